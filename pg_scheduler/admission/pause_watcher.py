@@ -38,7 +38,7 @@ class PauseWatcher(Service):
     async def run_once(self) -> float:
         """Read the pauses once; return the seconds until the next read, at the latest when a pause ends."""
         pauses = await self._pauses.paused()
-        self._node.routing.unexpiring = frozenset(
+        self._node.routing.unexpiring_names = frozenset(
             name for pause in pauses if pause.suspends_expiry for name in self._names_of(pause)
         )
         if self._node.routing.pause({pause.name for pause in pauses if not pause.is_over}):
@@ -52,11 +52,11 @@ class PauseWatcher(Service):
         ends = [pause.ends_in for pause in pauses if pause.ends_in is not None and not pause.has_ended]
         return min(poll, *ends) if ends else poll
 
-    async def _renew(self, ended: Sequence[Pause]) -> bool:
+    async def _renew(self, ended_pauses: Sequence[Pause]) -> bool:
         """Renew one batch of the jobs of each of these pauses; return whether there are any."""
         renewals = {
             (pause.name, pause.paused_until): Renewal(self._pauses, pause, self._names_of(pause))
-            for pause in ended
+            for pause in ended_pauses
         }
         # Those of the last pass continue at their position.
         self._renewals = {key: self._renewals.get(key, renewal) for key, renewal in renewals.items()}
@@ -64,10 +64,10 @@ class PauseWatcher(Service):
             if await renewal.run_once() and renewal.is_ended_here:
                 self._events.publish(TaskResumed(renewal.pause.name, actor=None))
                 await self._node.outbox.notify_tasks()
-        return bool(ended)
+        return bool(ended_pauses)
 
     def _names_of(self, pause: Pause) -> set[str]:
         """Return the names of the jobs that a pause holds, as this process and other workers know them."""
         task = self._node.tasks.resolve(pause.name)
-        registered = set() if task is None else self._node.tasks.names_of(task)
-        return {pause.name, *pause.aliases, *registered}
+        registered_names = set() if task is None else self._node.tasks.names_of(task)
+        return {pause.name, *pause.aliases, *registered_names}

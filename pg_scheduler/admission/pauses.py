@@ -78,10 +78,10 @@ class PauseRepository(Repository):
         return tuple(rows[0]) if rows else None
 
     async def delete_renewed(
-        self, names: Sequence[str], pause: Pause, *, whatever_is_left: bool = False
+        self, names: Sequence[str], pause: Pause, *, is_late: bool = False
     ) -> DeletedPause:
         """Delete a pause that has ended and suspends expiry, if its jobs have their time again."""
-        args = list(names), pause.paused_until, self._statements.now, pause.name, whatever_is_left
+        args = list(names), pause.paused_until, self._statements.now, pause.name, is_late
         (row,) = await self._statements.fetch("delete_renewed", *args)
         return DeletedPause(*row)
 
@@ -139,7 +139,7 @@ class Renewal:
             await self._renew(self._priorities[0])
             return False
         is_late = time.monotonic() > self._began_at + self.patience_s
-        pause = await self._pauses.delete_renewed(self._names, self.pause, whatever_is_left=is_late)
+        pause = await self._pauses.delete_renewed(self._names, self.pause, is_late=is_late)
         self.is_ended_here = pause.is_deleted
         self._restart()
         return pause.is_deleted or not pause.was_there

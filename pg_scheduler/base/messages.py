@@ -43,13 +43,13 @@ class Look(NamedTuple):
     """A request to a worker to show a job that it runs."""
 
     worker_id: str
-    what: str
+    part: str
     job_id: str
 
     @property
     def message(self) -> str:
         """The message that sends it."""
-        return f"{LOOK} {self.worker_id} {self.what} {self.job_id}"
+        return f"{LOOK} {self.worker_id} {self.part} {self.job_id}"
 
     @classmethod
     def of(cls, content: str) -> Look | None:

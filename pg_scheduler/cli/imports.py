@@ -206,20 +206,20 @@ async def _store_all(
         results.append(result)
     if rows:
         inserted = await insert_jobs(scheduler, list(rows.values()), connection)
-        rejected = {place: row for place, row in rows.items() if row.job_id not in inserted}
-        if rejected:
-            await _explain_rejected(scheduler, connection, rejected, results)
+        rejected_rows = {place: row for place, row in rows.items() if row.job_id not in inserted}
+        if rejected_rows:
+            await _explain_rejected(scheduler, connection, rejected_rows, results)
     return results
 
 
 async def _explain_rejected(
-    scheduler: Scheduler, connection: Any, rejected: Mapping[int, AnyJob], results: list[Imported]
+    scheduler: Scheduler, connection: Any, rejected_rows: Mapping[int, AnyJob], results: list[Imported]
 ) -> None:
     """Replace the results of the rows that were not inserted, which are given by their places."""
-    conflicts = await conflicting_jobs(scheduler, list(rejected.values()), connection)
+    conflicts = await conflicting_jobs(scheduler, list(rejected_rows.values()), connection)
     ids = {holder.job_id for holder in conflicts}
     holders = {holder.unique_key: holder.job_id for holder in conflicts if holder.is_unfinished}
-    for place, row in rejected.items():
+    for place, row in rejected_rows.items():
         if row.job_id in ids:
             results[place] = replace(results[place], result="exists")
             continue

@@ -185,8 +185,8 @@ async def _apply(command: Command, connection: Connection, steps: Sequence[Step]
                 text = f"applying {migration.version:04} {migration.name}, {number} of {len(steps)}"
                 reporter.show(text, number - 1, len(steps))
 
-        applying = apply(connection, shipped_migrations(), schema=command.schema, on_step=begun.append)
-        return await watch(applying, look, command.output)
+        coroutine = apply(connection, shipped_migrations(), schema=command.schema, on_step=begun.append)
+        return await watch(coroutine, look, command.output)
 
 
 async def indexes(command: Command, progress: ProgressStyle = None) -> None:

@@ -201,10 +201,10 @@ class PageRequest:
 
     async def _find(self, where: str, limit: int, after: str | None, terms: Sequence[TextTerm]) -> SearchPage:
         names, bounds = self.access.visible_names, self.settings.bounds
-        visible = None if names is None else names_term(names)
-        short = replace(bounds, milliseconds=min(bounds.milliseconds, PART_MILLISECONDS))
-        wanted = Wanted(where, UTC, terms=terms, visible=visible)
-        return await search_part(self.inspector, wanted, limit, after, short)
+        name_filter = None if names is None else names_term(names)
+        part_bounds = replace(bounds, milliseconds=min(bounds.milliseconds, PART_MILLISECONDS))
+        query = Wanted(where, UTC, terms=terms, visible=name_filter)
+        return await search_part(self.inspector, query, limit, after, part_bounds)
 
     async def sample_jobs(
         self, where: str, limit: int, age_s: float, *, version: Hashable = None, is_data: bool = True

@@ -39,18 +39,20 @@ class FoldedScale:
         busy: The times in which something ran.
     """
 
-    def __init__(self, begin: datetime, end: datetime, busy: Iterable[tuple[datetime, datetime]]) -> None:
+    def __init__(
+        self, begin: datetime, end: datetime, busy_spans: Iterable[tuple[datetime, datetime]]
+    ) -> None:
         spans: list[tuple[datetime, datetime, bool]] = []
-        at = begin
-        for since, until in sorted((max(since, begin), min(until, end)) for since, until in busy):
-            if until <= max(since, at):
+        position = begin
+        for since, until in sorted((max(since, begin), min(until, end)) for since, until in busy_spans):
+            if until <= max(since, position):
                 continue
-            if since > at:
-                spans.append((at, since, False))
-            spans.append((max(since, at), until, True))
-            at = until
-        if end > at:
-            spans.append((at, end, False))
+            if since > position:
+                spans.append((position, since, False))
+            spans.append((max(since, position), until, True))
+            position = until
+        if end > position:
+            spans.append((position, end, False))
         busy_time = sum((until - since for since, until, is_busy in spans if is_busy), timedelta())
         folds = [not is_busy and until - since > LONG_SHARE * busy_time for since, until, is_busy in spans]
         is_all_folded = all(folds)
@@ -70,10 +72,10 @@ class FoldedScale:
             x += width
         self._starts = [piece.since for piece in self.pieces]
 
-    def place(self, at: datetime) -> float:
+    def place(self, instant: datetime) -> float:
         """Return where an instant is; an instant outside of the axis is at its end."""
         if not self.pieces:
             return 0.0
-        piece = self.pieces[max(bisect_right(self._starts, at) - 1, 0)]
-        share = (at - piece.since) / (piece.until - piece.since)
+        piece = self.pieces[max(bisect_right(self._starts, instant) - 1, 0)]
+        share = (instant - piece.since) / (piece.until - piece.since)
         return round(piece.x + min(max(share, 0.0), 1.0) * piece.width, 2)

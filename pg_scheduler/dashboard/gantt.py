@@ -192,8 +192,8 @@ def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, is_durable: 
         yield from _wait(at, attempt.started_at, previous, attempt.held_by)
         at, previous = attempt.ended_at or now, attempt
         is_exact = attempt.ended_at is not None and attempt.outcome != SUSPENDED
-        ran = f", {length(at - attempt.started_at)}" if is_exact else ""
-        title = f"attempt {attempt.number}: {attempt.outcome or 'running'}{ran}"
+        duration_text = f", {length(at - attempt.started_at)}" if is_exact else ""
+        title = f"attempt {attempt.number}: {attempt.outcome or 'running'}{duration_text}"
         yield Span(state_of(attempt), attempt.started_at, at, title, str(attempt.number))
     if job.status is JobStatus.PENDING:
         due = max(_due(job), at)

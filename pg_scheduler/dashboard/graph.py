@@ -82,7 +82,11 @@ class Graph:
     @property
     def label(self) -> str:
         """What the graph shows, for those who do not see it."""
-        texts = (f"{placed.node.label}: {placed.node.state}" for placed in self.nodes if placed.node.state)
+        texts = (
+            f"{placed_node.node.label}: {placed_node.node.state}"
+            for placed_node in self.nodes
+            if placed_node.node.state
+        )
         return ", then ".join(texts)
 
 
@@ -100,51 +104,55 @@ def graph_of(columns: Sequence[Sequence[Node]]) -> Graph | None:
         ]
         for number, column in enumerate(drawn_columns)
     ]
-    edges = [edge for left, right in pairwise(placed_columns) for edge in _edges(left, right, height)]
+    edges = [
+        edge
+        for left_column, right_column in pairwise(placed_columns)
+        for edge in _edges(left_column, right_column, height)
+    ]
     width = len(drawn_columns) * (WIDTH + GAP) - GAP + 2 * MARGIN
-    return Graph([placed for column in placed_columns for placed in column], edges, width, height)
+    return Graph([placed_node for column in placed_columns for placed_node in column], edges, width, height)
 
 
 def _folded(columns: Sequence[Sequence[Node]]) -> list[Sequence[Node]]:
     if len(columns) <= MAX_COLUMNS:
         return list(columns)
     last_columns = MAX_COLUMNS - FIRST_COLUMNS - 1
-    missing = len(columns) - FIRST_COLUMNS - last_columns
-    fold = Node(f"{missing:,} more", "see the list below", "")
+    missing_count = len(columns) - FIRST_COLUMNS - last_columns
+    fold = Node(f"{missing_count:,} more", "see the list below", "")
     return [*columns[:FIRST_COLUMNS], [fold], *columns[-last_columns:]]
 
 
 def _folded_rows(column: Sequence[Node]) -> Sequence[Node]:
     if len(column) <= MAX_ROWS:
         return column
-    missing = len(column) - MAX_ROWS + 1
-    return [*column[: MAX_ROWS - 1], Node(f"{missing:,} more", "see the list below", "")]
+    missing_count = len(column) - MAX_ROWS + 1
+    return [*column[: MAX_ROWS - 1], Node(f"{missing_count:,} more", "see the list below", "")]
 
 
 def _top(place: int, count: int, height: int) -> int:
     """Return the top of a node: the nodes of a column are in its middle."""
-    used = count * (HEIGHT + SPACE) - SPACE
-    return (height - used) // 2 + place * (HEIGHT + SPACE)
+    used_height = count * (HEIGHT + SPACE) - SPACE
+    return (height - used_height) // 2 + place * (HEIGHT + SPACE)
 
 
-def _edges(left: Sequence[PlacedNode], right: Sequence[PlacedNode], height: int) -> list[Edge]:
+def _edges(left_column: Sequence[PlacedNode], right_column: Sequence[PlacedNode], height: int) -> list[Edge]:
     """Return the lines between two columns. Those of several nodes on both sides meet in the middle."""
-    begin, end = left[0].x + WIDTH, right[0].x
-    if len(left) > 1 and len(right) > 1:
+    begin, end = left_column[0].x + WIDTH, right_column[0].x
+    if len(left_column) > 1 and len(right_column) > 1:
         middle = (begin + end) // 2, height // 2
-        lines = [((begin, _middle(node)), middle, False) for node in left]
-        lines += [(middle, (end, _middle(node)), not node.node.state) for node in right]
+        lines = [((begin, _middle(node)), middle, False) for node in left_column]
+        lines += [(middle, (end, _middle(node)), not node.node.state) for node in right_column]
     else:
         lines = [
             ((begin, _middle(source)), (end, _middle(target)), not (source.node.state and target.node.state))
-            for source in left
-            for target in right
+            for source in left_column
+            for target in right_column
         ]
     return [Edge(_path(*start, *stop), is_open) for start, stop, is_open in lines]
 
 
-def _middle(placed: PlacedNode) -> int:
-    return placed.y + HEIGHT // 2
+def _middle(placed_node: PlacedNode) -> int:
+    return placed_node.y + HEIGHT // 2
 
 
 def _path(x: int, y: int, to_x: int, to_y: int) -> str:
@@ -152,5 +160,5 @@ def _path(x: int, y: int, to_x: int, to_y: int) -> str:
     return f"M{x} {y}H{to_x}" if y == to_y else f"M{x} {y}C{bend} {y} {bend} {to_y} {to_x} {to_y}"
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _cut(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

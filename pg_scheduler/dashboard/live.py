@@ -72,10 +72,10 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
                 # that the browser is known to show.
                 if snapshot.is_shown(shown_versions):
                     shown_parts = snapshot.parts
-            if (latest := await _advance(request, page)) is None:
+            if (latest_progress := await _advance(request, page)) is None:
                 await asyncio.sleep(request.settings.refresh_s)
             else:
-                progress = latest
+                progress = latest_progress
 
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
 

@@ -134,8 +134,8 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     errors = number((group.job_name for group in data.errors), is_capped=data.are_errors_capped)
     findings = [finding for finding in problems if finding_id(finding) not in muted]
     is_error = any(finding.severity is Severity.ERROR for finding in findings)
-    seen_limits = sum(any(map(sees, tasks)) for tasks in data.limits.values())
-    limits = count(seen_limits, is_capped=data.are_limits_capped)
+    limit_count = sum(any(map(sees, tasks)) for tasks in data.limits.values())
+    limits = count(limit_count, is_capped=data.are_limits_capped)
     tasks = set(map(names.task_of, filter(sees, data.tasks)))
     counts = {
         "/errors": Count(errors, "groups of errors in the last 24 hours", "bad"),
@@ -150,4 +150,4 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     if request.access.visible_names is None and data.jobs is not None:
         counts["/jobs"] = Count(rounded(data.jobs), "jobs, about")
     # A count of 0 is not shown, except that of workers: without live workers, no job runs.
-    return {path: shown for path, shown in counts.items() if shown.text != "0" or path == "/workers"}
+    return {path: entry for path, entry in counts.items() if entry.text != "0" or path == "/workers"}

@@ -94,13 +94,13 @@ class SearchRun:
     @property
     def is_old(self) -> bool:
         """Whether the search is over for so long that it should be repeated."""
-        took_s = self.continued_at - self.started_at
-        return self.is_over and self.clock() >= self.continued_at + max(RESULT_AGE_S, SLOWDOWN * took_s)
+        duration_s = self.continued_at - self.started_at
+        return self.is_over and self.clock() >= self.continued_at + max(RESULT_AGE_S, SLOWDOWN * duration_s)
 
     def add(self, part: SearchPage) -> None:
         """Add the next part."""
-        known = {job.job_id for job in self.found}
-        self.found += [job for job in part.items if job.job_id not in known]
+        known_ids = {job.job_id for job in self.found}
+        self.found += [job for job in part.items if job.job_id not in known_ids]
         self.page = part
         self.continued_at = self.clock()
 
@@ -111,17 +111,17 @@ class SearchRun:
             first_jobs: The jobs that the first part of the search finds now.
             now: Which jobs of the run match now, by their ids.
         """
-        found = [now[job.job_id] for job in self.found if job.job_id in now]
-        new = [job for job in first_jobs if job.job_id not in now]
+        found_jobs = [now[job.job_id] for job in self.found if job.job_id in now]
+        new_jobs = [job for job in first_jobs if job.job_id not in now]
         # The following page continues after the jobs of this run, so these are never cut.
-        found = [*new[: self.length - len(found)], *found]
+        found_jobs = [*new_jobs[: self.length - len(found_jobs)], *found_jobs]
         if self.page.order == BY_ID:
-            found.sort(key=lambda job: job.job_id, reverse=True)
-        ids = {job.job_id for job in found}
-        early = [now[job.job_id] for job in self.early if job.job_id in now and job.job_id not in ids]
-        page = replace(self.page, items=found, found=self.before + len(found))
+            found_jobs.sort(key=lambda job: job.job_id, reverse=True)
+        ids = {job.job_id for job in found_jobs}
+        early_jobs = [now[job.job_id] for job in self.early if job.job_id in now and job.job_id not in ids]
+        page = replace(self.page, items=found_jobs, found=self.before + len(found_jobs))
         # A full page is followed by others, which have the jobs that the search has not got to.
-        return FoundJobs(page, [] if self.is_over else early[: self.length - len(found)])
+        return FoundJobs(page, [] if self.is_over else early_jobs[: self.length - len(found_jobs)])
 
 
 class SearchRuns:
@@ -142,16 +142,18 @@ class SearchRuns:
         self._runs[key] = run
         return run
 
-    def begin(self, key: Hashable, page: SearchPage, early: Sequence[Job], length: int) -> SearchRun:
+    def begin(self, key: Hashable, page: SearchPage, early_jobs: Sequence[Job], length: int) -> SearchRun:
         """Return a new run, which continues after its first page."""
         self._runs.pop(key, None)
         while len(self._runs) >= MAX_RUNS:
             del self._runs[next(iter(self._runs))]
-        before = page.found - len(page.items)
-        run = self._runs[key] = SearchRun(page, list(page.items), early, length, before, self._clock)
+        former_count = page.found - len(page.items)
+        run = self._runs[key] = SearchRun(
+            page, list(page.items), early_jobs, length, former_count, self._clock
+        )
         return run
 
-    async def advance(self, key: Hashable, read: ReadPart) -> Hashable:
+    async def advance(self, key: Hashable, read_part: ReadPart) -> Hashable:
         """Continue a run for a moment, and return how far it has got; None if it is over or missing."""
         run = self.look(key)
         if run is None or run.is_over:
@@ -162,6 +164,6 @@ class SearchRuns:
                 # This or another stream may have ended the run in the meantime.
                 if (room := run.room) <= 0:
                     break
-                run.add(await read(room, run.page.next))
+                run.add(await read_part(room, run.page.next))
                 await asyncio.sleep(REST_S)
         return run.started_at, run.page.searched, len(run.found), run.is_over

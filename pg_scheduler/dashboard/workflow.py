@@ -108,22 +108,24 @@ def workflow_of(
         now: The time.
         expanded: The step of which all children are listed.
     """
-    own = sorted(own_steps(steps), key=lambda step: step.kind == RESULT)
+    steps_of_job = sorted(own_steps(steps), key=lambda step: step.kind == RESULT)
     results = {step.name: step for step in steps if is_result_of_child(step)}
-    open_steps = [step for step in own if step.ended_at is None][:MAX_SHOWN]
-    ended_steps = [step for step in own if step.ended_at is not None]
+    open_steps = [step for step in steps_of_job if step.ended_at is None][:MAX_SHOWN]
+    ended_steps = [step for step in steps_of_job if step.ended_at is not None]
     newest_steps = ended_steps[max(len(ended_steps) + len(open_steps) - MAX_SHOWN, 0) :]
     shown_names = {step.name for step in (*open_steps, *newest_steps)}
-    shown = [step for step in own if step.name in shown_names]
-    spans = _spans(job, shown, attempts, now)
-    listed = {step.name: family.children[step.name] for step in shown if step.name in family.children}
-    scale = _scale(shown, spans, listed, now)
+    shown_steps = [step for step in steps_of_job if step.name in shown_names]
+    spans = _spans(job, shown_steps, attempts, now)
+    children_by_step = {
+        step.name: family.children[step.name] for step in shown_steps if step.name in family.children
+    }
+    scale = _scale(shown_steps, spans, children_by_step, now)
     lines = [
         line
-        for step in shown
+        for step in shown_steps
         for line in _lines(
             step,
-            listed.get(step.name, ()),
+            children_by_step.get(step.name, ()),
             results,
             spans[step.name],
             scale,
@@ -133,9 +135,11 @@ def workflow_of(
     ]
     return Workflow(
         lines=lines,
-        graph=graph_of(list(_columns(job, shown, listed, spans, now))) if shown else None,
+        graph=graph_of(list(_columns(job, shown_steps, children_by_step, spans, now)))
+        if shown_steps
+        else None,
         folds=[piece for piece in scale.pieces if piece.is_folded],
-        left_out=len(own) - len(shown),
+        left_out=len(steps_of_job) - len(shown_steps),
         open_steps=[step for step in open_steps if step.kind in {SLEEP, SIGNAL, CHILD, FIRST}],
     )
 
@@ -146,19 +150,19 @@ def links_of(job: Job, state: str, links: Dependencies, family: Family) -> Graph
     The children of its own steps are in the graph of its steps.
     """
     own_ids = {child.job_id for children in family.children.values() for child in children}
-    before = [_linked(linked) for linked in links.parents if linked.job_id not in own_ids]
-    after = [_linked(linked) for linked in links.children]
-    others = Node("and other jobs", "", "")
-    before += [others] if links.has_more_parents and not own_ids else []
-    after += [others] if links.has_more_children else []
-    if not before and not after:
+    nodes_before = [_linked(linked_job) for linked_job in links.parents if linked_job.job_id not in own_ids]
+    nodes_after = [_linked(linked_job) for linked_job in links.children]
+    other_jobs = Node("and other jobs", "", "")
+    nodes_before += [other_jobs] if links.has_more_parents and not own_ids else []
+    nodes_after += [other_jobs] if links.has_more_children else []
+    if not nodes_before and not nodes_after:
         return None
-    return graph_of([before, [Node(job.job_name, job.job_id, state, is_current=True)], after])
+    return graph_of([nodes_before, [Node(job.job_name, job.job_id, state, is_current=True)], nodes_after])
 
 
-def _linked(linked: LinkedJob) -> Node:
-    state = linked.status.value if linked.status else "missing"
-    return Node(linked.job_name or linked.job_id, linked.job_id, state, linked.job_id)
+def _linked(linked_job: LinkedJob) -> Node:
+    state = linked_job.status.value if linked_job.status else "missing"
+    return Node(linked_job.job_name or linked_job.job_id, linked_job.job_id, state, linked_job.job_id)
 
 
 def _spans(
@@ -177,7 +181,7 @@ def _spans(
         begin = step.started_at
         if step.kind in {STEP, CURSOR}:
             candidates = [*ends[-1:], *([starts[step.attempt]] if step.attempt in starts else [])]
-            begin = max((at for at in candidates if at <= begin), default=begin)
+            begin = max((instant for instant in candidates if instant <= begin), default=begin)
         spans[step.name] = begin, max(end, begin)
         if step.ended_at is not None:
             ends = [max([*ends, step.ended_at])]
@@ -187,16 +191,16 @@ def _spans(
 def _scale(
     steps: Sequence[StepState],
     spans: Mapping[str, tuple[datetime, datetime]],
-    listed: Mapping[str, Sequence[ChildRow]],
+    children_by_step: Mapping[str, Sequence[ChildRow]],
     now: datetime,
 ) -> FoldedScale:
     """Return the axis of the steps: what ran is drawn to scale, and sleeps and waits are pauses."""
-    children = [_span_of(child, now) for rows in listed.values() for child in rows]
-    ran = [span for span in children if span is not None]
-    busy = [*ran, *(spans[step.name] for step in steps if step.kind in {STEP, CURSOR})]
-    everything = [*spans.values(), *ran]
-    begin = min((since for since, _ in everything), default=now)
-    return FoldedScale(begin, max((until for _, until in everything), default=now), busy)
+    children = [_span_of(child, now) for rows in children_by_step.values() for child in rows]
+    child_spans = [span for span in children if span is not None]
+    busy_spans = [*child_spans, *(spans[step.name] for step in steps if step.kind in {STEP, CURSOR})]
+    all_spans = [*spans.values(), *child_spans]
+    begin = min((since for since, _ in all_spans), default=now)
+    return FoldedScale(begin, max((until for _, until in all_spans), default=now), busy_spans)
 
 
 def _span_of(child: ChildRow, now: datetime) -> tuple[datetime, datetime] | None:
@@ -223,37 +227,39 @@ def _lines(
     is_expanded: bool,
 ) -> Iterator[Line]:
     """Yield the line of a step, and those of its children if it has several."""
-    key, bar, took = f"step-{step.name}", _bar(_tone_of(step), span, scale), _took(step, span, now)
+    key, bar, duration_text = f"step-{step.name}", _bar(_tone_of(step), span, scale), _took(step, span, now)
     tree = None if step.value is None else json_tree(step.value)
     if len(children) == 1:
         (child,) = children
         tree = _result_of(child, results)
         state = child.state or "missing"
-        yield Line(key, step.name, step.kind, state, bar, took, job_id=child.job_id, step=step, tree=tree)
+        yield Line(
+            key, step.name, step.kind, state, bar, duration_text, job_id=child.job_id, step=step, tree=tree
+        )
         return
     if not children:
-        yield Line(key, step.name, step.kind, step.state, bar, took, step=step, tree=tree)
+        yield Line(key, step.name, step.kind, step.state, bar, duration_text, step=step, tree=tree)
         return
     counts = Counter(child.state or "missing" for child in children)
-    chosen = list(children)
+    shown_children = list(children)
     if not is_expanded and len(children) > MAX_LISTED:
         # The children that need a look come first.
-        chosen = sorted(children, key=lambda child: _urgency(child.state))[:MAX_LISTED]
+        shown_children = sorted(children, key=lambda child: _urgency(child.state))[:MAX_LISTED]
     yield Line(
         key,
         step.name,
         step.kind,
         step.state,
         bar,
-        took,
+        duration_text,
         step=step,
         tree=None,
         counts=counts.most_common(),
         completed=counts["completed"],
         total=len(children),
-        more=len(children) - len(chosen),
+        more=len(children) - len(shown_children),
     )
-    for child in chosen:
+    for child in shown_children:
         child_span = _span_of(child, now)
         name = child.job_name or "deleted"
         retries = f"{child.retry_count} {'retry' if child.retry_count == 1 else 'retries'}"
@@ -304,7 +310,7 @@ def _took(step: StepState, span: tuple[datetime, datetime], now: datetime) -> st
 def _columns(
     job: Job,
     steps: Sequence[StepState],
-    listed: Mapping[str, Sequence[ChildRow]],
+    children_by_step: Mapping[str, Sequence[ChildRow]],
     spans: Mapping[str, tuple[datetime, datetime]],
     now: datetime,
 ) -> Iterator[list[Node]]:
@@ -318,7 +324,7 @@ def _columns(
         if column and (column_end is None or begin >= column_end):
             yield column
             column, column_end = [], None
-        column += _nodes(step, listed.get(step.name, ()), spans[step.name], now)
+        column += _nodes(step, children_by_step.get(step.name, ()), spans[step.name], now)
         end = end if step.ended_at is not None else datetime.max.replace(tzinfo=end.tzinfo)
         column_end = end if column_end is None else max(column_end, end)
     if column:
@@ -330,9 +336,9 @@ def _columns(
 def _nodes(
     step: StepState, children: Sequence[ChildRow], span: tuple[datetime, datetime], now: datetime
 ) -> Iterator[Node]:
-    took = _took(step, span, now)
+    duration_text = _took(step, span, now)
     if not children:
-        note = " · ".join(filter(None, (step.kind, took)))
+        note = " · ".join(filter(None, (step.kind, duration_text)))
         yield Node(step.name, note, step.state, is_current=step.state in {SLEEPING, WAITING})
     elif len(children) > MAX_NODES:
         counts = Counter(child.state or "missing" for child in children)

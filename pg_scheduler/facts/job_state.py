@@ -33,8 +33,8 @@ def state_of(job: Job, now: datetime) -> str:
         return "blocked"
     if job.execution_time <= now:
         return "due"
-    without_suspension = "retrying" if job.retry_count else "scheduled"
-    return SUSPENDED.get(job.suspended_by or "", without_suspension)
+    other_state = "retrying" if job.retry_count else "scheduled"
+    return SUSPENDED.get(job.suspended_by or "", other_state)
 
 
 def ended_state(status: JobStatus, error: str | None) -> str:

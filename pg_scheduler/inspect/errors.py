@@ -111,8 +111,10 @@ class ErrorGroups:
         """The numbers of groups and jobs, and since when, in one line, as every front end shows them."""
         numbers = (len(self.items), "group"), (sum(group.count for group in self.items), "job")
         text = ", ".join(counted(number, noun, is_capped=self.is_capped) for number, noun in numbers)
-        since = max((at for at in (self.since, self.counted_since) if at is not None), default=None)
-        return text if since is None else f"{text} since {instant(since)}"
+        latest_start = max(
+            (start for start in (self.since, self.counted_since) if start is not None), default=None
+        )
+        return text if latest_start is None else f"{text} since {instant(latest_start)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +139,9 @@ class Period:
     @classmethod
     def of(cls, since: datetime | None, now: datetime) -> Period:
         """Return the period from the minute, hour or day that contains an instant until now."""
-        at = now - timedelta(days=MAX_PARTS - 1) if since is None else since
-        span_s = next(span_s for length, span_s in _SPANS if now - at <= length)
-        start = at - (at - _EPOCH) % timedelta(seconds=span_s)
+        begin = now - timedelta(days=MAX_PARTS - 1) if since is None else since
+        span_s = next(span_s for length, span_s in _SPANS if now - begin <= length)
+        start = begin - (begin - _EPOCH) % timedelta(seconds=span_s)
         return cls(None if since is None else start, span_s, start)
 
     def group_of(self, row: ErrorRow, now: datetime) -> ErrorGroup:
@@ -167,8 +169,8 @@ class Period:
         spans = max((now - self.start) // span + 1, 1)
         width = -(-spans // MAX_PARTS)
         counts = [0] * -(-spans // width)
-        for at, jobs in parts:
-            place = (at - self.start) // span // width
+        for failed_at, jobs in parts:
+            place = (failed_at - self.start) // span // width
             counts[max(min(place, len(counts) - 1), 0)] += jobs
         return tuple(counts)
 
@@ -184,9 +186,9 @@ def is_in_group(job: Job, group: ErrorGroup) -> bool:
 def group_terms(group: ErrorGroup) -> tuple[Term, ...]:
     """Return terms that hold for the jobs of a group, and for few others."""
     name = TextTerm(TextField.SHOWN_NAME, (Pattern(escape_like(group.job_name), group.job_name),))
-    ended = TimeTerm(TimeField.FINISHED, (TimeSpan(group.begins_at, group.last_at + INSTANT),))
+    end_term = TimeTerm(TimeField.FINISHED, (TimeSpan(group.begins_at, group.last_at + INSTANT),))
     if group.text == EXPIRED:
-        return name, StatusTerm(frozenset({SearchStatus.EXPIRED})), ended
+        return name, StatusTerm(frozenset({SearchStatus.EXPIRED})), end_term
     # In the text of a group, each "#" stands for a number or an id.
     error = escape_like(group.text).replace("#", "%")
-    return name, TextTerm(TextField.ERROR, (Pattern(f"%{error}%", None),)), ended
+    return name, TextTerm(TextField.ERROR, (Pattern(f"%{error}%", None),)), end_term

@@ -205,8 +205,8 @@ async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> 
 async def read_limit_wait(store: InspectionStore, job: Job) -> LimitWait:
     """Return who holds the limit that a job waits for, and its place among those that wait."""
     rows = await store.limits.holders([job.blocked_on or ""], MAX_HOLDERS)
-    usual = {name: await _run_s(store, name, 0.5) for name in {row.job_name for row in rows}}
-    holders = [LimitHolder(row.job_id, row.job_name, row.at, usual[row.job_name]) for row in rows]
+    usual_durations = {name: await _run_s(store, name, 0.5) for name in {row.job_name for row in rows}}
+    holders = [LimitHolder(row.job_id, row.job_name, row.at, usual_durations[row.job_name]) for row in rows]
     return LimitWait(holders, await store.inspections.tenant_queue(job))
 
 

@@ -27,9 +27,9 @@ class LookAnswer:
     stack: str | None
 
 
-async def request_look(inspector: InspectorBase, worker_id: str, job_id: str, what: str) -> None:
+async def request_look(inspector: InspectorBase, worker_id: str, job_id: str, part: str) -> None:
     """Request of a worker to show a job for a minute: ``log``, or ``stack`` for its stack besides."""
-    await tables_of(inspector).writes.locks.notify([Look(worker_id, what, job_id).message])
+    await tables_of(inspector).writes.locks.notify([Look(worker_id, part, job_id).message])
 
 
 async def read_look(inspector: InspectorBase, job_id: str) -> LookAnswer | None:

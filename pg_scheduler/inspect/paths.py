@@ -155,9 +155,9 @@ class Plan:
     @property
     def order(self) -> str:
         """The order in which the jobs are found, in words; empty if there are none."""
-        newest = [segment for segment in self.segments if segment.path is Path.NEWEST]
-        if newest:
-            return BY_ID if len(newest) == 1 else BY_CREATION
+        newest_segments = [segment for segment in self.segments if segment.path is Path.NEWEST]
+        if newest_segments:
+            return BY_ID if len(newest_segments) == 1 else BY_CREATION
         texts = dict.fromkeys(_ORDERS[segment.path] for segment in self.segments)
         # Free text may be a whole id, whose job comes first, whatever the order is.
         if len(texts) > 1:

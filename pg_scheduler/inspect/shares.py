@@ -155,13 +155,13 @@ class ShareReads(InspectorBase):
                 print(tenant.key, tenant.running, tenant.admitted, tenant.waiting)
         """
         prefix = named_prefix(BLOCKED_BY_SHARE, check_text("name", name))
-        read = await _tenants(self._reads, {prefix: name}, prefix)
-        items = read.by_share.get(prefix, [])
+        share_tenants = await _tenants(self._reads, {prefix: name}, prefix)
+        items = share_tenants.by_share.get(prefix, [])
         return TenantList(
             items[:MAX_ITEMS],
-            read.is_capped or len(items) > MAX_ITEMS,
-            read.is_waiting_capped,
-            read.is_in_flight_capped,
+            share_tenants.is_capped or len(items) > MAX_ITEMS,
+            share_tenants.is_waiting_capped,
+            share_tenants.is_in_flight_capped,
         )
 
 
@@ -170,7 +170,7 @@ async def read_shares(reads: InspectionStore) -> ShareOverview:
     tasks = _declared(await reads.workers.list_workers())
     # The tables have the text of a share, which is a prefix of the texts of its tenants.
     names = {named_prefix(BLOCKED_BY_SHARE, name): name for name in tasks}
-    read = await _tenants(reads, names)
+    share_tenants = await _tenants(reads, names)
     shares = [
         ShareState(
             name=name,
@@ -180,14 +180,16 @@ async def read_shares(reads: InspectionStore) -> ShareOverview:
             admitted=sum(tenant.admitted for tenant in tenants),
             waiting=sum(tenant.waiting for tenant in tenants),
         )
-        for prefix in {*names, *read.by_share}
-        for name, tenants in [(_name(prefix, names), read.by_share.get(prefix, []))]
+        for prefix in {*names, *share_tenants.by_share}
+        for name, tenants in [(_name(prefix, names), share_tenants.by_share.get(prefix, []))]
     ]
     shares.sort(key=lambda share: share.name)
-    is_capped = read.is_capped or len(shares) > MAX_ITEMS
-    by_name = {_name(prefix, names): tenants for prefix, tenants in read.by_share.items()}
-    share_list = ShareList(shares[:MAX_ITEMS], is_capped, read.is_waiting_capped, read.is_in_flight_capped)
-    return ShareOverview(share_list, by_name)
+    is_capped = share_tenants.is_capped or len(shares) > MAX_ITEMS
+    tenants_by_name = {_name(prefix, names): tenants for prefix, tenants in share_tenants.by_share.items()}
+    share_list = ShareList(
+        shares[:MAX_ITEMS], is_capped, share_tenants.is_waiting_capped, share_tenants.is_in_flight_capped
+    )
+    return ShareOverview(share_list, tenants_by_name)
 
 
 def _declared(workers: Iterable[Worker]) -> dict[str, set[str]]:

@@ -132,13 +132,13 @@ def _jobs(figures: ClusterFigures) -> str:
     # An estimate below the number of due jobs is outdated, because the table was not analyzed for long.
     is_stale = unfinished is None or unfinished < due
     estimate = "" if is_stale else f"; about {rounded(unfinished or 0)} unfinished jobs in all"
-    blocked = sum(figures.blocked.values())
-    if not due and not blocked:
+    blocked_count = sum(figures.blocked.values())
+    if not due and not blocked_count:
         return f"none waiting{estimate}"
     parts = [
         describe_waiting(
             due,
-            blocked,
+            blocked_count,
             is_due_capped=figures.is_capped,
             is_blocked_capped=figures.is_blocked_capped,
         )

@@ -28,9 +28,9 @@ def describe_waiting(
     due: int, blocked: int, *, is_due_capped: bool = False, is_blocked_capped: bool = False
 ) -> str:
     """Return how many jobs wait, as every front end shows it: ``waiting 21: due 0, blocked 21``."""
-    waiting = count(due + blocked, is_capped=is_due_capped or is_blocked_capped)
+    waiting_text = count(due + blocked, is_capped=is_due_capped or is_blocked_capped)
     return (
-        f"waiting {waiting}: due {count(due, is_capped=is_due_capped)}, "
+        f"waiting {waiting_text}: due {count(due, is_capped=is_due_capped)}, "
         f"blocked {count(blocked, is_capped=is_blocked_capped)}"
     )
 
@@ -82,14 +82,14 @@ class Backlog:
     @property
     def summary(self) -> str:
         """The numbers of names and jobs, in one line, as every front end shows them."""
-        waiting = describe_waiting(
+        waiting_text = describe_waiting(
             self.due,
             sum(name.blocked for name in self.names),
             is_due_capped=self.is_capped,
             is_blocked_capped=self.is_blocked_capped,
         )
         estimate = f", about {rounded(self.due_estimate)} due" if self.is_capped else ""
-        return f"{counted(len(self.names), 'name')}, {waiting}{estimate}"
+        return f"{counted(len(self.names), 'name')}, {waiting_text}{estimate}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +125,13 @@ class TaskList:
         """The numbers of names and jobs, in one line, as every front end shows them."""
         paused = sum(task.paused_at is not None for task in self.items)
         running = count(sum(task.running for task in self.items), is_capped=self.is_capped)
-        waiting = describe_waiting(
+        waiting_text = describe_waiting(
             sum(task.due for task in self.items),
             sum(task.blocked for task in self.items),
             is_due_capped=self.is_capped,
             is_blocked_capped=self.is_blocked_capped,
         )
-        return f"{counted(len(self.items), 'task')}, {paused} paused, {running} running, {waiting}"
+        return f"{counted(len(self.items), 'task')}, {paused} paused, {running} running, {waiting_text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,13 +279,13 @@ class TaskReads(InspectorBase):
         inspections = self._reads.inspections
         backlog = await inspections.backlog()
         rows = {row.name: row for row in backlog.rows}
-        blocked = await self._reads.limits.blocked_names()
+        blocked_names = await self._reads.limits.blocked_names()
         workers = await self._reads.worker_reads.workers()
         pauses = await paused_tasks(self._reads)
         items = []
-        for name in sorted({*rows, *blocked.jobs, *pauses, *claimed_names(workers)}):
+        for name in sorted({*rows, *blocked_names.jobs, *pauses, *claimed_names(workers)}):
             row = rows.get(name) or BacklogRow(name, 0, 0, None)
-            state = TaskState(*row, count_claiming(workers, name), blocked.jobs.get(name, 0))
+            state = TaskState(*row, count_claiming(workers, name), blocked_names.jobs.get(name, 0))
             if (pause := pauses.get(name)) is not None:
                 state = replace(
                     state,
@@ -297,7 +297,7 @@ class TaskReads(InspectorBase):
                 )
             items.append(state)
         is_capped = backlog.is_capped or backlog.are_names_capped
-        return TaskList(items, is_capped, blocked.is_capped)
+        return TaskList(items, is_capped, blocked_names.is_capped)
 
     async def count_expiring(self, name: str, until: datetime | None) -> ExpiringJobs:
         """Count the waiting jobs of a task, under all of its names, that expire while it is paused.

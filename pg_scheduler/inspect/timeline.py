@@ -93,8 +93,10 @@ class Attempt:
     @property
     def title(self) -> str:
         """Its number, and how it ended."""
-        ran = "" if self.seconds is None or self.outcome == SUSPENDED else f" after {length(self.seconds)}"
-        return f"attempt {self.number}: {self.outcome or 'running'}{ran}"
+        duration_text = (
+            "" if self.seconds is None or self.outcome == SUSPENDED else f" after {length(self.seconds)}"
+        )
+        return f"attempt {self.number}: {self.outcome or 'running'}{duration_text}"
 
 
 def attempts_of(job: Job, steps: Sequence[StepState] = ()) -> list[Attempt]:
@@ -105,12 +107,12 @@ def attempts_of(job: Job, steps: Sequence[StepState] = ()) -> list[Attempt]:
         steps: Its steps, of which the waits show suspended attempts.
     """
     errors = [error for error in job.errors if error.outcome != PARENT]
-    suspended = _suspended_attempts(job, steps)
-    is_cut = len(job.errors) >= MAX_KEPT or len(suspended) >= MAX_SUSPENDED
+    suspended_attempts = _suspended_attempts(job, steps)
+    is_cut = len(job.errors) >= MAX_KEPT or len(suspended_attempts) >= MAX_SUSPENDED
     attempts: list[Attempt] = []
     for error in errors:
-        while suspended and suspended[0].claim < error.attempt:
-            attempts.append(suspended.pop(0))
+        while suspended_attempts and suspended_attempts[0].claim < error.attempt:
+            attempts.append(suspended_attempts.pop(0))
         attempts.append(
             Attempt(
                 number=0,
@@ -124,7 +126,7 @@ def attempts_of(job: Job, steps: Sequence[StepState] = ()) -> list[Attempt]:
                 log=error.log,
             )
         )
-    attempts += suspended
+    attempts += suspended_attempts
     # The history lacks the last attempt while it runs, and if it completed the job.
     if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
         attempts.append(
@@ -140,13 +142,15 @@ def attempts_of(job: Job, steps: Sequence[StepState] = ()) -> list[Attempt]:
     # A full history may have lost its first entries, so the number of its oldest entry is taken from that
     # entry.
     first_number = max(attempts[0].claim, 1) if is_cut and attempts else 1
-    numbered: list[Attempt] = []
+    numbered_attempts: list[Attempt] = []
     for attempt in attempts:
         # Claims without an attempt between two others were sent back by a limit, or suspended by a step.
-        has_claims_between = bool(numbered) and attempt.claim > numbered[-1].claim + 1
+        has_claims_between = bool(numbered_attempts) and attempt.claim > numbered_attempts[-1].claim + 1
         held_by = ("step" if has_suspended(steps) else "limit") if has_claims_between else ""
-        numbered.append(replace(attempt, number=first_number + len(numbered), held_by=held_by))
-    return numbered
+        numbered_attempts.append(
+            replace(attempt, number=first_number + len(numbered_attempts), held_by=held_by)
+        )
+    return numbered_attempts
 
 
 def _suspended_attempts(job: Job, steps: Sequence[StepState]) -> list[Attempt]:
@@ -217,21 +221,21 @@ def timeline_of(job: Job, now: datetime, steps: Sequence[StepState] = ()) -> Ite
 
 def _past(job: Job, attempts: Sequence[Attempt]) -> Iterator[Event]:
     """Yield the attempts, the ends of parents that kept the job from starting, and the end of the job."""
-    following = deque(attempts)
+    remaining_attempts = deque(attempts)
     # Each entry of the history is that of an attempt, in the same order, or of a parent that did not
     # complete. Suspended attempts are between them.
     for entry in job.errors:
         if entry.outcome == PARENT:
             yield Event(entry.ended_at, "not started", entry.worker_id, error_text(entry))
             continue
-        while following[0].outcome == SUSPENDED:
-            yield Event(following[0].ended_at, following.popleft().title)
-        attempt = following.popleft()
+        while remaining_attempts[0].outcome == SUSPENDED:
+            yield Event(remaining_attempts[0].ended_at, remaining_attempts.popleft().title)
+        attempt = remaining_attempts.popleft()
         yield from _held(attempt)
         yield Event(
             attempt.ended_at, attempt.title, attempt.worker_id, attempt.error, attempt.traceback, attempt.log
         )
-    for attempt in following:
+    for attempt in remaining_attempts:
         yield from _held(attempt)
         if attempt.outcome == SUSPENDED:
             yield Event(attempt.ended_at, attempt.title)

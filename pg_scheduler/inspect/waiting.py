@@ -103,8 +103,8 @@ def _held_by(facts: JobFacts, wait: LimitWait) -> Reason:
         for holder in wait.holders
     ]
     clauses = [f"held by {listed(holders)}"] if holders else ["no attempt holds it now"]
-    ahead = counted(wait.ahead.ahead, "job", is_capped=wait.ahead.is_capped)
-    clauses.append(f"{ahead} before it in the queue")
+    job_count = counted(wait.ahead.ahead, "job", is_capped=wait.ahead.is_capped)
+    clauses.append(f"{job_count} before it in the queue")
     expires_at = None if _suspends_expiry(facts) else facts.job.expires_at
     if expires_at is not None:
         clauses.append(f"expires at {instant(expires_at)} unless it starts before")

@@ -55,36 +55,40 @@ class BulkInserter:
         ``created_at`` is the time of the database that jobs without a due time got as theirs; None if every
         job was given a due time.
         """
-        overlapping: list[int] = []
+        overlapping_places: list[int] = []
         if conflict_resolution is ConflictResolution.REPLACE:
-            overlapping = await self._writer.overlapping(jobs, connection)
-        overlapping_jobs = [jobs[place] for place in overlapping]
-        apart = set(overlapping)
-        chosen = _choose((job for place, job in enumerate(jobs) if place not in apart), conflict_resolution)
+            overlapping_places = await self._writer.find_overlapping(jobs, connection)
+        overlapping_jobs = [jobs[place] for place in overlapping_places]
+        excluded_places = set(overlapping_places)
+        distinct_jobs = _choose(
+            (job for place, job in enumerate(jobs) if place not in excluded_places), conflict_resolution
+        )
         dependents = [
-            job for job in [*chosen, *overlapping_jobs] if isinstance(job, ExtendedJob) and job.after
+            job for job in [*distinct_jobs, *overlapping_jobs] if isinstance(job, ExtendedJob) and job.after
         ]
         if dependents:
             await self._writer.check_parents(dependents, jobs, connection)
         if conflict_resolution is ConflictResolution.RAISE:
-            await self._insert_or_raise(chosen, batch_size, connection, created_at)
+            await self._insert_or_raise(distinct_jobs, batch_size, connection, created_at)
             return [job.job_id for job in jobs]
 
         async def write(within: Connection | Transaction | None) -> list[str | None]:
             if conflict_resolution is ConflictResolution.REPLACE:
                 # A unique job has the id of the row that it replaced, which may differ from its own id.
-                replaced = await self._writer.replace(
-                    chosen,
+                replaced_rows = await self._writer.replace(
+                    distinct_jobs,
                     within,
-                    overlapping=overlapping_jobs,
+                    overlapping_jobs=overlapping_jobs,
                     batch_size=batch_size,
                     created_at=created_at,
                 )
-                replaced_ids = [replaced.by_key.get(job.unique_key, job).job_id for job in jobs]
-                for place, job_id in zip(overlapping, replaced.overlapping, strict=True):
+                replaced_ids = [replaced_rows.by_key.get(job.unique_key, job).job_id for job in jobs]
+                for place, job_id in zip(overlapping_places, replaced_rows.overlapping, strict=True):
                     replaced_ids[place] = job_id
                 return list(replaced_ids)
-            inserted = await self._writer.insert(chosen, within, batch_size=batch_size, created_at=created_at)
+            inserted = await self._writer.insert(
+                distinct_jobs, within, batch_size=batch_size, created_at=created_at
+            )
             ids: list[str | None] = []
             # Of several jobs with one id, the first one was inserted.
             for job in jobs:
@@ -137,7 +141,7 @@ def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> 
     Raises:
         JobConflictError: An id or a unique key occurs twice, and the resolution is RAISE.
     """
-    chosen: dict[str, AnyJob] = {}
+    distinct_jobs: dict[str, AnyJob] = {}
     # No other job has a generated id, so these need no order.
     generated: list[AnyJob] = []
     keys: set[str] = set()
@@ -149,11 +153,11 @@ def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> 
             if key in keys:
                 raise JobConflictError(job.job_id, None, key)
             keys.add(key)
-        if job.job_id not in chosen or conflict_resolution is ConflictResolution.REPLACE:
-            chosen[job.job_id] = job
+        if job.job_id not in distinct_jobs or conflict_resolution is ConflictResolution.REPLACE:
+            distinct_jobs[job.job_id] = job
         elif conflict_resolution is ConflictResolution.RAISE:
             raise JobConflictError(job.job_id, None)
-    return [*sorted(chosen.values(), key=_sort_key), *generated]
+    return [*sorted(distinct_jobs.values(), key=_sort_key), *generated]
 
 
 def _sort_key(job: AnyJob) -> tuple[str, str]:

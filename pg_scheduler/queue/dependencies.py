@@ -285,7 +285,10 @@ class DependencyRepository:
         await self._statements.fetch("delete_child_edges", list(job_ids), on=connection)
 
     async def resolve(
-        self, children: Collection[str], transaction: Transaction, in_vain: Mapping[str, str] | None = None
+        self,
+        children: Collection[str],
+        transaction: Transaction,
+        cancel_reasons: Mapping[str, str] | None = None,
     ) -> None:
         """Derive from the rows whether jobs still wait, and unblock or cancel those that do not.
 
@@ -294,12 +297,12 @@ class DependencyRepository:
         Args:
             children: The jobs.
             transaction: The transaction.
-            in_vain: Why jobs of these are cancelled whose definitions have waited in vain while attempts of
-                their former definitions ran; None for no such jobs.
+            cancel_reasons: Why some of these jobs are cancelled, by their ids: the new definition of such a
+                job has waited in vain while an attempt of the former one ran. None for no such jobs.
         """
         connection = transaction.connection
         locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
-        failed: dict[str, str] = dict(in_vain or {})
+        failed: dict[str, str] = dict(cancel_reasons or {})
         broken = await self._statements.fetch("take_broken_edges", list(children), on=connection)
         await self._pass_results(_edges(broken), locked, connection)
         for row in broken:

@@ -96,9 +96,9 @@ class Enqueuer:
         if is_delayed and publishes:
             due_job = await self.at_due_time(job, connection)
         if replaces:
-            replaced = await self._writer.replace([job], connection)
+            replaced_rows = await self._writer.replace([job], connection)
             # A unique job has the id of the row that it replaced.
-            job = replaced.by_key.get(job.unique_key, job)
+            job = replaced_rows.by_key.get(job.unique_key, job)
             await self._outbox.notify_due(job.execution_time, connection, notify)
         else:
             insert = self._statement_of(job, is_delayed=is_delayed)

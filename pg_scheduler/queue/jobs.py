@@ -340,7 +340,7 @@ class JobRepository(Repository):
         return bool(await self._statements.fetch("keep_job", job_id))
 
     async def expire(
-        self, worker_id: str, names: Sequence[str], limit: int, *, unexpiring: Collection[str] = ()
+        self, worker_id: str, names: Sequence[str], limit: int, *, unexpiring_names: Collection[str] = ()
     ) -> list[ExpiredJob]:
         """Expire pending jobs past their misfire grace time, with the reason.
 
@@ -350,17 +350,17 @@ class JobRepository(Repository):
             worker_id: The worker that expires them.
             names: The names of jobs that it can run.
             limit: The maximum number of jobs.
-            unexpiring: The names whose jobs do not expire, because a pause suspends it.
+            unexpiring_names: The names whose jobs do not expire, because a pause suspends it.
         """
         now = time.monotonic()
         self._refused = {job_id: until for job_id, until in self._refused.items() if until > now}
         args = worker_id, names, limit, self._statements.now
         try:
-            rows = await self._expire(*args, None, list(self._refused), left_out=unexpiring)
+            rows = await self._expire(*args, None, list(self._refused), left_out=unexpiring_names)
         except REFUSALS as error:
             if not is_refusal(error):
                 raise
-            rows = await self._expire_accepted(*args, unexpiring)
+            rows = await self._expire_accepted(*args, unexpiring_names)
         await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
         return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
 
@@ -376,14 +376,14 @@ class JobRepository(Repository):
         names: Sequence[str],
         limit: int,
         now: datetime | None,
-        unexpiring: Collection[str],
+        unexpiring_names: Collection[str],
     ) -> list[Record]:
         """Expire those jobs that the table accepts, and leave the others out for some time.
 
         A part that contains a refused job is halved until that job is alone.
         """
         late_rows = await self._statements.fetch(
-            "find_late", limit, now, list(self._refused), left_out=unexpiring
+            "find_late", limit, now, list(self._refused), left_out=unexpiring_names
         )
         parts, expired = deque([[row["job_id"] for row in late_rows]]), []
         while parts:

@@ -183,7 +183,7 @@ class JobWriter:
             inserted |= await self._store.statements.run_retrying(write, within=within)
         return inserted
 
-    async def overlapping(self, jobs: Sequence[AnyJob], connection: Connection | None) -> list[int]:
+    async def find_overlapping(self, jobs: Sequence[AnyJob], connection: Connection | None) -> list[int]:
         """Return the places of those jobs of a call that may replace each other, by its keys and ids.
 
         A job has the row with its id or the one that holds its key. The jobs of a call rarely share a row in
@@ -203,11 +203,11 @@ class JobWriter:
         jobs_of_groups = defaultdict[Node, list[int]](list)
         for place, job in named_jobs.items():
             jobs_of_groups[groups.of(job.job_id)].append(place)
-        existing = {row.job_id for row in rows}
+        existing_ids = {row.job_id for row in rows}
         return sorted(
             place
             for places in jobs_of_groups.values()
-            if not _share_one_name([named_jobs[place] for place in places], existing)
+            if not _share_one_name([named_jobs[place] for place in places], existing_ids)
             for place in places
         )
 
@@ -216,7 +216,7 @@ class JobWriter:
         jobs: Sequence[AnyJob],
         within: Connection | Transaction | None,
         *,
-        overlapping: Sequence[AnyJob] = (),
+        overlapping_jobs: Sequence[AnyJob] = (),
         batch_size: int = BATCH_SIZE,
         created_at: datetime | None = None,
     ) -> Replaced:
@@ -228,7 +228,7 @@ class JobWriter:
         Args:
             jobs: The jobs, each id once.
             within: The transaction of the caller, or one in progress; None for none.
-            overlapping: Further jobs, which may replace each other, so they are written one by one.
+            overlapping_jobs: Further jobs, which may replace each other, so they are written one by one.
             batch_size: Jobs per statement.
             created_at: As for ``insert()``.
 
@@ -237,14 +237,20 @@ class JobWriter:
             JobNotFoundError: A job waits for a job that does not exist.
             ValueError: A job would wait for itself.
         """
-        unique: dict[str | None, ExtendedJob] = {}
+        unique_jobs: dict[str | None, ExtendedJob] = {}
         keys: dict[str, str] = {}
         for job in jobs:
             if isinstance(job, ExtendedJob) and (key := job.unique_key) is not None:
-                unique[key] = job.with_id(unique[key].job_id) if key in unique else job
+                unique_jobs[key] = job.with_id(unique_jobs[key].job_id) if key in unique_jobs else job
                 keys[job.job_id] = key
         kinds = split([job for job in jobs if job.unique_key is None])
-        replaced_jobs = [*kinds.plain, *kinds.extended, *kinds.dependents, *unique.values(), *overlapping]
+        replaced_jobs = [
+            *kinds.plain,
+            *kinds.extended,
+            *kinds.dependents,
+            *unique_jobs.values(),
+            *overlapping_jobs,
+        ]
         if within is not None and any(map(is_dependent, replaced_jobs)):
             async with self._store.statements.transaction(within=within) as transaction:
                 await self._store.dependencies.lock_dependents(replaced_jobs, transaction)
@@ -255,14 +261,14 @@ class JobWriter:
         for extended in _batches(kinds.extended, batch_size):
             await inserts.replace_extended(extended, connection=connection, created_at=created_at)
         await inserts.copy(kinds.copied, batch_size, connection=connection, created_at=created_at)
-        if not (unique or kinds.dependents or overlapping):
+        if not (unique_jobs or kinds.dependents or overlapping_jobs):
             return Replaced({}, [])
         write = partial(
             self._replace_and_block,
-            unique,
+            unique_jobs,
             keys,
             kinds.dependents,
-            overlapping,
+            overlapping_jobs,
             batch_size=batch_size,
             created_at=created_at,
         )
@@ -387,10 +393,10 @@ class JobWriter:
 
     async def _replace_and_block(
         self,
-        unique: Mapping[str | None, ExtendedJob],
+        unique_jobs: Mapping[str | None, ExtendedJob],
         keys: Mapping[str, str],
         dependents: Sequence[ExtendedJob],
-        overlapping: Sequence[AnyJob],
+        overlapping_jobs: Sequence[AnyJob],
         transaction: Transaction,
         *,
         batch_size: int,
@@ -401,33 +407,33 @@ class JobWriter:
         Unique jobs and others may wait for one another, so all rows are written before the first one waits.
 
         Args:
-            unique: The unique jobs by key.
+            unique_jobs: The unique jobs by key.
             keys: The keys by the ids with which the call names these jobs.
             dependents: The jobs that wait for others and are not unique.
-            overlapping: The jobs that may replace each other, in order.
+            overlapping_jobs: The jobs that may replace each other, in order.
             transaction: The transaction.
             batch_size: Jobs per statement.
             created_at: When they are created; None for the time of the statement.
         """
-        in_order = [await self._replace_one(job, transaction, created_at) for job in overlapping]
+        ordered_rows = [await self._replace_one(job, transaction, created_at) for job in overlapping_jobs]
         # Another transaction may give one of these jobs a key of the call. Then the unique job replaces it.
         for batch in _batches(dependents, batch_size):
             await self._store.inserts.replace_extended(
                 batch, connection=transaction.connection, created_at=created_at
             )
-        written_jobs = await self._replace_unique(unique.values(), transaction, batch_size, created_at)
+        written_jobs = await self._replace_unique(unique_jobs.values(), transaction, batch_size, created_at)
         by_key = {job.unique_key: job for job in written_jobs}
         # Of several definitions of one row, the last one counts.
-        by_id = {job.job_id: job for job in [*in_order, *dependents, *written_jobs]}
+        by_id = {job.job_id: job for job in [*ordered_rows, *dependents, *written_jobs]}
         # The row of a unique job may have another id than the one by which the call names the job.
-        rows = {job.job_id: row.job_id for job, row in zip(overlapping, in_order, strict=True)}
+        rows = {job.job_id: row.job_id for job, row in zip(overlapping_jobs, ordered_rows, strict=True)}
         rows |= {job_id: by_key[key].job_id for job_id, key in keys.items()}
         waiting_jobs = [
             job.with_parents(rows) for job in by_id.values() if isinstance(job, ExtendedJob) and job.after
         ]
         if waiting_jobs:
             await self._store.dependencies.block(waiting_jobs, transaction, replaced=True)
-        return Replaced(by_key, [job.job_id for job in in_order])
+        return Replaced(by_key, [job.job_id for job in ordered_rows])
 
     async def _replace_one(
         self, job: AnyJob, transaction: Transaction, created_at: datetime | None
@@ -457,9 +463,9 @@ class JobWriter:
         definition. It writes the jobs in the order of their keys, so that two such transactions do not
         deadlock.
         """
-        in_order = sorted(jobs, key=lambda job: job.unique_key or "")
+        ordered_jobs = sorted(jobs, key=lambda job: job.unique_key or "")
         written_jobs: list[ExtendedJob] = []
-        for batch in _batches(in_order, batch_size):
+        for batch in _batches(ordered_jobs, batch_size):
             written_jobs += await self._write_unique(batch, transaction, created_at)
         return written_jobs
 
@@ -520,18 +526,18 @@ class JobWriter:
         return targets
 
 
-def _share_one_name(jobs: Sequence[AnyJob], existing: Collection[str]) -> bool:
+def _share_one_name(jobs: Sequence[AnyJob], existing_ids: Collection[str]) -> bool:
     """Return whether jobs that may share a row do so by one id or by one key, so that the last one counts.
 
     Args:
         jobs: The jobs.
-        existing: The ids of the existing jobs. A unique job may replace one by its id too.
+        existing_ids: The ids of the existing jobs. A unique job may replace one by its id too.
     """
     keys, ids = {job.unique_key for job in jobs}, {job.job_id for job in jobs}
     return (
         len(jobs) == 1
         or keys == {None}
-        or (len(keys) == 1 and len(ids) == len(jobs) and ids.isdisjoint(existing))
+        or (len(keys) == 1 and len(ids) == len(jobs) and ids.isdisjoint(existing_ids))
     )
 
 

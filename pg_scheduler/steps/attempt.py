@@ -246,17 +246,17 @@ class AttemptSteps(OpenSteps):
 
         The garbage collector may destroy that code in any thread, and after the end of the event loop.
         """
-        written = asyncio.Event()
+        end_of_write = asyncio.Event()
 
         async def write() -> None:
             try:
                 await cursor.flush_at_end()
             finally:
                 self._closed_cursors.pop(name, None)
-                written.set()
+                end_of_write.set()
 
         if not loop.is_closed():
-            self._closed_cursors[name] = written
+            self._closed_cursors[name] = end_of_write
             name_of_task = f"{OWN_TASK_PREFIX}cursor"
             loop.call_soon_threadsafe(
                 lambda: start_in_background(write(), name_of_task, Context()), context=Context()

@@ -172,10 +172,10 @@ class DoctorWebhook:
         while True:
             try:
                 key = _lock_key(await self._tables.schema(), self._name)
-                lost = asyncio.Event()
-                async with self._tables.locks.advisory_lock(key, lost.set) as is_held:
+                loss = asyncio.Event()
+                async with self._tables.locks.advisory_lock(key, loss.set) as is_held:
                     if is_held:
-                        await self._lead(lost)
+                        await self._lead(loss)
             except SchedulerError as error:
                 if str(error) != problem:
                     problem, text = str(error), "the webhook %r waits: %s"
@@ -190,15 +190,15 @@ class DoctorWebhook:
             text = "the webhook %r has ended by an error"
             logger.error(text, self._name, exc_info=error, extra=record_fields())
 
-    async def _lead(self, lost: asyncio.Event) -> None:
+    async def _lead(self, loss: asyncio.Event) -> None:
         """Examine the cluster until the lock is lost."""
         self._open, self._absent = None, set()
-        while not lost.is_set():
+        while not loss.is_set():
             await self.run_once()
             pause_s = min(self._interval_s * 2**self._failures, max(self._interval_s, LONGEST_PAUSE_S))
             try:
                 async with asyncio.timeout(pause_s):
-                    await lost.wait()
+                    await loss.wait()
             except TimeoutError:
                 continue
 
@@ -208,42 +208,48 @@ class DoctorWebhook:
         if self._open is None:
             self._open = await self._read_open()
         diagnosis = await self._inspector.doctor(only=self._codes)
-        present = {finding_id(finding): finding for finding in diagnosis.findings}
-        muted = await read_muted(self._inspector, "finding", present, now)
-        appeared = [
+        findings = {finding_id(finding): finding for finding in diagnosis.findings}
+        muted_ids = await read_muted(self._inspector, "finding", findings, now)
+        new_findings = [
             finding
-            for subject, finding in present.items()
+            for subject, finding in findings.items()
             if subject not in self._open
-            and subject not in muted
+            and subject not in muted_ids
             and finding.severity.rank >= self._severity.rank
         ][: max(MAX_OPEN - len(self._open), 0)]
         # The findings of a check that was not made may still be there.
-        absent = {
+        absent_ids = {
             subject
-            for subject, sent in self._open.items()
-            if subject not in present and sent.get("code") in diagnosis.made
+            for subject, entry in self._open.items()
+            if subject not in findings and entry.get("code") in diagnosis.made
         }
-        gone_ids, self._absent = absent & self._absent, absent
-        gone = [self._open[subject] for subject in self._open if subject in gone_ids]
-        if not (appeared or gone):
+        gone_ids, self._absent = absent_ids & self._absent, absent_ids
+        gone_findings = [self._open[subject] for subject in self._open if subject in gone_ids]
+        if not (new_findings or gone_findings):
             return
-        if await self._deliver(self._write(self._name, now, appeared, gone, self._link)):
-            self._open = {subject: sent for subject, sent in self._open.items() if subject not in gone_ids}
-            self._open |= {finding_id(finding): _sent(finding, now) for finding in appeared}
-            await self._record(appeared, gone)
+        if await self._deliver(self._write(self._name, now, new_findings, gone_findings, self._link)):
+            self._open = {subject: entry for subject, entry in self._open.items() if subject not in gone_ids}
+            self._open |= {finding_id(finding): _sent(finding, now) for finding in new_findings}
+            await self._record(new_findings, gone_findings)
 
     async def _read_open(self) -> dict[str, dict[str, Any]]:
         """Return what was sent and is not gone, from the newest record. People may have written it."""
         records = await self._tables.audit_records.newest_records([self._name], [ACTION], 1)
-        sent = records[0].details.get("open") if records else None
-        items = [item for item in sent if isinstance(item, dict)] if isinstance(sent, list) else []
+        open_findings = records[0].details.get("open") if records else None
+        items = (
+            [item for item in open_findings if isinstance(item, dict)]
+            if isinstance(open_findings, list)
+            else []
+        )
         return {str(item.get("id")): item for item in items[:MAX_OPEN]}
 
-    async def _record(self, appeared: Sequence[Finding], gone: Sequence[Mapping[str, Any]]) -> None:
+    async def _record(
+        self, new_findings: Sequence[Finding], gone_findings: Sequence[Mapping[str, Any]]
+    ) -> None:
         """Record what was sent, so that no restart sends it again."""
         details = {
-            "appeared": [finding_id(finding) for finding in appeared],
-            "gone": [sent.get("id") for sent in gone],
+            "appeared": [finding_id(finding) for finding in new_findings],
+            "gone": [entry.get("id") for entry in gone_findings],
             "open": list((self._open or {}).values()),
         }
         try:
@@ -337,8 +343,8 @@ def _sent(finding: Finding, now: datetime) -> dict[str, Any]:
 def _json(
     name: str,
     now: datetime,
-    appeared: Sequence[Finding],
-    gone: Sequence[Mapping[str, Any]],
+    new_findings: Sequence[Finding],
+    gone_findings: Sequence[Mapping[str, Any]],
     link: str | None,
 ) -> dict[str, Any]:
     """Return a message as an object for programs."""
@@ -356,17 +362,17 @@ def _json(
                 "evidence": _evidence_of(finding),
                 "remedy": finding.remedy and finding.remedy[:MAX_TEXT_LENGTH],
             }
-            for finding in appeared
+            for finding in new_findings
         ],
-        "gone": [dict(sent) for sent in gone],
+        "gone": [dict(entry) for entry in gone_findings],
     }
 
 
 def _slack(
     name: str,
     _now: datetime,
-    appeared: Sequence[Finding],
-    gone: Sequence[Mapping[str, Any]],
+    new_findings: Sequence[Finding],
+    gone_findings: Sequence[Mapping[str, Any]],
     link: str | None,
 ) -> dict[str, Any]:
     """Return a message for an incoming webhook of Slack."""
@@ -374,9 +380,9 @@ def _slack(
         f":red_circle: *{_escaped(finding.title)}* ({finding.code.value}): "
         + _escaped(_evidence_of(finding) or finding.meaning)
         + (f"\n> {_escaped(finding.remedy[:MAX_TEXT_LENGTH])}" if finding.remedy else "")
-        for finding in appeared
+        for finding in new_findings
     ]
-    lines += [f":white_check_mark: Gone: {_escaped(str(sent.get('title')))}" for sent in gone]
+    lines += [f":white_check_mark: Gone: {_escaped(str(entry.get('title')))}" for entry in gone_findings]
     if len(lines) > MAX_LINES:
         lines[MAX_LINES:] = [f"and {counted(len(lines) - MAX_LINES, 'other change')}"]
     if link is not None:

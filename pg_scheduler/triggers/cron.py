@@ -153,12 +153,12 @@ _MAX_ITEMS: Final = 3
 
 def describe(expression: str, fields: CronFields) -> str:
     """Return a text such as "at 03:00 on Sunday", or "cron '*/7 * * * *'" if no short description exists."""
-    day, repeated = _day(fields), _repeated(fields)
-    if day is not None and repeated is not None:
+    day_text, interval_text = _day(fields), _repeated(fields)
+    if day_text is not None and interval_text is not None:
         # What is repeated all day is so every day: "every 5 minutes in January".
-        return " ".join(filter(None, (repeated, day.removeprefix("every day").strip())))
-    when = _time(fields)
-    return f"cron '{expression}'" if when is None or day is None else f"{when} {day}"
+        return " ".join(filter(None, (interval_text, day_text.removeprefix("every day").strip())))
+    time_text = _time(fields)
+    return f"cron '{expression}'" if time_text is None or day_text is None else f"{time_text} {day_text}"
 
 
 def _time(fields: CronFields) -> str | None:
@@ -196,7 +196,7 @@ def _in_every_hour(minutes: Sequence[int]) -> str | None:
 
 def _step(numbers: Sequence[int]) -> int | None:
     """Return by how much each number exceeds the one before; None if that differs, or for a single one."""
-    steps = {number - previous for previous, number in pairwise(numbers)}
+    steps = {number - previous_number for previous_number, number in pairwise(numbers)}
     return steps.pop() if len(steps) == 1 else None
 
 
@@ -208,8 +208,8 @@ def _cycle(numbers: Sequence[int]) -> int | None:
 
 def _span(fields: CronFields) -> str:
     """Return the first and the last time of the day."""
-    first, last = ((fields.hours[place], fields.minutes[place]) for place in (0, -1))
-    return f"from {first[0]:02}:{first[1]:02} to {last[0]:02}:{last[1]:02}"
+    first_time, last_time = ((fields.hours[place], fields.minutes[place]) for place in (0, -1))
+    return f"from {first_time[0]:02}:{first_time[1]:02} to {last_time[0]:02}:{last_time[1]:02}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -355,8 +355,10 @@ class InFlight:
     def stopped(self) -> list[Attempt]:
         """Return the attempts that were to stop and run on, those that were to stop first at the begin."""
         attempts = [*self.attempts.values(), *self.outlived, *self._left_attempts.values()]
-        stopped = {attempt for attempt in attempts if attempt.stop_reason is not None and attempt.runs_on}
-        return sorted(stopped, key=lambda attempt: attempt.stopped_at)
+        stopped_attempts = {
+            attempt for attempt in attempts if attempt.stop_reason is not None and attempt.runs_on
+        }
+        return sorted(stopped_attempts, key=lambda attempt: attempt.stopped_at)
 
     def _still_running(self) -> list[Attempt]:
         return [

@@ -50,7 +50,7 @@ Place: TypeAlias = tuple[str, int, str]
 
 
 @dataclass(slots=True)
-class _Looked:
+class _WatchedJob:
     """A job at which people look.
 
     Attributes:
@@ -79,60 +79,62 @@ class LookWriter(Service):
         self._in_flight = node.in_flight
         self._worker_id = node.worker_id
         self._looks = node.looks
-        self._jobs: dict[str, _Looked] = {}
+        self._jobs: dict[str, _WatchedJob] = {}
 
     async def run_once(self) -> float:
         """Write what has changed of the attempts at which people look; remove that of others."""
         self._take_requests()
         now = time.monotonic()
-        for job_id, looked in list(self._jobs.items()):
+        for job_id, watched_job in list(self._jobs.items()):
             attempt = self._in_flight.attempts.get(job_id)
-            if attempt is None or now >= looked.until or attempt.revocation is not None:
+            if attempt is None or now >= watched_job.until or attempt.revocation is not None:
                 del self._jobs[job_id]
-                await self._write(looked, looked.claim, None)
+                await self._write(watched_job, watched_job.claim, None)
                 continue
-            if looked.claim is not None and looked.claim.attempt != attempt.claim.attempt:
-                looked.stack.clear()
-            content = await self._content_of(attempt, looked)
-            if content != looked.written or attempt.claim is not looked.claim:
-                await self._write(looked, attempt.claim, content)
+            if watched_job.claim is not None and watched_job.claim.attempt != attempt.claim.attempt:
+                watched_job.stack.clear()
+            content = await self._content_of(attempt, watched_job)
+            if content != watched_job.written or attempt.claim is not watched_job.claim:
+                await self._write(watched_job, attempt.claim, content)
         return GAP_S if self._jobs else NEVER
 
     async def drain(self) -> None:
         """Remove what is in the rows."""
         jobs, self._jobs = self._jobs, {}
-        for looked in jobs.values():
-            await self._write(looked, looked.claim, None)
+        for watched_job in jobs.values():
+            await self._write(watched_job, watched_job.claim, None)
 
     def _take_requests(self) -> None:
         """Begin or continue to look at the jobs that were requested since the last pass."""
-        until = time.monotonic() + LOOK_S
+        ends_at = time.monotonic() + LOOK_S
         while self._looks:
             look = self._looks.popleft()
             if look.job_id not in self._jobs and len(self._jobs) >= MAX_LOOKS:
                 continue
-            looked = self._jobs.setdefault(look.job_id, _Looked(until))
-            looked.until = until
-            looked.wants_stack |= look.what == STACK
+            watched_job = self._jobs.setdefault(look.job_id, _WatchedJob(ends_at))
+            watched_job.until = ends_at
+            watched_job.wants_stack |= look.part == STACK
 
-    async def _content_of(self, attempt: Attempt, looked: _Looked) -> dict[str, Any]:
+    async def _content_of(self, attempt: Attempt, watched_job: _WatchedJob) -> dict[str, Any]:
         """Return what people see of an attempt."""
         content: dict[str, Any] = {"attempt": attempt.claim.attempt}
         if attempt.log is not None:
             content["log"] = [storable(line) for line in kept_lines(attempt.log)]
-        if looked.wants_stack:
-            looked.wants_stack = False
+        if watched_job.wants_stack:
+            watched_job.wants_stack = False
             frames = frames_of(attempt)
             # The lines of source files are read now, and a disk may be slow.
             text = None if frames is None else await run_in_thread(stack_text, frames)
-            looked.stack = {"at": datetime.now(UTC).isoformat()}
+            watched_job.stack = {"at": datetime.now(UTC).isoformat()}
             if text is not None:
-                looked.stack["text"] = text
-        if looked.stack:
-            content["stack"] = looked.stack.copy()
+                watched_job.stack["text"] = text
+        if watched_job.stack:
+            content["stack"] = watched_job.stack.copy()
         return content
 
-    async def _write(self, looked: _Looked, claim: Claim | None, content: dict[str, Any] | None) -> None:
+    async def _write(
+        self, watched_job: _WatchedJob, claim: Claim | None, content: dict[str, Any] | None
+    ) -> None:
         """Write what people see of an attempt; None removes it. What the table refuses is left out."""
         if claim is None:
             return
@@ -147,7 +149,7 @@ class LookWriter(Service):
             is_written = True
         # A row that another session has locked is written by the next pass.
         if is_written:
-            looked.claim, looked.written = claim, content
+            watched_job.claim, watched_job.written = claim, content
 
 
 def _in_ascii(value: Any) -> Any:
@@ -166,14 +168,16 @@ def frames_of(attempt: Attempt) -> list[Place] | None:
     of this library at the begin are left out.
     """
     if not attempt.runs_in_executor:
-        found = None if attempt.task is None else list(_frames_of_task(attempt.task))
+        frames = None if attempt.task is None else list(_frames_of_task(attempt.task))
     else:
-        found = _frames_of_thread(attempt)
-    if found is None:
+        frames = _frames_of_thread(attempt)
+    if frames is None:
         return None
-    places = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in found]
-    own = next((number for number, place in enumerate(places) if not _is_library(place[0])), len(places))
-    return places[own:][-MAX_FRAMES:]
+    places = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
+    first_place = next(
+        (number for number, place in enumerate(places) if not _is_library(place[0])), len(places)
+    )
+    return places[first_place:][-MAX_FRAMES:]
 
 
 def stack_text(places: Sequence[Place]) -> str:
@@ -184,13 +188,13 @@ def stack_text(places: Sequence[Place]) -> str:
 
 def _frames_of_task(task: asyncio.Task[Any]) -> Iterator[tuple[FrameType, int]]:
     """Yield the frames of a suspended task: its coroutine, and what that awaits, one after the other."""
-    awaited: Any = task.get_coro()
+    awaitable: Any = task.get_coro()
     for _ in range(10 * MAX_FRAMES):
-        for prefix, waits in (("cr", "cr_await"), ("gi", "gi_yieldfrom"), ("ag", "ag_await")):
-            frame = getattr(awaited, f"{prefix}_frame", None)
+        for prefix, next_attribute in (("cr", "cr_await"), ("gi", "gi_yieldfrom"), ("ag", "ag_await")):
+            frame = getattr(awaitable, f"{prefix}_frame", None)
             if isinstance(frame, FrameType):
                 yield frame, frame.f_lineno or 0
-                awaited = getattr(awaited, waits, None)
+                awaitable = getattr(awaitable, next_attribute, None)
                 break
         else:
             return

@@ -154,10 +154,10 @@ class ResultRepository:
 
     async def count_missed(self) -> int:
         """Count failures that could not be counted when they were written; return how many there were."""
-        missed = dict(self._uncounted)
-        if not missed:
+        failures = dict(self._uncounted)
+        if not failures:
             return 0
-        job_ids, texts = list(missed), list(missed.values())
+        job_ids, texts = list(failures), list(failures.values())
         counted_count = await self._statements.number("count_failures", job_ids, texts)
         for job_id in job_ids:
             self._uncounted.pop(job_id, None)
@@ -265,14 +265,14 @@ class ResultRepository:
             if not _failures(changes) or not (is_locked_out(error) or is_refusal(error)):
                 raise
             with without_records():
-                settled = await write()
-        self._note_uncounted(changes, settled.accepted)
-        return settled
+                result = await write()
+        self._note_uncounted(changes, result.accepted)
+        return result
 
-    def _note_uncounted(self, changes: Changes, accepted: Collection[str]) -> None:
+    def _note_uncounted(self, changes: Changes, accepted_ids: Collection[str]) -> None:
         """Keep failures that were not counted for ``count_missed()``."""
         room = MAX_UNCOUNTED - len(self._uncounted)
-        failures = [(job_id, text) for job_id, text in _failures(changes).items() if job_id in accepted]
+        failures = [(job_id, text) for job_id, text in _failures(changes).items() if job_id in accepted_ids]
         self._uncounted.update(failures[:room])
 
     async def _write_unlocked(
@@ -377,15 +377,15 @@ class ResultRepository:
         except (DatabaseUnavailableError, *REFUSALS) as error:
             if not (is_locked_out(error) or is_refusal(error)):
                 raise
-        accepted: set[str] = set()
+        accepted_ids: set[str] = set()
         for (job_id, attempt), change in changes.items():
-            alone = {(job_id, attempt): change}
+            single_change = {(job_id, attempt): change}
             for with_consequences, is_counted in ((True, True), (False, True), (False, False)):
                 try:
                     async with self._statements.transaction(within=transaction) as savepoint:
                         with nullcontext() if is_counted else without_records():
-                            settled = await self.settle_within(
-                                alone, worker_id, savepoint, with_consequences=with_consequences
+                            settled_ids = await self.settle_within(
+                                single_change, worker_id, savepoint, with_consequences=with_consequences
                             )
                 except (DatabaseUnavailableError, *REFUSALS) as error:
                     if not (is_locked_out(error) or is_refusal(error)):
@@ -399,11 +399,11 @@ class ResultRepository:
                             extra=record_fields(job_id=job_id, attempt=attempt),
                         )
                 else:
-                    accepted |= settled
+                    accepted_ids |= settled_ids
                     if not is_counted:
-                        self._note_uncounted(alone, settled)
+                        self._note_uncounted(single_change, settled_ids)
                     break
-        return accepted
+        return accepted_ids
 
     async def _settle_held(
         self, changes: Changes, worker_id: str, transaction: Transaction, *, with_consequences: bool = True
@@ -566,8 +566,8 @@ class ResultRepository:
         if marked := [row["job_id"] for row in rows if row["is_marked"]]:
             await self._passed_results.take_over(marked, transaction.connection)
         if waiting:
-            in_vain = {row["job_id"]: row["in_vain"] for row in rows if row["in_vain"] is not None}
-            await self._dependencies.resolve(waiting, transaction, in_vain)
+            cancel_reasons = {row["job_id"]: row["in_vain"] for row in rows if row["in_vain"] is not None}
+            await self._dependencies.resolve(waiting, transaction, cancel_reasons)
         return {row["job_id"] for row in rows}
 
     async def _find_settled(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:

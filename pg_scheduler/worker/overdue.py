@@ -145,7 +145,7 @@ class Expirer(Service):
             self._node.worker_id,
             self._node.tasks.lists.names,
             self.batch_size,
-            unexpiring=self._node.routing.unexpiring,
+            unexpiring_names=self._node.routing.unexpiring_names,
         )
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))

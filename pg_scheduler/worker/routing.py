@@ -21,7 +21,7 @@ class Routing:
     """The names that a worker claims.
 
     Attributes:
-        unexpiring: The names whose jobs do not expire, because a pause suspends it.
+        unexpiring_names: The names whose jobs do not expire, because a pause suspends it.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Routing:
         self._only = only
         self._skip = skip
         self._worker_id = worker_id
-        self.unexpiring: frozenset[str] = frozenset()
+        self.unexpiring_names: frozenset[str] = frozenset()
         self._paused: frozenset[str] = frozenset()
         self._is_draining = False
         # Each result is computed again when the registry has another list of names than at the last time.

@@ -137,7 +137,7 @@ async def test_no_order_of_resuming_claiming_and_expiring_expires_a_job(
                 await claim()
 
     async def expire() -> None:
-        await store.jobs.expire(node.worker_id, [], 100, unexpiring=node.routing.unexpiring)
+        await store.jobs.expire(node.worker_id, [], 100, unexpiring_names=node.routing.unexpiring_names)
 
     async def claim() -> None:
         await store.claims.exchange(node.worker_id, node.routing.names(), 100)

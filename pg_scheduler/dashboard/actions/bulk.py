@@ -63,8 +63,8 @@ async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
         for first_at in (group.first_at, max(group.first_at, day_ago))
     )
     error = request.page.visible_error(group.text)
-    which = f"of {group.job_name} with the error {error!r}"
-    return await _ask_or_start(request, all_jobs, which, "/errors", recent=recent_jobs)
+    group_text = f"of {group.job_name} with the error {error!r}"
+    return await _ask_or_start(request, all_jobs, group_text, "/errors", recent_jobs=recent_jobs)
 
 
 async def stop(request: ActionRequest) -> Redirect:
@@ -93,25 +93,25 @@ async def _changeable_run(request: ActionRequest) -> tuple[str, BulkState]:
 
 
 async def _ask_or_start(
-    request: ActionRequest, jobs: BulkJobs, which: str, back: str, *, recent: BulkJobs | None = None
+    request: ActionRequest, jobs: BulkJobs, which: str, back: str, *, recent_jobs: BulkJobs | None = None
 ) -> Redirect | ConfirmPage:
     """Start a run if the user has confirmed it; otherwise return the question.
 
     The form of the question contains the number of jobs that it shows. If they are many, the user must type
     this number. The question is asked again if many more jobs are found now than it showed, unless it stated
-    that the search continues. ``recent`` are those of the last day, which the user may take instead.
+    that the search continues. ``recent_jobs`` are those of the last day, which the user may take instead.
     """
     shown_number, had_more = request.number("shown"), request.text("more") == "yes"
     max_number = MAX_UNTYPED if shown_number is None else shown_number + max(shown_number // 10, MIN_MARGIN)
-    taken = recent if recent is not None and request.text("take") == "day" else jobs
-    count, has_more = await _count(request, taken, max_number)
+    chosen_jobs = recent_jobs if recent_jobs is not None and request.text("take") == "day" else jobs
+    count, has_more = await _count(request, chosen_jobs, max_number)
     number = count if shown_number is None else shown_number
     has_grown = shown_number is not None and not had_more and (count > max_number or has_more)
     is_typed = number <= MAX_UNTYPED or request.number("typed") == number
     if request.is_confirmed and is_typed and not has_grown:
-        run_id = await request.operations.runs.start(taken)
+        run_id = await request.operations.runs.start(chosen_jobs)
         return Redirect("/run", "run_started", {"id": run_id})
-    if taken is not jobs:
+    if chosen_jobs is not jobs:
         count, has_more = await _count(request, jobs, max_number)
     problem = None
     if request.is_confirmed and not is_typed:
@@ -121,8 +121,10 @@ async def _ask_or_start(
     before_text = f"; {shown_number:,} when you were asked" if has_grown else ""
     choices: Mapping[str, str] = {}
     shares_text = ""
-    if recent is not None:
-        choices, shares_text = _shares(count, *await _count(request, recent, max_number), has_more=has_more)
+    if recent_jobs is not None:
+        choices, shares_text = _shares(
+            count, *await _count(request, recent_jobs, max_number), has_more=has_more
+        )
     question = f"{jobs.verb.capitalize()} all jobs {which}? {count_text}{shares_text}{before_text}."
     return ConfirmPage(
         question,
@@ -136,19 +138,21 @@ async def _ask_or_start(
     )
 
 
-def _shares(total: int, recent: int, is_recent_capped: bool, *, has_more: bool) -> tuple[dict[str, str], str]:
+def _shares(
+    total: int, day_count: int, is_recent_capped: bool, *, has_more: bool
+) -> tuple[dict[str, str], str]:
     """Return what the user may choose, and how many of the jobs are of the last day, as a text."""
-    recent_text = capped(recent, is_capped=is_recent_capped)
-    if recent == total and not has_more:
+    day_text = capped(day_count, is_capped=is_recent_capped)
+    if day_count == total and not has_more:
         return {}, ", all of the last day" if total > 1 else ""
-    if not recent:
+    if not day_count:
         return {}, ", all older than a day"
-    older_text = "more are older" if has_more else f"{total - recent:,} older"
+    older_text = "more are older" if has_more else f"{total - day_count:,} older"
     choices = {
         "all": f"all {capped(total, is_capped=has_more)}",
-        "day": f"{recent_text} of the last day, which leaves {'more' if has_more else f'{total - recent:,}'}",
+        "day": f"{day_text} of the last day, which leaves {'more' if has_more else f'{total - day_count:,}'}",
     }
-    return choices, f": {recent_text} of the last day, {older_text}"
+    return choices, f": {day_text} of the last day, {older_text}"
 
 
 async def _count(request: ActionRequest, jobs: BulkJobs, enough: int) -> tuple[int, bool]:

@@ -59,8 +59,8 @@ class EnteredJob(NamedTuple):
 
 async def add_new(request: ActionRequest) -> Redirect | PageAnswer:
     """Add a job of a task, or show the form again with the code that adds it."""
-    entered = {name: request.text(name) for name in job_new.FIELDS}
-    form = await job_new.build_new(request.page, entered)
+    field_texts = {name: request.text(name) for name in job_new.FIELDS}
+    form = await job_new.build_new(request.page, field_texts)
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
     form, task = replace(form, arguments=arguments), form.values["task"]
     job, errors = await _read_new(form, request)
@@ -83,18 +83,18 @@ async def add_new(request: ActionRequest) -> Redirect | PageAnswer:
 
 async def _read_new(form: NewJobPage, request: ActionRequest) -> tuple[EnteredJob, dict[str, str]]:
     """Return the job that a form describes, and what is wrong, by field."""
-    entered, page = form.values, request.page
-    values, errors = _json_arguments(entered)
-    if (problem := await job_new.wrong_task(entered["task"], form.tasks, page)) is not None:
+    field_texts, page = form.values, request.page
+    values, errors = _json_arguments(field_texts)
+    if (problem := await job_new.wrong_task(field_texts["task"], form.tasks, page)) is not None:
         errors["task"] = problem
     due, options = None, dict[str, Any]()
     try:
-        due = entered_instant("at", entered["at"] or entered["when"], page.now, entered["zone"])
+        due = entered_instant("at", field_texts["at"] or field_texts["when"], page.now, field_texts["zone"])
     except RejectedError as error:
         errors["at"] = str(error)
     try:
-        if entered["priority"]:
-            options["priority"] = JobPriority(entered["priority"])
+        if field_texts["priority"]:
+            options["priority"] = JobPriority(field_texts["priority"])
     except ValueError as error:
         errors["priority"] = str(error)
     try:
@@ -124,9 +124,9 @@ def code_of_job(
     flags += [f"--priority={options['priority'].value}"] if "priority" in options else []
     flags += [f"--retries={options['max_retries']}"] if "max_retries" in options else []
     if due is not None:
-        at = due.isoformat(timespec="seconds")
-        call.append(f"delay=datetime.fromisoformat({at!r}) - datetime.now(UTC)")
-        flags.append(f"--at={at}")
+        due_text = due.isoformat(timespec="seconds")
+        call.append(f"delay=datetime.fromisoformat({due_text!r}) - datetime.now(UTC)")
+        flags.append(f"--at={due_text}")
     return f"await scheduler.enqueue({', '.join(call)})\n\n{command('jobs', 'add', task, *flags)}"
 
 

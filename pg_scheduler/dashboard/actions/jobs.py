@@ -124,11 +124,11 @@ async def cancel_family(request: ActionRequest) -> Redirect | ConfirmPage:
     steps = (await request.page.inspector.steps(job.job_id)).items
     family = await read_family(request.page.inspector, job.job_id, steps, request.access.sees_name)
     open_children = family.open_children
-    chosen = [child.job_id for child in open_children[: MAX_ROWS - 1]]
-    question = f"Cancel this job and {len(chosen):,} of its children, which have not ended?"
-    if len(open_children) > len(chosen) or family.has_more_children:
+    chosen_children = [child.job_id for child in open_children[: MAX_ROWS - 1]]
+    question = f"Cancel this job and {len(chosen_children):,} of its children, which have not ended?"
+    if len(open_children) > len(chosen_children) or family.has_more_children:
         question += " It may have other children that have not ended, which stay as they are."
-    return ConfirmPage(question, "Cancel with children", "/job", rows=[job.job_id, *chosen])
+    return ConfirmPage(question, "Cancel with children", "/job", rows=[job.job_id, *chosen_children])
 
 
 async def repeat(request: ActionRequest) -> Redirect | ConfirmPage:

@@ -50,7 +50,9 @@ def cause_of(
         return None
     reason, *other_reasons = explanation.reasons
     if names_holders:
-        other_reasons = [other for other in other_reasons if other.code is not ReasonCode.LIMIT_HELD]
+        other_reasons = [
+            other_reason for other_reason in other_reasons if other_reason.code is not ReasonCode.LIMIT_HELD
+        ]
     title, error, text = KINDS[reason.code].heading, "", _sentence(reason.text)
     if reason.text == title:
         text = ""

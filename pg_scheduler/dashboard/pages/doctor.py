@@ -32,17 +32,17 @@ async def build(request: PageRequest) -> View:
         reason = check.reason if is_open else "their reasons mention jobs of all names"
         not_made.setdefault(reason, []).append(check.code.value)
     # What needs attention is read as the side bar and the overview read it, so that the numbers agree.
-    newer = (await read_diagnosis(request)).findings
-    others = [finding for finding in diagnosis.findings if finding.code.value not in STATUS_CODES]
-    problems = await rows_of(visible_problems(newer, request), request)
-    rows = list(dict.fromkeys([*problems, *await rows_of([*newer, *others], request)]))
+    newer_findings = (await read_diagnosis(request)).findings
+    other_findings = [finding for finding in diagnosis.findings if finding.code.value not in STATUS_CODES]
+    problems = await rows_of(visible_problems(newer_findings, request), request)
+    rows = list(dict.fromkeys([*problems, *await rows_of([*newer_findings, *other_findings], request)]))
     unmuted_rows = [row for row in rows if not row.is_muted]
-    attention = [row for row in problems if not row.is_muted]
-    further = [row for row in unmuted_rows if row not in attention]
+    attention_rows = [row for row in problems if not row.is_muted]
+    further_rows = [row for row in unmuted_rows if row not in attention_rows]
     passed = [code for code in diagnosis.made if code.value not in {row.code for row in rows}]
     return View(
         examined_at=examined_at,
-        problems=len(attention),
+        problems=len(attention_rows),
         summary=diagnosis.summary if is_open else f"{counted(len(diagnosis.made), 'check')} made",
         severity=diagnosis.severity,
         findings=rows,
@@ -51,7 +51,10 @@ async def build(request: PageRequest) -> View:
         is_general=not is_open,
         _groups={
             title: by_severity
-            for title, group in ((needs_attention(len(attention)), attention), ("Further findings", further))
+            for title, group in (
+                (needs_attention(len(attention_rows)), attention_rows),
+                ("Further findings", further_rows),
+            )
             if (by_severity := _by_severity(group))
         },
         _muted=[row for row in rows if row.is_muted],

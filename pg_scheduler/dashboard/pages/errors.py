@@ -196,7 +196,7 @@ async def build(request: PageRequest) -> View:
     jobs = sum(group.count for group in visible)
     numbers = ((len(visible), "group"), (jobs, "job"))
     total = ", ".join(counted(number, noun, is_capped=is_capped) for number, noun in numbers)
-    hidden = len(items) - SHOWN_GROUPS
+    hidden_count = len(items) - SHOWN_GROUPS
     return View(
         since=since,
         state=state,
@@ -208,7 +208,7 @@ async def build(request: PageRequest) -> View:
         starts_at=groups.since,
         counted_since=_counted_since(groups),
         summary=f"the first {SHOWN_GROUPS} of {count(len(items), is_capped=is_capped)} groups"
-        if hidden > 0
+        if hidden_count > 0
         else "",
         new_in=(await new_releases(request, groups)).by_group(items[:SHOWN_GROUPS]),
         mutes=mutes,
@@ -271,10 +271,10 @@ async def read_group(request: PageRequest, fingerprint: str, span: timedelta | N
         NotFoundError: There is no such group, or the request may not see it.
     """
     group = await request.read_shared(_read_group, fingerprint, span, age_s=GROUPS_AGE_S)
-    visible = () if group is None else request.visible_groups([group])
-    if not visible:
+    visible_groups = () if group is None else request.visible_groups([group])
+    if not visible_groups:
         raise NotFoundError(f"there is no group of errors {fingerprint[:50]!r}, or you may not see it")
-    return visible[0]
+    return visible_groups[0]
 
 
 async def _read_group(request: PageRequest, fingerprint: str, span: timedelta | None) -> ErrorGroup | None:

@@ -72,15 +72,15 @@ async def build(request: PageRequest) -> View:
         on_objects = _actions_on_objects(data, names, request) if words else ()
         actions = [*_actions_of_every_page(request), *on_objects]
         entries = [_Entry(action, action.name.casefold()) for action in actions]
-        items, meant = _find(entries, words)
-        return View(q=q, items=items[:MAX_ACTIONS], meant=meant and f"> {meant}")
+        items, corrected_query = _find(entries, words)
+        return View(q=q, items=items[:MAX_ACTIONS], meant=corrected_query and f"> {corrected_query}")
     if not words:
         return View(q=q, items=[], meant="")
     job = await _job(q, request)
-    items, meant = _find([*_objects(data, names, request)], words, is_exact=job is not None)
+    items, corrected_query = _find([*_objects(data, names, request)], words, is_exact=job is not None)
     by_kind = groupby(items, lambda item: item.kind)
-    shown = [item for _, kind_items in by_kind for item in list(kind_items)[:MAX_OF_KIND]]
-    return View(q=q, items=[job, *shown] if job is not None else shown, meant=meant)
+    shown_items = [item for _, kind_items in by_kind for item in list(kind_items)[:MAX_OF_KIND]]
+    return View(q=q, items=[job, *shown_items] if job is not None else shown_items, meant=corrected_query)
 
 
 def _find(
@@ -91,27 +91,31 @@ def _find(
     Of each kind, names that begin with the first word come first.
     """
 
-    def with_all(words: Sequence[str]) -> list[FoundItem]:
+    def items_with(words: Sequence[str]) -> list[FoundItem]:
         items = [entry.item for entry in entries if all(word in entry.text for word in words)]
         kinds = list(dict.fromkeys(item.kind for item in items))
-        first = words[0] if words else ""
+        first_word = words[0] if words else ""
         return sorted(
-            items, key=lambda item: (kinds.index(item.kind), not item.name.casefold().startswith(first))
+            items, key=lambda item: (kinds.index(item.kind), not item.name.casefold().startswith(first_word))
         )
 
-    if (items := with_all(words)) or is_exact:
+    if (items := items_with(words)) or is_exact:
         return items, ""
     texts = [entry.text for entry in entries]
     vocabulary = {part for text in texts for part in (*text.split(), *_SEPARATORS.split(text))}
-    meant = [word if any(word in text for text in texts) else _similar(word, vocabulary) for word in words]
-    return (with_all(meant), " ".join(meant)) if "" not in meant else ([], "")
+    corrected_words = [
+        word if any(word in text for text in texts) else _similar(word, vocabulary) for word in words
+    ]
+    return (items_with(corrected_words), " ".join(corrected_words)) if "" not in corrected_words else ([], "")
 
 
 def _similar(word: str, vocabulary: set[str]) -> str:
     """Return the word that was probably meant; an empty text if none is similar."""
     if len(word) < MIN_CORRECTED:
         return ""
-    candidates = [other for other in vocabulary if abs(len(other) - len(word)) <= MAX_LENGTH_DIFFERENCE]
+    candidates = [
+        known_word for known_word in vocabulary if abs(len(known_word) - len(word)) <= MAX_LENGTH_DIFFERENCE
+    ]
     # The order of a set differs between processes, so that of equally similar words would too.
     return next(iter(difflib.get_close_matches(word, sorted(candidates), 1, MIN_SIMILARITY)), "")
 
@@ -131,8 +135,8 @@ def _objects(data: NavigationData, names: TaskNames, request: PageRequest) -> It
     """Yield an entry for each object that the request sees."""
     sees, url = request.access.sees_name, request.url
 
-    def entry(item: FoundItem, *more: str) -> _Entry:
-        return _Entry(item, " ".join((item.name, *more)).casefold())
+    def entry(item: FoundItem, *other_texts: str) -> _Entry:
+        return _Entry(item, " ".join((item.name, *other_texts)).casefold())
 
     for name in _tasks(data, names, request):
         yield entry(FoundItem("task", name, url("/task", id=name)), *names.all_of(name))

@@ -49,12 +49,14 @@ async def build_new(request: PageRequest, values: Mapping[str, str] | None = Non
     """
     if not request.may("add"):
         raise RejectedError("you may not do this: it needs the right add", 403)
-    entered = dict.fromkeys(FIELDS, "") | {"task": request.parameters.get("task", "")} | dict(values or {})
+    field_texts = (
+        dict.fromkeys(FIELDS, "") | {"task": request.parameters.get("task", "")} | dict(values or {})
+    )
     names = await request.task_names()
     data = await read_navigation(request)
     tasks = sorted({names.task_of(name) for name in data.tasks if request.access.sees_name(name)})
-    parameters = await request.task_parameters(entered["task"] or None)
-    return NewJobPage(tasks, entered, parameters)
+    parameters = await request.task_parameters(field_texts["task"] or None)
+    return NewJobPage(tasks, field_texts, parameters)
 
 
 async def wrong_task(task: str, tasks: Sequence[str], request: PageRequest) -> str | None:
@@ -64,11 +66,13 @@ async def wrong_task(task: str, tasks: Sequence[str], request: PageRequest) -> s
     """
     if not task:
         return "choose a task"
-    known = {*tasks, *filter(request.access.sees_name, await request.job_names())}
+    known_names = {*tasks, *filter(request.access.sees_name, await request.job_names())}
     names = (await request.names_of_tasks([task]))[task]
     if not all(map(request.access.sees_name, {task, *names})):
         return f"there is no task {task[:100]!r}, or you may not see it"
-    if request.operations.is_registered(task) or not names.isdisjoint(known):
+    if request.operations.is_registered(task) or not names.isdisjoint(known_names):
         return None
-    near = most_similar(task, sorted(known))
-    return f"no worker knows the task {task[:100]!r}" + (f"; did you mean {near!r}?" if near else "")
+    similar_name = most_similar(task, sorted(known_names))
+    return f"no worker knows the task {task[:100]!r}" + (
+        f"; did you mean {similar_name!r}?" if similar_name else ""
+    )

@@ -155,41 +155,41 @@ NOTHING: Final[Mapping[str, object]] = {
 
 async def build(request: PageRequest) -> View:
     """Search jobs, and return a page of those that were found."""
-    entered = q = request.parameters.get("q", "").strip()
+    typed_query = q = request.parameters.get("q", "").strip()
     sort, cols = request.parameters.get("sort", ""), request.parameters.get("cols", "")
     if sort and sort.removeprefix("-") not in SORTS:
         raise RejectedError(f"sort must be one of {', '.join(SORTS)}, not {sort[:50]!r}")
     counts = await state_counts(request)
     try:
-        typed = terms_of(q)
+        typed_terms = terms_of(q)
         request.check_search(q)
-        q = _searched_text(typed, q, request)
+        q = _searched_text(typed_terms, q, request)
         terms = terms_of(q)
         page, early_jobs = await _read_page(request, q, terms)
     except ValueError as error:  # a SearchError, or an address with a position of another search
-        meant = await _arguments_meant(q, ("arg",), request)
-        fields = {"q": q, "error": str(error), "tabs": tabs_of([], counts), "meant": meant}
+        suggestions = await _arguments_meant(q, ("arg",), request)
+        fields = {"q": q, "error": str(error), "tabs": tabs_of([], counts), "meant": suggestions}
         return View(**{**NOTHING, **fields}, _status=400)
     state = state_of(terms)
     counts = _corrected(counts, page, state, terms)
     workers = await request.workers() if request.access.visible_names is None and not page.items else ()
-    rows, early = await rows_of(page.items, request), await rows_of(early_jobs, request)
-    shown_rows = [*rows, *early]
+    rows, early_rows = await rows_of(page.items, request), await rows_of(early_jobs, request)
+    shown_rows = [*rows, *early_rows]
     if page.order == BY_ID:
         shown_rows.sort(key=lambda row: row.job_id, reverse=True)
     order = "" if sort else page.order
     is_unfiltered = page.searched == page.found and request.access.visible_names is None
     summary = summary_of(page, request)
-    shown = replace(page, found=page.found + len(early))
+    shown_page = replace(page, found=page.found + len(early_rows))
     # The numbers state nothing if every job that was examined was found and there are more.
     says_nothing = is_unfiltered and not page.is_complete
-    numbers = "" if says_nothing else _head(shown, request)
+    numbers = "" if says_nothing else _head(shown_page, request)
     shown_order = order if shown_rows else ""
     is_searching = await _is_searching(request, q)
-    meant = {} if shown_rows else meant_by(typed, workers)
+    suggestions = {} if shown_rows else meant_by(typed_terms, workers)
     # With redact=, words are not searched in arguments, so those that a sample has are offered.
     if not shown_rows or not request.settings.redaction.shows_all_values(request.access):
-        meant |= await _arguments_meant(entered, ("", ANY_FIELD), request)
+        suggestions |= await _arguments_meant(typed_query, ("", ANY_FIELD), request)
     return View(
         q=q,
         error=None,
@@ -197,7 +197,7 @@ async def build(request: PageRequest) -> View:
         state=state,
         tabs=tabs_of(terms, counts),
         items=sorted_rows(rows, sort),
-        early=early,
+        early=early_rows,
         _rows=sorted_rows(shown_rows, sort),
         summary=summary,
         is_complete=page.is_complete,
@@ -210,7 +210,7 @@ async def build(request: PageRequest) -> View:
         sort=sort,
         cols=cols,
         columns=columns_of(state, cols),
-        meant=meant,
+        meant=suggestions,
         places=_places(terms, [*page.items, *early_jobs], request),
         is_searching=is_searching,
         is_full=len(rows) >= PAGE_LENGTH,
@@ -256,8 +256,8 @@ async def _read_page(request: PageRequest, q: str, terms: Sequence[Term]) -> Fou
     if page.is_complete or len(page.items) >= PAGE_LENGTH:
         return FoundJobs(page)
     if run is None or run.is_old:
-        early = [] if after else await _find_early(request, q, terms)
-        run = request.searches.begin(key, page, early, PAGE_LENGTH)
+        early_jobs = [] if after else await _find_early(request, q, terms)
+        run = request.searches.begin(key, page, early_jobs, PAGE_LENGTH)
         return run.shown((), {job.job_id: job for job in (*run.found, *run.early)})
     return run.shown(page.items, await request.jobs_that_match(q, [*run.found, *run.early]))
 
@@ -282,11 +282,11 @@ async def advance(request: PageRequest) -> Hashable:
     except SearchError:
         return None
 
-    async def read(limit: int, after: str | None) -> SearchPage:
+    async def read_part(limit: int, after: str | None) -> SearchPage:
         return await request.continue_search(q, limit, after)
 
     # A run exists only for a search that a page has checked.
-    return await request.searches.advance(_run_key(request, q), read)
+    return await request.searches.advance(_run_key(request, q), read_part)
 
 
 async def _is_searching(request: PageRequest, q: str) -> bool:

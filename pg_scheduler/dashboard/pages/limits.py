@@ -96,9 +96,9 @@ async def build_one(request: PageRequest) -> View:
         raise NotFoundError(f"no live worker declares the limit {name[:200]!r}, or you may not see it")
     if limit.is_shared:
         summary = "tasks share this limit that you may not see"
-        nothing: dict[str, object] = {"charts": (), "range": "", "where": "", "is_capped": False}
-        nothing |= {"is_waiting_capped": False, "sees_keys": True}
-        return View(limit=limit, keys=[], summary=summary, **nothing)
+        empty_values: dict[str, object] = {"charts": (), "range": "", "where": "", "is_capped": False}
+        empty_values |= {"is_waiting_capped": False, "sees_keys": True}
+        return View(limit=limit, keys=[], summary=summary, **empty_values)
     key_list, jobs = await request.read_shared(_read_keys, name, age_s=AGE_S)
     # Keys are made from arguments, so they are hidden with these.
     sees_keys = request.access.sees_arguments

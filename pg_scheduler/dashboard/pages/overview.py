@@ -120,7 +120,7 @@ async def build(request: PageRequest) -> View:
     has_errors = slow.groups is not None and bool(slow.groups.items)
     errors = request.visible_groups(slow.groups.items if slow.groups else ())[:SHOWN_GROUPS]
     due = sum(name_backlog.due for name_backlog in name_backlogs) if backlog else None
-    blocked = sum(name_backlog.blocked for name_backlog in name_backlogs) if backlog else None
+    blocked_count = sum(name_backlog.blocked for name_backlog in name_backlogs) if backlog else None
     # Jobs of all names, hidden ones too, use the slots.
     busy = sum(name_backlog.running for name_backlog in backlog.names) if backlog else None
     slots = sum(map(slots_of, alive))
@@ -160,7 +160,7 @@ async def build(request: PageRequest) -> View:
         due=due,
         is_due_capped=backlog is not None and backlog.is_capped,
         running=sum(name_backlog.running for name_backlog in name_backlogs) if backlog else None,
-        blocked=blocked,
+        blocked=blocked_count,
         is_blocked_capped=backlog is not None and backlog.is_blocked_capped,
         totals=totals,
         range=chosen,
@@ -246,8 +246,8 @@ async def _read_slow(request: PageRequest, since: timedelta) -> _SlowFacts:
     if error_groups is not None:
         fingerprints = [group.fingerprint for group in error_groups.items]
         muted = await read_muted(inspector, "error", fingerprints, now)
-        unmuted = [group for group in error_groups.items if group.fingerprint not in muted]
-        groups = replace(error_groups, items=unmuted)
+        unmuted_groups = [group for group in error_groups.items if group.fingerprint not in muted]
+        groups = replace(error_groups, items=unmuted_groups)
     statistics = await in_time(inspector.statistics(LOAD_PERIOD))
     load: dict[str, list[StatisticsRow]] = {}
     for row in statistics.rows if statistics else ():

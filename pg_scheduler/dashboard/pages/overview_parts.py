@@ -186,19 +186,19 @@ def _points(period: Period, value_of: Callable[[JobFigures], float | None]) -> l
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values that are known, with three digits; None if none is."""
-    known = [value for value in values if value is not None]
-    return float(f"{sum(known) / len(known):.3g}") if known else None
+    known_values = [value for value in values if value is not None]
+    return float(f"{sum(known_values) / len(known_values):.3g}") if known_values else None
 
 
-def change_since(value: float, before: float, *, is_bad_up: bool = False) -> tuple[str, str]:
+def change_since(value: float, former_value: float, *, is_bad_up: bool = False) -> tuple[str, str]:
     """Return the change of a value as a text, and its mood.
 
     With ``is_bad_up``, the mood is ``bad`` for a rise and ``ok`` for a fall. Without it, the mood is empty.
     Both are empty if the previous value was 0, or the change is too small to be shown.
     """
-    if not before:
+    if not former_value:
         return "", ""
-    share = value / before - 1
+    share = value / former_value - 1
     if abs(share) < 0.005:
         return "", ""
     text = f"{'▲' if share > 0 else '▼'} {100 * abs(share):.0f} %" if share < MOST_RISE else "▲ >10x"

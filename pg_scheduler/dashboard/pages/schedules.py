@@ -332,16 +332,18 @@ def _day_of(schedule: Schedule, fire_times: Sequence[datetime], now: datetime) -
     if len(fires) <= MAX_TICKS:
         return _Day([Tick(fire) for fire in fires], len(fires), is_capped)
     counts = Counter(fire.replace(minute=fire.minute // 15 * 15, second=0, microsecond=0) for fire in fires)
-    most = max(counts.values())
+    highest_count = max(counts.values())
     if is_capped:
         # Those that follow were not counted. Parts of the day with at least one have the full height.
         slot = max(counts)
         while slot < end:
-            following = schedule.upcoming(1, after=slot - INSTANT)
-            if following and following[0] < slot + SLOT:
-                counts[slot] = most
+            next_times = schedule.upcoming(1, after=slot - INSTANT)
+            if next_times and next_times[0] < slot + SLOT:
+                counts[slot] = highest_count
             slot += SLOT
-    ticks = [Tick(slot, slot + SLOT, number, number / most) for slot, number in sorted(counts.items())]
+    ticks = [
+        Tick(slot, slot + SLOT, number, number / highest_count) for slot, number in sorted(counts.items())
+    ]
     return _Day(ticks, len(fires), is_capped)
 
 

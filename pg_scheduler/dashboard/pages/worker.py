@@ -65,8 +65,8 @@ async def build(request: PageRequest) -> View:
         raise NotFoundError(str(error)) from error
     died_at = None if item is None else item.died_at
     ended = await request.read_shared(_read_ended, worker_id, died_at, age_s=LANES_AGE_S)
-    lost = await _read_lost(death, request)
-    attempts = {*ended, *(job.attempt for job in lost if job.attempt is not None)} | {
+    lost_jobs = await _read_lost(death, request)
+    attempts = {*ended, *(job.attempt for job in lost_jobs if job.attempt is not None)} | {
         Attempt(job.job_id, job.job_name, job.status.value, job.started_at)
         for job in running.items
         if job.started_at is not None
@@ -79,7 +79,7 @@ async def build(request: PageRequest) -> View:
         lanes=lanes_of([attempt for attempt in attempts if sees_name(attempt.job_name)], until),
         names=None if item is None or item.worker.names is None else names.main,
         other_names=names.others,
-        lost=lost,
+        lost=lost_jobs,
         chips=() if item is None else list(_chips(item)),
         jobs=await rows_of(running.items, request),
         summary=summary_of(running, request),
@@ -133,18 +133,20 @@ async def _read_lost(death: AuditRecord | None, request: PageRequest) -> list[Lo
     except ValueError:  # no id that a job can have
         return []
     names = await request.worker_names()
-    lost = [
+    lost_jobs = [
         _lost_job(job, death.subject or "", names, request)
         for job in jobs.values()
         if request.access.sees_name(job.job_name)
     ]
-    return sorted(lost, key=lambda job: (-len(job.others), job.job_name, job.job_id))
+    return sorted(lost_jobs, key=lambda job: (-len(job.others), job.job_name, job.job_id))
 
 
 def _lost_job(job: Job, worker_id: str, names: Mapping[str, str], request: PageRequest) -> LostJob:
     crashes = [error for error in job.errors if error.outcome == CRASHED]
     crash = next((error for error in crashes if error.worker_id == worker_id), None)
-    others = dict.fromkeys(error.worker_id for error in crashes if error.worker_id not in {worker_id, None})
+    other_ids = dict.fromkeys(
+        error.worker_id for error in crashes if error.worker_id not in {worker_id, None}
+    )
     return LostJob(
         job.job_id,
         job.job_name,
@@ -152,7 +154,7 @@ def _lost_job(job: Job, worker_id: str, names: Mapping[str, str], request: PageR
         None
         if crash is None or crash.started_at is None
         else Attempt(job.job_id, job.job_name, CRASHED, crash.started_at, crash.ended_at),
-        [names.get(other or "", other or "") for other in others],
+        [names.get(other_id or "", other_id or "") for other_id in other_ids],
     )
 
 

@@ -124,19 +124,23 @@ def _summary(rows: Sequence[WorkerRow], *, has_more: bool, has_more_dead: bool) 
     alive = [row.worker for row in rows if row.state != "dead"]
     busy = sum(worker.running_jobs for worker in alive)
     slots = sum(worker.max_concurrent_jobs for worker in alive)
-    dead = len(rows) - len(alive)
+    dead_count = len(rows) - len(alive)
     limit_text = f"; the first {MAX_WORKERS} are shown" if has_more else ""
-    died = f", {count(dead, is_capped=has_more or has_more_dead)} dead within a day" if dead else ""
-    live, busy_slots, all_slots = (count(number, is_capped=has_more) for number in (len(alive), busy, slots))
-    return f"{live} live{died}, {busy_slots} of {all_slots} slots busy{limit_text}"
+    died_text = (
+        f", {count(dead_count, is_capped=has_more or has_more_dead)} dead within a day" if dead_count else ""
+    )
+    live_count, busy_count, slot_count = (
+        count(number, is_capped=has_more) for number in (len(alive), busy, slots)
+    )
+    return f"{live_count} live{died_text}, {busy_count} of {slot_count} slots busy{limit_text}"
 
 
-async def _dead(request: PageRequest, living: set[str]) -> tuple[list[WorkerRow], bool]:
+async def _dead(request: PageRequest, live_ids: set[str]) -> tuple[list[WorkerRow], bool]:
     """Return the workers without a row that died within a day, the last one first, and whether others did."""
     deaths = await request.deaths()
     records: dict[str, AuditRecord] = {}
     for record in deaths.items:
-        if record.subject is not None and record.subject not in living:
+        if record.subject is not None and record.subject not in live_ids:
             records.setdefault(record.subject, record)
     return [dead_row(record, request) for record in records.values()], deaths.next is not None
 
@@ -205,8 +209,10 @@ def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
     if release and request.settings.redaction.is_hidden("release"):
         release = HIDDEN
     if request.access.visible_names is not None:
-        abandoned = [attempt for attempt in health.abandoned if request.access.sees_name(attempt.job_name)]
-        health = replace(health.without_names(), abandoned=abandoned)
+        abandoned_attempts = [
+            attempt for attempt in health.abandoned if request.access.sees_name(attempt.job_name)
+        ]
+        health = replace(health.without_names(), abandoned=abandoned_attempts)
     return WorkerRow(
         worker=_visible_worker(worker, request),
         state=state_of(worker),

@@ -110,7 +110,7 @@ async def _read_counts(request: PageRequest) -> Sequence[OpenCount]:
 
 
 def _tab_of(kind: str) -> str:
-    return next(tab for tab, suspending in SUSPENDED.items() if suspending == kind)
+    return next(tab for tab, step_kind in SUSPENDED.items() if step_kind == kind)
 
 
 def _number(counts: Sequence[OpenCount], tab: str) -> str:
@@ -137,18 +137,18 @@ async def _suspended(kind: str, task: str, name: str, after: str | None, request
     reads = tables_of(request.inspector).reads.workflows
     steps = await reads.open_steps(kind, MAX_EXAMINED, name or None, position)
     jobs = await request.inspector.get_jobs(list(dict.fromkeys(step.job_id for step in steps)))
-    selected: dict[str, Job] = {}
+    selected_jobs: dict[str, Job] = {}
     for step in steps:
         position = step
         job = jobs.get(step.job_id)
         if job is None or job.suspended_by != kind or not request.access.sees_name(job.job_name):
             continue
         if not task or job.job_name == task:
-            selected[job.job_id] = job
-        if len(selected) == PAGE_LENGTH:
+            selected_jobs[job.job_id] = job
+        if len(selected_jobs) == PAGE_LENGTH:
             break
     is_last = len(steps) < MAX_EXAMINED and (not steps or position == steps[-1])
-    return Part(await _rows(list(selected.values()), request), None if is_last else json.dumps(position))
+    return Part(await _rows(list(selected_jobs.values()), request), None if is_last else json.dumps(position))
 
 
 def _position(after: str | None) -> OpenStep:

@@ -48,8 +48,8 @@ def _condition(term: Term, search: Search) -> Condition:
             limits = [limit for pattern in term.patterns for limit in _limits(pattern)]
             name, values = "limit", _patterns(limits)
         case TextTerm(field=TextField.ANY):
-            likes, part_likes = _patterns(term.patterns)
-            name, values = "any", (likes, part_likes, _in_json(likes), _in_json(part_likes))
+            patterns, part_patterns = _patterns(term.patterns)
+            name, values = "any", (patterns, part_patterns, _in_json(patterns), _in_json(part_patterns))
         case TextTerm():
             name, values = term.field.value, _patterns(term.patterns)
         case JsonTerm():
@@ -74,12 +74,12 @@ def _patterns(patterns: Sequence[Pattern]) -> tuple[list[str], list[str]]:
     )
 
 
-def _in_json(likes: Iterable[str]) -> list[str]:
+def _in_json(patterns: Iterable[str]) -> list[str]:
     """Return patterns that match at least each JSON text with a value that one of these patterns matches.
 
     A JSON text has escapes for some characters, so a pattern with one of these gives way to that of any text.
     """
-    return ["%" if _ESCAPED_IN_JSON.search(like) else f"%{like}%" for like in likes]
+    return ["%" if _ESCAPED_IN_JSON.search(pattern) else f"%{pattern}%" for pattern in patterns]
 
 
 def _limits(pattern: Pattern) -> Iterator[Pattern]:
