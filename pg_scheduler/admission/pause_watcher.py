@@ -53,12 +53,12 @@ class PauseWatcher(Service):
         return min(poll, *ends) if ends else poll
 
     async def _renew(self, ended_pauses: Sequence[Pause]) -> bool:
-        """Renew one batch of the jobs of each of these pauses; return whether there are any."""
+        """Renew one batch of the jobs of each of these pauses; return False if there are no pauses."""
         renewals = {
             (pause.name, pause.paused_until): Renewal(self._pauses, pause, self._names_of(pause))
             for pause in ended_pauses
         }
-        # Those of the last pass continue at their position.
+        # A renewal of the last pass continues at its position.
         self._renewals = {key: self._renewals.get(key, renewal) for key, renewal in renewals.items()}
         for renewal in self._renewals.values():
             if await renewal.run_once() and renewal.is_ended_here:
@@ -67,7 +67,7 @@ class PauseWatcher(Service):
         return bool(ended_pauses)
 
     def _names_of(self, pause: Pause) -> set[str]:
-        """Return the names of the jobs that a pause holds, as this process and other workers know them."""
+        """Return the names of the task of a pause that this process or other workers know."""
         task = self._node.tasks.resolve(pause.name)
         registered_names = set() if task is None else self._node.tasks.names_of(task)
         return {pause.name, *pause.aliases, *registered_names}

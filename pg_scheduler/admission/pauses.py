@@ -25,7 +25,7 @@ class PauseRepository(Repository):
         *,
         suspends_expiry: bool = False,
     ) -> bool:
-        """Pause a task; return False if it is paused like that already."""
+        """Pause a task; return False if it is paused already with the same values."""
         until_text = None if until is None else until.isoformat()
         details = {"suspends_expiry": "true"} if suspends_expiry else {}
         _, *author_values = self._statements.author.values(until=until_text, note=note, **details)
@@ -45,7 +45,7 @@ class PauseRepository(Repository):
     async def end_pauses(self) -> list[str]:
         """Delete the pauses whose time has ended; return the names of the tasks that this call resumed.
 
-        Those that suspend expiry are left, see `Renewal`.
+        A pause that suspends expiry is not deleted here, but by its `Renewal`.
         """
         return [row[0] for row in await self._statements.fetch("end_pauses", self._statements.now)]
 
@@ -72,7 +72,7 @@ class PauseRepository(Repository):
     async def renew_blocked(
         self, names: Sequence[str], ended_at: datetime, position: Sequence[Any], limit: int
     ) -> Sequence[Any] | None:
-        """Do the same for jobs that wait for limits or shares, by the columns of their index."""
+        """Do the same as ``renew_due()`` for jobs that wait for limits or shares, in index order."""
         args = list(names), ended_at, self._statements.now, *position, limit
         rows = await self._statements.fetch("renew_blocked", *args)
         return tuple(rows[0]) if rows else None
@@ -80,14 +80,14 @@ class PauseRepository(Repository):
     async def delete_renewed(
         self, names: Sequence[str], pause: Pause, *, is_late: bool = False
     ) -> DeletedPause:
-        """Delete a pause that has ended and suspends expiry, if its jobs have their time again."""
+        """Delete an ended pause that suspends expiry if its jobs have their time again, or if it is late."""
         args = list(names), pause.paused_until, self._statements.now, pause.name, is_late
         (row,) = await self._statements.fetch("delete_renewed", *args)
         return DeletedPause(*row)
 
 
 class DeletedPause(NamedTuple):
-    """Whether this call has deleted a pause, and whether it was there."""
+    """Whether a call has deleted a pause, and whether the pause was there before."""
 
     is_deleted: bool
     was_there: bool
@@ -98,8 +98,7 @@ class Renewal:
 
     The jobs that have waited for longer than their grace time would expire as soon as a worker claims them.
     So the row of the pause stays until all of them have a new time, and as long as it exists, no worker
-    claims or expires them. It may be done by several processes at once, and continues elsewhere if this one
-    ends.
+    claims or expires them. Several processes may do this at once. If this one ends, the others continue.
 
     Why no job can expire in between: a worker claims or expires jobs of these names only after it has read
     that the row is gone, so after the commit of ``delete_renewed``. This statement deletes the row only if
@@ -112,7 +111,7 @@ class Renewal:
     gap_s: ClassVar[float] = 0.005
     """Seconds between two statements."""
     patience_s: ClassVar[float] = 5.0
-    """Seconds after which the task starts again in any case: a transaction of the application may hold a lock
+    """Seconds after which the pause ends in any case, since a transaction of the application may hold a lock
     on a job for hours. That job then keeps its former time."""
 
     is_ended_here = False
@@ -129,7 +128,7 @@ class Renewal:
         self._restart()
 
     def _restart(self) -> None:
-        # The blocked jobs come first: those that are unblocked meanwhile are among the due ones then.
+        # The blocked jobs come first: a job that is unblocked meanwhile is then found among the due ones.
         self._priorities: list[int | None] = [None, *(priority.db_value for priority in JobPriority)]
         self._position: Sequence[Any] | None = None
 

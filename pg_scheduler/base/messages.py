@@ -36,7 +36,7 @@ LOOK: Final = "look"
 
 LOG: Final = "log"
 STACK: Final = "stack"
-"""What a person looks at: the last log lines for a minute, and the stack once, too."""
+"""What a person looks at: the last log lines for a minute; with ``stack``, the stack once as well."""
 
 
 class Look(NamedTuple):
@@ -53,7 +53,7 @@ class Look(NamedTuple):
 
     @classmethod
     def of(cls, content: str) -> Look | None:
-        """Return the request in a message without its kind; None if it has another form."""
+        """Return the request that the content of a message has; None if the content has another form."""
         parts = content.split(" ", 2)
         return cls(*parts) if len(parts) == len(cls._fields) else None
 

@@ -215,7 +215,7 @@ async def _store_all(
 async def _explain_rejected(
     scheduler: Scheduler, connection: Any, rejected_rows: Mapping[int, AnyJob], results: list[Imported]
 ) -> None:
-    """Replace the results of the rows that were not inserted, which are given by their places."""
+    """Replace the results of rows that were not inserted; the mapping has these rows by their places."""
     conflicts = await conflicting_jobs(scheduler, list(rejected_rows.values()), connection)
     ids = {holder.job_id for holder in conflicts}
     holders = {holder.unique_key: holder.job_id for holder in conflicts if holder.is_unfinished}

@@ -54,7 +54,8 @@ async def doctor_webhook(scheduler: Scheduler) -> AsyncIterator[None]:
     """Send the findings of the doctor within the block, if the environment has the URL of a webhook.
 
     Raises:
-        UsageError: The URL or the format is invalid, or the pool is too small. The message has no URL.
+        UsageError: The URL or the format is invalid, or the pool is too small. The message does not have the
+            URL, because it is a secret.
     """
     from pg_scheduler.telemetry.webhook import DoctorWebhook  # noqa: PLC0415 - not needed to complete words
 

@@ -37,7 +37,7 @@ Right: TypeAlias = Literal[
     "look",
 ]
 """A right of a user. ``task_pause``, ``schedule_pause`` and ``drain`` include resuming, ``mute`` its end.
-``look`` follows the log of a running job and shows its stack."""
+``look`` is for following the log of a running job and showing its stack."""
 
 _OPERATOR: Final[frozenset[Right]] = frozenset(
     {
@@ -89,10 +89,10 @@ class Access:
 
     Args:
         actor: The user who sends the request. The pages and the audit show this name.
-        role: ``"viewer"`` only reads. ``"operator"`` may cancel, retry, move and signal jobs, pause and
-            resume tasks and schedules, trigger and backfill schedules, drain and resume workers, mute
-            findings and errors, follow the log of a running job and show its stack.
-            ``"admin"`` may also delete jobs, and add, change and remove schedules.
+        role: ``"viewer"`` only reads. ``"operator"`` may cancel, retry, move and signal jobs, follow the log
+            of a running job and show its stack. It may also pause and resume tasks and schedules, trigger
+            and backfill schedules, drain and resume workers, and mute findings and errors.
+            ``"admin"`` may also add and delete jobs, and add, change and remove schedules.
         names: The names of the jobs, schedules and tasks that are visible and can be changed, in which ``*``
             stands for any text; None for all. The audit, the metrics, and draining and resuming workers
             need None, because they concern jobs of all names.

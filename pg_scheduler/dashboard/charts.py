@@ -355,7 +355,7 @@ def small_line(values: Sequence[float | None]) -> str:
         for place, value in enumerate(values)
     ]
     end = float(len(values) - 1)
-    # A value between gaps is as wide as the others.
+    # A single value between two gaps would be a line without length, so it gets the width of one value.
     runs = (
         run
         if len(run) > 1

@@ -12,7 +12,7 @@ LONG_SHARE: Final = 0.1
 
 FOLD_WIDTH: Final = 8.0
 ALL_FOLDS_WIDTH: Final = 40.0
-"""The width of a folded pause, and of all of them, in percent."""
+"""The maximum widths of one folded pause, and of all of them together, in percent."""
 
 
 class Piece(NamedTuple):

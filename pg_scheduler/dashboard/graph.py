@@ -1,4 +1,4 @@
-"""A graph of jobs or steps as SVG: columns from left to right, whose nodes were there at the same time."""
+"""A graph of jobs or steps as SVG: columns from left to right. The nodes of a column overlap in time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARGIN: Final = 2
 
 MAX_COLUMNS: Final = 20
 FIRST_COLUMNS: Final = 3
-"""Of more columns, the first ones and the last ones are drawn."""
+"""If there are more columns, these first ones and the last ones are drawn."""
 
 MAX_ROWS: Final = 6
 """The maximum number of nodes in one column."""
@@ -32,7 +32,7 @@ class Node:
     note: str
     """The text below the label."""
     state: str
-    """Its state, which colors it; empty for what is not known."""
+    """Its state, which decides its color; empty for a node whose state is unknown."""
     job_id: str = ""
     """The job to which it leads; empty for none."""
     is_current: bool = False
@@ -61,7 +61,7 @@ class Edge(NamedTuple):
 
     Attributes:
         path: Its path, as SVG has it.
-        is_open: Whether it leads to what is not known.
+        is_open: Whether the state of one of its ends is unknown.
     """
 
     path: str
@@ -91,7 +91,7 @@ class Graph:
 
 
 def graph_of(columns: Sequence[Sequence[Node]]) -> Graph | None:
-    """Return the graph of columns, of which each follows the one before; None for no columns."""
+    """Return the graph of columns in their order; None if there are none."""
     drawn_columns = [_folded_rows(column) for column in _folded(columns) if column]
     if not drawn_columns:
         return None

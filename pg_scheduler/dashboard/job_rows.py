@@ -146,8 +146,8 @@ def share_done(job: Job) -> float | None:
 def seconds_left(started_at: datetime | None, share: float | None, now: datetime) -> float | None:
     """Return about how many seconds a running job takes until its end, at its present rate.
 
-    ``share`` is the share of its work that is done. The result is None if it is unknown: no work was reported
-    as done, or all of it.
+    ``share`` is the share of its work that is done. The result is None if that is unknown or 0, or if all of
+    the work is done.
     """
     if started_at is None or not share or share >= 1:
         return None
@@ -205,7 +205,7 @@ def row_of(
 
 
 def _actions(job: Job) -> Sequence[str]:
-    """Return the actions that have an effect: a suspended job that is moved to now would only wait again."""
+    """Return the actions that have an effect. A suspended job that was moved would only wait again."""
     actions: list[str] = [action for action, statuses in ALLOWED.items() if job.status in statuses]
     return actions if job.suspended_by is None else [action for action in actions if action != "move"]
 

@@ -86,7 +86,7 @@ async def _render(request: PageRequest, path: str) -> Snapshot:
 
 
 async def _advance(request: PageRequest, page: Page) -> Hashable:
-    """Continue for a moment what a page shows, and return what changes with it; None if nothing does."""
+    """Continue for a moment what a page shows; return how far that has come, None if nothing continues."""
     if page.advance is None:
         return None
     try:

@@ -20,7 +20,7 @@ FIELDS: Final = ("until", "for", "zone", "note", "at_end", "suspend_expiry")
 """The fields of the form of a pause."""
 
 SPANS: Final = {"+1h": "1 hour", "+4h": "4 hours", "+1d": "1 day"}
-"""The lengths of a pause of a task that its form offers with their prices, as it sends and shows them."""
+"""The lengths of a pause that the form of a task offers, as it sends them and as it shows them."""
 
 
 class ExpiryPrice(NamedTuple):
@@ -30,7 +30,7 @@ class ExpiryPrice(NamedTuple):
         due: Due jobs.
         due_expiring: Those of the due ones that can expire.
         expire_by: When the last of these has expired; None if there are none.
-        by_span: The jobs that expire during the pause, by its length. The empty one is that without an end.
+        by_span: The number of jobs that expire during the pause, by its length; empty for one without an end.
         is_capped: Whether there may be more.
     """
 
@@ -77,7 +77,7 @@ class PauseForm(NamedTuple):
 
 
 async def price_of_pause(name: str, request: PageRequest) -> ExpiryPrice | None:
-    """Return what a pause of a task would do; None if that cannot be read now, which refuses no pause."""
+    """Return what a pause of a task would do; None if that cannot be read now. A pause is possible anyway."""
     try:
         return await request.read_shared(_read_price, name, age_s=PAUSES_AGE_S)
     except SchedulerError:

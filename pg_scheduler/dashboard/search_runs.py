@@ -2,8 +2,8 @@
 
 A page of a search examines a bounded number of jobs, so it may be short, or empty, although jobs match. The
 streams of such a page continue its search until the page is full or every job was examined. All viewers with
-the same rights share one run. One part is read at a time, whatever the number of runs and viewers, and the
-database rests after each, so the searches take less than one of the connections of the dashboard.
+the same rights share one run. A process reads one part at a time, for all runs and viewers, and pauses after
+each. So all searches together use at most one connection of the dashboard.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pg_scheduler.inspect.paths import BY_ID
 from pg_scheduler.jobs.model import Job
 
 ReadPart: TypeAlias = Callable[[int, str | None], Awaitable[SearchPage]]
-"""A function that returns a part of a search, with at most so many jobs, from a position on."""
+"""A function that returns a part of a search: at most a number of jobs, from a position on."""
 
 MAX_RUNS: Final = 50
-"""Runs that are kept. The one without viewers for the longest time is dropped first."""
+"""The maximum number of runs. The run that has had no viewers for the longest time is dropped first."""
 
 REST_S: Final = 0.02
 """Seconds between two parts."""
@@ -35,16 +35,16 @@ IDLE_S: Final = 60.0
 
 RESULT_AGE_S: Final = 60.0
 SLOWDOWN: Final = 10
-"""A search is repeated ``RESULT_AGE_S`` after its end, but not before this many times as long as it took.
-Until then its first page and the jobs that it found are read again."""
+"""A search is repeated when ``RESULT_AGE_S`` have passed since its end, and this many times its own duration.
+Until then, its first page and the jobs that it has found are read again."""
 
 
 class FoundJobs(NamedTuple):
     """What a list shows of a search.
 
     Attributes:
-        page: The page, as far as the search has got.
-        early: Jobs that an index has found before the search has got to them.
+        page: The page with the jobs that the search has found so far.
+        early: Jobs that an index has found before the search has come to them.
     """
 
     page: SearchPage
@@ -56,9 +56,9 @@ class SearchRun:
     """A search that continues.
 
     Attributes:
-        page: The last part: how far the search has got.
+        page: The last part that was read; the search continues after it.
         found: The jobs that were found from the start of the page on, in the order of the search.
-        early: Jobs that an index has found before the search has got to them.
+        early: Jobs that an index has found before the search has come to them.
         length: The maximum number of jobs of the page.
         before: How many jobs were found on the pages before.
     """
@@ -88,12 +88,12 @@ class SearchRun:
 
     @property
     def is_active(self) -> bool:
-        """Whether streams continue the search just now, so that what it found is new."""
+        """Whether streams continue the search at present, so that the jobs that it has found are new."""
         return not self.is_over and self.clock() < self.continued_at + 4 * MOMENT_S
 
     @property
     def is_old(self) -> bool:
-        """Whether the search is over for so long that it should be repeated."""
+        """Whether the search has been over for so long that it should be repeated."""
         duration_s = self.continued_at - self.started_at
         return self.is_over and self.clock() >= self.continued_at + max(RESULT_AGE_S, SLOWDOWN * duration_s)
 
@@ -113,14 +113,14 @@ class SearchRun:
         """
         found_jobs = [now[job.job_id] for job in self.found if job.job_id in now]
         new_jobs = [job for job in first_jobs if job.job_id not in now]
-        # The following page continues after the jobs of this run, so these are never cut.
+        # The next page continues after the jobs of this run, so none of these is cut.
         found_jobs = [*new_jobs[: self.length - len(found_jobs)], *found_jobs]
         if self.page.order == BY_ID:
             found_jobs.sort(key=lambda job: job.job_id, reverse=True)
         ids = {job.job_id for job in found_jobs}
         early_jobs = [now[job.job_id] for job in self.early if job.job_id in now and job.job_id not in ids]
         page = replace(self.page, items=found_jobs, found=self.before + len(found_jobs))
-        # A full page is followed by others, which have the jobs that the search has not got to.
+        # A full page is followed by others, which have the jobs to which the search has not come yet.
         return FoundJobs(page, [] if self.is_over else early_jobs[: self.length - len(found_jobs)])
 
 
@@ -154,7 +154,7 @@ class SearchRuns:
         return run
 
     async def advance(self, key: Hashable, read_part: ReadPart) -> Hashable:
-        """Continue a run for a moment, and return how far it has got; None if it is over or missing."""
+        """Continue a run for a moment, and return how far it has come; None if it is over or missing."""
         run = self.look(key)
         if run is None or run.is_over:
             return None

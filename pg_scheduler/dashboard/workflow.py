@@ -35,7 +35,7 @@ MIN_WIDTH: Final = 0.6
 """The minimum width of a bar in percent."""
 
 URGENT: Final = ("failed", "quarantined", "expired", "cancelled", "running", "due", "retrying")
-"""States of children that are listed before others if not all are."""
+"""The states of the children that are listed first if not all children are listed."""
 
 
 class Bar(NamedTuple):
@@ -61,7 +61,7 @@ class Line:
     """The child; empty for other steps, and for several children."""
     step: StepState | None = None
     tree: JsonTree | None = None
-    """The value; None for none that may be seen."""
+    """The value; None if there is none, or if the request may not see it."""
     counts: Sequence[tuple[str, int]] = ()
     """The numbers of several children by state."""
     completed: int = 0
@@ -85,7 +85,7 @@ class Workflow:
 
 
 def own_steps(steps: Sequence[StepState]) -> list[StepState]:
-    """Return steps without the results of children, which the rows of their steps stand for."""
+    """Return steps without the rows of results of children, since each child is shown with its own step."""
     return [step for step in steps if not is_result_of_child(step)]
 
 
@@ -170,8 +170,8 @@ def _spans(
 ) -> dict[str, tuple[datetime, datetime]]:
     """Return when steps ran, by their names.
 
-    A row has the time at which the value of a step was stored. The step has begun since its attempt did, and
-    since the step before ended.
+    The row of a step has the time at which its value was stored. So the step counts as begun when its attempt
+    started, or when the step before it ended, if that was later.
     """
     starts = {attempt.claim: attempt.started_at for attempt in attempts if attempt.started_at is not None}
     spans: dict[str, tuple[datetime, datetime]] = {}
@@ -194,7 +194,7 @@ def _scale(
     children_by_step: Mapping[str, Sequence[ChildRow]],
     now: datetime,
 ) -> FoldedScale:
-    """Return the axis of the steps: what ran is drawn to scale, and sleeps and waits are pauses."""
+    """Return the axis of the steps: work is drawn to scale, and long sleeps and waits are folded."""
     children = [_span_of(child, now) for rows in children_by_step.values() for child in rows]
     child_spans = [span for span in children if span is not None]
     busy_spans = [*child_spans, *(spans[step.name] for step in steps if step.kind in {STEP, CURSOR})]
@@ -243,7 +243,7 @@ def _lines(
     counts = Counter(child.state or "missing" for child in children)
     shown_children = list(children)
     if not is_expanded and len(children) > MAX_LISTED:
-        # The children that need a look come first.
+        # Children that failed, or have not ended, come first.
         shown_children = sorted(children, key=lambda child: _urgency(child.state))[:MAX_LISTED]
     yield Line(
         key,

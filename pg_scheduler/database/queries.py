@@ -114,8 +114,8 @@ LEFT_OUT: Final = {
     "expire_jobs": " AND coalesce(function, job_name) <> ALL ($7::text[])",
     "find_late": " AND coalesce(function, job_name) <> ALL ($4::text[])",
 }
-"""The fragment by which a claim leaves out jobs, and an expiry names, by statement; it is empty if none are
-left out, so that these statements and their plans stay the same."""
+"""The fragments by which a claim leaves out jobs and an expiry leaves out names, by statement. If there are
+none to leave out, the fragment is empty, so that these statements and their plans stay the same."""
 
 LOCK_LIMIT: Final = f" AND (SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_MS}ms', true) IS NOT NULL)"
 """The fragment by which a statement limits its waits for locks, before it reads the first row. It is empty in

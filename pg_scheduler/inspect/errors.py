@@ -1,7 +1,7 @@
 """Groups of errors: failed and expired jobs of a name with the same error, apart from its numbers and ids.
 
-The statement that fails a job counts it. So a group has the number of all of its jobs and the first one ever,
-however many jobs fail meanwhile. See ``statistics/errors.py``.
+The statement that fails a job counts it. So a group has the number of all its failures and the instant of the
+first one, however many other jobs fail. See ``statistics/errors.py``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_PARTS: Final = 25
 FAILED_STATUSES: Final = frozenset({JobStatus.FAILED, JobStatus.EXPIRED})
 
 _SPANS: Final = ((timedelta(hours=2), 60), (timedelta(days=2), 3600), (timedelta.max, 86_400))
-"""The length of the counts by which a period is read, in seconds, by the longest such period."""
+"""By which counts a period is read: the longest period, and the seconds for which each count stands."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -55,7 +55,7 @@ class ErrorGroup:
     count: int
     """The number of jobs that failed in the period."""
     first_at: datetime
-    """When the first job of the group failed, before the period too."""
+    """When the first job of the group ever failed, also if that was before the period."""
     last_at: datetime
     """When the last job of the group failed."""
     last_job_id: str
@@ -65,11 +65,11 @@ class ErrorGroup:
     status: JobStatus = JobStatus.FAILED
     """The status of the last job: ``failed`` or ``expired``."""
     history: Sequence[int] = ()
-    """How many jobs failed in each of up to 25 parts of the period, the oldest part first. The last part ends
-    now, and the others have the same number of minutes, hours or days. Of any time, these are the last 25
-    days."""
+    """How many jobs failed in each part of the period, the oldest part first. There are up to 25 parts of
+    equally many minutes, hours or days; the last one ends now. If the period is any time, they are the last
+    25 days."""
     total: int = 0
-    """The number of all jobs that ever failed with it, also of those that ran again since."""
+    """How often jobs ever failed with it; a job that was retried and failed again counts twice."""
     first_release: str | None = None
     """The release of the worker on which the first job failed; None if it named none."""
     last_release: str | None = None
@@ -100,11 +100,11 @@ class ErrorGroups:
     items: Sequence[ErrorGroup]
     """The groups. The group of the newest error comes first."""
     since: datetime | None
-    """The start of the period: a full minute, hour or day; None if it begins with the first failure."""
+    """The start of the period, a full minute, hour or day; None for any time."""
     is_capped: bool
     """Whether there may be more groups than ``limit``."""
     counted_since: datetime | None
-    """Since when failures are counted: the upgrade of the tables."""
+    """When counting of failures began, with the upgrade of the tables; None if that is unknown."""
 
     @property
     def summary(self) -> str:
@@ -122,9 +122,9 @@ class Period:
     """A period of which errors are counted.
 
     Attributes:
-        since: Its start; None for the first failure.
-        span_s: The length of the counts by which it is read, in seconds.
-        start: The start of the first of these.
+        since: Its start; None for any time.
+        span_s: The seconds that each count by which it is read stands for: a minute, an hour or a day.
+        start: The start of the first count that is read.
     """
 
     since: datetime | None
@@ -133,7 +133,7 @@ class Period:
 
     @property
     def bounds(self) -> tuple[int, datetime, datetime]:
-        """The span of the counts, the instant since which groups are read, and that of their counts."""
+        """The span of the counts, and the instants since which groups and since which counts are read."""
         return self.span_s, _EPOCH if self.since is None else self.start, self.start
 
     @classmethod

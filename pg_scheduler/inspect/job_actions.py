@@ -187,8 +187,8 @@ class JobActions(InspectorBase):
         meanwhile are not retried twice. The other parameters are those of `cancel_jobs()`.
 
         Args:
-            group: Only jobs of this group of errors that ended in its period, and at its ``last_at`` at the
-                latest. So no job is retried that `error_groups()` did not count. ``where`` can be omitted.
+            group: Only jobs of this group of errors that ended in its period, and not after its ``last_at``.
+                So no job is retried that `error_groups()` did not count. ``where`` can be omitted.
             from_step: Only jobs that have stored this step. The step and the steps after it are deleted, as
                 by `retry_job()`. Other jobs are refused. None to keep all steps.
 
@@ -229,10 +229,21 @@ class JobActions(InspectorBase):
         return self._change(Batch("delete"), [], **options)
 
     async def keep_job(self, job_id: str) -> bool:
-        """Let a pending job not expire any more: it keeps its due time, without a misfire grace time.
+        """Keep a pending job from expiring: it waits with its due time, and without a misfire grace time.
+
+        Suppose a job waits for a limit that another one holds for hours. If it must not be lost, take its
+        grace time away. The audit records that as ``keep_job``.
+
+        Args:
+            job_id: The id of the job.
 
         Returns:
-            False if nothing changed: the job cannot expire, is not pending, or does not exist.
+            True if the job could expire, and cannot any more. False if nothing changed: it could not expire,
+            is not pending, or does not exist.
+
+        Raises:
+            TypeError: ``job_id`` is no str.
+            ValueError: ``job_id`` is empty or too long.
 
         Example::
 

@@ -28,7 +28,7 @@ RECENT_S: Final = 900.0
 """The maximum age of the statistics that count as current, in seconds."""
 
 MAX_HOLDERS: Final = 3
-"""The attempts within a limit that an explanation names."""
+"""The maximum number of attempts within a limit that an explanation names."""
 
 MAX_RECENT_ROWS: Final = 5000
 """Rows of statistics that are read: enough for 200 names in each minute of ``RECENT_S``, and a margin."""

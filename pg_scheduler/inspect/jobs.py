@@ -212,19 +212,24 @@ class JobReads(InspectorBase):
     async def error_groups(
         self, *, since: datetime | None = None, limit: int = 100, names: Iterable[str] | None = None
     ) -> ErrorGroups:
-        """Return the failed and expired jobs by name and error, apart from numbers and ids.
+        """Group the failed and expired jobs by name and error, apart from the numbers and ids in the error.
 
-        Each job is counted when it fails, so the numbers are exact, whatever became of the job. A period
-        begins with the full minute, hour or day that contains ``since``: minutes for periods of up to two
-        hours, hours for up to two days. Jobs that failed before the tables were upgraded are not counted, nor
-        are those whose status was set by SQL or by ``update_job_status()``.
+        Each job is counted when it fails, so the numbers are exact even if the job was deleted or has run
+        again. Jobs that failed before the tables were upgraded are not counted. Nor are those whose status
+        was set by SQL or by ``update_job_status()``.
 
         Args:
-            since: Only jobs that failed at or after this time; None for any.
-            limit: The number of groups, 1 to 1,000.
+            since: The start of the period, timezone-aware; None for any time. The period begins with the full
+                minute that contains it if it is at most two hours long, with the full hour if it is at most
+                two days long, and otherwise with the full day in UTC.
+            limit: The maximum number of groups, 1 to 1,000.
             names: Only jobs of these names; None for all.
 
+        Returns:
+            The groups, that of the newest error first.
+
         Raises:
+            TypeError: ``names`` is a str.
             ValueError: ``since`` is naive, or ``limit`` is out of range.
 
         Example::
@@ -240,14 +245,21 @@ class JobReads(InspectorBase):
         return ErrorGroups(groups[:limit], period.since, len(groups) > limit, page.counted_since)
 
     async def error_group(self, fingerprint: str, *, since: datetime | None = None) -> ErrorGroup | None:
-        """Return one group of errors; None if no job has failed with it, or if the last one is 90 days old.
+        """Return one group of errors; None if there is none. It is deleted 90 days after its last failure.
 
         Args:
-            fingerprint: The fingerprint of the group.
-            since: The start of the period of ``count`` and ``history``; None for any time.
+            fingerprint: The fingerprint of the group, twelve hexadecimal digits.
+            since: The start of the period of ``count`` and ``history``, as for `error_groups()`; None for any
+                time. The group is also returned if no job failed in that period.
 
         Raises:
             ValueError: ``since`` is naive.
+
+        Example::
+
+            group = await inspector.error_group("3f9a0c55d1e2")
+            if group is not None:
+                print(group.total, group.first_at, group.first_release)
         """
         period = await self._period(since)
         page = await self._reads.errors.read(*period.bounds, fingerprint)
@@ -266,7 +278,7 @@ class JobReads(InspectorBase):
 async def search_part(
     inspector: InspectorBase, query: Wanted, limit: int, after: str | None, bounds: Bounds
 ) -> SearchPage:
-    """Return a page of a search, with bounds of its own instead of those of the Inspector."""
+    """Return a page of a search within these bounds, not those of the Inspector."""
     return (await find_page(tables_of(inspector).reads, query, limit=limit, after=after, bounds=bounds))[0]
 
 

@@ -159,7 +159,7 @@ class LimitKeyList:
     @property
     def summary(self) -> str:
         """The numbers of items and waiting jobs, in one line, as every front end shows them."""
-        # A key that only blocked jobs have is not known if these were not counted.
+        # If counting blocked jobs stopped, keys that only blocked jobs have may be missing.
         keys = counted(len(self.items), "key", is_capped=self.is_capped or self.is_waiting_capped)
         return f"{keys}, {_waiting(self.items, is_capped=self.is_waiting_capped)}"
 

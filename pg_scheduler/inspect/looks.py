@@ -28,7 +28,7 @@ class LookAnswer:
 
 
 async def request_look(inspector: InspectorBase, worker_id: str, job_id: str, part: str) -> None:
-    """Request of a worker to show a job for a minute: ``log``, or ``stack`` for its stack besides."""
+    """Request from a worker to show a job for a minute: its ``log``, or its ``stack`` as well."""
     await tables_of(inspector).writes.locks.notify([Look(worker_id, part, job_id).message])
 
 

@@ -63,8 +63,8 @@ class Backlog:
     """The due jobs by name, and the blocked jobs, which are not due."""
 
     names: Sequence[NameBacklog]
-    """At most 500 names with due or running jobs, that of the oldest due job first, and at most 500 others
-    with blocked jobs."""
+    """At most 500 names with due or running jobs, that of the oldest due job first. After them, at most 500
+    other names with blocked jobs."""
     due: int
     """Due jobs of these names."""
     is_capped: bool
@@ -136,7 +136,7 @@ class TaskList:
 
 @dataclass(frozen=True, slots=True)
 class PausePrice:
-    """What a pause would do to the jobs of a task that wait now."""
+    """What a pause of a task would do to its waiting jobs."""
 
     due: int
     """Due jobs, which wait until the end of the pause."""
@@ -317,14 +317,21 @@ class TaskReads(InspectorBase):
         return ExpiringJobs(price.expiring[0], price.is_capped)
 
     async def pause_price(self, name: str, ends: Sequence[datetime | None]) -> PausePrice:
-        """Count the waiting jobs of a task, and those that expire during pauses with these ends.
+        """Count the waiting jobs of a task, and those of them that a pause would let expire.
 
-        The Scheduler of the Inspector, if it has one, provides the aliases of the task.
+        At most 50,000 unfinished and as many blocked jobs are examined. The Scheduler of the Inspector, if it
+        has one, provides the aliases of the task.
 
         Args:
             name: The name of the task, or an alias.
-            ends: When the pause would end. None means a pause without an end: all jobs with a misfire grace
-                time count.
+            ends: When the pause would end, timezone-aware; several ends to compare. None means a pause
+                without an end, in which all jobs with a misfire grace time expire.
+
+        Returns:
+            The numbers. ``expiring`` has one for each of the ends, in their order.
+
+        Raises:
+            ValueError: ``name`` is empty or too long, or an end is naive.
 
         Example::
 

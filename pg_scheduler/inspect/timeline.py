@@ -2,8 +2,8 @@
 
 The ``attempt`` of a job counts its claims, because it is part of the fencing token. If a limit sends back a
 claim, nothing runs. If a step suspends an attempt, the next claim continues it. Neither of the two leaves an
-entry in the history. So this module numbers the attempts that the history has, those whose waits the steps of
-the job show, and the last one.
+entry in the history. So this module numbers three kinds of attempts: those that the history has, those whose
+waits are among the steps of the job, and the last one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTINUES: Final = {
     SIGNAL: "continues without the signal that it waits for",
     CHILD: "continues once its children have ended",
 }
-"""What is ahead of suspended jobs, by what they wait for."""
+"""The titles of the next events of suspended jobs, by what the jobs wait for."""
 
 MAX_SUSPENDED: Final = 50
 """The maximum number of suspended attempts, the newest ones, that are listed."""
@@ -69,8 +69,9 @@ class Attempt:
     claim: int
     """The ``attempt`` of its job, which logs and ``current_job()`` show."""
     outcome: str | None
-    """How it ended: an outcome of `AttemptError`, the status of its job, or ``suspended``, of which the start
-    is that of its first step, or the end of the wait before; None while it runs."""
+    """How it ended: an outcome of `AttemptError`, the status of its job, or ``suspended``; None while it
+    runs. A suspended attempt counts as started at the end of the wait before it, or else with its first
+    step."""
     started_at: datetime | None
     ended_at: datetime | None
     worker_id: str | None

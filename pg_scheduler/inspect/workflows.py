@@ -14,7 +14,7 @@ from pg_scheduler.jobs.step_values import CHILD
 
 RESULT: Final = "result"
 RESULTS_OF_CHILDREN: Final = ("child:", "again:", "kept:", "next:")
-"""How the names of the results of children begin, which no code of users has given."""
+"""How the names of the results of children begin. The library chooses these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +54,5 @@ async def read_family(
 
 
 def is_result_of_child(step: StepState) -> bool:
-    """Return whether a row is the result of a child, which the row of the child's step stands for."""
+    """Return whether a row is only the result of a child, whose own step has another row."""
     return step.kind == RESULT and step.name.startswith(RESULTS_OF_CHILDREN)

@@ -249,7 +249,8 @@ class CurrentJob:
 class RunningJob:
     """What the context of a job holds. ``current_job()`` makes a new `CurrentJob` of it at each call.
 
-    It is not frozen, since each attempt makes two: to make a frozen one takes three times as long.
+    It is not frozen, because each attempt makes two of them, and to make a frozen one takes three times as
+    long.
     """
 
     claim: Claim

@@ -1,7 +1,6 @@
 """The text of an error without what differs from job to job, and the fingerprint of jobs with the same error.
 
-The statement that writes a failure counts it by these, and pages find the jobs of an error by them, so both
-use this module.
+The statement that writes a failure counts it by these two. Pages find the jobs of an error by them.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ MAX_LENGTH: Final = 200
 """Characters of an error that tell errors apart."""
 
 MAX_ERROR_LENGTH: Final = 300
-"""Characters of an error that are read for that."""
+"""Characters of an error from which its text is made."""
 
 EXPIRED: Final = "not started within its misfire grace time"
-"""The text of all expired jobs, whose errors name instants and workers."""
+"""The text of all expired jobs, whose own errors differ: they name instants and workers."""
 
 OTHER_ERRORS: Final = "other errors"
-"""The text by which errors count whose task has too many different ones."""
+"""The text by which further errors of a name count if it has too many different ones."""
 
 _VARIABLE: Final = re.compile(
     r"(?P<code>(?i:\b(?:HTTP(?:/[0-9](?:\.[0-9])?)?|status)(?:[ _](?:error|code))?[\s:='\"(]{1,3})"

@@ -41,7 +41,8 @@ class Pause:
     def is_over(self) -> bool:
         """Whether the pause holds no jobs any more.
 
-        One that suspends expiry holds them as long as its row exists, until all have their time again.
+        A pause that suspends expiry holds its jobs as long as its row exists: until all of them have their
+        misfire grace time again.
         """
         return self.has_ended and not self.suspends_expiry
 

@@ -186,7 +186,7 @@ class ExtendedJob:
         return replace(self, row=self.row.with_task_data(task_data))
 
     def with_parents(self, rows: Mapping[str, str]) -> ExtendedJob:
-        """Return the job, which waits for the rows that its parents have got, by their former ids."""
+        """Return the job with the ids of its parents' rows, which ``rows`` has by the ids in the call."""
         if rows.keys().isdisjoint(self.after):
             return self
         return replace(self, after=tuple(dict.fromkeys(rows.get(parent, parent) for parent in self.after)))

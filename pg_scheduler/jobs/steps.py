@@ -253,7 +253,8 @@ class Steps(ABC):
 
         The value is written at most once a second, and when the block is left, also by an exception or a
         shutdown. After a crash, what came after the last write is repeated. A block that raised an exception
-        may be entered again. Close a generator that has the block in it, as with ``contextlib.aclosing()``.
+        may be entered again. If the block is in a generator, close the generator when you leave its loop
+        early, as by ``contextlib.aclosing()``, so that the block ends and writes its value.
 
         Args:
             name: The name of the step, as in ``run()``.

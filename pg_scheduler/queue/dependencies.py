@@ -9,19 +9,19 @@ The state follows from the rows, so ``repair()`` corrects what was written by ha
 
 Transactions lock the rows of jobs in this order, each group by the ids:
 
-1. The existing jobs of a call by which some are to wait for others, before it writes any:
+1. The existing jobs of a call in which some jobs are to wait for others, before the call writes any of them:
    ``lock_dependents()``.
 2. The jobs for which others are to wait: ``lock_parents`` or ``hold_parents``.
 3. The advisory lock of cycles, if further jobs are above these: ``_ancestor_edges()``.
 4. At the commit of a transaction of the application, the jobs of the second group, in the order of its calls.
 
-A transaction of the application holds the second group from its call to its commit, but only the keys, and
-writes these rows at the commit. Had another transaction written a row of the first group before it locked it,
-it would wait for that commit, and the commit for that row.
+A transaction of the application holds only the keys of the second group from its call to its commit, and
+writes these rows at the commit. Suppose another transaction wrote such a row before it took the locks of the
+first group. Then it would wait for that commit, and the commit would wait for the row.
 
-The end of a job and its retry lock from a job to those that wait for it, whatever their ids are. So such a
-transaction and one that locks several jobs by id may deadlock. The library repeats its own transaction, and
-PostgreSQL may end one of the application.
+The end and the retry of a job first lock the job and then those that wait for it, whatever their ids are. So
+such a transaction and one that locks several jobs by id may deadlock. The library repeats its own
+transaction, but PostgreSQL may end one of the application.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ class DependencyRepository:
         return await self._statements.fetch("lock_parents", list(job_ids), on=transaction.connection)
 
     async def lock_dependents(self, jobs: Sequence[AnyJob], transaction: Transaction) -> None:
-        """Lock those jobs of a call that exist, before it writes them, if some are to wait for others.
+        """Lock the existing jobs of a call before it writes them, if some are to wait for others.
 
-        Only a transaction of the application needs the lock. It holds parents by their keys alone, so two of
-        them could close a cycle that neither sees.
+        Only a transaction of the application needs these locks. It holds only the keys of parents, so two
+        such transactions could close a cycle that neither sees.
         """
         if isinstance(transaction, CallersTransaction):
             job_ids, keys = [job.job_id for job in jobs], [job.unique_key for job in jobs if job.unique_key]
@@ -259,8 +259,9 @@ class DependencyRepository:
     async def lock_retried(self, job_id: str, transaction: Transaction) -> None:
         """Lock a job, so that the statement that retries it sees which other jobs it still waits for.
 
-        The end of another job locks this one before it deletes the edge. A transaction of the application at
-        another isolation level than READ COMMITTED sees neither, so its commit wakes a scan.
+        The end of another job locks this one before it deletes the edge. At another isolation level than READ
+        COMMITTED, a transaction of the application does not see that the edge is gone, so its commit wakes a
+        scan.
         """
         await self._statements.fetch("lock_jobs", [job_id], on=transaction.connection)
         if isinstance(transaction, CallersTransaction):

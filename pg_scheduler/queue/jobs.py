@@ -32,7 +32,7 @@ MAX_CANCELLED_JOBS: Final = 1000
 SET_BY_CALLER: Final = "status set by a caller"
 
 COUNT_OF_EXPIRED: Final = "the count of expired jobs"
-"""What a statement writes besides, for the log."""
+"""What a statement writes in addition, as the log names it."""
 
 
 class JobFilters(NamedTuple):
@@ -171,7 +171,7 @@ class JobRepository(Repository):
         """
         fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now)
         # The last parameter is whether the statement may also change the child of a step, and a job that may
-        # wait for others again. If it may not, the statement returns such a job unchanged.
+        # wait for others again. If not, the statement returns such a job unchanged.
         retry_others, retry_any = partial(fetch, False), partial(fetch, True)
         rows = await self._unique_keys.restart(
             job_id, partial(retry_others, on=connection), within=connection

@@ -34,7 +34,7 @@ MAX_PLANNED: Final = 100_000
 J = TypeVar("J", bound=AnyJob)
 
 Node: TypeAlias = tuple[bool, str]
-"""Whether it is a unique key, and the key or the id of a job."""
+"""Whether the node is a unique key, and the key or else the id of a job."""
 
 
 class Kinds(NamedTuple):
@@ -118,12 +118,12 @@ class Groups:
         self._parents: dict[Node, Node] = {}
 
     def join(self, job_id: str, key: str | None) -> None:
-        """Note that the job with an id has a key, or is to have it; None for no key."""
+        """Note that the job with an id has a key, or is to get it; nothing for None."""
         if key is not None:
             self._parents[self.of(job_id)] = self._root((True, key))
 
     def of(self, job_id: str) -> Node:
-        """Return what stands for the group of an id."""
+        """Return the node that stands for the group of an id."""
         return self._root((False, job_id))
 
     def _root(self, node: Node) -> Node:
@@ -184,10 +184,10 @@ class JobWriter:
         return inserted
 
     async def find_overlapping(self, jobs: Sequence[AnyJob], connection: Connection | None) -> list[int]:
-        """Return the places of those jobs of a call that may replace each other, by its keys and ids.
+        """Return the places of the jobs of a call that may replace each other.
 
-        A job has the row with its id or the one that holds its key. The jobs of a call rarely share a row in
-        another way than by one id or one key, for which the last definition counts.
+        A job gets the row with its id or the row that holds its key. If jobs share one id or one key, the
+        last definition counts, and they are not returned. Jobs rarely share a row in another way.
         """
         named_jobs = {place: job for place, job in enumerate(jobs) if not isinstance(job, GeneratedIdJob)}
         keys = {key for job in named_jobs.values() if (key := job.unique_key) is not None}
@@ -531,7 +531,7 @@ def _share_one_name(jobs: Sequence[AnyJob], existing_ids: Collection[str]) -> bo
 
     Args:
         jobs: The jobs.
-        existing_ids: The ids of the existing jobs. A unique job may replace one by its id too.
+        existing_ids: The ids of existing jobs, since a unique job may also replace the job that has its id.
     """
     keys, ids = {job.unique_key for job in jobs}, {job.job_id for job in jobs}
     return (

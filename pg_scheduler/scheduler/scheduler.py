@@ -1169,17 +1169,19 @@ class Scheduler:
     async def end_sleep(self, job_id: str) -> bool:
         """End the sleep of a job now: ``steps.sleep()`` of the job returns as it does at its time.
 
-        Suppose an order sleeps for 14 days until its delivery is checked, and the customer calls today. A job
-        that you move with ``move_jobs()`` would sleep on, because the step keeps its end.
+        Suppose an order sleeps for 14 days until its delivery is checked, and the customer calls today. It
+        does not help to move the job by ``move_jobs()``: the step keeps its end, so the job sleeps on.
 
         Args:
-            job_id: The job. If several of its steps sleep at once, all of them end.
+            job_id: The id of the job. If several of its steps sleep at once, all of these sleeps end.
 
         Returns:
-            True if the job slept and is due now. False if it does not exist, does not sleep, or was suspended
-            by a node of an earlier checkout.
+            True if the job slept; it is due now. False if it does not exist or does not sleep, or if a worker
+            of an earlier version has suspended it.
 
         Raises:
+            TypeError: ``job_id`` is no str.
+            ValueError: ``job_id`` is empty or too long.
             DatabaseUnavailableError: The database is unavailable, or its response was lost and the sleep may
                 have ended. Call again.
 

@@ -26,8 +26,8 @@ class Tasks:
     """The tasks of a Scheduler, as ``scheduler.tasks``. The Scheduler need not be started.
 
     A pause is stored in the database. It applies to all nodes within a second, and to nodes that start later.
-    The jobs of a paused task wait, and expire when their misfire grace time has passed, unless the pause
-    suspends that. Jobs that run continue.
+    The jobs of a paused task wait. They expire when their misfire grace time has passed, unless the task was
+    paused with ``suspend_expiry=True``. Jobs that run continue.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -48,12 +48,13 @@ class Tasks:
             until: When the pause ends by itself, timezone-aware, by the clock of the database; None if it
                 lasts until ``resume()``.
             note: The reason, for people.
-            suspend_expiry: Whether its jobs do not expire during the pause. When the pause ends, those that
-                are due get their whole misfire grace time again, from that moment.
+            suspend_expiry: Whether the jobs of the task do not expire during the pause; by default they do.
+                When the pause ends, each job that is due gets its whole misfire grace time again, from that
+                moment. Workers of an earlier version expire the jobs nevertheless.
 
         Returns:
-            False if nothing changed: the task was paused already, with the same ``until``, ``note`` and
-            ``suspend_expiry``.
+            True if the task is paused now. False if nothing changed, because the task was paused already with
+            the same ``until``, ``note`` and ``suspend_expiry``.
 
         Raises:
             TypeError: A value has the wrong type.
@@ -88,7 +89,8 @@ class Tasks:
     async def resume(self, name: str) -> bool:
         """Start the jobs of a paused task again, on all nodes within a second.
 
-        If the pause has suspended expiry, the jobs first get their misfire grace time again, in batches.
+        If the pause has suspended expiry, the jobs that are due first get their whole misfire grace time
+        again. The call waits for that, and up to five seconds for jobs that other sessions have locked.
 
         Args:
             name: The name of the task, or an alias.
@@ -113,9 +115,9 @@ class Tasks:
         return changed
 
     async def _renew(self, names: Collection[str]) -> bool:
-        """Give the jobs of pauses that have suspended expiry their time again, and end these pauses.
+        """Give the jobs of pauses that suspended expiry their grace time again, and end these pauses.
 
-        Return False if another process has ended one of them, and so reports that.
+        Return False if another process has ended one of them. Then that process publishes the event.
         """
         renewals = [
             Renewal(self._parts.store.pauses, pause, {*names, *pause.aliases})

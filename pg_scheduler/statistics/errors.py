@@ -1,10 +1,10 @@
 """Add counted failures to the groups of errors.
 
 The statement that fails or expires jobs appends a row for each error to ``scheduler_failures``; see the
-fragment ``counted_failures``. Workers that fail for one cause would wait for one another if they all wrote
-the row of its group, so the rows are added to the groups a second later, by whichever worker comes first. A
-row that its worker could not add any more is added by the worker that declares it dead, or with those of
-other workers. The vacuum deletes old counts with old statistics.
+fragment ``counted_failures``. If it wrote the row of the group instead, workers whose jobs fail for one cause
+would wait for one another. So a second later, one worker adds the new rows of all workers to the groups. The
+rows of a worker that was killed are added by the worker that declares it dead, or with those of other
+workers. The vacuum deletes old counts with old statistics.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ErrorCounter(Service):
 
     name: ClassVar[str] = "error_counter"
     gap_s = 1.0
-    """Seconds from a failure to the pass that adds it, together with those that follow it meanwhile."""
+    """Seconds from a failure to the pass that adds it, with the failures that have followed it."""
     batch_size = 1000
     """Rows that one statement adds."""
     retry_delay_s = 60.0
@@ -85,7 +85,7 @@ class ErrorCounter(Service):
         return NEVER
 
     async def drain(self) -> None:
-        """Add the last failures, unless the database is unavailable: others add them then."""
+        """Add the last failures. If the database is unavailable, other workers add them later."""
         self._unsubscribe()
         if self._due_at is None or self.outage is not None:
             return

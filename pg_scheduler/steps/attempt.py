@@ -147,7 +147,7 @@ class AttemptSteps(OpenSteps):
         self._waits = AttemptWaits(node, steps, attempt, self._loaded.refresh)
         self._names: set[str] = set()
         self._timeouts = Counter[str]()
-        # Tell when the value of a cursor is written whose block Python has closed, by its name.
+        # By the names of cursors whose blocks Python has closed: set when the value of the cursor is written.
         self._closed_cursors: dict[str, asyncio.Event] = {}
         self._is_closed = False
 
@@ -225,8 +225,8 @@ class AttemptSteps(OpenSteps):
         try:
             yield cursor
         except BaseException as error:  # whatever it was
-            # The value is that of work which was done, so it is stored although the attempt ends. A generator
-            # that is closed early could wait for that, but a coroutine that Python closes could not.
+            # The value is that of work which was done, so it is stored although the attempt ends. But in a
+            # coroutine that Python closes, nothing can be awaited, so a task of its own stores it.
             if is_a(error, GeneratorExit) and calling_thread.get(None) is None:
                 self._write_later(name, cursor, loop)
             else:
@@ -782,7 +782,7 @@ class AttemptCursor(StepCursor):
             self._next_write = time.monotonic() + CURSOR_GAP_S
 
     async def flush_at_end(self) -> None:
-        """Write the value although an exception ends the block. An error of the write does not replace it."""
+        """Write the value when an exception ends the block. An error of the write is not raised."""
         with suppress(SchedulerError):
             await self.flush()
 

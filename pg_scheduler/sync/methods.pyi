@@ -96,7 +96,8 @@ class BlockingTasks(BlockingFacet):
     def resume(self, name: str) -> bool:
         """Start the jobs of a paused task again, on all nodes within a second.
 
-        If the pause has suspended expiry, the jobs first get their misfire grace time again, in batches.
+        If the pause has suspended expiry, the jobs that are due first get their whole misfire grace time
+        again. The call waits for that, and up to five seconds for jobs that other sessions have locked.
 
         Parameters, values and errors are those of ``Scheduler.tasks.resume()``.
         """
@@ -549,8 +550,8 @@ class BlockingMethods(Blocking):
     def end_sleep(self, job_id: str) -> bool:
         """End the sleep of a job now: ``steps.sleep()`` of the job returns as it does at its time.
 
-        Suppose an order sleeps for 14 days until its delivery is checked, and the customer calls today. A job
-        that you move with ``move_jobs()`` would sleep on, because the step keeps its end.
+        Suppose an order sleeps for 14 days until its delivery is checked, and the customer calls today. It
+        does not help to move the job by ``move_jobs()``: the step keeps its end, so the job sleeps on.
 
         Parameters, values and errors are those of ``Scheduler.end_sleep()``.
         """

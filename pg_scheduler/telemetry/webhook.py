@@ -1,8 +1,8 @@
 """Send the findings of the doctor to a webhook: a message when one appears, and one when it is gone.
 
 Any process with a Scheduler can do this: a worker, the exporter, or the web application with the dashboard.
-If several do, the one that holds an advisory lock examines the cluster, and the others wait for its end. The
-audit has what was sent, so a restart repeats no message.
+If several do, one of them holds an advisory lock and examines the cluster. Another one follows when it ends.
+The audit has what was sent, so a restart repeats no message.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ MAX_TEXT_LENGTH: Final = 500
 
 TIMEOUT_S: Final = 10.0
 PAUSES_S: Final = (1.0, 5.0)
-"""The pauses between the attempts to send a message. Afterwards the next examination sends it."""
+"""The pauses between the attempts to send a message. If all fail, the next examination sends it."""
 
 LONGEST_PAUSE_S: Final = 900.0
-"""Seconds between two examinations while messages cannot be sent, at most."""
+"""The maximum number of seconds between two examinations while messages cannot be sent."""
 
 TRANSIENT: Final = frozenset({408, 425, 429})
-"""Statuses of a response, besides those from 500 on, after which the message is sent once more."""
+"""Statuses below 500 after which a message is sent again after a pause, as after each status from 500 on."""
 
 SHOWN_TO_FEW: Final = frozenset({FindingCode.XMIN_HELD})
-"""Findings whose evidence contains a statement of another session, so that it is not sent."""
+"""Findings whose evidence is not sent, because it contains a statement of another session."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Response:
-    """The end of an attempt to send a message: the status, or why there was none."""
+    """The result of an attempt to send a message: the status of the response, or why there was none."""
 
     status: int = 0
     problem: str = ""
@@ -86,23 +86,29 @@ class _Response:
 class DoctorWebhook:
     """Examines the cluster once a minute within its ``async with`` block, and sends what has changed.
 
-    A message names the findings of the doctor that have appeared, and those that are gone. Of several
-    processes with the same ``name``, one sends. A finding that is muted in the dashboard is not sent. A
-    finding counts as gone when two examinations did not find it.
+    A message names the findings of the doctor that have appeared, and those that are gone. A finding is gone
+    when two examinations in a row have not found it. A finding that is muted in the dashboard is not sent.
+    Several processes may have a webhook with the same ``name``: one of them sends.
+
+    A JSON message has the lists ``appeared`` and ``gone``. A finding in them has ``id``, ``code``, ``title``
+    and ``since``, a time in ISO 8601. One that has appeared also has ``severity``, ``subject``, ``meaning``,
+    ``evidence`` and ``remedy``, the last two with at most 500 characters.
 
     Args:
         scheduler: The Scheduler, started or not. The process that sends holds one connection of its pool.
-        url: Where messages are sent by POST. It is a secret, and no log record, error or page has it.
-        format: ``"slack"`` for an incoming webhook of Slack, ``"json"`` for an object with ``appeared`` and
-            ``gone``. None for Slack if the host of the URL is Slack's, else JSON.
-        name: Distinguishes several webhooks of a database, which each send every message.
-        only: The codes of findings to send, as text or `FindingCode`; empty for all.
-        severity: The lowest severity to send.
-        interval: The time between two examinations, a second or more.
+        url: The URL that gets the messages, by POST. It is a secret, so no log record, error or page has it.
+        format: ``"slack"`` for an incoming webhook of Slack, ``"json"`` for JSON. None for Slack if the host
+            is ``hooks.slack.com``, else for JSON.
+        name: The name of the webhook, by default ``"doctor"``. Webhooks with different names each send every
+            message.
+        only: The codes of findings to send, as text or `FindingCode`; empty for all, the default.
+        severity: The lowest severity to send, by default warnings.
+        interval: The time between two examinations, a second or more, by default a minute. While messages
+            cannot be sent, it grows to 15 minutes.
         link: The URL of the dashboard, to which messages link; None for no link.
 
     Raises:
-        ConfigurationError: The pool is too small to hold a connection.
+        ConfigurationError: The pool cannot spare a connection, and there is no ``direct_dsn``.
         TypeError: An argument has the wrong type.
         ValueError: ``url`` is not one of HTTP, or another argument is invalid.
 
@@ -259,7 +265,7 @@ class DoctorWebhook:
             logger.warning(text, self._name, error, extra=record_fields())
 
     async def _deliver(self, message: Mapping[str, Any]) -> bool:
-        """Send a message, at most three times; return whether it has arrived."""
+        """Send a message, at most three times if errors are transient; return whether it has arrived."""
         body = json.dumps(message).encode()
         response = await self._post(body)
         for pause_s in PAUSES_S:
@@ -289,7 +295,7 @@ class DoctorWebhook:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Takes a redirection for an answer, because another host must not get the message."""
+    """Treats a redirection as a response, because another host must not get the message."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

@@ -83,8 +83,8 @@ class CrashReport:
     """The crashes after which a job ended as without a crash.
 
     Attributes:
-        points: The number of crashes, two for each statement. A statement that fills a cache of the process
-            has none, because no later run executes it.
+        points: The number of crashes, two for each statement. There is none for a statement that fills a
+            cache of the process, because later runs do not execute it.
         statements: The statements of the run without a crash, in order: the names of those of the library,
             the texts of others.
     """

@@ -155,7 +155,7 @@ def describe(expression: str, fields: CronFields) -> str:
     """Return a text such as "at 03:00 on Sunday", or "cron '*/7 * * * *'" if no short description exists."""
     day_text, interval_text = _day(fields), _repeated(fields)
     if day_text is not None and interval_text is not None:
-        # What is repeated all day is so every day: "every 5 minutes in January".
+        # An interval on every day needs no "every day": "every 5 minutes in January".
         return " ".join(filter(None, (interval_text, day_text.removeprefix("every day").strip())))
     time_text = _time(fields)
     return f"cron '{expression}'" if time_text is None or day_text is None else f"{time_text} {day_text}"
@@ -195,7 +195,7 @@ def _in_every_hour(minutes: Sequence[int]) -> str | None:
 
 
 def _step(numbers: Sequence[int]) -> int | None:
-    """Return by how much each number exceeds the one before; None if that differs, or for a single one."""
+    """Return the difference of neighboring numbers; None if the differences vary, or for a single number."""
     steps = {number - previous_number for previous_number, number in pairwise(numbers)}
     return steps.pop() if len(steps) == 1 else None
 

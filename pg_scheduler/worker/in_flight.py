@@ -26,7 +26,7 @@ from pg_scheduler.jobs.steps import Steps, Suspension
 TASK_NAME_PREFIX: Final = "job "
 
 ABANDONED_AFTER_S: Final = 2.0
-"""Seconds after an attempt was to stop from which it is reported, if its code still runs."""
+"""An attempt that was to stop is reported if its code still runs after this many seconds."""
 
 
 class Revocation(Enum):
@@ -100,7 +100,7 @@ class OpenSteps(Steps):
 
     @abstractmethod
     async def wait_for_cursors(self) -> None:
-        """Wait until the values of those cursors are written whose blocks Python has closed."""
+        """Wait until the values of all cursors are written whose blocks Python has closed."""
 
     @abstractmethod
     def close(self) -> None:
@@ -353,7 +353,7 @@ class InFlight:
         return bool(self._still_running())
 
     def stopped(self) -> list[Attempt]:
-        """Return the attempts that were to stop and run on, those that were to stop first at the begin."""
+        """Return the attempts that were to stop and run on, in the order in which they were to stop."""
         attempts = [*self.attempts.values(), *self.outlived, *self._left_attempts.values()]
         stopped_attempts = {
             attempt for attempt in attempts if attempt.stop_reason is not None and attempt.runs_on

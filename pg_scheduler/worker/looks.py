@@ -1,8 +1,9 @@
 """Show people a running attempt: its last log lines while they look, and its stack on request.
 
-Pages of people notify the worker of a job. A request lasts a minute, and a page that is open renews it. While
-it lasts, the worker writes what the attempt has logged into the row of the job, at most once a second and
-only if it has changed. It removes that again afterwards. A worker without requests executes no statement.
+A page at which a person looks notifies the worker of the job. Such a request lasts for a minute, and an open
+page renews it. Until it ends, the worker writes the log of the attempt into the row of the job, at most once
+a second and only if the log has changed. Afterwards it removes the log from the row. A worker without
+requests executes no statement.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class _WatchedJob:
     Attributes:
         until: When the last request ends, by the monotonic clock.
         wants_stack: Whether the stack was requested since the last look.
-        stack: The last stack that was taken, and when.
-        claim: The claim for which something is in the row; None if nothing is.
-        written: What is in the row.
+        stack: The last stack that was taken, and its time.
+        claim: The claim whose log or stack is in the row; None if none is.
+        written: The log and the stack that are in the row.
     """
 
     until: float
@@ -82,7 +83,7 @@ class LookWriter(Service):
         self._jobs: dict[str, _WatchedJob] = {}
 
     async def run_once(self) -> float:
-        """Write what has changed of the attempts at which people look; remove that of others."""
+        """Write the attempts at which people look, if they have changed; remove what is in other rows."""
         self._take_requests()
         now = time.monotonic()
         for job_id, watched_job in list(self._jobs.items()):
@@ -99,7 +100,7 @@ class LookWriter(Service):
         return GAP_S if self._jobs else NEVER
 
     async def drain(self) -> None:
-        """Remove what is in the rows."""
+        """Remove the logs and stacks from all rows."""
         jobs, self._jobs = self._jobs, {}
         for watched_job in jobs.values():
             await self._write(watched_job, watched_job.claim, None)
@@ -153,7 +154,7 @@ class LookWriter(Service):
 
 
 def _in_ascii(value: Any) -> Any:
-    """Return JSON values with texts that every encoding has."""
+    """Return JSON values with texts that every encoding of a database can store."""
     if isinstance(value, dict):
         return {name: _in_ascii(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -164,8 +165,8 @@ def _in_ascii(value: Any) -> Any:
 def frames_of(attempt: Attempt) -> list[Place] | None:
     """Return file, line and function of the frames of an attempt, the outermost first.
 
-    None if its code does not run in this process, or in a thread that its executor does not name. The frames
-    of this library at the begin are left out.
+    None if its code runs in another process, or in a thread that its executor does not name. The outermost
+    frames, which are those of this library, are left out.
     """
     if not attempt.runs_in_executor:
         frames = None if attempt.task is None else list(_frames_of_task(attempt.task))

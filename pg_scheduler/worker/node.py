@@ -33,7 +33,7 @@ REPORTED_S: Final = 3600.0
 """For how long a worker reports a time zone that it did not know."""
 
 MAX_LOOKS: Final = 100
-"""Requests to look at jobs that wait for the `LookWriter`; older ones are dropped."""
+"""The maximum number of requests that wait for the `LookWriter`; older ones are dropped."""
 
 UNKNOWN_ZONE: Final = (
     "schedule %r of the task %r is left to other nodes, because this machine does not know its time zone %r; "

@@ -249,10 +249,10 @@ class ResultRepository:
     async def _write_counted(
         self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None, *, with_consequences: bool
     ) -> Settled:
-        """Call ``_write_unlocked()``, and once more without counting failures if that is what fails.
+        """Call ``_write_unlocked()``. If it fails, call it once more without counting failures.
 
-        The table of failures may be locked, or refuse the row. No outcome waits for it: the failures are
-        counted later.
+        The table of failures may be locked, or may refuse the row. No outcome waits for that table: its
+        failures are counted later.
         """
         write = partial(
             self._write_unlocked, changes, worker_id, deleted, with_consequences=with_consequences
@@ -368,8 +368,8 @@ class ResultRepository:
     async def settle_divided(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Write changes as ``settle_within()``, but leave out what meets a lock or what the table refuses.
 
-        Before a change is left out, it is tried without its consequences, which a scan applies then, and
-        without being counted as a failure, which follows later.
+        Before a change is left out, it is tried without its consequences, which a scan applies later. Then it
+        is also tried without being counted as a failure, which follows later too.
         """
         try:
             async with self._statements.transaction(within=transaction) as savepoint:
@@ -648,7 +648,7 @@ def _names_of(suspensions: Sequence[Suspension]) -> str:
 
 
 def _kind_of(suspensions: Sequence[Suspension]) -> str:
-    """Return what a suspended job waits for: a signal if one is a part of that, else a sleep or children."""
+    """Return what a suspended job waits for: a signal if one is among that, else a sleep, else children."""
     kinds = {suspension.kind for suspension in suspensions}
     return next(kind for kind in (SIGNAL, SLEEP, CHILD) if kind in kinds)
 
@@ -727,7 +727,7 @@ class ProgressRepository(Repository):
     async def write_look(self, worker_id: str, claim: Claim, text: str | None) -> bool:
         """Write what people see of an attempt, as JSON; None removes it.
 
-        Return whether it was written: a locked row is left as it is, as is one of another attempt.
+        Return whether it was written. A locked row and the row of another attempt stay as they are.
         """
         return bool(await self._statements.fetch("write_look", claim.job_id, worker_id, claim.attempt, text))
 

@@ -69,7 +69,7 @@ MAX_MISSING: Final = 100
 """Names of functions without an executor that a worker reports, and schedules without their time zone."""
 
 MAX_ABANDONED: Final = 20
-"""Attempts that run on although they were to stop, which a worker reports."""
+"""The maximum number of attempts that a worker reports as running on although they were to stop."""
 
 COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata"})
 """Settings that have columns of their own."""

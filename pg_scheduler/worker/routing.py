@@ -103,7 +103,7 @@ class Routing:
         return not previously_paused <= self._paused
 
     def warn_of_patterns(self) -> None:
-        """Log which patterns match no name with which they are compared."""
+        """Log patterns that match none of the names with which they are compared."""
         names = [name for name in self._tasks.lists.names if self._routed_name(name) == name]
         for option, patterns in (("only", self._only), ("skip", self._skip)):
             for pattern in patterns:

@@ -129,7 +129,7 @@ class LoopWatchdog:
             task = asyncio.current_task(self.loop)
             frame = sys._current_frames().get(self._thread_id)
             code = _BlockingCode(frame, self._in_flight.claim_of(task) if task else None)
-            # If the loop has resumed meanwhile, this is what it ran afterwards, which blocks nothing.
+            # If the loop has resumed meanwhile, it ran this code afterwards, so the code blocks nothing.
             if not ping.is_answered:
                 ping.blocking_code = code
         return ping.blocking_code

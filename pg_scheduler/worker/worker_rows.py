@@ -26,7 +26,7 @@ DRAIN: Final = "drain"
 """The request to claim no more jobs."""
 
 MAX_RECORDED: Final = 20
-"""Ids of reclaimed jobs in the record of the death of a worker."""
+"""The maximum number of ids of reclaimed jobs in the record of the death of a worker."""
 
 SERVER_START_GRACE_S: Final = 10.0
 """Seconds after a start of the server in which a free liveness lock does not mean a dead worker."""

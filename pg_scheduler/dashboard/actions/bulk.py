@@ -27,7 +27,7 @@ MAX_COUNTED: Final = 20
 
 MAX_RATE: Final = 10_000
 RECENT: Final = timedelta(days=1)
-"""The age of the jobs of a group that a user may take instead of all."""
+"""A user may retry only the jobs of a group that are not older than this, instead of all."""
 
 
 async def change_all(
@@ -49,7 +49,7 @@ async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
         raise NotFoundError("there is no such group of errors any more, or you may not see it")
     if group.is_mixed:
         raise RejectedError("different errors are counted together in this group; search its jobs", 409)
-    # The answer to the question has the end that the group had when the page was read.
+    # A confirmed request has the end that the group had when the question was asked.
     last_at = request.instant("last") or group.last_at
     day_ago = request.page.now - RECENT
     all_jobs, recent_jobs = (
@@ -99,7 +99,7 @@ async def _ask_or_start(
 
     The form of the question contains the number of jobs that it shows. If they are many, the user must type
     this number. The question is asked again if many more jobs are found now than it showed, unless it stated
-    that the search continues. ``recent_jobs`` are those of the last day, which the user may take instead.
+    that the search continues. ``recent_jobs`` are those of the last day, which the user may choose instead.
     """
     shown_number, had_more = request.number("shown"), request.text("more") == "yes"
     max_number = MAX_UNTYPED if shown_number is None else shown_number + max(shown_number // 10, MIN_MARGIN)

@@ -68,7 +68,7 @@ async def delete(request: ActionRequest) -> Redirect | ConfirmPage:
 
 
 async def show_stack(request: ActionRequest) -> Redirect:
-    """Request the stack of a running job of its worker; the page of the job shows it."""
+    """Request the stack of a running job from its worker. The page of the job shows it."""
     _, job = await read_job(request.page)
     if not request.access.sees_arguments:
         raise RejectedError("you may not see the stack of this job: it needs access to arguments", 403)
@@ -79,14 +79,14 @@ async def show_stack(request: ActionRequest) -> Redirect:
 
 
 async def keep(request: ActionRequest) -> Redirect:
-    """Let a pending job wait without expiry."""
+    """Keep a pending job from expiring."""
     job, _ = await read_job(request.page)
     is_kept = await request.page.inspector.keep_job(job.job_id)
     return Redirect("/job", "job_kept" if is_kept else "job_not_kept", {"id": job.job_id})
 
 
 async def run(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Make pending jobs due now. A single one that sleeps continues, which another due time would not do."""
+    """Make pending jobs due now. If it is a single job that sleeps, end its sleep instead."""
     if request.is_one and not request.is_for_all:
         job, _ = await read_job(request.page)
         if job.suspended_by == SLEEP:
@@ -115,7 +115,7 @@ async def cancel_family(request: ActionRequest) -> Redirect | ConfirmPage:
     job, _ = await read_job(request.page)
     if request.is_confirmed:
         rows = [job_id for job_id in request.rows if job_id != job.job_id]
-        # The job comes first, because the end of its last child would continue it.
+        # The job is cancelled first, because the end of its last child would continue it.
         jobs = ActionRequest(replace(request.page, parameters={}), {"row": [job.job_id, *rows]})
         result = await change("cancel", jobs)
         if not isinstance(result, Redirect):

@@ -77,7 +77,7 @@ class ConfirmPage:
     parameters: Mapping[str, str] = field(default_factory=dict)
     """The parameters of the address, which the address of the previous page had too."""
     choices: Mapping[str, str] = field(default_factory=dict)
-    """Which jobs the user may choose, by the value of the field ``take``; the first is the default."""
+    """The choices of jobs, by the value of the field ``take``; the first is the default."""
 
     @property
     def shown(self) -> Sequence[str]:

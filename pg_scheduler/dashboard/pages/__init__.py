@@ -49,8 +49,8 @@ class Page(NamedTuple):
         parent: The path of the item of the navigation to which it belongs, if it has no label.
         is_for_all_names: Whether it shows what belongs to jobs of all names. Requests with ``names=`` may not
             open it.
-        advance: Continues what the page shows for a moment, for its streams, and returns how far it has got;
-            None if there is nothing to continue.
+        advance: Continues for a moment what the page shows, and returns how far that has come. Streams of the
+            page call it. None for a page that has nothing to continue.
     """
 
     build: Callable[[PageRequest], Awaitable[Any]]

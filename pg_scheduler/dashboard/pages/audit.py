@@ -99,7 +99,7 @@ class AuditItem:
     Attributes:
         record: The record, with the details that the request may see.
         verb: What the actor did, before the subject.
-        name: The name of the worker that is its subject; None for another subject, or a worker without one.
+        name: The name of the worker that is its subject; None for another subject, or if it has no name.
         path: The path of the page about the subject; empty for no page.
         extent: The rest of the sentence, after the subject; empty for none.
         where: The search that found the changed jobs; empty if it is hidden, or there is none.

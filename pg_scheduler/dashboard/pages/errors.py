@@ -88,7 +88,7 @@ def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
 
 
 def title_of(group: ErrorGroup) -> ErrorText:
-    """Return the class and the message of a group; that of expired jobs is the reason of the last one."""
+    """Return the class and the message of a group; for expired jobs, the reason of the last one."""
     if group.status is not JobStatus.EXPIRED:
         return error_text(group.text, group.status)
     return error_text(group.example.partition("\n")[0], group.status)
@@ -115,7 +115,8 @@ def search_of(group: ErrorGroup) -> str:
 
 def _like(group: ErrorGroup) -> str:
     """Return the terms of a search for jobs with the error of a group."""
-    # The message is hidden, so it cannot be searched. That of an expired job has instants.
+    # A hidden message cannot be searched. The message of an expired job has instants, and the text of a mixed
+    # group stands for different messages.
     if group.text.endswith(HIDDEN) or group.is_mixed or group.status is JobStatus.EXPIRED:
         return term("name", group.job_name)
     # In the text of a group, "#" stands for numbers and ids that differ.
@@ -134,8 +135,8 @@ class NewReleases:
 
     Attributes:
         since: The start of the period; None for any time.
-        counted_since: Since when errors are counted. A release that had started before may have had the error
-            before.
+        counted_since: Since when errors are counted. A release that started earlier may have had the error
+            earlier, too.
         releases: The releases, the newest first.
     """
 
@@ -146,7 +147,7 @@ class NewReleases:
     def of(self, group: ErrorGroup) -> str | None:
         """Return the release in which a group is new; None if the error is older than the period.
 
-        Of any time, only the newest release counts, in which the first failure ever was.
+        If the period is any time, only errors count whose first failure ever was in the newest release.
         """
         release = group.first_release
         started_at = next((mark.at for mark in self.releases if mark.label == release), None)
@@ -191,7 +192,7 @@ async def build(request: PageRequest) -> View:
     states = ["muted" if group.fingerprint in mutes else group.state for group in visible]
     items = [group for group, group_state in zip(visible, states, strict=True) if group_state == state]
     items.sort(key=SORTS[sort])
-    # Where groups were left out, each number of the whole page has a mark.
+    # If groups were left out, each number of the whole page gets a "+".
     is_capped = groups.is_capped
     jobs = sum(group.count for group in visible)
     numbers = ((len(visible), "group"), (jobs, "job"))

@@ -1,8 +1,8 @@
 """The page that finds objects by name, and actions after ``>``. It feeds the palette of every page.
 
 One index has tasks, groups of errors, limits, schedules and workers; another one has the actions on them. An
-item is found by words that its text contains. If no item has them all, each word that no text contains is a
-typing error, and the most similar one of the texts replaces it.
+item is found if its text contains all words. If no item is found, each word that no text contains counts as a
+typing error, and the most similar one of their words replaces it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def build(request: PageRequest) -> View:
 def _find(
     entries: Sequence[_Entry], words: Sequence[str], *, is_exact: bool = False
 ) -> tuple[list[FoundItem], str]:
-    """Return the items that have all words, and the words that were meant if typing errors were corrected.
+    """Return the items that have all words, and the corrected words if there were typing errors.
 
     Of each kind, names that begin with the first word come first.
     """

@@ -61,7 +61,7 @@ MAX_CHANGES: Final = 10
 MAX_TAGS: Final = 20
 
 PRECISE_S: Final = 120.0
-"""Seconds until the end of a job below which an estimate of its end is rounded to a second."""
+"""If a job ends in less than this many seconds, the estimate of its end is rounded to a second."""
 
 WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED})
 """Reasons whose texts contain the statement of another session, which may contain arguments."""
@@ -171,8 +171,8 @@ async def _runs_on(job: Job, request: PageRequest) -> list[RunningOn]:
 def _end_at(job: Job, now: datetime) -> datetime | None:
     """Return when a job will end at its present rate; None if that is unknown.
 
-    The time is rounded down to a second, and to 15 seconds if it is two minutes away or more, so that updates
-    of the page send it less often.
+    The time is rounded down to a second. If it is two minutes away or more, it is rounded down to 15 seconds,
+    so that updates of the page send it less often.
     """
     left_s = seconds_left(job.started_at, share_done(job), now)
     if job.status is not JobStatus.RUNNING or left_s is None or (end := later(now, left_s)) is None:
@@ -204,7 +204,7 @@ def _actions(
         can_expire = job.expires_at is not None and job.expires_at > request.now
         if can_expire and (job.blocked_on is not None or job.execution_time <= request.now):
             yield "keep"
-        # A suspended job that is moved would run an attempt, which meets the same step and waits again.
+        # An attempt of a suspended job that was moved would come to the same step, and wait again.
         if job.execution_time > request.now and job.suspended_by is None:
             yield "run"
         if job.suspended_by == SLEEP and job.blocked_on is None:

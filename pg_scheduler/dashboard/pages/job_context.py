@@ -30,8 +30,8 @@ class LastRuns:
     """The last jobs of the schedule of a job, and the figures of its task."""
 
     items: Sequence[Mapping[str, object]]
-    """The jobs of the last 16 fire times, the oldest first; none for a job without a schedule: no index has
-    the ends of completed jobs of a task."""
+    """The jobs of the last 16 fire times, the oldest first. A job without a schedule has none, because no
+    index has the ends of the completed jobs of a task."""
     p50_s: float | None
     """The duration that half of the attempts of the last day did not exceed; None if that is unknown."""
     p95_s: float | None

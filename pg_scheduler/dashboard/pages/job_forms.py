@@ -66,7 +66,7 @@ class SignalFormPage:
 
 
 async def build_form(request: PageRequest) -> JobFormPage | NewJobPage:
-    """Return the form of a job like another one, whose id is in the address, or that of a new job."""
+    """Return the form of a job like the one whose id is in the URL, or else that of a new job."""
     return await (build_add(request) if "id" in request.parameters else build_new(request))
 
 

@@ -22,7 +22,7 @@ DELAYS: Final = {"": "now", "+5m": "in 5 minutes", "+1h": "in 1 hour", "tomorrow
 
 @dataclass(frozen=True, slots=True)
 class NewJobPage:
-    """The form, with what was entered. Nothing is selected before."""
+    """The form, with the texts that were entered."""
 
     template: ClassVar[str] = "job_form"
 
@@ -37,12 +37,12 @@ class NewJobPage:
     errors: Mapping[str, str] = field(default_factory=dict)
     """What is wrong, by field. The empty name stands for the whole form."""
     code: str | None = None
-    """The call and the command that add the job, once it was asked for them."""
+    """The call and the command that add the job; None until the user asks for them."""
     job: None = None
 
 
 async def build_new(request: PageRequest, values: Mapping[str, str] | None = None) -> NewJobPage:
-    """Return the form of the task that the address names, or of none.
+    """Return the form of the task that the URL names, or a form without a task.
 
     Raises:
         RejectedError: The request may not add jobs.

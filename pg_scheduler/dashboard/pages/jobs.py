@@ -108,7 +108,7 @@ def columns_of(state: str | None, chosen: str) -> list[Column]:
 PAGE_LENGTH: Final = 50
 
 MAX_PLACES: Final = 8
-"""Fields in which a word occurs that are offered."""
+"""The maximum number of fields that the page offers for a word."""
 
 _INDEXED_STATUSES: Final = "status:pending,running,failed,expired,cancelled"
 _INDEXED_FIELDS: Final = frozenset({STATUS_FIELD, "limit", "step", "signal", "child"})
@@ -225,7 +225,7 @@ async def build(request: PageRequest) -> View:
 
 
 def _searched_text(terms: Sequence[Term], q: str, request: PageRequest) -> str:
-    """Return the search with its words searched in arguments and metadata too, if the request may see all."""
+    """Return a search that finds its words in arguments and metadata too, if the request sees them all."""
     if not request.settings.redaction.shows_all_values(request.access):
         return q
     text = everywhere(terms)
@@ -243,10 +243,10 @@ def _run_key(request: PageRequest, q: str) -> Hashable:
 
 
 async def _read_page(request: PageRequest, q: str, terms: Sequence[Term]) -> FoundJobs:
-    """Return the page as far as its search has got.
+    """Return the page with the jobs that its search has found so far.
 
-    A search that its first page does not complete has a run, whose jobs are new while streams continue it.
-    Otherwise the first page is read again, and which of the other jobs still match.
+    A search that its first page does not complete has a run. While streams continue the run, its jobs are
+    new. Afterwards the first page is read again, and those other jobs that still match.
     """
     key, after = _run_key(request, q), await read_after(request)
     run = request.searches.look(key)
@@ -273,7 +273,7 @@ async def _find_early(request: PageRequest, q: str, terms: Sequence[Term]) -> Se
 
 
 async def advance(request: PageRequest) -> Hashable:
-    """Continue the search of a list for a moment, and return how far it has got; None if it is over."""
+    """Continue the search of a list for a moment, and return how far it has come; None if it is over."""
     q = request.parameters.get("q", "").strip()
     if request.parameters.get("stop"):
         return None
@@ -297,13 +297,13 @@ async def _is_searching(request: PageRequest, q: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A field in which a word occurs.
+    """A field in which a searched word occurs.
 
     Attributes:
         field: The field.
-        value: The word, as the value of its term.
-        jobs: In how many jobs of the page.
-        q: The search for it.
+        value: The word, as the value of a term.
+        jobs: The number of jobs of the page that have the word in this field.
+        q: The search for these jobs.
     """
 
     field: str
@@ -347,10 +347,10 @@ async def _arguments_meant(q: str, fields: Collection[str], request: PageRequest
 def _corrected(
     counts: Mapping[str, StateCount], page: SearchPage, state: str | None, terms: Sequence[Term]
 ) -> Mapping[str, StateCount]:
-    """Return the counts by state, of which the state that is listed has at least the number that was found.
+    """Return the counts by state; that of the listed state is at least the number of jobs that were found.
 
-    The counts are read before the list, and requests share them for some seconds. The head of the list and
-    its tab would disagree about jobs that started or ended in between.
+    The counts are read before the list, and requests share them for some seconds. Without this, the head of
+    the list and its tab would disagree about jobs that started or ended in between.
     """
     if state is None or state not in counts or len(terms) > 1:
         return counts

@@ -16,7 +16,7 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 
 LONG: Final = 3.0
-"""From this multiple of its usual time on, an attempt is marked as a long one."""
+"""An attempt is marked as long if it has run for more than this multiple of its usual duration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class LimitWaitView:
 async def limit_wait_of(raw: Job, request: PageRequest) -> LimitWaitView | None:
     """Return who holds the limit that a job waits for.
 
-    None if it waits for none, or the request sees only some names: jobs of other names may hold the limit.
+    None if it waits for no limit, or if the request sees only some names: jobs of other names may hold the
+    limit.
     """
     is_limited = raw.blocked_on is not None and raw.blocked_on.startswith(BLOCKED_BY_LIMIT)
     if not is_limited or raw.status is not JobStatus.PENDING or request.access.visible_names is not None:

@@ -1,4 +1,4 @@
-"""The running attempt of a job, live: its last log lines while the page is open, and its stack once."""
+"""The running attempt of a job: its last log lines while the page is open, and its stack on request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def can_look(job: Job, request: PageRequest) -> bool:
 async def look_at(job: Job, request: PageRequest) -> LookView | None:
     """Return what the request sees of a running attempt; None if it may not look.
 
-    If the page is open with ``look=log``, its worker is requested to write it.
+    If the URL has ``look=``, the worker is requested to write the log.
     """
     if not can_look(job, request) or job.worker_id is None:
         return None

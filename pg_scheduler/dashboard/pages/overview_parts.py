@@ -30,7 +30,8 @@ UNREAD: Final = "no answer in time"
 
 
 MOST_RISE: Final = 9.0
-"""The rise of a value, as a share of it, from which on its number is not shown: 4 ms became 9 s."""
+"""From this rise on, as a share of the former value, the text is ">10x". A rise from 4 ms to 9 s would be
+224,900 %, a number without use."""
 
 LOAD_PERIOD: Final = timedelta(hours=1)
 """The period of the tasks by load."""
@@ -153,7 +154,7 @@ def waiting(period: Period, text: str | None, oldest: datetime | None, now: date
 def slots_in_use(period: Period, busy: int | None, slots: int, *, is_capped: bool) -> Tile:
     """Return the tile of slots; its line shows how many were in use on average.
 
-    ``is_capped`` is whether more slots may be busy, because counting stopped.
+    ``is_capped`` is whether counting stopped, so that more slots may be busy.
     """
     width = period.width.total_seconds()
     # The sum of the running times in a slot, divided by its length, is the mean number of running jobs.

@@ -38,7 +38,7 @@ TABS: Final[Mapping[str, str]] = {
 
 PAGE_LENGTH: Final = 50
 MAX_EXAMINED: Final = 200
-"""Open steps, or jobs, of which those of one page are selected."""
+"""The maximum number of open steps, or of jobs, that are read for one page."""
 
 COUNTS_AGE_S: Final = 5.0
 
@@ -152,10 +152,10 @@ async def _suspended(kind: str, task: str, name: str, after: str | None, request
 
 
 def _position(after: str | None) -> OpenStep:
-    """Return the position that an address names.
+    """Return the position in a URL.
 
     Raises:
-        RejectedError: It is that of another list.
+        RejectedError: It is a position of another list.
     """
     if after is None:
         return FIRST_OPEN

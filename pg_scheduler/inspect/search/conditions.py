@@ -29,7 +29,7 @@ MIN_INTEGER: Final = -(2**31)
 MAX_INTEGER: Final = 2**31 - 1
 
 _ESCAPED_IN_JSON: Final = re.compile(r'["\x00-\x1f\x7f]|\\\\')
-"""Characters that JSON escapes. A pattern of LIKE has a backslash as two."""
+"""Characters that JSON escapes. In a pattern of LIKE, a backslash is written as two."""
 
 
 def conditions_of(search: Search) -> tuple[Condition, ...]:
@@ -75,9 +75,9 @@ def _patterns(patterns: Sequence[Pattern]) -> tuple[list[str], list[str]]:
 
 
 def _in_json(patterns: Iterable[str]) -> list[str]:
-    """Return patterns that match at least each JSON text with a value that one of these patterns matches.
+    """Return patterns for JSON texts; they match each text with a value that one of these patterns matches.
 
-    A JSON text has escapes for some characters, so a pattern with one of these gives way to that of any text.
+    A JSON text has escapes for some characters, so a pattern with such a character becomes one of any text.
     """
     return ["%" if _ESCAPED_IN_JSON.search(pattern) else f"%{pattern}%" for pattern in patterns]
 

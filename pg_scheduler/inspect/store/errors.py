@@ -11,7 +11,7 @@ import asyncpg
 from pg_scheduler.database.statements import Repository
 
 MAX_FRESH_ROWS: Final = 2000
-"""Rows of failures that are read before a worker has added them to the groups, a second later."""
+"""The maximum number of rows that are read of failures which no worker has added to the groups yet."""
 
 
 class ErrorRow(NamedTuple):

@@ -100,7 +100,7 @@ GRANTS: Final[Mapping[Role, tuple[Grant, ...]]] = {
 
 
 def default_name(role: Role, schema: str) -> str:
-    """Return the name of a role for which a person gives none, with as much of the schema as it has room for.
+    """Return the name of a role for which a person gives none. A long name of the schema is cut.
 
     Example:
         >>> default_name(Role.VIEWER, "jobs")

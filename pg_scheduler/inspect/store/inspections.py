@@ -233,8 +233,8 @@ class InspectionRepository(Repository):
     async def expiring(self, names: Collection[str], ends: Sequence[datetime | None]) -> ExpiringRow:
         """Count the jobs of some names that expire before each of these instants unless they start.
 
-        None as an instant counts all jobs that can expire. At most 50,000 unfinished and as many blocked jobs
-        are examined.
+        For None instead of an instant, all jobs that can expire count. At most 50,000 unfinished and as many
+        blocked jobs are examined.
         """
         args = list(names), MAX_BACKLOG_ROWS, list(ends), self._statements.now
         (row,) = await self._statements.fetch("inspect_expiring", *args)

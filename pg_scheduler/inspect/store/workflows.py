@@ -71,7 +71,7 @@ class OpenCount(NamedTuple):
 
     Attributes:
         name: The name of the step; None for all steps of the kind.
-        examined: The place of the last of these steps among those that were examined.
+        examined: The number of open steps of the kind that were examined up to the last one of these.
     """
 
     kind: str
@@ -97,7 +97,7 @@ class WorkflowRepository(Repository):
     """The statements about the steps of several jobs, and about jobs that steps connect."""
 
     async def children(self, job_id: str) -> list[ChildRow]:
-        """Return the children of a job: at most one more than are shown, so that a cut is seen."""
+        """Return the children of a job: one more than are shown if there are more."""
         return await self._rows(ChildRow, "inspect_children", job_id, self._statements.now, MAX_CHILDREN + 1)
 
     async def owner(self, job_id: str) -> OwnerRow | None:

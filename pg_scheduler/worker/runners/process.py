@@ -107,10 +107,10 @@ class ProcessExecutor(JobExecutor):
         await asyncio.gather(*(child.end() for child in children.ending))
 
     def _children_here(self) -> _Children:
-        """Return the processes of this event loop, as Schedulers in several threads may share this executor.
+        """Return the processes of this event loop. Schedulers in several threads may share this executor.
 
-        A process of another event loop cannot be ended from this one. If that one is closed, its processes
-        are forgotten, and end when their connections are collected.
+        A process of another event loop cannot be ended from this one. When a loop is closed, its processes
+        are forgotten, and they end when their connections are collected.
         """
         for loop in list(self._children):
             if loop.is_closed():
