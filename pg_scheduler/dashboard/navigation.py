@@ -67,7 +67,7 @@ async def _read(request: PageRequest) -> NavigationData:
     inspector = request.inspector
     now = request.now
     groups = (await inspector.error_groups(since=now - ERRORS_SINCE, limit=MAX_READ)).items
-    muted = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
+    muted_ids = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
     # A limit has several items if workers declare different numbers of it, so its tasks are joined by name.
     limits: dict[str, list[str]] = {}
     limit_list = await inspector.limits()
@@ -78,7 +78,7 @@ async def _read(request: PageRequest) -> NavigationData:
     tasks = () if task_list is None else task_list.items
     return NavigationData(
         jobs=(await inspector.totals()).jobs,
-        errors=[group for group in groups if group.fingerprint not in muted],
+        errors=[group for group in groups if group.fingerprint not in muted_ids],
         schedules={schedule.schedule_id: schedule.task for schedule in schedules},
         tasks=[task.name for task in tasks],
         workers={
@@ -121,7 +121,7 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     try:
         data, names = await read_navigation(request), await request.task_names()
         problems = visible_problems((await read_diagnosis(request, is_data=False)).findings, request)
-        muted = await request.read_shared(
+        muted_ids = await request.read_shared(
             _read_muted, tuple(map(finding_id, problems)), age_s=DIAGNOSIS_AGE_S, is_data=False
         )
     except SchedulerError:
@@ -132,7 +132,7 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
         return count(sum(map(sees, names)), is_capped=is_capped)
 
     errors = number((group.job_name for group in data.errors), is_capped=data.are_errors_capped)
-    findings = [finding for finding in problems if finding_id(finding) not in muted]
+    findings = [finding for finding in problems if finding_id(finding) not in muted_ids]
     is_error = any(finding.severity is Severity.ERROR for finding in findings)
     limit_count = sum(any(map(sees, tasks)) for tasks in data.limits.values())
     limits = count(limit_count, is_capped=data.are_limits_capped)

@@ -57,17 +57,17 @@ class SearchRun:
 
     Attributes:
         page: The last part that was read; the search continues after it.
-        found: The jobs that were found from the start of the page on, in the order of the search.
-        early: Jobs that an index has found before the search has come to them.
+        found_jobs: The jobs that were found from the start of the page on, in the order of the search.
+        early_jobs: Jobs that an index has found before the search has come to them.
         length: The maximum number of jobs of the page.
-        before: How many jobs were found on the pages before.
+        former_count: How many jobs were found on the pages before.
     """
 
     page: SearchPage
-    found: list[Job]
-    early: Sequence[Job]
+    found_jobs: list[Job]
+    early_jobs: Sequence[Job]
     length: int
-    before: int
+    former_count: int
     clock: Callable[[], float] = monotonic
     started_at: float = field(init=False)
     looked_at: float = field(init=False)
@@ -79,7 +79,7 @@ class SearchRun:
     @property
     def room(self) -> int:
         """How many jobs the search may still add; 0 if every job was examined."""
-        return 0 if self.page.is_complete else self.length - len(self.found)
+        return 0 if self.page.is_complete else self.length - len(self.found_jobs)
 
     @property
     def is_over(self) -> bool:
@@ -99,8 +99,8 @@ class SearchRun:
 
     def add(self, part: SearchPage) -> None:
         """Add the next part."""
-        known_ids = {job.job_id for job in self.found}
-        self.found += [job for job in part.items if job.job_id not in known_ids]
+        known_ids = {job.job_id for job in self.found_jobs}
+        self.found_jobs += [job for job in part.items if job.job_id not in known_ids]
         self.page = part
         self.continued_at = self.clock()
 
@@ -111,15 +111,17 @@ class SearchRun:
             first_jobs: The jobs that the first part of the search finds now.
             now: Which jobs of the run match now, by their ids.
         """
-        found_jobs = [now[job.job_id] for job in self.found if job.job_id in now]
+        found_jobs = [now[job.job_id] for job in self.found_jobs if job.job_id in now]
         new_jobs = [job for job in first_jobs if job.job_id not in now]
         # The next page continues after the jobs of this run, so none of these is cut.
         found_jobs = [*new_jobs[: self.length - len(found_jobs)], *found_jobs]
         if self.page.order == BY_ID:
             found_jobs.sort(key=lambda job: job.job_id, reverse=True)
         ids = {job.job_id for job in found_jobs}
-        early_jobs = [now[job.job_id] for job in self.early if job.job_id in now and job.job_id not in ids]
-        page = replace(self.page, items=found_jobs, found=self.before + len(found_jobs))
+        early_jobs = [
+            now[job.job_id] for job in self.early_jobs if job.job_id in now and job.job_id not in ids
+        ]
+        page = replace(self.page, items=found_jobs, found=self.former_count + len(found_jobs))
         # A full page is followed by others, which have the jobs to which the search has not come yet.
         return FoundJobs(page, [] if self.is_over else early_jobs[: self.length - len(found_jobs)])
 
@@ -166,4 +168,4 @@ class SearchRuns:
                     break
                 run.add(await read_part(room, run.page.next))
                 await asyncio.sleep(REST_S)
-        return run.started_at, run.page.searched, len(run.found), run.is_over
+        return run.started_at, run.page.searched, len(run.found_jobs), run.is_over

@@ -21,7 +21,7 @@ from pg_scheduler.jobs.step_values import SIGNAL, SLEEP
 QUARANTINED: Final = "quarantined:"
 """How the error of a quarantined job begins."""
 
-SUSPENDED: Final = MappingProxyType({SIGNAL: "awaiting", SLEEP: "sleeping"})
+SUSPENDED_STATES: Final = MappingProxyType({SIGNAL: "awaiting", SLEEP: "sleeping"})
 """The states of suspended jobs, by what they wait for."""
 
 
@@ -34,7 +34,7 @@ def state_of(job: Job, now: datetime) -> str:
     if job.execution_time <= now:
         return "due"
     other_state = "retrying" if job.retry_count else "scheduled"
-    return SUSPENDED.get(job.suspended_by or "", other_state)
+    return SUSPENDED_STATES.get(job.suspended_by or "", other_state)
 
 
 def ended_state(status: JobStatus, error: str | None) -> str:

@@ -200,22 +200,22 @@ def timeline_of(job: Job, now: datetime, steps: Sequence[StepState] = ()) -> Ite
     past = list(_past(job, attempts))
     ahead = [] if job.finished_at is not None else list(_ahead(job, now))
     # The row has the due time of the last attempt only, or of the next one if the job is pending.
-    due = Event(job.execution_time, "due")
+    due_event = Event(job.execution_time, "due")
     if job.status is JobStatus.PENDING:
         title = f"attempt {attempts[-1].number + 1 if attempts else 1} due"
-        due = Event(job.execution_time, title, is_ahead=job.execution_time > now)
+        due_event = Event(job.execution_time, title, is_ahead=job.execution_time > now)
         if job.suspended_by in CONTINUES:
-            due = replace(due, title=CONTINUES[job.suspended_by])
+            due_event = replace(due_event, title=CONTINUES[job.suspended_by])
         if job.execution_time >= NO_TIMEOUT:
-            due = Event(None, "continues with the signal that it waits for", is_ahead=True)
-    if due.is_ahead:
-        ahead.insert(0, due)
+            due_event = Event(None, "continues with the signal that it waits for", is_ahead=True)
+    if due_event.is_ahead:
+        ahead.insert(0, due_event)
     elif not (job.status is JobStatus.PENDING and job.suspended_by == CHILD):
         # The event comes before the first past event that is not earlier.
         later_indexes = (
             index for index, event in enumerate(past) if event.at and event.at >= job.execution_time
         )
-        past.insert(next(later_indexes, len(past)), due)
+        past.insert(next(later_indexes, len(past)), due_event)
     yield from past
     yield from ahead
 

@@ -302,19 +302,19 @@ class DependencyRepository:
                 job has waited in vain while an attempt of the former one ran. None for no such jobs.
         """
         connection = transaction.connection
-        locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
-        failed: dict[str, str] = dict(cancel_reasons or {})
-        broken = await self._statements.fetch("take_broken_edges", list(children), on=connection)
-        await self._pass_results(_edges(broken), locked, connection)
-        for row in broken:
+        locked_rows = await self._statements.fetch("lock_jobs", list(children), on=connection)
+        reasons: dict[str, str] = dict(cancel_reasons or {})
+        broken_rows = await self._statements.fetch("take_broken_edges", list(children), on=connection)
+        await self._pass_results(_edges(broken_rows), locked_rows, connection)
+        for row in broken_rows:
             status = row["status"]
             if row["outcome"] == COMPLETED and status != JobStatus.COMPLETED.value:
                 parent = row["parent_id"]
                 reason = NOT_COMPLETED.format(parent, status) if status else NOT_FOUND.format(parent)
-                failed.setdefault(row["child_id"], reason)
-        free_ids = [child for child in children if child not in failed]
-        ended = await self._decide(free_ids, failed, transaction)
-        await self._consequences.run(ended + await self._end_awaited(locked, connection), transaction)
+                reasons.setdefault(row["child_id"], reason)
+        free_ids = [child for child in children if child not in reasons]
+        ended = await self._decide(free_ids, reasons, transaction)
+        await self._consequences.run(ended + await self._end_awaited(locked_rows, connection), transaction)
 
     async def release_children(
         self, parents: Sequence[EndedJob], transaction: Transaction

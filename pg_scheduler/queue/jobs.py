@@ -385,11 +385,11 @@ class JobRepository(Repository):
         late_rows = await self._statements.fetch(
             "find_late", limit, now, list(self._refused), left_out=unexpiring_names
         )
-        parts, expired = deque([[row["job_id"] for row in late_rows]]), []
+        parts, expired_rows = deque([[row["job_id"] for row in late_rows]]), []
         while parts:
             part = parts.popleft()
             try:
-                expired += await self._expire(worker_id, names, limit, now, part, [])
+                expired_rows += await self._expire(worker_id, names, limit, now, part, [])
             except REFUSALS as error:
                 if not is_refusal(error):
                     raise
@@ -399,7 +399,7 @@ class JobRepository(Repository):
                 (job_id,) = part
                 self._refused[job_id] = time.monotonic() + REFUSED_PAUSE_S
                 log_refusal(f"job {job_id} not expired", error, pause_s=REFUSED_PAUSE_S, job_id=job_id)
-        return expired
+        return expired_rows
 
     # -- read ------------------------------------------------------------------------------------------
 

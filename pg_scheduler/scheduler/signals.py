@@ -9,10 +9,10 @@ from pg_scheduler.scheduler.parts import Parts
 
 async def end_sleep(parts: Parts, job_id: str) -> bool:
     """End the sleep of a job, and notify workers; return whether it slept."""
-    due = await parts.store.signals.end_sleep(job_id)
-    if due is None:
+    due_at = await parts.store.signals.end_sleep(job_id)
+    if due_at is None:
         return False
-    await parts.outbox.notify_due(due, None)
+    await parts.outbox.notify_due(due_at, None)
     return True
 
 

@@ -297,9 +297,9 @@ async def test_run_is_continued_in_parts_by_all_who_look_at_it() -> None:
     assert first != second[0]
     while await runs.advance("key", table.read) is not None:
         pass
-    assert [job.job_id for job in run.found] == ["9", "8", "7", "6", "5", "4"], "each once"
+    assert [job.job_id for job in run.found_jobs] == ["9", "8", "7", "6", "5", "4"], "each once"
     assert table.parts == [], "until the page is full or the search complete"
-    shown = run.shown((), {job.job_id: job for job in run.found})
+    shown = run.shown((), {job.job_id: job for job in run.found_jobs})
     assert [job.job_id for job in shown.page.items] == ["9", "8", "7", "6", "5", "4"]
     assert (shown.page.found, list(shown.early)) == (6, [])
 
@@ -358,6 +358,6 @@ async def test_result_of_a_run_is_kept_in_proportion_to_its_cost() -> None:
 
 def test_new_jobs_never_push_those_of_the_run_from_the_page() -> None:
     run = SearchRuns(Clock()).begin("key", part_of(["8", "7"]), [], 3)
-    now = {job.job_id: job for job in run.found}
+    now = {job.job_id: job for job in run.found_jobs}
     shown = run.shown(part_of(["z", "9", "8"]).items, now)
     assert [job.job_id for job in shown.page.items] == ["z", "8", "7"]

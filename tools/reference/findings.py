@@ -73,9 +73,9 @@ def _parts_of_finding(code: FindingCode, written: dict[str, str]) -> dict[str, s
 def _parts_of_reason(code: ReasonCode, written: dict[str, str]) -> dict[str, str]:
     """Return the cause, which begins with the docstring of the code, and the parts of every reason."""
     meaning = next(
-        each.text
-        for each in find(ReasonCode.__module__, ReasonCode.__name__).fields()
-        if each.name == code.name
+        field.text
+        for field in find(ReasonCode.__module__, ReasonCode.__name__).fields()
+        if field.name == code.name
     )
     has_ended = "`pg-scheduler jobs wait ID` ends with `completed`."
     is_gone = "`pg-scheduler jobs explain ID` does not have this reason."

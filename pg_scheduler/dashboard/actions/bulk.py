@@ -93,7 +93,7 @@ async def _changeable_run(request: ActionRequest) -> tuple[str, BulkState]:
 
 
 async def _ask_or_start(
-    request: ActionRequest, jobs: BulkJobs, which: str, back: str, *, recent_jobs: BulkJobs | None = None
+    request: ActionRequest, jobs: BulkJobs, jobs_text: str, back: str, *, recent_jobs: BulkJobs | None = None
 ) -> Redirect | ConfirmPage:
     """Start a run if the user has confirmed it; otherwise return the question.
 
@@ -125,7 +125,7 @@ async def _ask_or_start(
         choices, shares_text = _shares(
             count, *await _count(request, recent_jobs, max_number), has_more=has_more
         )
-    question = f"{jobs.verb.capitalize()} all jobs {which}? {count_text}{shares_text}{before_text}."
+    question = f"{jobs.verb.capitalize()} all jobs {jobs_text}? {count_text}{shares_text}{before_text}."
     return ConfirmPage(
         question,
         "Retry" if choices else f"{jobs.verb.capitalize()} all",

@@ -49,12 +49,12 @@ class EnteredJob(NamedTuple):
     Attributes:
         values: Its arguments, as ``enqueue()`` takes them.
         options: The other options of ``enqueue()``.
-        due: When it is due; None for now.
+        due_at: When it is due; None for now.
     """
 
     values: Mapping[str, Any]
     options: Mapping[str, Any]
-    due: datetime | None
+    due_at: datetime | None
 
 
 async def add_new(request: ActionRequest) -> Redirect | PageAnswer:
@@ -69,8 +69,8 @@ async def add_new(request: ActionRequest) -> Redirect | PageAnswer:
     if request.text("show") == "code":
         return PageAnswer(replace(form, code=code_of_job(task, *job)), form.template)
     options = dict(job.options)
-    if job.due is not None:
-        options["delay"] = max(job.due - request.page.now, timedelta(0))
+    if job.due_at is not None:
+        options["delay"] = max(job.due_at - request.page.now, timedelta(0))
     try:
         job_id = await request.operations.scheduler.enqueue(task, **job.values, **options)
     except JobConflictError as error:
@@ -87,9 +87,11 @@ async def _read_new(form: NewJobPage, request: ActionRequest) -> tuple[EnteredJo
     values, errors = _json_arguments(field_texts)
     if (problem := await job_new.wrong_task(field_texts["task"], form.tasks, page)) is not None:
         errors["task"] = problem
-    due, options = None, dict[str, Any]()
+    due_at, options = None, dict[str, Any]()
     try:
-        due = entered_instant("at", field_texts["at"] or field_texts["when"], page.now, field_texts["zone"])
+        due_at = entered_instant(
+            "at", field_texts["at"] or field_texts["when"], page.now, field_texts["zone"]
+        )
     except RejectedError as error:
         errors["at"] = str(error)
     try:
@@ -107,11 +109,11 @@ async def _read_new(form: NewJobPage, request: ActionRequest) -> tuple[EnteredJo
             values["kwargs"] |= read_fields(form.arguments, form.parameters, values["kwargs"])
         except FieldError as error:
             errors[error.field] = str(error)
-    return EnteredJob(values, options, due), errors
+    return EnteredJob(values, options, due_at), errors
 
 
 def code_of_job(
-    task: str, values: Mapping[str, Any], options: Mapping[str, Any], due: datetime | None
+    task: str, values: Mapping[str, Any], options: Mapping[str, Any], due_at: datetime | None
 ) -> str:
     """Return the call and the command that add such a job."""
     call = [repr(task)]
@@ -123,8 +125,8 @@ def code_of_job(
     flags = [f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value]
     flags += [f"--priority={options['priority'].value}"] if "priority" in options else []
     flags += [f"--retries={options['max_retries']}"] if "max_retries" in options else []
-    if due is not None:
-        due_text = due.isoformat(timespec="seconds")
+    if due_at is not None:
+        due_text = due_at.isoformat(timespec="seconds")
         call.append(f"delay=datetime.fromisoformat({due_text!r}) - datetime.now(UTC)")
         flags.append(f"--at={due_text}")
     return f"await scheduler.enqueue({', '.join(call)})\n\n{command('jobs', 'add', task, *flags)}"

@@ -251,15 +251,15 @@ async def _read_page(request: PageRequest, q: str, terms: Sequence[Term]) -> Fou
     key, after = _run_key(request, q), await read_after(request)
     run = request.searches.look(key)
     if run is not None and run.is_active:
-        return run.shown((), {job.job_id: job for job in (*run.found, *run.early)})
+        return run.shown((), {job.job_id: job for job in (*run.found_jobs, *run.early_jobs)})
     page = await request.search_jobs(q, PAGE_LENGTH, after)
     if page.is_complete or len(page.items) >= PAGE_LENGTH:
         return FoundJobs(page)
     if run is None or run.is_old:
         early_jobs = [] if after else await _find_early(request, q, terms)
         run = request.searches.begin(key, page, early_jobs, PAGE_LENGTH)
-        return run.shown((), {job.job_id: job for job in (*run.found, *run.early)})
-    return run.shown(page.items, await request.jobs_that_match(q, [*run.found, *run.early]))
+        return run.shown((), {job.job_id: job for job in (*run.found_jobs, *run.early_jobs)})
+    return run.shown(page.items, await request.jobs_that_match(q, [*run.found_jobs, *run.early_jobs]))
 
 
 async def _find_early(request: PageRequest, q: str, terms: Sequence[Term]) -> Sequence[Job]:

@@ -48,16 +48,20 @@ class LimitWaitView:
     is_capped: bool
 
 
-async def limit_wait_of(raw: Job, request: PageRequest) -> LimitWaitView | None:
+async def limit_wait_of(waiting_job: Job, request: PageRequest) -> LimitWaitView | None:
     """Return who holds the limit that a job waits for.
 
     None if it waits for no limit, or if the request sees only some names: jobs of other names may hold the
     limit.
     """
-    is_limited = raw.blocked_on is not None and raw.blocked_on.startswith(BLOCKED_BY_LIMIT)
-    if not is_limited or raw.status is not JobStatus.PENDING or request.access.visible_names is not None:
+    is_limited = waiting_job.blocked_on is not None and waiting_job.blocked_on.startswith(BLOCKED_BY_LIMIT)
+    if (
+        not is_limited
+        or waiting_job.status is not JobStatus.PENDING
+        or request.access.visible_names is not None
+    ):
         return None
-    wait = await read_limit_wait(tables_of(request.inspector).reads, raw)
+    wait = await read_limit_wait(tables_of(request.inspector).reads, waiting_job)
     jobs = await request.inspector.get_jobs([holder.job_id for holder in wait.holders])
     names = await request.worker_names()
     holders = []

@@ -245,8 +245,8 @@ async def _read_slow(request: PageRequest, since: timedelta) -> _SlowFacts:
     groups = None
     if error_groups is not None:
         fingerprints = [group.fingerprint for group in error_groups.items]
-        muted = await read_muted(inspector, "error", fingerprints, now)
-        unmuted_groups = [group for group in error_groups.items if group.fingerprint not in muted]
+        muted_ids = await read_muted(inspector, "error", fingerprints, now)
+        unmuted_groups = [group for group in error_groups.items if group.fingerprint not in muted_ids]
         groups = replace(error_groups, items=unmuted_groups)
     statistics = await in_time(inspector.statistics(LOAD_PERIOD))
     load: dict[str, list[StatisticsRow]] = {}

@@ -29,7 +29,7 @@ UNREAD: Final = "no answer in time"
 """The note of a tile whose number the server did not return in time."""
 
 
-MOST_RISE: Final = 9.0
+MAX_RISE: Final = 9.0
 """From this rise on, as a share of the former value, the text is ">10x". A rise from 4 ms to 9 s would be
 224,900 %, a number without use."""
 
@@ -127,15 +127,15 @@ def rates(period: Period) -> Iterator[Tile]:
     )
 
 
-def waiting(period: Period, text: str | None, oldest: datetime | None, now: datetime) -> Tile:
+def waiting(period: Period, text: str | None, oldest_at: datetime | None, now: datetime) -> Tile:
     """Return the tile of due and blocked jobs; its line shows how many due ones waited on average.
 
     ``text`` is that of `describe_waiting()`; None if the jobs were not counted in time.
     """
     width = period.width.total_seconds()
     # The sum of the waiting times in a slot, divided by its length, is the mean number of waiting jobs.
-    waited = _points(period, lambda figures: figures.lateness.total / width)
-    mood = "warn" if is_late(oldest, now) else ""
+    waiting_means = _points(period, lambda figures: figures.lateness.total / width)
+    mood = "warn" if is_late(oldest_at, now) else ""
     numbers, _, parts = (text or "waiting -").partition(": ")
     return Tile(
         label="Waiting",
@@ -145,26 +145,26 @@ def waiting(period: Period, text: str | None, oldest: datetime | None, now: date
         mood=mood,
         path="/jobs",
         terms="status:due,blocked",
-        values=waited,
+        values=waiting_means,
         tone=mood,
-        since=oldest,
+        since=oldest_at,
     )
 
 
-def slots_in_use(period: Period, busy: int | None, slots: int, *, is_capped: bool) -> Tile:
+def slots_in_use(period: Period, busy_count: int | None, slots: int, *, is_capped: bool) -> Tile:
     """Return the tile of slots; its line shows how many were in use on average.
 
     ``is_capped`` is whether counting stopped, so that more slots may be busy.
     """
     width = period.width.total_seconds()
     # The sum of the running times in a slot, divided by its length, is the mean number of running jobs.
-    used = _points(period, lambda figures: figures.durations.total / width)
-    if busy is None:
-        return Tile("Slots in use", "-", f"of {slots:,}", UNREAD, "", "/workers", "", used, "run")
-    share = f"{100 * busy / slots:.0f} %" if slots and not is_capped else ""
-    mood = "warn" if slots and busy >= slots else ""
-    value = count(busy, is_capped=is_capped)
-    return Tile("Slots in use", value, f"of {slots:,}", share, mood, "/workers", "", used, "run")
+    busy_means = _points(period, lambda figures: figures.durations.total / width)
+    if busy_count is None:
+        return Tile("Slots in use", "-", f"of {slots:,}", UNREAD, "", "/workers", "", busy_means, "run")
+    share = f"{100 * busy_count / slots:.0f} %" if slots and not is_capped else ""
+    mood = "warn" if slots and busy_count >= slots else ""
+    value = count(busy_count, is_capped=is_capped)
+    return Tile("Slots in use", value, f"of {slots:,}", share, mood, "/workers", "", busy_means, "run")
 
 
 def later(counts: Mapping[str, StateCount] | None) -> Tile:
@@ -202,7 +202,7 @@ def change_since(value: float, former_value: float, *, is_bad_up: bool = False) 
     share = value / former_value - 1
     if abs(share) < 0.005:
         return "", ""
-    text = f"{'▲' if share > 0 else '▼'} {100 * abs(share):.0f} %" if share < MOST_RISE else "▲ >10x"
+    text = f"{'▲' if share > 0 else '▼'} {100 * abs(share):.0f} %" if share < MAX_RISE else "▲ >10x"
     if not is_bad_up:
         return text, ""
     return text, "bad" if share > 0 else "ok"

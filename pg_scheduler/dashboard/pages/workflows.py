@@ -24,7 +24,7 @@ from pg_scheduler.inspect.texts import count, term
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import CHILD, SIGNAL, SLEEP
 
-SUSPENDED: Final[Mapping[str, str]] = {"awaiting": SIGNAL, "sleeping": SLEEP, "children": CHILD}
+KINDS_OF_TABS: Final[Mapping[str, str]] = {"awaiting": SIGNAL, "sleeping": SLEEP, "children": CHILD}
 """The kinds of the steps that suspend the jobs of a tab. A search finds those of the other tabs."""
 
 TABS: Final[Mapping[str, str]] = {
@@ -81,7 +81,7 @@ async def build(request: PageRequest) -> View:
         parts = [await _part(tab, task, name, None, request) for tab in TABS if tab]
         rows = [row for part in parts for row in part.rows]
         part = Part(sorted(rows, key=lambda row: row.created_at, reverse=True)[:PAGE_LENGTH], None)
-    kind = SUSPENDED.get(state)
+    kind = KINDS_OF_TABS.get(state)
     return View(
         state=state,
         task=task,
@@ -110,20 +110,20 @@ async def _read_counts(request: PageRequest) -> Sequence[OpenCount]:
 
 
 def _tab_of(kind: str) -> str:
-    return next(tab for tab, step_kind in SUSPENDED.items() if step_kind == kind)
+    return next(tab for tab, step_kind in KINDS_OF_TABS.items() if step_kind == kind)
 
 
 def _number(counts: Sequence[OpenCount], tab: str) -> str:
     """Return the number of the jobs of a tab; empty if it is unknown."""
     for row in counts:
-        if row.name is None and row.kind == SUSPENDED.get(tab):
+        if row.name is None and row.kind == KINDS_OF_TABS.get(tab):
             return count(row.jobs, is_capped=row.examined >= MAX_OPEN)
-    return "0" if counts and tab in SUSPENDED else ""
+    return "0" if counts and tab in KINDS_OF_TABS else ""
 
 
 async def _part(tab: str, task: str, name: str, after: str | None, request: PageRequest) -> Part:
-    if tab in SUSPENDED:
-        return await _suspended(SUSPENDED[tab], task, name, after, request)
+    if tab in KINDS_OF_TABS:
+        return await _suspended(KINDS_OF_TABS[tab], task, name, after, request)
     if name:  # the name of a step selects suspended jobs
         return Part((), None)
     where = " ".join(filter(None, (f"status:{tab}", term("name", task) if task else "")))
