@@ -154,7 +154,7 @@ async def test_jobs_expire_without_the_count_while_a_pause_suspends_the_expiry_o
     late: dict[str, Any] = {"execution_time": now() - timedelta(minutes=1), "misfire_grace_time": 1}
     jobs = [new_job("late", **late), new_job("paused", "paused", **late)]
     await parts.store.inserts.insert(jobs)
-    expired = await parts.store.jobs.expire("me", [], 10, unexpiring={"paused"})
+    expired = await parts.store.jobs.expire("me", [], 10, unexpiring_names={"paused"})
     assert [job.job_id for job in expired] == ["late"]
     assert await statuses(parts.store, "late", "paused") == ["expired", "pending"]
     (warning,) = warnings_of(caplog)
