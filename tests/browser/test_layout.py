@@ -72,3 +72,39 @@ async def test_names_do_not_break_within_a_word(open_page: Open, shop: Shop) -> 
     link = page.locator(".tasks").get_by_role("link", name="browser.bank")
     await expect(link).to_be_visible()
     assert await link.evaluate("each => each.getClientRects().length") == 1
+
+
+async def test_kind_of_a_suggestion_is_seen_beside_the_longest_name(
+    open_page: Open, shop: Shop, world: World
+) -> None:
+    await world.job(
+        "long", "browser.mail", status="failed", ended=-MINUTE, error_message="ValueError: " + "x" * 200
+    )
+    page = await open_page("/", viewport={"width": 1280, "height": 800})
+    await page.locator("#find").fill("ValueError")
+    option = page.get_by_role("option", name="ValueError")
+    await expect(option).to_be_visible()
+    await expect(option.locator(".note")).to_be_in_viewport(ratio=1)
+    assert await page.locator("#found").evaluate("list => list.scrollWidth <= list.clientWidth")
+
+
+@pytest.mark.parametrize("width", [1201, 1280, 1440])
+async def test_tiles_have_no_breaks_and_whole_labels(width: int, open_page: Open, shop: Shop) -> None:
+    page = await open_page("/", viewport={"width": width, "height": 800})
+    await expect(page.locator(".tile").first).to_be_visible()
+    heights = await page.locator(".tile .value").evaluate_all(
+        """values => values.map((value) => {
+            if (value.textContent.includes("attempts")) value.firstChild.nodeValue = "12.3";
+            return value.getBoundingClientRect().height;
+        })"""
+    )
+    assert set(heights) == {32}, heights
+    cut = await page.locator(".tile .label").evaluate_all(
+        """labels => labels.filter((label) => {
+            const change = document.createElement("span");
+            Object.assign(change, { className: "change", textContent: "▲ >10x" });
+            if (label.nextElementSibling.className !== "change") label.after(change);
+            return label.scrollWidth > label.clientWidth;
+        }).map((label) => label.textContent)"""
+    )
+    assert cut == []
