@@ -1,13 +1,12 @@
-// Charts: one readout at the same time in all of them, by pointer or arrow keys, and a drag that opens the jobs of a span.
-// Without this script each slot shows its own readout and leads to its jobs.
+// Charts: one readout at the same time in all of them, by pointer or arrow keys, and a drag that opens the jobs of a
+// span. Without this script each slot shows its own readout and leads to its jobs.
 
-import { all, formatter, make, onUpdate } from "./ui.js";
+import { all, formatter, make, onUpdate, showText } from "./ui.js";
 
 const said = document.body.appendChild(make("p", { className: "sr", role: "status" }));
 
 let shown = null; // the start of the slot that is read out, in seconds
 let from = null; // the slot where a drag began
-let dragged = []; // the slots of the drag
 
 const show = (key) => {
   shown = key;
@@ -20,20 +19,18 @@ document.addEventListener("pointerover", (event) => {
   const slot = event.target.closest?.(".slot") ?? null;
   if (slot === null && shown === null) return;
   if (from === null) show(slot?.dataset.key ?? null);
-  else if (slot !== null && slot.parentElement === from.parentElement) drag(slot);
+  else if (slot?.parentElement === from.parentElement) drag(slot);
 });
 
 const drag = (slot) => {
   const slots = [...from.parentElement.children];
   const [first, last] = [slots.indexOf(from), slots.indexOf(slot)].sort((one, other) => one - other);
-  dragged = first === last && dragged.length === 0 ? [] : slots.slice(first, last + 1);
-  for (const each of slots) each.classList.toggle("brushed", dragged.includes(each));
+  slots.forEach((each, place) => each.classList.toggle("brushed", first < last && first <= place && place <= last));
 };
 
 const drop = () => {
   for (const slot of all(".brushed")) slot.classList.remove("brushed");
   from = null;
-  dragged = [];
 };
 
 const minute = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 16)}Z`;
@@ -48,12 +45,14 @@ const addressOf = (slots) => {
 };
 
 document.addEventListener("pointerdown", (event) => {
-  const isDrag = event.button === 0 && event.pointerType === "mouse" && !event.ctrlKey && !event.metaKey && !event.shiftKey;
+  const hasKey = event.ctrlKey || event.metaKey || event.shiftKey;
+  const isDrag = event.button === 0 && event.pointerType === "mouse" && !hasKey;
   from = isDrag ? event.target.closest?.(".slot") ?? null : null;
 });
 document.addEventListener("dragstart", (event) => { if (from !== null) event.preventDefault(); });
 document.addEventListener("pointerup", () => {
-  if (dragged.length > 0) window.location.assign(addressOf(dragged));
+  const slots = all(".brushed");
+  if (slots.length > 0) window.location.assign(addressOf(slots));
   drop();
 });
 document.addEventListener("pointercancel", drop);
@@ -82,17 +81,14 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// -- what an update leaves to do: times in the zone that is shown, and the readout
+// -- what an update leaves to do: times in the zone that is shown, except days, which are those of UTC; and the readout
 
 onUpdate(() => {
-  const format = formatter("short");
+  const format = formatter();
   for (const slot of all(".slot")) {
-    const [date, time] = format(slot.dataset.key * 1000).split(" ");
-    for (const each of all(".tick, .tip > b:first-child", slot)) {
-      each.dataset.utc ??= each.textContent;
-      if (/^\d{4}/.test(each.dataset.utc)) continue; // days are those of UTC
-      each.textContent = each.dataset.utc.replace(/^\d\d-\d\d/, date.slice(5)).replace(/\d\d:\d\d/, time);
-    }
+    const time = format(slot.dataset.key * 1000);
+    const translate = (text) => text.replace(/^\d\d-\d\d/, time.slice(9, 14)).replace(/\d\d:\d\d/, time.slice(15, 20));
+    for (const each of all(".tick, .tip > b:first-child", slot)) showText(each.firstChild, translate);
   }
   show(shown);
 });

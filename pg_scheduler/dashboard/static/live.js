@@ -1,18 +1,17 @@
 // Patch the parts of a page with what the server rendered. Elements keep their identity by data-key or id, and with it
-// focus, open details, checked boxes and edited fields. A list stands still while it is read: its rows change in place, and
-// a button says how many new ones there are.
+// focus, open details, checked boxes and edited fields. A list stands still while it is read: its rows change in place,
+// and a button says how many new ones there are.
 
-import { all, announce, load, make, onKeys, parse, stored, updated } from "./ui.js";
+import { all, announce, load, onKeys, parse, stored, updated } from "./ui.js";
 
 const POLL_MS = 10000;
 const NEW_MS = 2000;
-const SETTLE_MS = 1500; // after the pointer, the focus or the screen has left a list, which may be on their way to the button
+const SETTLE_MS = 1500; // after the pointer or the focus has left a list, which may be on its way to the button
 const main = document.getElementById("main");
 const pause = document.getElementById("pause");
 const url = main.dataset.live;
 let versions = main.dataset.versions;
-const waiting = new Map(); // the content of parts that is not shown yet
-const held = new Map(); // that of parts of which only the known rows are as in it, because they are read
+const waiting = new Map(); // the content of parts that is not shown yet, or of which only the known rows are shown
 let source = null;
 let timer = null;
 let isPaused = stored("paused", undefined, "sessionStorage") === "true"; // on the next pages of this tab too
@@ -59,11 +58,12 @@ const patchChildren = (old, fresh, isRead) => {
   for (const each of gone) each.remove();
   let place = old.firstChild;
   for (const [each, known] of pairs) {
+    const node = known ?? each;
     if (known === null) showNew(each);
     else patch(known, each, isRead);
-    if (known !== null && known === place) place = place.nextSibling;
-    else if (known !== null && old.moveBefore) old.moveBefore(known, place); // which leaves its focus and its menus
-    else old.insertBefore(known ?? each, place);
+    if (node === place) place = place.nextSibling;
+    else if (known !== null && old.moveBefore) old.moveBefore(node, place); // which leaves its focus and its menus
+    else old.insertBefore(node, place);
   }
 };
 
@@ -71,54 +71,44 @@ const patchChildren = (old, fresh, isRead) => {
 
 const listsOf = (part) => all("[data-still]", part);
 const keysOf = (part) => new Set(listsOf(part).flatMap((list) => [...list.children].map(keyOf)));
-const news = make("button", { id: "news", type: "button", className: "primary", hidden: true });
-main.prepend(news);
+const news = document.getElementById("news");
 
 const isRead = (part) => listsOf(part).some((list) => (
   list.matches(":hover, :focus-within") || list.getBoundingClientRect().top < 0 || news.matches(":hover, :focus")
 ));
 
-const showNews = () => {
-  let added = 0;
-  let gone = 0;
-  for (const [name, content] of held) {
-    const [before, after] = [keysOf(document.getElementById(name)), keysOf(content)];
-    added += [...after].filter((key) => !before.has(key)).length;
-    gone += [...before].filter((key) => !after.has(key)).length;
-  }
-  news.hidden = added + gone === 0;
-  if (added + gone > 0) news.textContent = added > 0 ? `${added} new, show them` : `${gone} gone, update the list`;
-};
-
 // A press and its release must be on the same element, so parts wait for the release; lists for their selection to end.
 const apply = (isAsked = false) => {
-  for (const [name, content] of held) if (!waiting.has(name)) waiting.set(name, content);
-  if (waiting.size === 0 || main.querySelector(":active") !== null) return;
+  if (waiting.size === 0 || (!isAsked && main.querySelector(":active") !== null)) return;
   const focused = document.activeElement;
+  let [added, gone] = [0, 0];
   for (const [name, content] of waiting) {
     const part = document.getElementById(name);
     if (part?.querySelector("input[name=row]:checked")) continue;
-    waiting.delete(name);
-    if (part === null) continue;
-    if (!isAsked && isRead(part)) {
-      held.set(name, content);
-      if (listsOf(content).length > 0) patchChildren(part, content.cloneNode(true), true);
-    } else {
-      held.delete(name);
-      patchChildren(part, content, false);
+    if (part === null || isAsked || !isRead(part)) {
+      waiting.delete(name);
+      if (part !== null) patchChildren(part, content, false);
+      continue;
     }
+    if (listsOf(content).length > 0) patchChildren(part, content.cloneNode(true), true);
+    const [before, after] = [keysOf(part), keysOf(content)];
+    added += after.difference(before).size;
+    gone += before.difference(after).size;
   }
   if (focused.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
-  showNews();
+  news.hidden = added + gone === 0;
+  news.textContent = added > 0 ? `${added} new, show them` : `${gone} gone, update the list`;
   updated();
 };
-for (const each of ["pointerup", "pointercancel", "keyup", "click"]) document.addEventListener(each, () => setTimeout(apply));
 
 let settling = null;
 const settle = () => {
   clearTimeout(settling);
-  if (held.size > 0) settling = setTimeout(apply, SETTLE_MS);
+  settling = setTimeout(apply, SETTLE_MS);
 };
+for (const each of ["pointerup", "pointercancel", "keyup", "click"]) {
+  document.addEventListener(each, () => setTimeout(apply));
+}
 for (const each of ["pointerout", "focusout", "scroll"]) document.addEventListener(each, settle);
 
 const takeNews = () => {
@@ -126,22 +116,22 @@ const takeNews = () => {
   apply(true);
   if (list?.getBoundingClientRect().top < 0) list.closest("[data-live-part]")?.scrollIntoView();
 };
-news.addEventListener("click", () => setTimeout(takeNews));
+news.addEventListener("click", takeNews);
 onKeys({ n: takeNews });
 
 // Put the rows back for which the server sent one element, since they are as before.
 const fill = (content, before) => {
   for (const each of all("[data-same]", content)) {
-    let row = all(each.localName, before).find((known) => known.dataset.key === each.dataset.key);
-    const rows = [];
-    for (let left = Number(each.dataset.same); left > 0 && row; left -= 1, row = row.nextElementSibling) rows.push(row.cloneNode(true));
-    each.replaceWith(...rows);
+    const row = all(each.localName, before).find((known) => known.dataset.key === each.dataset.key);
+    const rows = [...row?.parentNode.children ?? []];
+    const first = rows.indexOf(row);
+    each.replaceWith(...rows.slice(first, first + Number(each.dataset.same)).map((known) => known.cloneNode(true)));
   }
 };
 
 // Show new content in the part of a name.
 export const showPart = (name, content) => {
-  const before = waiting.get(name) ?? held.get(name) ?? document.getElementById(name);
+  const before = waiting.get(name) ?? document.getElementById(name);
   if (before !== null) fill(content, before);
   waiting.set(name, content);
   apply();
@@ -189,9 +179,8 @@ const start = () => {
 
 const showPause = () => {
   pause.setAttribute("aria-pressed", String(isPaused));
-  const [word, rest] = pause.children;
-  word.textContent = isPaused ? "Paused" : "Live";
-  rest.textContent = isPaused ? ", resume updates" : ", pause updates";
+  pause.children[0].textContent = isPaused ? "Paused" : "Live";
+  pause.children[1].textContent = isPaused ? ", resume updates" : ", pause updates";
 };
 
 const togglePause = () => {
@@ -204,7 +193,6 @@ const togglePause = () => {
 document.addEventListener("visibilitychange", start);
 window.addEventListener("pagehide", stop);
 if (pause !== null) {
-  pause.hidden = false;
   showPause();
   pause.addEventListener("click", togglePause);
   onKeys({ p: togglePause });

@@ -1,7 +1,7 @@
 // The rows of tables: the selection with its bar, the keys "j" and "k" to the next and previous row, "x" to select it,
 // "X" to select the rows up to it, "a" to the bar, "e" to the explanation of its job; and the saved views.
 
-import { all, announce, make, onKeys, onUpdate, stored } from "./ui.js";
+import { all, announce, make, onKeys, onUpdate, stored, storedList } from "./ui.js";
 
 const rowOf = (element) => element?.closest("tr") ?? null;
 const boxes = () => all("input[name=row]");
@@ -12,30 +12,26 @@ let last = null; // the value of the box that was changed last
 
 const selectTo = (box) => {
   const rows = boxes();
-  const from = rows.findIndex((each) => each.value === last);
-  const to = rows.indexOf(box);
-  if (from < 0) return;
-  for (const each of rows.slice(Math.min(from, to), Math.max(from, to) + 1)) each.checked = box.checked;
+  const places = [rows.findIndex((each) => each.value === last), rows.indexOf(box)];
+  const [first, end] = places.sort((one, other) => one - other);
+  if (first >= 0) for (const each of rows.slice(first, end + 1)) each.checked = box.checked;
 };
 
 // The bar is there while something is selected, with the actions that can succeed for some of it.
 const showSelection = () => {
   const selected = boxes().filter((each) => each.checked);
   for (const each of all("#all-rows")) {
-    each.hidden = false;
     each.checked = selected.length > 0 && selected.length === boxes().length;
     each.indeterminate = selected.length > 0 && !each.checked;
   }
   for (const bar of all("[data-selection]")) {
     const isForAll = bar.querySelector("input[name=all]")?.checked === true;
-    bar.hidden = selected.length === 0 && !isForAll;
     bar.querySelector("[data-selected]").textContent = isForAll ? "" : `${selected.length} selected`;
     for (const each of all("[data-action]", bar)) {
       const able = selected.filter((box) => box.dataset.actions.split(" ").includes(each.dataset.action)).length;
       each.hidden = !isForAll && able === 0;
       each.dataset.number = isForAll || able === selected.length ? "" : able;
     }
-    for (const each of all("[data-clear]", bar)) each.hidden = false;
   }
 };
 
@@ -65,7 +61,7 @@ const moveRow = (step) => {
   links[place < 0 ? 0 : Math.min(Math.max(place + step, 0), links.length - 1)]?.focus();
 };
 
-const select = (shiftKey) => {
+const select = (shiftKey = false) => {
   const box = rowOf(document.activeElement)?.querySelector("input[type=checkbox]");
   if (shiftKey && box) box.checked = false; // rows up to it are selected, never the reverse
   box?.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, shiftKey }));
@@ -78,19 +74,13 @@ const explain = () => {
 };
 
 const act = () => all("[data-selection] button").find((each) => each.checkVisibility())?.focus();
-onKeys({ j: () => moveRow(1), k: () => moveRow(-1), x: () => select(false), X: () => select(true), a: act, e: explain });
+onKeys({ j: () => moveRow(1), k: () => moveRow(-1), x: () => select(), X: () => select(true), a: act, e: explain });
 
 // -- saved views: addresses of this list, in this browser
 
 const views = document.getElementById("views");
 
-const savedViews = () => {
-  try {
-    return JSON.parse(stored("views") ?? "[]").filter((each) => typeof each === "string" && each.startsWith("?"));
-  } catch {
-    return []; // somebody has written something else there
-  }
-};
+const savedViews = () => storedList("views", (each) => each.startsWith("?"));
 
 const showViews = () => {
   const found = savedViews();
@@ -100,7 +90,7 @@ const showViews = () => {
     return make("li", {}, make("a", { href: search, textContent, ariaCurrent: search === here ? "true" : null }));
   }));
   const isSaved = found.includes(here);
-  const button = Object.assign(views.querySelector("[data-save]"), { hidden: false });
+  const button = views.querySelector("[data-save]");
   button.textContent = isSaved ? "Remove this view" : "Save this view";
   button.onclick = () => {
     const others = savedViews().filter((each) => each !== here);

@@ -26,16 +26,13 @@ export const updated = () => document.dispatchEvent(new Event("updated"));
 // Return two functions: one asks the server once somebody has paused typing, and drops the question before; the other
 // only drops it.
 export const afterTyping = (ask) => {
-  let timer = null;
-  let request = null;
-  const drop = () => {
-    clearTimeout(timer);
-    request?.abort();
-  };
+  let request = new AbortController();
+  const drop = () => request.abort();
   const start = () => {
     drop();
     request = new AbortController();
-    timer = setTimeout((signal) => ask(signal).catch(() => {}), TYPING_MS, request.signal); // the server may be away
+    const { signal } = request;
+    setTimeout(() => signal.aborted || ask(signal).catch(() => {}), TYPING_MS); // the server may be away
   };
   return [start, drop];
 };
@@ -53,13 +50,23 @@ export const announce = (text) => {
   toast = setTimeout(() => { announcement.textContent = ""; }, TOAST_MS);
 };
 
-// Return what this browser stores under a name, after a change if one is given; in "sessionStorage", what this tab stores.
+// Return what this browser stores under a name, after a change if one is given; with "sessionStorage", what this tab
+// stores.
 export const stored = (name, change, place = "localStorage") => {
   try {
     if (change !== undefined) window[place].setItem(`pg_scheduler.${name}`, change);
     return window[place].getItem(`pg_scheduler.${name}`);
   } catch {
     return null; // the browser forbids storage
+  }
+};
+
+// Return the members of a stored list, in which something else may have been written: those that pass a test.
+export const storedList = (name, isMember) => {
+  try {
+    return JSON.parse(stored(name) ?? "[]").filter(isMember);
+  } catch {
+    return [];
   }
 };
 
@@ -71,72 +78,44 @@ setInterval(() => message?.matches(":hover, :focus-within") || message?.remove()
 
 // -- dialogs: a part of another page, whose forms and links are those of that page
 
-// Show a part of another page. The focus returns to the button that opened it, or to that of its menu, which has closed.
-const openDialog = (part, button) => {
-  const dialog = make("dialog", {}, part);
-  const heading = part.querySelector("h1, h2");
-  if (heading?.id) dialog.setAttribute("aria-labelledby", heading.id);
+// Show the question or the list in the answer to a request. The focus returns to the button, or to that of its menu.
+const ask = async (url, options, button) => {
+  const { answer, page } = await load(url, options);
+  if (answer.type === "opaqueredirect") return window.location.reload(); // it needed no question
+  const part = page.querySelector("[data-dialog]");
+  if (part === null) return announce(`The server answered with status ${answer.status}.`);
+  const dialog = make("dialog", { ariaLabel: part.querySelector("h1, h2")?.textContent }, part);
   dialog.addEventListener("click", (event) => {
-    if (event.target === dialog || event.target.closest("[data-close]") !== null) {
-      event.preventDefault();
-      dialog.close();
-    }
+    if (event.target !== dialog && event.target.closest("[data-close]") === null) return;
+    event.preventDefault();
+    dialog.close();
   });
-  dialog.addEventListener("close", () => {
-    dialog.remove();
-    const menu = button?.closest("[popover]");
-    if (menu && document.activeElement === document.body) document.querySelector(`[popovertarget="${CSS.escape(menu.id)}"]`).focus();
-  });
+  dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
+  button?.closest("[popover]")?.hidePopover();
   dialog.showModal();
   updated();
 };
 
 // A button whose label ends with "…" asks first: the question is shown here instead of on a page of its own.
-document.addEventListener("submit", async (event) => {
+document.addEventListener("submit", (event) => {
   const button = event.submitter;
   if (button === null || !button.textContent.trim().endsWith("…") || event.defaultPrevented) return;
   event.preventDefault();
   const body = new URLSearchParams(new FormData(event.target, button));
   const url = button.hasAttribute("formaction") ? button.formAction : event.target.action;
-  const isRead = event.target.method === "get";
-  const options = isRead ? {} : { method: "POST", body, redirect: "manual" };
-  const { answer, page } = await load(isRead ? `${url}?${body}` : url, options);
-  if (answer.type === "opaqueredirect") return window.location.reload(); // it needed no question
-  const part = page.querySelector("[data-dialog]");
-  if (part !== null) openDialog(part, button); else announce(`The server answered with status ${answer.status}.`);
+  if (event.target.method === "get") ask(`${url}?${body}`, {}, button);
+  else ask(url, { method: "POST", body, redirect: "manual" }, button);
 });
 
-const showKeys = async (link) => {
-  const part = (await load(link.href)).page.getElementById("keyboard");
-  if (part === null || document.getElementById("keyboard") !== null) link.click(); else openDialog(part);
-};
-
-// -- menus: popovers, which the browser opens, closes and places; in a browser without anchors they are placed here
-
-const placeBelow = ({ target, newState }) => {
-  const button = newState === "open" && document.querySelector(`[popovertarget="${target.id}"]`);
-  if (!button || !target.classList.contains("items")) return;
-  const { bottom, right } = button.getBoundingClientRect();
-  const left = Math.max(right - target.offsetWidth, 12);
-  Object.assign(target.style, { margin: 0, inset: `${Math.max(Math.min(bottom + 4, innerHeight - target.offsetHeight), 0)}px auto auto ${left}px` });
-};
-if (!CSS.supports("position-area", "block-end")) document.addEventListener("toggle", placeBelow, true);
-
-// The address of a page may name a menu or a button of it, as the actions of the palette do.
-const showTarget = () => {
-  const id = decodeURIComponent(window.location.hash.slice(1));
-  const target = id && document.getElementById(id);
-  if (target?.popover) document.querySelector(`[popovertarget="${CSS.escape(id)}"]`)?.click();
-  else if (target?.localName === "button") target.focus();
-};
-window.addEventListener("hashchange", showTarget);
-showTarget();
+// The address of a page may name a menu of it, as the actions of the palette do.
+const showMenu = () => document.querySelector(".menu:has(> .items:target) > button")?.click();
+for (const each of ["load", "hashchange"]) window.addEventListener(each, showMenu);
 
 // -- the theme
 
 const root = document.documentElement;
-const theme = Object.assign(document.getElementById("theme"), { hidden: false });
+const theme = document.getElementById("theme");
 theme.addEventListener("click", () => {
   const system = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   root.dataset.theme = (root.dataset.theme ?? system) === "dark" ? "light" : "dark";
@@ -148,67 +127,55 @@ theme.addEventListener("click", () => {
 const zone = document.getElementById("times");
 const local = Intl.DateTimeFormat().resolvedOptions().timeZone;
 let shownZone = stored("zone") ?? "UTC";
-const zones = [...new Set(["UTC", local, document.querySelector("[data-zone]")?.dataset.zone, shownZone].filter(Boolean))];
+const scheduled = document.querySelector("[data-zone]")?.dataset.zone;
+const zones = new Set(["UTC", local, scheduled, shownZone].filter(Boolean));
 
-const isRelative = (time) => ["ago", "until", "late"].some((name) => name in time.dataset);
-
-// Return a function that writes an instant in the zone that is shown.
-export const formatter = (timeStyle) => {
-  const format = new Intl.DateTimeFormat("sv-SE", { timeZone: shownZone, dateStyle: "short", timeStyle });
-  return (instant) => format.format(new Date(instant));
+// Return what writes an instant in the zone that is shown, as in "Fri 2026-11-27 09:30:00".
+export const formatter = () => {
+  const day = new Intl.DateTimeFormat("en", { timeZone: shownZone, weekday: "short" });
+  const time = new Intl.DateTimeFormat("sv-SE", { timeZone: shownZone, dateStyle: "short", timeStyle: "medium" });
+  return (instant) => `${day.format(new Date(instant))} ${time.format(new Date(instant))}`;
 };
 
-// The server writes instants in UTC, also within sentences, tooltips and what is read aloud. They are replaced wherever they
-// stand, except in what people or programs have written, such as code, arguments and errors.
+// The server writes instants in UTC, also within sentences, tooltips and what is read aloud. They are replaced wherever
+// they stand, except in what people or programs have written, such as code, arguments and errors.
 const INSTANT = /\b((?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(\d{4}-\d\d-\d\d) (\d\d:\d\d)(:\d\d)? UTC\b/g;
+const NODES = ".//text() | .//@title | .//@aria-label";
 const FOREIGN = "pre, code, textarea, option, .json, .traceback, .error, .id, [data-as-is]";
 const originals = new WeakMap(); // what the server wrote into a node, and what is shown instead
 
-const weekday = (instant) => new Intl.DateTimeFormat("en", { timeZone: shownZone, weekday: "short" }).format(new Date(instant));
-
 // Show what a node has in the zone that is shown. An update may have written the text of the server into it again.
-const show = (node, name, translate) => {
+export const showText = (node, translate) => {
   const [before, after] = originals.get(node) ?? [];
-  const original = node[name] === after ? before : node[name];
+  const original = node.nodeValue === after ? before : node.nodeValue;
   const text = shownZone === "UTC" ? original : translate(original);
   originals.set(node, [original, text]);
-  if (node[name] !== text) node[name] = text;
-};
-
-const translator = (suffix) => {
-  const formats = [formatter("short"), formatter("medium")];
-  return (text) => text.replace(INSTANT, (_, day, date, minute, second) => {
-    const instant = `${date}T${minute}${second ?? ":00"}Z`;
-    return `${day === undefined ? "" : `${weekday(instant)} `}${formats[second === undefined ? 0 : 1](instant)}${suffix}`;
-  });
+  if (node.nodeValue !== text) node.nodeValue = text;
 };
 
 const showTimes = () => {
   for (const each of all("input[data-times]")) each.value = shownZone;
-  const hasInstant = (node, text) => text.includes(" UTC") || originals.has(node);
+  const format = formatter();
+  const translator = (suffix) => (text) => text.replace(INSTANT, (_, day, date, minute, second) => (
+    format(`${date}T${minute}${second ?? ":00"}Z`).slice(day ? 0 : 4, second ? undefined : -3) + suffix
+  ));
   const [plain, named] = [translator(""), translator(` ${shownZone}`)];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node = walker.nextNode(); node !== null; node = walker.nextNode()) {
-    if (hasInstant(node, node.nodeValue) && node.parentElement.closest(FOREIGN) === null) {
-      show(node, "nodeValue", node.parentElement.matches("title, .sr") ? named : plain);
-    }
-  }
-  for (const each of all("[title], [aria-label]")) {
-    for (const attribute of [each.getAttributeNode("title"), each.getAttributeNode("aria-label")]) {
-      if (attribute !== null && hasInstant(attribute, attribute.value)) show(attribute, "value", named);
-    }
+  const nodes = document.evaluate(NODES, document.body, null, XPathResult.UNORDERED_NODE_SNAPSHOT_TYPE);
+  for (let place = 0; place < nodes.snapshotLength; place += 1) {
+    const node = nodes.snapshotItem(place);
+    if (!node.nodeValue.includes(" UTC") && !originals.has(node)) continue;
+    const element = node.parentElement; // which attributes have not
+    if (!element?.closest(FOREIGN)) showText(node, element?.matches(":not(title, .sr)") ? plain : named);
   }
   // Fire times are written in the zone of their schedule.
-  const format = formatter("medium");
-  for (const each of all("time[data-local]")) {
-    show(each.firstChild, "nodeValue", () => `${weekday(each.dateTime)} ${format(each.dateTime)}`);
-  }
+  for (const each of all("time[data-local]")) showText(each.firstChild, () => format(each.dateTime));
   // The calendar has a zone of its own, by its address.
   for (const each of all("a[href$='/calendar'], a[href*='/calendar?zone=']")) {
     const [address] = each.getAttribute("href").split("?");
     each.setAttribute("href", shownZone === "UTC" ? address : `${address}?zone=${encodeURIComponent(shownZone)}`);
   }
 };
+
 // On phones, the zone and the theme are in the menu of the account.
 const phone = window.matchMedia("(max-width: 640px)");
 const placeTools = () => {
@@ -218,11 +185,10 @@ const placeTools = () => {
 };
 phone.addEventListener("change", placeTools);
 placeTools();
-zone.closest("label").hidden = false;
-zone.append(...zones.map((each) => new Option(each, each, false, each === shownZone)));
+zone.append(...[...zones].map((each) => new Option(each, each, false, each === shownZone)));
 zone.addEventListener("change", () => {
   shownZone = zone.value;
-  stored("zone", formatter("medium") && shownZone); // once the browser knows it
+  stored("zone", formatter() && shownZone); // once the browser knows it
   updated();
 });
 
@@ -238,7 +204,7 @@ const length = (seconds) => {
 const countTimes = () => {
   const readAt = Date.parse(document.querySelector("#read time")?.dateTime);
   skewMs = Math.max(skewMs, (readAt || Date.now()) - Date.now());
-  for (const each of all("time[datetime]").filter(isRelative)) {
+  for (const each of all("time:is([data-ago], [data-until], [data-late])")) {
     const left = (Date.parse(each.dateTime) - Date.now() - skewMs) / 1000;
     const [past, least] = each.dataset.ago === undefined ? ["now", 0.5] : [`${length(Math.max(-left, 0))} ago`, 2];
     const text = each.dataset.late !== undefined ? length(Math.abs(left)) : left > least ? `in ${length(left)}` : past;
@@ -249,9 +215,7 @@ setInterval(countTimes, 1000);
 
 // -- copying
 
-const showCopying = () => {
-  for (const each of all("button[data-copy]")) each.hidden = navigator.clipboard === undefined; // over HTTP
-};
+root.toggleAttribute("data-copies", navigator.clipboard !== undefined); // not over HTTP
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
   if (button === null) return;
@@ -265,46 +229,42 @@ const icon = document.querySelector("link[rel=icon]");
 const showFindings = () => {
   const count = document.querySelector("#pages [data-findings]");
   document.title = document.title.replace(/^(\(\d+\+?\) )?/, count === null ? "" : `(${count.textContent}) `);
-  const address = count?.classList.contains("bad") ? icon.dataset.bad : icon.dataset.good;
+  const address = icon.dataset[count?.classList.contains("bad") ? "bad" : "good"];
   if (icon.getAttribute("href") !== address) icon.setAttribute("href", address);
 };
 
-for (const each of [showTimes, countTimes, showCopying, showFindings]) onUpdate(each);
+for (const each of [showTimes, countTimes, showFindings]) onUpdate(each);
 
 // -- keys: people can turn all of them off
 
-onUpdate(() => {
-  for (const choice of all("#keys")) {
-    choice.disabled = false;
-    choice.checked = stored("keys") !== "off";
-    choice.onchange = () => stored("keys", choice.checked ? "on" : "off");
-  }
+onUpdate(() => { for (const each of all("#keys")) each.checked = stored("keys") !== "off"; });
+document.addEventListener("change", ({ target }) => {
+  if (target.id === "keys") stored("keys", target.checked ? "on" : "off");
 });
 
+const GOING_MS = 1500;
+let goingUntil = 0; // until then, a letter leads to a page
 const isTyping = (target) => target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]") !== null;
-const linkOf = (key) => all("nav a[data-key]").find((each) => each.dataset.key === key);
-const search = () => {
-  const field = document.getElementById("q") ?? document.getElementById("find");
+const pages = () => Object.fromEntries(all("nav a[data-key]").map((link) => [link.dataset.key, () => link.click()]));
+export const search = (field) => {
   field.focus();
   field.select();
 };
-const actions = { "/": search, "?": () => showKeys(linkOf("?")), t: () => theme.click() };
-let isGoing = false;
-
+const actions = {
+  "/": () => search(document.getElementById("q") ?? document.getElementById("find")),
+  "?": () => document.getElementById("keyboard") ?? ask(document.querySelector("nav a[data-key='?']").href),
+  t: () => theme.click(),
+  g: ({ timeStamp }) => { goingUntil = timeStamp + GOING_MS; },
+};
 // Add functions by their keys.
 export const onKeys = (more) => Object.assign(actions, more);
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey || isTyping(event.target) || stored("keys") === "off") return;
   if (document.querySelector("dialog[open]") !== null) return;
-  if (isGoing) {
-    isGoing = false;
-    linkOf(event.key)?.click();
-  } else if (event.key === "g") {
-    isGoing = true;
-    setTimeout(() => { isGoing = false; }, 1500);
-  } else if (actions[event.key] !== undefined) {
-    event.preventDefault();
-    actions[event.key]();
-  }
+  const action = (event.timeStamp < goingUntil ? pages() : actions)[event.key];
+  goingUntil = 0;
+  if (action === undefined) return;
+  event.preventDefault();
+  action(event);
 });
