@@ -19,6 +19,7 @@ import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
 from pg_scheduler import Scheduler
+from pg_scheduler.jobs.step_values import NO_TIMEOUT
 from tests.browser.conftest import Open
 from tests.browser.fixed_demo import NOW, WORKERS, open_fixed_demo
 from tests.browser.person import job_link
@@ -91,8 +92,19 @@ BEFORE: Final = {
     "read a traceback": Effort(3, 0),
     "open a result": Effort(3, 37),
     "open a job by keys": Effort(0, 9),
+    "find who holds a limit": Effort(5, 0),
+    "find the task that a release made slower": Effort(4, 0),
+    "pause a task": Effort(3, 20),
+    "pause a task by keys": Effort(0, 25),
+    "change a schedule": Effort(4, 20),
+    "follow a workflow to a child": Effort(3, 0),
+    "find all jobs of a customer": Effort(3, 10),
+    "free a stuck worker": Effort(3, 0),
 }
-"""The journeys on the first dashboard, as they were counted on it."""
+"""The journeys on the first dashboard, or on one that has followed it, as they were counted on it.
+
+On the latter, nobody arrived who followed a workflow or looked for a customer.
+"""
 
 
 class Hand:
@@ -166,6 +178,27 @@ async def add_refunds(world: World, ended: datetime) -> None:
     )
 
 
+async def add_order(world: World) -> None:
+    """Add a workflow whose step "label" waits for a child."""
+    suspended = {"attempt": 1, "kind": "child"}
+    options = {"steps": 1, "definition": "1", "suspended": suspended}
+    await world.job("order:2", "shop.order", due=NOW, attempt=1, options=options, blocked_on="after")
+    await world.step(
+        "order:2", "charge", value={"payment": 7}, started=NOW - 9 * SECOND, ended=NOW - 8 * SECOND
+    )
+    await world.step(
+        "order:2",
+        "label",
+        "child",
+        value="order:2:label",
+        started=NOW - 8 * SECOND,
+        ended=None,
+        until=NO_TIMEOUT,
+    )
+    of_step = {"job": "order:2", "step": "label", "definition": "1"}
+    await world.job("order:2:label", "shop.label", due=NOW + 60 * SECOND, options={"child_of": of_step})
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def scheduler(pool: asyncpg.Pool, world: World) -> Scheduler:
     """The shop of the demo, with what its journeys look for."""
@@ -185,6 +218,16 @@ async def scheduler(pool: asyncpg.Pool, world: World) -> Scheduler:
     await pool.execute(RESULT, RESULT_ID, imported_at)
     waits_for = [await scheduler.enqueue("shop.stock", args=(n,), job_id=f"load-{n}") for n in range(5)]
     await scheduler.enqueue("shop.invoices", job_id="join", after=waits_for)
+    await add_order(world)
+    customer = {"customer": 4711, "account": 4711}
+    for number, (name, value) in enumerate(customer.items()):
+        await world.job(
+            f"{name}-4711",
+            "shop.refund",
+            status="completed",
+            ended=NOW - (600 + number) * SECOND,
+            task_data={"args": [], "kwargs": {name: value}},
+        )
     for worker_id, release in zip(WORKERS.values(), ("2027.12", "2027.11"), strict=True):
         await pool.execute(RELEASE, worker_id, release)
     await pool.execute("VACUUM ANALYZE scheduled_jobs")
@@ -349,3 +392,101 @@ async def test_person_can_open_a_job_by_keys(hand: Hand) -> None:
     await hand.arrive("/jobs$")
     await hand.press("j", "j", "x", "j", "Enter")
     await hand.arrive(r"/job\?id=")
+
+
+async def test_person_can_find_who_holds_a_limit(hand: Hand) -> None:
+    page = hand.page
+    await hand.click(page.locator("#tiles").get_by_role("link", name=re.compile("^Waiting")))
+    await hand.click(page.locator("tbody tr", has_text="shop.charge").get_by_role("link").first)
+    holder = page.locator(".holders li").first
+    await hand.sees(holder)
+    await expect(holder).to_contain_text("Held by shop.charge on node-")
+
+
+async def test_person_can_find_the_task_that_a_release_made_slower(hand: Hand) -> None:
+    page = hand.page
+    card = page.locator("#release")
+    await expect(card).to_contain_text("Release 2027.12")
+    await hand.click(card.get_by_role("link", name="Compare"))
+    first = page.locator("table.compared tbody tr").first
+    await hand.sees(first)
+    await expect(first).to_contain_text("shop.charge")
+    await expect(first).to_contain_text("worse")
+
+
+async def test_person_can_pause_a_task(hand: Hand, scheduler: Scheduler) -> None:
+    page = hand.page
+    await hand.click(page.get_by_role("navigation").get_by_role("link", name="Tasks", exact=True))
+    await hand.click(page.locator("#tasks").get_by_role("link", name="shop.charge", exact=True))
+    await hand.click(page.get_by_role("button", name="Pause…"))
+    await hand.sees(page.locator("#price"))
+    await expect(page.get_by_role("textbox", name="Note")).to_be_focused()
+    await hand.type("until Monday")
+    await hand.press("Enter")
+    await expect(page.locator(".status.paused").first).to_be_visible()
+    (task,) = [task for task in await scheduler.tasks.list() if task.name == "shop.charge"]
+    assert (task.is_paused, task.suspends_expiry, task.note) == (True, True, "until Monday")
+
+
+async def test_person_can_pause_a_task_by_keys(hand: Hand) -> None:
+    page = hand.page
+    await hand.press("Control+k")
+    await hand.type("> pause charge")
+    await expect(page.locator("#found").get_by_role("option").first).to_be_visible()
+    await hand.press("ArrowDown", "Enter")
+    await expect(page.locator("#price")).to_contain_text("due job")  # before anything is paused
+    await expect(page.locator(".status.paused")).to_have_count(0)
+
+
+async def test_person_can_change_a_schedule(hand: Hand, scheduler: Scheduler) -> None:
+    page = hand.page
+    await hand.click(page.get_by_role("navigation").get_by_role("link", name="Schedules", exact=True))
+    await hand.click(page.get_by_role("link", name="morning-mail", exact=True))
+    await hand.click(page.get_by_role("link", name="Edit", exact=False).first)
+    await hand.click(page.get_by_label("Cron expression"))
+    await hand.press("Control+a")
+    await hand.type("0 7 * * *")
+    await expect(page.locator("#shown .fires li").first).to_contain_text("07:00")
+    await hand.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("morning-mail")
+    schedule = await scheduler.schedules.get("morning-mail")
+    assert schedule is not None
+    assert "7" in str(schedule.trigger)
+
+
+async def test_person_can_follow_a_workflow_to_a_child(hand: Hand) -> None:
+    page = hand.page
+    await hand.click(page.get_by_role("navigation").get_by_role("link", name="Workflows", exact=True))
+    await hand.click(job_link(page, "order:2"))
+    await hand.click(job_link(page, "order:2:label").first)
+    await expect(page.locator("main")).to_contain_text("Started by the step label of order:2")
+
+
+async def test_person_can_find_all_jobs_of_a_customer(hand: Hand) -> None:
+    page = hand.page
+    await hand.press("/")
+    await hand.type("4711")
+    await hand.press("Enter")
+    await hand.arrive("4711")
+    for name in ("customer", "account"):
+        await hand.sees(job_link(page, f"{name}-4711"))
+    await hand.click(page.get_by_role("link", name=re.compile(r"arg\.customer")))
+    await hand.sees(job_link(page, "customer-4711"))
+    await expect(job_link(page, "account-4711")).to_have_count(0)
+
+
+async def test_person_can_free_a_stuck_worker(hand: Hand) -> None:
+    page = hand.page
+    job = page.locator("#running").get_by_role("link", name="shop.import").first
+    await job.scroll_into_view_if_needed()
+    await job.click()
+    hand.clicks += 1
+    await hand.click(page.get_by_role("button", name="Cancel…"))
+    await hand.click(page.get_by_role("dialog").get_by_role("button", name=re.compile("Cancel")).first)
+    await expect(page.locator("main")).to_contain_text(re.compile("cancel", re.IGNORECASE))
+
+
+async def test_health_is_one_sentence_on_the_first_screen(open_page: Open) -> None:
+    hand = Hand(await open_page("/", viewport=SCREEN))
+    await hand.sees(hand.page.get_by_role("heading", name=re.compile("need attention|All is well")))
+    assert hand.effort == Effort(0, 0)

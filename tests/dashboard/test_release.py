@@ -175,5 +175,6 @@ async def test_overview_compares_a_release_for_an_hour(
     assert [row["name"] for row in card["items"]] == ["shop.slow"]
     text = " ".join(Page((await request(app, "/")).text).text.split())
     assert "started 30 min ago, compared with v1: 1 of 2 tasks worse, 0 new errors" in text
+    assert "shop.slow p95 49 ms → 245 ms" in text
     await world.pool.execute("UPDATE scheduler_audit SET at = at - interval '31 minutes'")
     assert (await compared(build(), "/"))["release"] is None

@@ -31,7 +31,7 @@ RECENT: Final = timedelta(hours=1)
 
 SHOWN_TASKS: Final = 100
 SHOWN_ERRORS: Final = 20
-SHOWN_IN_CARD: Final = 3
+SHOWN_ON_OVERVIEW: Final = 3
 
 FEWEST_ATTEMPTS: Final = 20
 """Attempts that each period needs before a task counts as worse: fewer differ by chance."""
@@ -193,8 +193,8 @@ class RecentRelease:
     release: Release
     before: Period
     items: Sequence[TaskComparison]
-    """The tasks that are worse, the worst first."""
-    errors: Sequence[ErrorGroup]
+    """The tasks that are worse, the worst first, at most three."""
+    new_errors: int
     summary: str
 
 
@@ -252,8 +252,8 @@ async def recent(request: PageRequest) -> RecentRelease | None:
     return RecentRelease(
         release=release,
         before=comparison.before,
-        items=worse_tasks[:SHOWN_IN_CARD],
-        errors=errors[:SHOWN_IN_CARD],
+        items=worse_tasks[:SHOWN_ON_OVERVIEW],
+        new_errors=len(errors),
         summary=f"{len(worse_tasks)} of {counted(len(rows), 'task')} worse, "
         f"{counted(len(errors), 'new error', is_capped=comparison.groups.is_capped)}",
     )
