@@ -57,6 +57,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     "nothing_selected": "nothing was changed: select rows first",
     "job_added": "this new job was added; the other one stays as it was",
     "job_new": "this job was added",
+    "job_changed": "the job was changed",
     "job_kept": "the job does not expire any more",
     "job_not_kept": "nothing was changed: the job cannot expire, or is not pending any more",
     "signal_sent": "the signal was sent",

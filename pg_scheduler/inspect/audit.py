@@ -32,6 +32,7 @@ ACTIONS: Final = (
         "retry_jobs",
         "delete_jobs",
         "move_jobs",
+        "change_job",
         "keep_job",
         "add_job",
         "run_job",

@@ -339,6 +339,25 @@ class JobRepository(Repository):
         """Take the misfire grace time from a pending job; return False if it has none, or is not pending."""
         return bool(await self._statements.fetch("keep_job", job_id))
 
+    async def version(self, job_id: str) -> str | None:
+        """Return the version that `change()` wants; None if the job does not exist, or cannot be changed."""
+        version: str | None = await self._statements.value("job_version", job_id)
+        return version
+
+    async def change(self, job_id: str, version: str, task_data: str, priority: int) -> bool:
+        """Replace the arguments and the priority of a pending job of which no attempt has begun.
+
+        Args:
+            job_id: The job.
+            version: The `version()` to which the change was decided.
+            task_data: The arguments, as a row stores them. The job keeps its metadata.
+            priority: The priority, as a row stores it.
+
+        Returns:
+            False if the job has another version by now, or cannot be changed.
+        """
+        return bool(await self._statements.fetch("change_job", job_id, version, task_data, priority))
+
     async def expire(
         self, worker_id: str, names: Sequence[str], limit: int, *, unexpiring_names: Collection[str] = ()
     ) -> list[ExpiredJob]:

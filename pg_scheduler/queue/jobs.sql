@@ -280,6 +280,30 @@ UPDATE {schema}scheduled_jobs SET expires_at = NULL, misfire_grace_time = NULL
 WHERE job_id = $1 AND status = 'pending' AND expires_at IS NOT NULL{within_lock_limit}
 RETURNING job_id;
 
+-- fragment: is_changeable
+-- Whether change_job changes a job: no attempt has begun, and nothing that was derived from the arguments is stored.
+status = 'pending' AND attempt = 0 AND unique_key IS NULL AND starts_with(blocked_on, 'share:') IS NOT TRUE
+
+-- fragment: job_version
+-- A digest of what change_job replaces, so that a change replaces nothing that its author has not seen.
+encode(sha256(convert_to(concat_ws(' ', priority, task_data::text), 'UTF8')), 'hex')
+
+-- name: job_version
+-- route: pool
+-- Return the version of the job $1; no row if change_job does not change it.
+SELECT {job_version} AS version FROM {schema}scheduled_jobs WHERE job_id = $1 AND {is_changeable};
+
+-- name: change_job
+-- route: pool
+-- Replace the arguments ($3, without the metadata, which stays) and the priority of the job $1, if it has version $2.
+UPDATE {schema}scheduled_jobs
+SET priority = $4,
+    task_data = ($3::text::jsonb - 'metadata') || CASE
+        WHEN (task_data -> 'metadata') IS NULL THEN jsonb_build_object()
+        ELSE jsonb_build_object('metadata', task_data -> 'metadata') END
+WHERE job_id = $1 AND {is_changeable} AND ({job_version}) = $2{within_lock_limit}
+RETURNING job_id;
+
 -- name: count_jobs
 -- route: pool
 -- Count jobs by status.

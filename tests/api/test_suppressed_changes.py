@@ -158,6 +158,7 @@ UNSEEN: Final = {
     "insert_edges": OTHER_TABLE,
     "insert_generated_job": GENERATED,
     "insert_generated_jobs": GENERATED,
+    "change_job": WITHIN,
     "keep_job": WITHIN,
     "keep_results": OTHER_TABLE,
     "mark_awaited": FOUND_AGAIN,

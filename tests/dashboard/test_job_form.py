@@ -246,3 +246,122 @@ async def test_job_with_positional_arguments_has_no_fields(
     form = await request(admin, FORM)
     assert (form.status, fields_of(form.text)) == (200, {})
     assert '"note": "x"' in Page(form.text).text
+
+
+# -- the change of a job that waits --------------------------------------------------------------------
+
+CHANGE_FORM = "/job-form?id=pay&change=yes"
+CHANGE = "/actions/jobs/change?id=pay"
+
+
+async def version_of(app: App) -> str:
+    """Return the version of the job that the form sends."""
+    page = Page((await request(app, CHANGE_FORM)).text)
+    (version,) = [str(field["value"]) for field in page.all("input") if field.get("name") == "version"]
+    return version
+
+
+async def add_waiting(scheduler: Scheduler, **options: Any) -> None:
+    waiting = {"job_id": "pay", "kwargs": {"account": 113}, "delay": timedelta(hours=1)}
+    await scheduler.enqueue("board.charge", **{**waiting, **options})
+
+
+async def test_change_replaces_arguments_and_priority_and_nothing_else(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await add_waiting(scheduler, metadata={"tags": ["eu"]}, max_retries=2, keep_result=timedelta(hours=1))
+    before = await pool.fetchrow("SELECT * FROM scheduled_jobs")
+    assert links((await request(admin, "/job?id=pay")).text) == [CHANGE_FORM]
+    page = Page((await request(admin, CHANGE_FORM)).text)
+    assert '"account": 113' in page.text
+    fields = {
+        "args": "[1]",
+        "kwargs": '{"account": 114}',
+        "priority": "high",
+        "version": await version_of(admin),
+    }
+    answer = await send(admin, CHANGE, fields)
+    assert answer.status == 303, answer.text
+    assert "the job was changed" in Page((await follow(admin, answer)).text).text
+    job = await scheduler.get_job("pay")
+    assert job is not None
+    assert (job.args, job.kwargs, job.priority) == ((1,), {"account": 114}, JobPriority.HIGH)
+    assert job.metadata == {"tags": ["eu"]}
+    after = await pool.fetchrow("SELECT * FROM scheduled_jobs")
+    assert before is not None
+    assert after is not None
+    assert {name for name in dict(before) if before[name] != after[name]} == {"task_data", "priority"}
+    assert await records(pool) == [("ada", "dashboard", "change_job", "pay")]
+
+
+async def test_change_that_somebody_else_has_overtaken_shows_the_values_now(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await add_waiting(scheduler)
+    version = await version_of(admin)
+    fields = {"args": "", "kwargs": '{"account": 1}', "priority": "normal", "version": version}
+    assert (await send(admin, CHANGE, fields)).status == 303
+    answer = await send(admin, CHANGE, {**fields, "kwargs": '{"account": 2}'})
+    assert answer.status == 409
+    assert "the job has changed since the form was opened" in Page(answer.text).text
+    assert '"account": 1' in Page(answer.text).text
+    job = await scheduler.get_job("pay")
+    assert job is not None
+    assert job.kwargs == {"account": 1}
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_audit") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "statement"),
+    [
+        ({"unique": "account 113"}, None),
+        ({}, "UPDATE scheduled_jobs SET attempt = 1"),
+        ({}, "UPDATE scheduled_jobs SET blocked_on = 'share:exports:7'"),
+        ({}, "UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now()"),
+    ],
+)
+async def test_job_with_values_that_follow_from_its_arguments_is_not_changed(
+    options: dict[str, Any], statement: str | None, scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await add_waiting(scheduler)
+    version = await version_of(admin)
+    await pool.execute("DELETE FROM scheduled_jobs")
+    await add_waiting(scheduler, **options)
+    if statement is not None:
+        await pool.execute(statement)
+    assert CHANGE_FORM not in (await request(admin, "/job?id=pay")).text
+    assert (await request(admin, CHANGE_FORM)).status == 409
+    fields = {"args": "", "kwargs": '{"account": 1}', "priority": "normal", "version": version}
+    before = await pool.fetchrow("SELECT * FROM scheduled_jobs")
+    assert (await send(admin, CHANGE, fields)).status == 409
+    assert await pool.fetchrow("SELECT * FROM scheduled_jobs") == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"args": "{}"}, "enter a JSON list"),
+        ({"kwargs": "7"}, "enter a JSON object"),
+        ({"priority": "urgent"}, "not a valid JobPriority"),
+        ({"kwargs": json.dumps({"account": "x" * 99_000})}, ""),
+    ],
+)
+async def test_wrong_change_is_shown_again(
+    fields: dict[str, str], text: str, scheduler: Scheduler, admin: App
+) -> None:
+    await add_waiting(scheduler)
+    entered = {"args": "", "kwargs": "", "priority": "low", "version": await version_of(admin), **fields}
+    answer = await send(admin, CHANGE, entered)
+    assert answer.status == (400 if text else 303)
+    assert text in Page(answer.text).text
+
+
+async def test_change_needs_the_right_to_add_and_all_arguments(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await add_waiting(scheduler)
+    for access in (Access("bob", "operator", sees_arguments=False), Access("bob", "viewer")):
+        app = build(authorize=lambda _, access=access: access)
+        assert CHANGE_FORM not in (await request(app, "/job?id=pay")).text
+        assert (await request(app, CHANGE_FORM)).status == 403
+        assert (await send(app, CHANGE, {"version": "x"})).status == 403

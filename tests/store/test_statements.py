@@ -605,6 +605,8 @@ async def use_path(store: Store) -> object:
     await store.jobs.cancel("f")
     assert await store.jobs.retry("f")
     assert not await store.jobs.keep("f")
+    version = await store.jobs.version("f")
+    assert not await store.jobs.change("f", version or "", "{}", 5)
     await store.jobs.cancel("f")
     assert await store.jobs.retry_from("f", "ö")
     await store.jobs.cancel("f")

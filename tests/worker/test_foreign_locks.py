@@ -83,6 +83,7 @@ replace_extended_jobs: call jobs
 cancel_job: call jobs
 set_status: call jobs
 retry_job: call jobs
+change_job: call jobs
 keep_job: call jobs
 cancel_jobs: call jobs
 delete_jobs: call after jobs steps

@@ -77,6 +77,7 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/signal": Action({"signal"}, job_forms.signal),
     "/actions/jobs/stack": Action({"look"}, jobs.show_stack),
     "/actions/jobs/new": Action({"add"}, job_forms.add_new),
+    "/actions/jobs/change": Action({"add"}, job_forms.change),
     "/actions/jobs/add": Action({"add"}, job_forms.add),
     "/actions/bulk/cancel": Action({"cancel"}, partial(bulk.change_all, "cancel")),
     "/actions/bulk/retry": Action({"retry"}, partial(bulk.change_all, "retry")),

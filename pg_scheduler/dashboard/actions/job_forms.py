@@ -1,4 +1,4 @@
-"""Add a job with the task and the options of another one, and send a signal to a job."""
+"""Add a job with the task and the options of another one, change a job that waits, and send it a signal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, PageAnswer, Redirect
 from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
@@ -15,23 +15,20 @@ from pg_scheduler.dashboard.pages import job_forms, job_new
 from pg_scheduler.dashboard.pages.job_forms import MAX_LENGTH, JobFormPage, SignalFormPage
 from pg_scheduler.dashboard.pages.job_new import NewJobPage
 from pg_scheduler.errors import JobConflictError, JobNotFoundError, PayloadError
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.texts import command
-from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.model import JobFunction, JobPriority
+from pg_scheduler.jobs.task import JobSpec
+from pg_scheduler.scheduler.parts import parts_of
 
 
 async def add(request: ActionRequest) -> Redirect | PageAnswer:
     """Add a job with the task and the options of another job, due now. The other job is not changed."""
     inspector = request.operations.inspector
     form = await job_forms.build_add(replace(request.page, inspector=inspector))
-    arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
-    form = replace(form, values={name: request.text(name) for name in form.values}, arguments=arguments)
-    values, errors = _json_arguments(form.values)
+    form, values, errors = _read_arguments(form, request)
     if errors:
         return _form_again(form, errors)
-    try:
-        values["kwargs"] |= read_fields(arguments, form.parameters, values["kwargs"])
-    except FieldError as error:
-        return _form_again(form, {error.field: str(error)})
     job = form.job
     try:
         job_id = await request.operations.scheduler.enqueue(job.job_name, **values, **form.options)
@@ -41,6 +38,47 @@ async def add(request: ActionRequest) -> Redirect | PageAnswer:
         return _form_again(form, {"": str(error)})
     await inspector.record_action("add_job", job_id, name=job.job_name, like=job.job_id)
     return Redirect("/job", "job_added", {"id": job_id})
+
+
+async def change(request: ActionRequest) -> Redirect | PageAnswer:
+    """Replace the arguments and the priority of a job, unless they have changed or an attempt has begun."""
+    operations = request.operations
+    form = await job_forms.build_change(replace(request.page, inspector=operations.inspector))
+    form, values, errors = _read_arguments(form, request)
+    if errors:
+        return _form_again(form, errors)
+    try:
+        priority = JobPriority(form.values["priority"])
+    except ValueError as error:
+        return _form_again(form, {"priority": str(error)})
+    spec = JobSpec(cast("JobFunction", form.job.job_name), None, **values, unique=None)
+    preparer = parts_of(operations.scheduler).preparer
+    try:
+        (row,) = preparer.prepare([spec], allows_names=True, allows_now=True)
+    except (TypeError, ValueError) as error:
+        return _form_again(form, {"": str(error)})
+    jobs, job_id = tables_of(operations.inspector).writes.jobs, form.job.job_id
+    if not await jobs.change(job_id, form.values["version"], row.task_data, priority.db_value):
+        text = "nothing was changed: the job has changed since the form was opened; these are its values now"
+        fresh = await job_forms.build_change(replace(request.page, inspector=operations.inspector))
+        return _form_again(fresh, {"": text}, 409)
+    await operations.inspector.record_action("change_job", job_id)
+    return Redirect("/job", "job_changed", {"id": job_id})
+
+
+def _read_arguments(
+    form: JobFormPage, request: ActionRequest
+) -> tuple[JobFormPage, dict[str, Any], dict[str, str]]:
+    """Return the form with what was entered, the arguments that it means, and what is wrong, by field."""
+    arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
+    form = replace(form, values={name: request.text(name) for name in form.values}, arguments=arguments)
+    values, errors = _json_arguments(form.values)
+    if not errors:
+        try:
+            values["kwargs"] |= read_fields(arguments, form.parameters, values["kwargs"])
+        except FieldError as error:
+            errors[error.field] = str(error)
+    return form, values, errors
 
 
 class EnteredJob(NamedTuple):

@@ -65,6 +65,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "delete_jobs": ("deleted", "/job"),
     "move_jobs": ("moved", "/job"),
     "keep_job": ("let the job wait without expiry", "/job"),
+    "change_job": ("changed the job", "/job"),
     "add_job": ("added the job", "/job"),
     "run_job": ("ran the job", "/job"),
     "signal_job": ("signalled the job", "/job"),

@@ -199,6 +199,8 @@ def _actions(
         yield "retry"
     if job.finished_at is not None and job_forms.can_add_like(job, request):
         yield "add"
+    if job_forms.can_change(job, request):
+        yield "change"
     if job.status in ALLOWED["move"] and request.may("move"):
         yield "move"
         can_expire = job.expires_at is not None and job.expires_at > request.now

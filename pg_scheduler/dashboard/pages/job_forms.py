@@ -1,15 +1,17 @@
-"""The forms about a job: one adds a job like it with other arguments, one sends it a signal."""
+"""The forms about a job: one adds a job like it, one changes it while it waits, one sends it a signal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.arguments import fields_of, json_of
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.pages.job_new import NewJobPage, build_new
 from pg_scheduler.dashboard.pages.job_values import read_job, read_steps, waiting_signals
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.jobs.metadata import TRACE
 from pg_scheduler.jobs.model import UNSET, Job
 from pg_scheduler.jobs.worker_report import Parameter
@@ -35,6 +37,8 @@ class JobFormPage:
     """The parameters of the task, if a live worker reports them and the job has no positional arguments."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """The texts of the fields of the parameters."""
+    version: str | None = None
+    """The version of the job, if the form changes it; None if it adds another one."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -66,8 +70,10 @@ class SignalFormPage:
 
 
 async def build_form(request: PageRequest) -> JobFormPage | NewJobPage:
-    """Return the form of a job like the one whose id is in the URL, or else that of a new job."""
-    return await (build_add(request) if "id" in request.parameters else build_new(request))
+    """Return the form about the job whose id is in the URL; without an id, the form of a new job."""
+    if "id" not in request.parameters:
+        return await build_new(request)
+    return await (build_change(request) if "change" in request.parameters else build_add(request))
 
 
 async def build_add(request: PageRequest) -> JobFormPage:
@@ -94,6 +100,25 @@ async def build_add(request: PageRequest) -> JobFormPage:
     )
 
 
+async def build_change(request: PageRequest) -> JobFormPage:
+    """Return the form with the arguments and the priority of a job that waits for its first attempt.
+
+    Raises:
+        NotFoundError: The job does not exist, or is hidden.
+        RejectedError: The request may not add jobs, the form cannot show the arguments, or the job cannot be
+            changed any more.
+    """
+    # The version is read first: if the job changes before it is read too, the change is refused.
+    version = await tables_of(request.inspector).writes.jobs.version(request.required("id"))
+    form = await build_add(request)
+    if version is None:
+        raise RejectedError(
+            "this job cannot be changed: an attempt of it has begun, or it has a unique key or a share", 409
+        )
+    values = {**form.values, "priority": form.job.priority.value, "version": version}
+    return replace(form, values=values, version=version)
+
+
 async def build_signal(request: PageRequest) -> SignalFormPage:
     """Return the form, with the name of the first signal that the job waits for.
 
@@ -108,6 +133,12 @@ async def build_signal(request: PageRequest) -> SignalFormPage:
         raise RejectedError(f"the job is {job.status.value}, so it accepts no signal any more", 409)
     waiting = waiting_signals(await read_steps(job.job_id, request))
     return SignalFormPage(job, waiting, {"name": waiting[0] if waiting else "", "value": ""})
+
+
+def can_change(raw: Job, request: PageRequest) -> bool:
+    """Return whether the job seems to wait for its first attempt, and the request may change it."""
+    is_changeable = raw.status is JobStatus.PENDING and raw.attempt == 0 and raw.unique_key is None
+    return is_changeable and not (raw.blocked_on or "").startswith("share:") and can_add_like(raw, request)
 
 
 def can_add_like(raw: Job, request: PageRequest) -> bool:
