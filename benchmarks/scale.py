@@ -1,12 +1,13 @@
 """Measure the pages of the dashboard on a large table: ``python3 dev.py scale --rows 5000000``.
 
-Nineteen jobs of twenty are finished, one of fifty of them failed, one of a hundred is due; there are 1,000
-schedules, six hours of statistics of 200 names and a live worker with a limit. Each page is opened several
-times without its cache, as HTML. Of each one the report has the slowest statement, as the client sees it, the
-time of the processors, and what the page says it searched. With ``--small 50000``, a second database has that
-many jobs; its pages are opened in turn, and each time is divided by theirs. With ``--viewers 10``, ten
-streams are open for a minute, first all of the overview, then of ten pages; after that a worker drains jobs
-while ten streams of the overview are open, in turn with none.
+Nineteen jobs of twenty are finished, one of fifty of them failed, one of a hundred is due, one of 250 waits
+for a signal; one of these has 1,000 children. There are 1,000 schedules, six hours of statistics of 200
+names, two releases of the last hours and a live worker with a limit. Each page is opened several times
+without its cache, as HTML. Of each one the report has the slowest statement, as the client sees it, the time
+of the processors, and what the page says it searched. With ``--small 50000``, a second database has that many
+jobs; its pages are opened in turn, and each time is divided by theirs. With ``--viewers 10``, ten streams are
+open for a minute, first all of the overview, then of ten pages; after that a worker drains jobs while ten
+streams of the overview are open, in turn with none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from benchmarks.ours import work
 from pg_scheduler import JobSpec, Limit, Scheduler, VacuumConfig, VacuumPolicy
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.database.queries import DEFAULT_SCHEMA, load_query
 from pg_scheduler.embedded import EmbeddedPostgres
+from pg_scheduler.jobs.error_text import OTHER_ERRORS
+from pg_scheduler.statistics.errors import MAX_GROUPS_OF_NAME
 from pg_scheduler.triggers import Cron
 
 UNFINISHED: Final = (
@@ -59,6 +63,11 @@ SEARCHES: Final = (
 ITEMS: Final = (
     "/job?id=due-1",
     "/job?id=job-000000050",
+    "/job?id=flow-1",
+    "/job-form?id=job-000000050",
+    "/signal-form?id=flow-1",
+    "/workflows?state=awaiting",
+    "/release?range=6h",
     "/value?id=job-000000050&part=arguments",
     "/error?id={error}",
     "/schedule?id=scale:7",
@@ -80,6 +89,7 @@ WITH_PARAMETER: Final = frozenset(
         "/job",
         "/error",
         "/run",
+        "/signal-form",
         "/schedule",
         "/schedule-pause",
         "/task",
@@ -134,6 +144,35 @@ FILL: Final = {
             array_fill(5::bigint, ARRAY[11]), ARRAY[1.0, 1.0]::float8[], array_fill(3, ARRAY[48]),
             array_fill(3, ARRAY[48])
         FROM generate_series(0, 359) AS m, generate_series(0, $1::integer * 0 + 199) AS k""",
+    "workflows": """
+        INSERT INTO scheduled_jobs (job_id, job_name, execution_time, priority, attempt, options)
+        SELECT 'flow-' || n, 'flow.' || n % 20, '9999-01-01Z', 5, 1, jsonb_build_object(
+            'steps', 1, 'definition', '1', 'suspended', jsonb_build_object('attempt', 1, 'kind', 'signal'))
+        FROM generate_series(1, $1::integer / 250) AS n""",
+    "their steps": """
+        INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
+        SELECT 'flow-' || n, step.name, step.kind, step.value::jsonb, 1, now() - interval '1 hour',
+            CASE WHEN step.kind = 'step' THEN now() - interval '59 min' END
+        FROM generate_series(1, $1::integer / 250) AS n
+        CROSS JOIN (VALUES ('charge', 'step', '{"payment": 7}'), ('label', 'step', '"label-7"'),
+            ('approved', 'signal', NULL)) AS step (name, kind, value)""",
+    "children": """
+        INSERT INTO scheduled_jobs (job_id, job_name, execution_time, priority, status, finished_at, attempt)
+        SELECT 'flow-1:part:' || n, 'flow.part', now(), 5, 'completed', now() - n * interval '1 s', 1
+        FROM generate_series(1, $1::integer * 0 + 1000) AS n""",
+    "the step that waits for them": """
+        INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at)
+        SELECT 'flow-1', 'parts', 'child', jsonb_agg('flow-1:part:' || n), 1, now()
+        FROM generate_series(1, $1::integer * 0 + 1000) AS n""",
+    "failures": """
+        INSERT INTO scheduler_failures (fingerprint, job_name, text, status, jobs, at, job_id)
+        SELECT left(md5(job_name || chr(10) || 'ValueError: no #'), 12), job_name, 'ValueError: no #',
+            'failed', 1, finished_at, job_id
+        FROM scheduled_jobs WHERE status = 'failed' AND $1::integer > 0""",
+    "releases": """
+        INSERT INTO scheduler_audit (at, actor, via, action, subject)
+        SELECT now() - hours * interval '1 hour', 'node', 'worker', 'start_release', 'v' || 10 - hours
+        FROM unnest(ARRAY [$1::integer * 0 + 5, 1]) AS hours""",
 }
 """The contents of the tables, for $1 jobs."""
 
@@ -191,9 +230,9 @@ class Visit:
         return max(found, default=(0.0, ""))
 
 
-def read_all(_request: object) -> Access:
-    """Let the benchmark read everything."""
-    return Access("benchmark")
+def permit_all(_request: object) -> Access:
+    """Let the benchmark open every page."""
+    return Access("benchmark", "admin")
 
 
 async def get(app: Any, url: str, accept: bytes = b"text/html") -> tuple[int, bytes]:
@@ -237,6 +276,9 @@ async def fill(pool: asyncpg.Pool, rows: int) -> None:
     for what, statement in FILL.items():
         print(f"  {time.strftime('%H:%M:%S')} {what} ...", file=sys.stderr, flush=True)
         await pool.execute(statement, rows, timeout=3600)
+    fold = load_query(DEFAULT_SCHEMA, "fold_failures").text  # as the workers that fail the jobs
+    while await pool.fetchval(fold, 5000, MAX_GROUPS_OF_NAME, OTHER_ERRORS, timeout=3600):
+        pass
     scheduler = Scheduler(pool)
     scheduler.register(work, name="scale.work")
     for number in range(SCHEDULES):
@@ -274,12 +316,12 @@ class Table:
 
     async def data(self, url: str) -> Any:
         """Return the data of a page."""
-        app = dashboard(Scheduler(self.pool), authorize=read_all)
+        app = dashboard(Scheduler(self.pool), authorize=permit_all)
         return json.loads((await get(app, url, b"application/json"))[1]).get("data")
 
     async def open(self, url: str, postmaster: int | None) -> None:
         """Open a page without a cache."""
-        app = dashboard(Scheduler(self.pool), authorize=read_all)
+        app = dashboard(Scheduler(self.pool), authorize=permit_all)
         begin, own, server = time.perf_counter(), time.process_time(), processor_seconds(postmaster)
         status, body = await get(app, url)
         self.current.total.append(time.perf_counter() - begin)
@@ -341,7 +383,7 @@ async def watched(dsn: str, postmaster: int | None, pages: tuple[str, ...], seco
         connection.add_query_logger(count)
 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4, init=watch) as pool:
-        app: Any = dashboard(Scheduler(pool), authorize=read_all)
+        app: Any = dashboard(Scheduler(pool), authorize=permit_all)
         received = [0]
         streams = [asyncio.create_task(_watch(app, page, received)) for page in pages]
         await asyncio.sleep(1)
@@ -362,7 +404,7 @@ async def watched(dsn: str, postmaster: int | None, pages: tuple[str, ...], seco
 async def view(dsn: str, number: int) -> None:
     """Keep that many streams of the overview open, until the process is ended."""
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as pool:
-        app: Any = dashboard(Scheduler(pool), authorize=read_all)
+        app: Any = dashboard(Scheduler(pool), authorize=permit_all)
         await asyncio.gather(*(_watch(app, "/", [0]) for _ in range(number)))
 
 
