@@ -379,6 +379,40 @@ class Statements:
                     parts += [part[: len(part) // 2], part[len(part) // 2 :]]
         return remaining_jobs
 
+    async def write_last(self, name: str, transaction: Transaction, write: Callable[[], Awaitable[T]]) -> T:
+        """Write what ends the transaction of a job's code, and again while another one holds a lock for it.
+
+        The transaction has the locks of the code and of the job. If it waited with them for the holder of
+        another lock, that one might wait for it in turn. So each attempt is a savepoint with a short lock
+        timeout: its rollback releases the locks of the attempt, and keeps what the code has done.
+
+        Args:
+            name: What is written, for messages.
+            transaction: The transaction. It must be committed next: its lock timeout stays.
+            write: Writes it.
+
+        Raises:
+            DatabaseUnavailableError: The lock was held until the time limit of the call.
+        """
+        if not self.connections.limits_waits:
+            return await write()
+        connection, events = transaction.connection, transaction.events
+        retries, former_events = self.lock_retries(name), len(events)
+        while True:
+            begin = f"SAVEPOINT last_write; SET LOCAL lock_timeout = {retries.lock_timeout_ms}"
+            with translated():
+                await connection.execute(begin, timeout=self.call_timeout_s)
+            try:
+                async with retries.watching(connection):
+                    return await write()
+            except DatabaseUnavailableError as fault:
+                if not is_lock_timeout(fault):
+                    raise
+                del events[former_events:]
+                with translated():
+                    await connection.execute("ROLLBACK TO SAVEPOINT last_write", timeout=self.call_timeout_s)
+                await retries.pause(fault)
+
     async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:
         """Run a statement and return the first value of its first row, or None."""
         rows = await self.fetch(name, *args, on=on)

@@ -30,6 +30,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from pg_scheduler.base.foreign import current_task, is_a, is_ctrl_c
 from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import (
     DuplicateStepError,
     JobLostError,
@@ -131,6 +132,7 @@ class AttemptSteps(OpenSteps):
         self._passed = node.store.passed_results
         self._connections = node.store.connections
         self._children = Children(node, steps, enqueue_child)
+        self._statements = node.store.statements
         self._codec = node.store.statements.codec
         self._max_value_bytes = node.config.max_result_bytes
         self._worker_id = node.worker_id
@@ -202,10 +204,13 @@ class AttemptSteps(OpenSteps):
                 async with self._transaction(connection) as (func_connection, session):
                     with self._calling(name, func):
                         value = await func(func_connection, *args, **kwargs)
-                    stored = await self._store(
-                        name, STEP, return_type.to_json(name, value), connection=session
-                    )
-                    if connection is not None:
+                    text = return_type.to_json(name, value)
+                    write = partial(self._store, name, STEP, text, connection=session)
+                    if connection is None:
+                        transaction = Transaction(session, [])
+                        stored = await self._statements.write_last("a step", transaction, write)
+                    else:
+                        stored = await write()
                         await self._callers.note_write(stored, session)
                 # A step on a connection of the caller does not count yet: its transaction may be rolled back.
                 if connection is None:

@@ -123,13 +123,20 @@ class Completions:
             error = JobLostError(claim.job_id)
             error.add_note("its function has returned before this block ended; await the task that opened it")
             raise error
-        await self._progress.write_within(claim, transaction)
         codec = self._statements.codec
         task = self._tasks.resolve(claim.function)
         value = completion.value if task is None else task.form_of_result(completion.value)
         change = completion_of(claim, value, self._max_result_bytes, codec).change
-        is_plain = await self._results.complete_own(
-            claim, change, self._worker_id, transaction, is_own=is_own
+
+        async def write() -> bool | None:
+            await self._progress.write_within(claim, transaction)
+            return await self._results.complete_own(
+                claim, change, self._worker_id, transaction, is_own=is_own
+            )
+
+        # A transaction of the caller goes on after this write, so it keeps its own lock timeout.
+        is_plain = await (
+            self._statements.write_last("completing()", transaction, write) if is_own else write()
         )
         if is_plain is None:
             raise JobLostError(claim.job_id)

@@ -352,3 +352,70 @@ async def test_call_that_waits_for_a_lock_raises_after_its_time_limit_and_names_
             await call_once(scheduler, 0)
         assert f"pid {connection.get_server_pid()}, application 'holder'" in str(raised.value)
         assert isinstance(raised.value.__cause__, asyncpg.LockNotAvailableError)
+
+
+# -- transactions of jobs ------------------------------------------------------------------------------
+
+
+class Gate:
+    """Jobs whose transactions stay open until the test lets them end."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.left = asyncio.Event()
+
+    async def hold(self, _connection: Any = None) -> None:
+        self.entered.set()
+        await self.left.wait()
+
+    async def completing(self) -> None:
+        async with current_job().completing():
+            await self.hold()
+
+    async def step(self) -> None:
+        await current_job().steps.transaction("a", self.hold)
+
+
+@pytest.mark.parametrize("kind", ["completing", "step"])
+async def test_transaction_of_a_job_waits_for_a_lock_without_its_own_and_names_the_holder(
+    dsn: str, worker: Scheduler, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    gate, seen = Gate(), Recorder(worker)
+    worker.register(getattr(gate, kind), name="locked.step")
+    worker._parts.store.statements.lock_reports.report_after_s = 0.2
+    await worker.start()
+    job_id = await worker.enqueue("locked.step")
+    async with asyncio.timeout(PATIENCE):
+        await gate.entered.wait()
+        async with holding(dsn, f"SELECT FROM scheduled_jobs WHERE job_id = '{job_id}' FOR UPDATE"):
+            gate.left.set()
+            while not any("has waited" in text for text in warnings_of(caplog)):  # noqa: ASYNC110 - a record
+                await asyncio.sleep(0.02)
+    (warning,) = [text for text in warnings_of(caplog) if "has waited" in text]
+    assert "application 'holder'" in warning
+    await seen.until(JobCompleted, job_id=job_id)
+
+
+async def test_job_that_completes_itself_gives_way_to_a_transaction_that_triggers_its_schedule(
+    dsn: str, worker: Scheduler, pool: Pool
+) -> None:
+    """The caller locks the schedule and then the job, the end of the job takes them the other way round."""
+    gate, seen = Gate(), Recorder(worker)
+    worker.register(gate.completing, name="locked.beat")
+    await worker.start()
+    await worker.schedules.add("locked.beat", Every(hours=1), schedule_id="beat", pause_after_failures=1)
+    job_id = await worker.schedules.trigger("beat")
+    assert job_id is not None
+    await asyncio.wait_for(gate.entered.wait(), PATIENCE)
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            await worker.schedules.trigger("beat", connection=connection)
+            gate.left.set()
+            await until_a_lock_is_awaited(pool)
+    finally:
+        await connection.close()
+    await seen.until(JobCompleted, job_id=job_id)
+    schedule = await worker.schedules.get("beat")
+    assert schedule is not None
+    assert schedule.paused_at is None
