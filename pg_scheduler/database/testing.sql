@@ -24,6 +24,7 @@ WHERE ctid = ANY (ARRAY (
       AND execution_time <= coalesce($4, {now})
       AND coalesce(function, job_name) = ANY ($2)
       AND ($3::text[] IS NULL OR job_id = ANY ($3::text[]))
+      AND (expires_at IS NULL OR expires_at >= coalesce($4, {now}) OR {may_expire})
     ORDER BY priority, execution_time, job_id COLLATE "C"
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED

@@ -325,6 +325,7 @@ CROSS JOIN LATERAL (
       AND execution_time <= coalesce($2, {now})
       AND status = 'pending'
       AND expires_at < coalesce($2, {now})
+      AND {may_expire}
       AND job_id <> ALL ($3::text[]){left_out}
     LIMIT $1
 ) AS late
@@ -353,6 +354,7 @@ WITH ended AS (
               AND execution_time <= coalesce($4, {now})
               AND status = 'pending'
               AND expires_at < coalesce($4, {now})
+              AND {may_expire}
               AND ($5::text[] IS NULL OR job_id = ANY ($5))
               AND job_id <> ALL ($6::text[]){left_out}
             LIMIT $3

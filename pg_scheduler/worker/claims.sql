@@ -76,6 +76,7 @@ due AS (
           AND status = 'pending'{left_out}
           AND coalesce(function, job_name) = ANY ($2)
           AND ($13::boolean OR crash_count < $15::integer)
+          AND (expires_at IS NULL OR expires_at >= coalesce($4, {now}) OR {may_expire})
         ORDER BY execution_time, job_id COLLATE "C"
         LIMIT $3
         FOR NO KEY UPDATE SKIP LOCKED

@@ -420,6 +420,19 @@ async def test_claim_reads_no_running_rows_when_its_position_is_behind_them(
     assert read_by(await explain(dedicated, "exchange_jobs", marked)) <= 100 + 4
 
 
+@pytest.mark.parametrize(("grace", "count"), [("1 hour", 0), ("-1 hour", 1)], ids=["in time", "late"])
+async def test_claim_reads_no_pauses_unless_a_job_is_late(
+    dedicated: Connection, store: Store, grace: str, count: int
+) -> None:
+    await fill(dedicated, store)
+    expires_at = f"{INSTANT}::timestamptz + interval '{grace}'"
+    await dedicated.execute(f"UPDATE scheduled_jobs SET expires_at = {expires_at} WHERE job_id = 'due-1'")
+    everything = VALUES["exchange_jobs"].replace(", 100,", f", {DUE},")
+    found = await explain(dedicated, "exchange_jobs", everything)
+    reads = [node["Actual Loops"] for node in found if node.get("Relation Name") == "scheduler_tasks"]
+    assert reads == [count]
+
+
 async def not_hot(connection: Connection) -> int:
     """Return the number of rows that this transaction updated with an index entry."""
     count: int = await connection.fetchval(
