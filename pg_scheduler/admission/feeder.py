@@ -41,6 +41,7 @@ class Feeder(BlockedJobs):
         super().__init__(node, limits)
         self._share_statements = shares
         self._names = node.routing.names
+        self._known_pauses = node.known_pauses
         # The names of tasks that are claimed here, by share, and the list of names that they come from.
         self._names_by_share: Mapping[str, Sequence[str]] = {}
         self._source_of_shares: Sequence[str] = ()
@@ -81,6 +82,8 @@ class Feeder(BlockedJobs):
         began = time.monotonic()
         if began < self._next_pass:
             return self._next_pass - began
+        await self._known_pauses.refresh()
+        shares = self._shares()
         if shares and began >= self._next_scan:
             self._is_woken = True
             self._scan_position = self._scan_position or BLOCKED_BY_SHARE

@@ -34,15 +34,20 @@ class PauseWatcher(Service):
         self._pauses = pauses
         self._node = node
         self._renewals: dict[tuple[str, datetime | None], Renewal] = {}
+        self._read_pauses: Sequence[Pause] = ()
+
+    async def prepare(self) -> None:
+        """Let the services that act on pauses read them, whenever they may have missed a change."""
+        self._node.known_pauses.begin(self._read)
+
+    async def drain(self) -> None:
+        """Stop that."""
+        self._node.known_pauses.end()
 
     async def run_once(self) -> float:
         """Read the pauses once; return the seconds until the next read, at the latest when a pause ends."""
-        pauses = await self._pauses.paused()
-        self._node.routing.unexpiring_names = frozenset(
-            name for pause in pauses if pause.suspends_expiry for name in self._names_of(pause)
-        )
-        if self._node.routing.pause({pause.name for pause in pauses if not pause.is_over}):
-            self._node.signals.due()
+        await self._node.known_pauses.read(self._read)
+        pauses = self._read_pauses
         if any(pause.is_over for pause in pauses):
             for name in await self._pauses.end_pauses():
                 self._events.publish(TaskResumed(name, actor=None))
@@ -51,6 +56,16 @@ class PauseWatcher(Service):
         poll = POLL_INTERVAL_S if self._node.signals.notifications_up.is_set else FAST_POLL_INTERVAL_S
         ends = [pause.ends_in for pause in pauses if pause.ends_in is not None and not pause.has_ended]
         return min(poll, *ends) if ends else poll
+
+    async def _read(self) -> None:
+        """Read the pauses, and apply them to what this worker claims and expires."""
+        pauses = await self._pauses.paused()
+        self._node.routing.unexpiring_names = frozenset(
+            name for pause in pauses if pause.suspends_expiry for name in self._names_of(pause)
+        )
+        if self._node.routing.pause({pause.name for pause in pauses if not pause.is_over}):
+            self._node.signals.due()
+        self._read_pauses = pauses
 
     async def _renew(self, ended_pauses: Sequence[Pause]) -> bool:
         """Renew one batch of the jobs of each of these pauses; return False if there are no pauses."""

@@ -130,6 +130,7 @@ class Runtime:
             if isinstance(part, Service):
                 # A pass that waited for a lock in vain names the sessions that hold locks.
                 part.find_holders = store.locks.find_holders
+                part.on_outage = node.signals.connection_lost
 
     @property
     def rejection(self) -> ConnectionRejectedError | None:

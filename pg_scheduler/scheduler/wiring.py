@@ -15,7 +15,7 @@ Wiring = tuple[tuple[Signal, tuple[Callable[..., None], ...]], ...]
 
 def wiring(to: Runtime) -> Wiring:
     """Return every signal with the methods that it calls, in the order of the calls."""
-    signals, outbox = to.node.signals, to.node.outbox
+    signals, outbox, known_pauses = to.node.signals, to.node.outbox, to.node.known_pauses
     return (
         (signals.due, (to.claimer.announce, to.head.announce, to.feeder.announce)),
         (signals.head_skipped, (to.head.begin,)),
@@ -39,15 +39,26 @@ def wiring(to: Runtime) -> Wiring:
         (signals.grace_expired, (to.expirer.wake,)),
         (
             signals.notifications_up,
-            (to.supervisor.retry, to.claimer.rescan, to.heartbeat.wake, to.planner.wake, to.pauses.wake),
+            (
+                known_pauses.mark_stale,
+                to.supervisor.retry,
+                to.claimer.rescan,
+                to.heartbeat.wake,
+                to.planner.wake,
+                to.pauses.wake,
+            ),
         ),
-        (signals.clock_stepped, (to.planner.check_fire_times, to.pauses.wake)),
+        (
+            signals.clock_stepped,
+            (known_pauses.mark_stale, to.planner.check_fire_times, to.pauses.wake),
+        ),
         (signals.clock_set_back, (to.due_times.correct,)),
         (signals.schedule_was_ahead, (to.due_times.correct,)),
         (signals.subscriptions_changed, (to.relay.follow,)),
         (signals.worker_registered, (to.relay.announce_again, to.planner.declare_again)),
         (signals.look_requested, (to.look_writer.wake,)),
-        (signals.database_up, (to.supervisor.retry,)),
+        (signals.connection_lost, (known_pauses.mark_stale, to.pauses.wake)),
+        (signals.database_up, (known_pauses.mark_stale, to.supervisor.retry, to.pauses.wake)),
     )
 
 

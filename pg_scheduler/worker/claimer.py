@@ -60,6 +60,7 @@ class Claimer(Service):
         self._in_flight = node.in_flight
         self._lease = node.lease
         self._names = node.routing.names
+        self._known_pauses = node.known_pauses
         self._tasks = node.tasks
         self._worker_id = node.worker_id
         self._signals = node.signals
@@ -108,6 +109,7 @@ class Claimer(Service):
                 self._signals.results_waiting()
                 self._signals.lease_suspect()
                 return self._polling.min_interval
+            await self._known_pauses.refresh()
             try:
                 if self._has_timed_out:
                     await self._quarantine_oversized()
@@ -183,16 +185,17 @@ class Claimer(Service):
             self._meter.count("claims", "full" if is_full else "part" if claims else "empty")
             self._meter.measure("exchange_duration", "", time.monotonic() - sent_at)
         self._size.adapt(limit, len(claims))
+        jobs = await self._release_paused(answer.jobs, sent_at)
         # After a full claim, the next one follows as soon as a slot is free, and takes completions along.
         self._result_buffer.claims_follow = is_full and self.is_running
         if trusted_until < time.monotonic():
             # The event loop was blocked after the answer had come: other workers may have the jobs by now.
-            for job in answer.jobs:
+            for job in jobs:
                 self._result_buffer.put(job, RELEASE)
-        elif answer.jobs:
+        elif jobs:
             # If few slots are free, the next claim would be small. So the jobs start before it: those that
             # never wait end at once, and free their slots for a larger claim.
-            await self._submit(answer.jobs, starts_now=not is_full or self._executor.free < 2 * limit)
+            await self._submit(jobs, starts_now=not is_full or self._executor.free < 2 * limit)
         if claims:
             self._pacing.reset_polls()
         if not is_full:
@@ -207,6 +210,25 @@ class Claimer(Service):
         if had_crashed_job and not self._in_flight.runs_crashed_job:
             return min(delay, self._polling.min_interval) if self._in_flight.has_crashed_job else 0
         return delay
+
+    async def _release_paused(self, jobs: list[Claim], sent_at: float) -> list[Claim]:
+        """Release claimed jobs of tasks that were paused during a claim that took long; return the others.
+
+        The network may have delayed the claim or its answer, or the event loop was blocked in between.
+        """
+        self._known_pauses.mark_stale_since(sent_at)
+        if not jobs or self._known_pauses.is_fresh():
+            return jobs
+        try:
+            await self._known_pauses.refresh()
+        except BaseException:  # whatever it was: these jobs are claimed, and none of them starts
+            self._may_have_unacknowledged = True
+            raise
+        names = frozenset(self._names())
+        for job in jobs:
+            if job.function not in names:
+                self._result_buffer.put(job, RELEASE)
+        return [job for job in jobs if job.function in names]
 
     async def _submit(self, jobs: list[Claim], *, starts_now: bool) -> None:
         """Start claimed jobs, now or once the next claim is sent; limited ones when they are admitted."""

@@ -128,6 +128,7 @@ class HeadScanner(Service):
         self._cursor = cursor
         self._in_flight = node.in_flight
         self._names = node.routing.names
+        self._known_pauses = node.known_pauses
         self._signals = node.signals
         self._isolated_from = isolated_from
         self._is_requested = False
@@ -152,6 +153,7 @@ class HeadScanner(Service):
         pause = self._pause_s if self._is_requested else max(self._pause_s, self._cursor.max_age_s)
         if (remaining_s := self._ended_at + pause - time.monotonic()) > 0:
             return remaining_s
+        await self._known_pauses.refresh()
         self._is_requested = False
         began = time.monotonic()
         try:

@@ -21,6 +21,7 @@ from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.result_waiters import ResultWaiters
 from pg_scheduler.worker.in_flight import Attempt, InFlight, OpenSteps
+from pg_scheduler.worker.known_pauses import KnownPauses
 from pg_scheduler.worker.lease import Lease, ServerClock
 from pg_scheduler.worker.refused_claims import RefusedClaims
 from pg_scheduler.worker.result_buffer import ResultBuffer
@@ -85,6 +86,7 @@ class Node:
         self.in_flight = InFlight(self.result_buffer.unwritten)
         self.routing = Routing(self.tasks, self.executors, config.only, config.skip, worker_id=self.worker_id)
         self.routing.drain(is_draining=self.starts_draining)
+        self.known_pauses = KnownPauses(self.signals.notifications_up)
         self.clock = ServerClock(self.signals.clock_stepped, self.signals.clock_set_back)
         self.audience = Audience()
         self.looks: deque[Look] = deque(maxlen=MAX_LOOKS)

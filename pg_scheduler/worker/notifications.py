@@ -250,6 +250,7 @@ class Listener(Service):
 
     def _broken(self) -> None:
         self._node.signals.notifications_up.clear()
+        self._node.signals.connection_lost()
         self._events.publish(ListenerLost("the connection ended"))
         self.wake()
 

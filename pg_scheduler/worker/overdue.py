@@ -141,6 +141,7 @@ class Expirer(Service):
 
     async def run_once(self) -> float:
         """Expire one batch of jobs."""
+        await self._node.known_pauses.refresh()
         expired = await self._node.store.jobs.expire(
             self._node.worker_id,
             self._node.tasks.lists.names,

@@ -100,6 +100,8 @@ class Service(ABC):
     backoff = BackoffOptions()
     find_holders: Callable[[], Awaitable[Sequence[str]]] | None = None
     """Returns the sessions that hold locks on the tables, for the record of a pass that waited for one."""
+    on_outage: Callable[[], None] | None = None
+    """Called when a pass fails because the database does not answer."""
     stop_timeout_s = 3.0
     """Seconds that ``stop()`` gives a pass in progress before it cancels it, which rolls it back."""
 
@@ -206,6 +208,8 @@ class Service(ABC):
                 # A server that rejects the first connection means wrong settings, which no retry corrects.
                 if isinstance(fault, ConnectionRejectedError) and not first_pass.is_set():
                     raise
+                if self.on_outage is not None and not is_lock_wait(fault):
+                    self.on_outage()
                 delay = backoff.next_delay_s(self.backoff.longest_for_lock_s if is_lock_wait(fault) else None)
                 holders = await self._holders_of(fault)
                 self._events.publish(ServiceRetrying(self.name, fault, delay, holders))

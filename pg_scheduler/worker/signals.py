@@ -100,6 +100,10 @@ class Signals:
         self.subscriptions_changed = Signal("other workers want other classes of events")
         self.worker_registered = Signal("the row of this worker was missing and was written again")
         self.look_requested = Signal("a person looks at a job that this worker runs")
+        self.connection_lost = Signal(
+            "the database did not answer a service, or the listener lost its connection: what this worker "
+            "has read may be out of date"
+        )
         self.database_up = Signal(
             "the lease keeper has connected, or a heartbeat has succeeded after others failed"
         )

@@ -85,6 +85,26 @@ async def test_service_makes_another_pass_when_it_is_woken_during_one(bus: Event
     assert service.passes == 3
 
 
+async def test_service_reports_an_outage_but_no_lock_of_another_transaction(
+    bus: EventBus, seen: Recorder
+) -> None:
+    locked = DatabaseUnavailableError("locked")
+    locked.__cause__ = asyncpg.LockNotAvailableError("locked")
+    faults = [locked, DatabaseUnavailableError("gone")]
+    reported: list[int] = []
+
+    async def work() -> float:
+        if faults:
+            raise faults.pop(0)
+        return NEVER
+
+    service = Idle(bus, work)
+    service.on_outage = lambda: reported.append(service.passes)
+    await service.start()
+    assert reported == [2]
+    await service.stop()
+
+
 async def test_service_start_returns_after_the_first_pass(bus: EventBus) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
