@@ -30,7 +30,7 @@ own AS MATERIALIZED (
         SELECT job.priority, job.execution_time, job.started_at
         FROM {schema}scheduled_jobs AS job
         WHERE job.job_id = claim.job_id AND job.attempt = claim.attempt
-          AND job.status = 'running' AND job.worker_id = $1 AND (job.on_end -> 'replacement') IS NULL
+          AND job.status = 'running' AND job.worker_id = $1 AND {has_no_coming_definition}
         OFFSET 0
     ) AS held
 ),
@@ -179,7 +179,7 @@ blocked AS (
       AND job.status = 'running'
       AND job.worker_id = $1
       AND job.attempt = (SELECT decided.attempt FROM decided WHERE decided.job_id = job.job_id)
-      AND (job.on_end -> 'replacement') IS NULL
+      AND {has_no_coming_definition}
     RETURNING job.job_id
 )
 SELECT decided.job_id, decided.blocked_on

@@ -11,12 +11,24 @@ statement_timestamp()
 -- replacement.
 
 -- fragment: definition_keys
-ARRAY ['replacement', 'schedule', 'on_failure', 'failed_tasks', 'alive', 'result']
+ARRAY ['replacement', 'in_vain', 'schedule', 'on_failure', 'failed_tasks', 'alive', 'result']
+
+-- The definition that a job gets at the end of the attempt that runs. One that has waited for other jobs in vain is under
+-- another key, with the "reason": it is cancelled then. A worker of an earlier checkout does not know that key, so it drops
+-- such a definition and never runs it. It leaves the key in the row, so the key counts for the "attempt" in it only.
+
+-- fragment: coming_definition
+CASE WHEN (job.on_end -> 'replacement') IS NOT NULL THEN job.on_end -> 'replacement'
+        WHEN (job.on_end #> ARRAY ['in_vain', 'attempt']) = to_jsonb(job.attempt) THEN job.on_end -> 'in_vain' END
+
+-- fragment: has_no_coming_definition
+(job.on_end -> 'replacement') IS NULL
+  AND ((job.on_end #> ARRAY ['in_vain', 'attempt']) = to_jsonb(job.attempt)) IS NOT TRUE
 
 -- The keys of "on_end" that no retry of a finished job restores: they follow from its rows, or from its last end.
 
 -- fragment: row_keys
-ARRAY ['replacement', 'child', 'alive', 'result']
+ARRAY ['replacement', 'in_vain', 'child', 'alive', 'result']
 
 -- fragment: retriable_on_end
 CASE
@@ -140,13 +152,13 @@ CASE WHEN status = 'running' AND ({has_consequences} OR options -> 'schedule_id'
 
 -- fragment: has_consequences
 CASE WHEN jsonb_typeof(on_end) = 'object'
-        THEN on_end - 'replacement' <> jsonb_build_object() ELSE false END
+        THEN on_end - ARRAY ['replacement', 'in_vain'] <> jsonb_build_object() ELSE false END
 
 -- Whose child the definition is that waits for the end of the attempt. What drops that definition leaves the job a child of
 -- that step, which waits for it.
 
 -- fragment: dropped_mark
-(on_end #> ARRAY ['replacement', 'options', 'child_of'])
+(({coming_definition}) #> ARRAY ['options', 'child_of'])
 
 -- fragment: options_with_mark
 {options_object} || jsonb_build_object('child_of', {dropped_mark})
@@ -189,7 +201,8 @@ status         = 'pending',
 
 -- fragment: kept_on_end
 CASE WHEN old.is_awaited OR old.has_consequences THEN
-            CASE WHEN jsonb_typeof(job.on_end) = 'object' THEN job.on_end - 'replacement' ELSE jsonb_build_object() END
+            CASE WHEN jsonb_typeof(job.on_end) = 'object' THEN job.on_end - ARRAY ['replacement', 'in_vain']
+                ELSE jsonb_build_object() END
             || CASE WHEN (job.options -> 'keep_result') IS NULL THEN jsonb_build_object()
                 ELSE jsonb_build_object('result', true) END
             || CASE WHEN old.is_awaited THEN jsonb_build_object('alive', true) ELSE jsonb_build_object() END
@@ -314,7 +327,9 @@ jsonb_build_object('attempt', job.attempt, 'worker_id', job.worker_id, 'started_
 
 -- fragment: job_columns
 job_id, {named}, status, task_data::text, priority, attempt, retry_count, crash_count, max_retries,
-    misfire_grace_time, timeout_seconds, worker_id, error_message, (on_end -> 'replacement') IS NOT NULL AS replacement,
+    misfire_grace_time, timeout_seconds, worker_id, error_message,
+    (on_end -> 'replacement') IS NOT NULL
+        OR coalesce((on_end #> ARRAY ['in_vain', 'attempt']) = to_jsonb(attempt), false) AS replacement,
     errors::text, progress::text, blocked_on, {suspended_by} AS suspended_by, unique_key, options ->> 'schedule_id' AS schedule_id,
     options ->> 'fire_time' AS fire_time,
     least(greatest(execution_time, {first_instant}), {last_instant}) AS execution_time,

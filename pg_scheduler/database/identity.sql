@@ -56,7 +56,9 @@ WITH held AS (
         CROSS JOIN LATERAL (
             VALUES (job.job_name), (job.function), (job.on_end ->> 'on_failure'),
                 (job.on_end #>> ARRAY ['replacement', 'job_name']), (job.on_end #>> ARRAY ['replacement', 'function']),
-                (job.on_end #>> ARRAY ['replacement', 'on_end', 'on_failure'])
+                (job.on_end #>> ARRAY ['replacement', 'on_end', 'on_failure']),
+                (job.on_end #>> ARRAY ['in_vain', 'job_name']), (job.on_end #>> ARRAY ['in_vain', 'function']),
+                (job.on_end #>> ARRAY ['in_vain', 'on_end', 'on_failure'])
         ) AS named (name)
         WHERE job.finished_at IS NULL
         UNION

@@ -5,7 +5,7 @@
 -- One whose attempt runs on, after it was cancelled, has not ended for them.
 SELECT job_id, status, finished_at IS NOT NULL AND NOT {may_run_on} AS has_ended,
     {will_keep_result} AS keeps_result
-FROM {schema}scheduled_jobs
+FROM {schema}scheduled_jobs AS job
 WHERE job_id = ANY ($1)
 ORDER BY job_id COLLATE "C"
 FOR NO KEY UPDATE;
@@ -29,7 +29,7 @@ WITH shared AS MATERIALIZED (
 )
 SELECT job_id, status, finished_at IS NOT NULL AND NOT {may_run_on} AS has_ended,
     {will_keep_result} AS keeps_result
-FROM {schema}scheduled_jobs
+FROM {schema}scheduled_jobs AS job
 WHERE job_id = ANY ($1) AND (SELECT count(*) FROM shared) >= 0
 ORDER BY job_id COLLATE "C"
 FOR KEY SHARE;
@@ -52,13 +52,13 @@ FOR UPDATE;
 
 -- fragment: will_keep_result
 -- Whether the result of a job is kept. If a definition waits for the end of its attempt, that one decides.
-CASE WHEN (on_end -> 'replacement') IS NULL THEN {keeps_result}
-        ELSE (on_end #> ARRAY ['replacement', 'options', 'keep_result']) IS NOT NULL END
+CASE WHEN {has_no_coming_definition} THEN {keeps_result}
+        ELSE (({coming_definition}) #> ARRAY ['options', 'keep_result']) IS NOT NULL END
 
 -- name: keeping_jobs
 -- route: pool
 -- Return those of the jobs $1 whose results are kept when they end.
-SELECT job_id FROM {schema}scheduled_jobs WHERE job_id = ANY ($1) AND {will_keep_result};
+SELECT job_id FROM {schema}scheduled_jobs AS job WHERE job_id = ANY ($1) AND {will_keep_result};
 
 -- name: mark_parents
 -- route: caller
@@ -199,7 +199,7 @@ SELECT child_id, parent_id FROM ancestor;
 -- results are stored, NULL for a job to which none are passed. They are passed to a finished job too, for its retry. A
 -- new definition that has waited in vain gets none, but the steps of the attempt that runs do.
 job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited,
-    CASE WHEN (on_end -> 'replacement') IS NOT NULL AND (on_end #> ARRAY ['replacement', 'in_vain']) IS NULL
+    CASE WHEN (on_end -> 'replacement') IS NOT NULL
             THEN CASE WHEN (on_end #> ARRAY ['replacement', 'options', 'steps']) IS NOT NULL THEN 'next:' END
         WHEN (options -> 'steps') IS NOT NULL THEN 'result:' END AS passed_to
 
@@ -285,6 +285,7 @@ RETURNING job_id;
 -- Cancel jobs that wait in vain ($1), with the reasons $2.
 --
 -- If one is running, its new definition gets the reason, and is cancelled when it takes the row at the end of the attempt.
+-- See coming_definition for why that one is under another key.
 -- The reasons name other jobs, which a reader of this one may not be allowed to see. So they are in the history only.
 -- Each row looks up its reason in an object: hundreds of thousands of jobs may wait for one, and an element of an array
 -- of texts is found by reading all those before it.
@@ -303,7 +304,8 @@ UPDATE {schema}scheduled_jobs AS job SET
     blocked_on    = NULL,
     options       = CASE WHEN status = 'pending' THEN {options_with_wait} ELSE options END,
     on_end        = CASE WHEN status = 'pending' THEN {on_end_with_result}
-        ELSE jsonb_set(on_end, ARRAY ['replacement', 'in_vain'], (SELECT reason.of FROM reason) -> job.job_id) END
+        ELSE (on_end - 'replacement') || jsonb_build_object('in_vain', (on_end -> 'replacement') || jsonb_build_object(
+            'attempt', attempt, 'reason', (SELECT reason.of FROM reason) -> job.job_id)) END
 WHERE job_id = ANY ($1)
   AND (status = 'pending' AND coalesce(blocked_on, '') = 'after'
        OR status = 'running' AND (on_end -> 'replacement' ->> 'blocked_on') = 'after')

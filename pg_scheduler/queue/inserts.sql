@@ -120,7 +120,8 @@ FROM ROWS FROM (
 -- kept.
 
 -- fragment: replaced_keep_result
-coalesce(old.on_end #> ARRAY ['replacement', 'options', 'keep_result'], old.options -> 'keep_result')
+coalesce(old.on_end #> ARRAY ['replacement', 'options', 'keep_result'],
+                old.on_end #> ARRAY ['in_vain', 'options', 'keep_result'], old.options -> 'keep_result')
 
 -- fragment: replacing_options
 CASE WHEN (old.on_end -> 'child') IS NOT NULL AND {replaced_keep_result} IS NOT NULL
@@ -162,7 +163,7 @@ ON CONFLICT (job_id) DO UPDATE SET
     progress        = CASE WHEN old.status = 'running' THEN old.progress        END,
     on_end          = CASE
         WHEN old.status = 'running' THEN
-            CASE WHEN jsonb_typeof(old.on_end) = 'object' THEN old.on_end ELSE jsonb_build_object() END
+            CASE WHEN jsonb_typeof(old.on_end) = 'object' THEN old.on_end - 'in_vain' ELSE jsonb_build_object() END
             || jsonb_build_object('replacement', jsonb_build_object(
                 'job_name', EXCLUDED.job_name, 'execution_time', EXCLUDED.execution_time,
                 'task_data', EXCLUDED.task_data, 'priority', EXCLUDED.priority,

@@ -65,8 +65,8 @@ changed AS (
         blocked_on     = NULL,
         on_end         = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN {kept_on_end}
             WHEN jsonb_typeof({restored_on_end}) = 'object'
-                AND ({restored_on_end} - ARRAY ['replacement', 'alive', 'result']) <> jsonb_build_object()
-                THEN {restored_on_end} - ARRAY ['replacement', 'alive', 'result'] END,
+                AND ({restored_on_end} - ARRAY ['replacement', 'in_vain', 'alive', 'result']) <> jsonb_build_object()
+                THEN {restored_on_end} - ARRAY ['replacement', 'in_vain', 'alive', 'result'] END,
         options        = CASE WHEN {dropped_mark} IS NOT NULL THEN {options_with_mark}
             WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN job.options
             ELSE {restored_options} END,

@@ -34,7 +34,7 @@ WHERE finished_at IS NULL
 -- The jobs have the unique keys of children, so a step will need their results. An attempt that runs has read the options.
 WITH holder AS MATERIALIZED (
     SELECT job_id, status, unique_key, {will_keep_result} AS keeps_result
-    FROM {schema}scheduled_jobs
+    FROM {schema}scheduled_jobs AS job
     WHERE job_id = ANY ($1)
     ORDER BY job_id COLLATE "C"
     FOR NO KEY UPDATE

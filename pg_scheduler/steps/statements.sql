@@ -31,8 +31,10 @@ coalesce(step.definition = (job.options ->> 'definition'), true)
 -- waits for the end of its attempt, that one decides.
 
 -- fragment: child_mark
-(CASE WHEN (child.on_end -> 'replacement') IS NULL THEN child.options -> 'child_of'
-        ELSE child.on_end #> ARRAY ['replacement', 'options', 'child_of'] END)
+(CASE WHEN (child.on_end -> 'replacement') IS NOT NULL THEN child.on_end #> ARRAY ['replacement', 'options', 'child_of']
+        WHEN (child.on_end #> ARRAY ['in_vain', 'attempt']) = to_jsonb(child.attempt)
+            THEN child.on_end #> ARRAY ['in_vain', 'options', 'child_of']
+        ELSE child.options -> 'child_of' END)
 
 -- The rows of the step $2 of the jobs $1, of which those without the mark count for nothing.
 
@@ -351,10 +353,10 @@ SELECT step.job_id FROM {named_steps};
 
 -- fragment: coming_options
 -- The options of the definition that a job has next: that which waits for the end of its attempt, or its own.
-(CASE WHEN (on_end -> 'replacement') IS NULL THEN options ELSE on_end #> ARRAY ['replacement', 'options'] END)
+(CASE WHEN {has_no_coming_definition} THEN job.options ELSE ({coming_definition}) -> 'options' END)
 
 -- fragment: coming_name
-(CASE WHEN (on_end -> 'replacement') IS NULL THEN $2::text ELSE concat(chr(1), 'next:', $2::text) END)
+(CASE WHEN {has_no_coming_definition} THEN $2::text ELSE concat(chr(1), 'next:', $2::text) END)
 
 -- Whether a job may have one more signal: it waits for that, or has less than $4 for which nothing waited, with $5 bytes
 -- at most. Steps are not counted.
@@ -378,7 +380,7 @@ EXISTS (
         SELECT FROM {schema}scheduler_steps AS step
         WHERE step.job_id = $1
           AND (step.name = {coming_name} AND (step.kind <> 'signal' OR step.ended_at IS NOT NULL)
-               OR (on_end -> 'replacement') IS NULL AND step.name = concat(chr(1), 'signal:', $2::text))
+               OR {has_no_coming_definition} AND step.name = concat(chr(1), 'signal:', $2::text))
           AND coalesce(step.definition = ({coming_options} ->> 'definition'), true)
     )
 
@@ -396,11 +398,12 @@ marked AS (
     UPDATE {schema}scheduled_jobs AS job SET
         options = CASE WHEN (options -> 'steps') IS NULL
             THEN {options_object} || jsonb_build_object('steps', 0, 'definition', fresh.definition) ELSE options END,
-        on_end  = CASE WHEN (on_end -> 'replacement') IS NULL
-                OR (on_end #> ARRAY ['replacement', 'options', 'steps']) IS NOT NULL THEN on_end
-            ELSE jsonb_set(on_end, ARRAY ['replacement', 'options'],
-                CASE WHEN jsonb_typeof(on_end #> ARRAY ['replacement', 'options']) = 'object'
-                    THEN on_end #> ARRAY ['replacement', 'options'] ELSE jsonb_build_object() END
+        on_end  = CASE WHEN {has_no_coming_definition} OR (({coming_definition}) #> ARRAY ['options', 'steps']) IS NOT NULL
+                THEN on_end
+            ELSE jsonb_set(on_end,
+                ARRAY [CASE WHEN (on_end -> 'replacement') IS NULL THEN 'in_vain' ELSE 'replacement' END, 'options'],
+                CASE WHEN jsonb_typeof(({coming_definition}) -> 'options') = 'object'
+                    THEN ({coming_definition}) -> 'options' ELSE jsonb_build_object() END
                 || jsonb_build_object('steps', 0, 'definition', fresh.coming_definition)) END
     FROM fresh
     WHERE job_id = $1
@@ -420,8 +423,8 @@ stale AS (
 ),
 awaiting AS (
     SELECT job_id, attempt, {coming_name} AS name, {coming_options} ->> 'definition' AS definition
-    FROM {schema}scheduled_jobs
-    WHERE job_id = $1 AND finished_at IS NULL AND (on_end -> 'replacement') IS NOT NULL
+    FROM {schema}scheduled_jobs AS job
+    WHERE job_id = $1 AND finished_at IS NULL AND ({coming_definition}) IS NOT NULL
       AND (options -> 'steps') IS NOT NULL AND ({coming_options} -> 'steps') IS NOT NULL
       AND {has_room_for_signal}
     FOR NO KEY UPDATE
@@ -432,8 +435,8 @@ job AS (
     SELECT job_id, attempt, name, definition FROM awaiting
     UNION ALL
     SELECT job_id, attempt, $2::text, options ->> 'definition'
-    FROM {schema}scheduled_jobs
-    WHERE job_id = $1 AND finished_at IS NULL AND (on_end -> 'replacement') IS NULL AND (options -> 'steps') IS NOT NULL
+    FROM {schema}scheduled_jobs AS job
+    WHERE job_id = $1 AND finished_at IS NULL AND {has_no_coming_definition} AND (options -> 'steps') IS NOT NULL
       AND {has_room_for_signal} AND NOT {has_signal}
 )
 INSERT INTO {schema}scheduler_steps AS step (job_id, name, kind, value, attempt, started_at, ended_at, definition)
@@ -459,7 +462,7 @@ RETURNING until IS NOT NULL AS was_awaited;
 SELECT finished_at IS NOT NULL AS has_ended,
     ({coming_options} -> 'steps') IS NULL OR {has_room_for_signal} AS has_room,
     ({coming_options} -> 'steps') IS NOT NULL AND {has_signal} AS is_taken
-FROM {schema}scheduled_jobs
+FROM {schema}scheduled_jobs AS job
 WHERE job_id = $1;
 
 -- name: wake_signalled
@@ -579,6 +582,7 @@ adopted AS (
       AND wanted.is_marked
       AND (child.options -> 'child_of') IS NULL
       AND (child.on_end -> 'replacement') IS NULL
+      AND ((child.on_end #> ARRAY ['in_vain', 'attempt']) = to_jsonb(child.attempt)) IS NOT TRUE
       AND EXISTS (
           SELECT FROM {schema}scheduler_steps AS step
           WHERE step.job_id = $1 AND step.definition IS NULL

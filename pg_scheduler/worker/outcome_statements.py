@@ -566,7 +566,7 @@ class ResultRepository:
         if marked := [row["job_id"] for row in rows if row["is_marked"]]:
             await self._passed_results.take_over(marked, transaction.connection)
         if waiting:
-            cancel_reasons = {row["job_id"]: row["in_vain"] for row in rows if row["in_vain"] is not None}
+            cancel_reasons = {row["job_id"]: row["reason"] for row in rows if row["reason"] is not None}
             await self._dependencies.resolve(waiting, transaction, cancel_reasons)
         return {row["job_id"] for row in rows}
 

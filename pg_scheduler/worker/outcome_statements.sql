@@ -56,7 +56,7 @@ WHERE job_id = ANY ($1)
   AND job.status = 'running'
   AND worker_id = $8
   AND attempt = ($2::integer[])[{place}]
-  AND (on_end -> 'replacement') IS NULL
+  AND {has_no_coming_definition}
 
 -- fragment: has_consequences_now
 on_end IS NOT NULL AND finished_at IS NOT NULL AS has_consequences
@@ -107,7 +107,7 @@ WHERE job_id = ANY ($1)
   AND job.status = 'running'
   AND worker_id = $5
   AND attempt = ($2::integer[])[{place}]
-  AND (on_end -> 'replacement') IS NULL
+  AND {has_no_coming_definition}
 RETURNING job_id, EXISTS (
     SELECT FROM {schema}scheduler_steps AS step
     WHERE step.job_id = job.job_id AND step.kind <> 'result'
@@ -257,10 +257,10 @@ SELECT job_id FROM deleted;
 -- route: caller
 -- Give the rows of attempts that ended ($1, $2 attempts) the new definitions that waited for that.
 --
--- Fenced like settle_jobs. Fails for a definition that no row can hold. "in_vain" is why a definition is to be cancelled
+-- Fenced like settle_jobs. Fails for a definition that no row can hold. "reason" is why a definition is to be cancelled
 -- that has waited for another job in vain: the same transaction cancels the job, and writes a message for people instead.
 WITH place AS MATERIALIZED ({places})
-UPDATE {schema}scheduled_jobs SET (
+UPDATE {schema}scheduled_jobs AS job SET (
     status, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time, timeout_seconds,
     function, lock_key, expires_at, retry_count, crash_count, error_message, worker_id, started_at,
     last_heartbeat, lease_until, progress, errors, unique_key, blocked_on, options, on_end
@@ -272,24 +272,25 @@ UPDATE {schema}scheduled_jobs SET (
         new ->> 'function', (new ->> 'lock_key')::bigint,
         greatest((new ->> 'execution_time')::timestamptz, coalesce($4, {now}))
             + make_interval(secs => (new ->> 'misfire_grace_time')::integer),
-        0, 0, new ->> 'in_vain', NULL, NULL::timestamptz, (new ->> 'given_at')::timestamptz, NULL::timestamptz, NULL::jsonb,
+        0, 0, new ->> 'reason', NULL, NULL::timestamptz, (new ->> 'given_at')::timestamptz, NULL::timestamptz, NULL::jsonb,
         jsonb_path_query_array_tz(errors, {ended_by_hand}, jsonb_build_object('attempt', NULL::integer,
             'since', to_char(coalesce($4, {now}) - interval '2 seconds', {instant_format}))),
         new ->> 'unique_key', new ->> 'blocked_on',
         CASE WHEN jsonb_typeof(new -> 'options') = 'object' THEN new -> 'options' END,
         CASE WHEN kept || own <> jsonb_build_object() THEN kept || own END
     FROM (
-        SELECT errors, on_end -> 'replacement' AS new, on_end - {definition_keys} AS kept,
-            CASE WHEN jsonb_typeof(on_end -> 'replacement' -> 'on_end') = 'object'
-                THEN on_end -> 'replacement' -> 'on_end' ELSE jsonb_build_object() END AS own
+        SELECT errors, definition AS new, on_end - {definition_keys} AS kept,
+            CASE WHEN jsonb_typeof(definition -> 'on_end') = 'object'
+                THEN definition -> 'on_end' ELSE jsonb_build_object() END AS own
+        FROM (SELECT {coming_definition} AS definition) AS coming
     ) AS waiting
 )
 WHERE job_id = ANY ($1)
   AND status = 'running'
   AND worker_id = $3
   AND attempt = ($2::integer[])[{place}]
-  AND (on_end -> 'replacement') IS NOT NULL
-RETURNING job_id, {bounded_due}, coalesce(blocked_on, '') = 'after' AS waits, error_message AS in_vain,
+  AND ({coming_definition}) IS NOT NULL
+RETURNING job_id, {bounded_due}, coalesce(blocked_on, '') = 'after' AS waits, error_message AS reason,
     (options -> 'steps') IS NOT NULL AS is_marked;
 
 -- name: refuse_replacement
@@ -305,12 +306,12 @@ WITH ended AS (
         finished_at   = coalesce($5, {now}),
         lease_until   = NULL,
         options       = CASE WHEN {dropped_mark} IS NULL THEN options ELSE {options_with_mark} END,
-        on_end        = {on_end_with_result} - 'replacement'
+        on_end        = {on_end_with_result} - ARRAY ['replacement', 'in_vain']
     WHERE job_id = $1
       AND status = 'running'
       AND worker_id = $2
       AND attempt = $3
-      AND (on_end -> 'replacement') IS NOT NULL
+      AND ({coming_definition}) IS NOT NULL
     RETURNING job_id, {named}, status, worker_id, finished_at, $7::text AS text
 ){counted_failures}
 SELECT job_id FROM ended;

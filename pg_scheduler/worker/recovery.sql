@@ -96,7 +96,7 @@ SELECT orphan.*
 FROM {levels}
 CROSS JOIN LATERAL (
     SELECT job_id, {named}, worker_id, attempt, crash_count, {bounded_due},
-        worker_id = ANY ($1) AND (on_end -> 'replacement') IS NULL AS crashed,
+        worker_id = ANY ($1) AND {has_no_coming_definition} AS crashed,
         CASE WHEN (options -> 'steps') IS NOT NULL AND EXISTS (
             SELECT FROM {schema}scheduler_steps AS step
             WHERE step.job_id = job.job_id AND step.attempt = job.attempt

@@ -1,6 +1,6 @@
-"""Nodes of the release before durable steps, beside those of this one: an upgrade and its roll-back.
+"""Nodes of earlier releases beside those of this one: an upgrade and its roll-back.
 
-The history of the repository has the files of that release.
+Most are those of the release before durable steps. The history of the repository has the files of each.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler import ConflictResolution, JobStatus, Scheduler
 from pg_scheduler.migrate import migrate
 from tests.cluster import durable
 from tests.cluster.fleet import ROOT, Fleet, environment
 
 STEPS = "migrations/0002_steps.up.sql"
 """The file that the first commit after that release has added."""
+
+IN_VAIN = ("-S", "'in_vain'", "--", "pg_scheduler/queue/dependencies.sql")
+"""What finds the first commit that keeps a new definition which has waited in vain."""
 
 JOBS = ("--jobs", "tests.cluster.durable")
 
@@ -39,15 +42,29 @@ def git(*arguments: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def release_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the library and the tests of the release before."""
-    added = git("log", "--diff-filter=A", "--format=%H", "--", STEPS).decode().split()
-    if not added:
-        pytest.skip(f"the history of the repository is absent here, which has the commit before {STEPS}")
-    files = git("archive", f"{added[-1]}^", "pg_scheduler", "pg_scheduler_plugins", "migrations", "tests")
-    root = tmp_path_factory.mktemp("release_before")
+    """Return a folder with the library and the tests of the release before durable steps."""
+    root = extract_before(("--diff-filter=A", "--", STEPS), tmp_path_factory.mktemp("release_before"))
+    assert not (root / STEPS).exists()
+    return root
+
+
+@pytest.fixture(scope="module")
+def release_of_migration_4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with those of a release that ignores why a new definition has waited in vain."""
+    root = extract_before(IN_VAIN, tmp_path_factory.mktemp("release_of_migration_4"))
+    migrations = {path.name[:4] for path in (root / "migrations").glob("*.sql")}
+    assert migrations == {"0001", "0002", "0003", "0004"}
+    return root
+
+
+def extract_before(search: Sequence[str], root: Path) -> Path:
+    """Extract the files from before the first commit that a search finds, and return their folder."""
+    commits = git("log", "--format=%H", *search).decode().split()
+    if not commits:
+        pytest.skip(f"the history of the repository is absent here, which has the commit before {search[-1]}")
+    files = git("archive", f"{commits[-1]}^", "pg_scheduler", "pg_scheduler_plugins", "migrations", "tests")
     with tarfile.open(fileobj=io.BytesIO(files)) as archive:
         archive.extractall(root, filter="data")
-    assert not (root / STEPS).exists()
     command = (sys.executable, "-P", "-c", "import pg_scheduler; print(pg_scheduler.__path__[0])")
     found = subprocess.run(command, cwd=root, env=environment(root), capture_output=True, check=True)
     assert found.stdout.decode().strip() == str(root / "pg_scheduler")
@@ -152,3 +169,26 @@ async def test_suspended_jobs_start_anew_after_a_roll_back_and_another_upgrade(
     await fleet.wait_for("JobCompleted", job_id="order")
     assert [row["job_id"] for row in await pool.fetch("SELECT job_id FROM effects")] == ["order"]
     assert fleet.records("ServiceFaulted") == []
+
+
+async def test_node_of_migration_4_drops_a_new_definition_that_has_waited_in_vain(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, release_of_migration_4: Path
+) -> None:
+    """It does not know that the definition is to be cancelled. So it must find none, or it would run it."""
+    former = await fleet.start(root=release_of_migration_4)
+    await client.enqueue("cluster.freeze", job_id="job")  # stops the process of the node
+    await fleet.wait_for("JobStarted", node=former, job_id="job")
+    await client.enqueue("cluster.note", job_id="parent", delay=timedelta(hours=1))
+    await client.enqueue(
+        "cluster.note", job_id="job", after=["parent"], conflict_resolution=ConflictResolution.REPLACE
+    )
+    assert await client.cancel_job("parent")
+    former.resume()
+    await fleet.wait_for("JobCompleted", node=former, job_id="job")
+    # A definition that had taken the row would run before a job that is due later.
+    await client.enqueue("cluster.note", job_id="later")
+    await fleet.wait_for("JobCompleted", node=former, job_id="later")
+    assert [record.details["attempt"] for record in fleet.records("ran", job_id="job")] == [1]
+    row = await pool.fetchrow("SELECT job_name, status, on_end FROM scheduled_jobs WHERE job_id = 'job'")
+    assert row
+    assert tuple(row) == ("cluster.freeze", "completed", None)

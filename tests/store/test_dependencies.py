@@ -376,8 +376,52 @@ async def test_newer_definition_takes_the_place_of_one_that_waits_in_vain(store:
     assert await state(pool, "c") == [FREE]
 
 
+async def test_definition_that_waits_in_vain_counts_for_its_attempt_only(store: Store, pool: Pool) -> None:
+    """A worker of an earlier checkout leaves it in the row, when it retries the job or ends it."""
+    c, a = sorted(await running(store, new_job("a"), new_job("c")), reverse=True)
+    await add(store, child("c", "a"), replace=True)
+    await settle(store, a, Outcome.fail("no"))
+    assert (await store.jobs.get_job("c")).replacement  # type: ignore[union-attr]
+    await pool.execute("UPDATE scheduled_jobs SET attempt = attempt + 1 WHERE job_id = 'c'")
+    assert not (await store.jobs.get_job("c")).replacement  # type: ignore[union-attr]
+    await settle(store, c._replace(attempt=c.attempt + 1))
+    assert await state(pool, "c") == [("completed", None)]
+    assert (await row(pool, "c"))["on_end"] is None
+
+
+async def test_newer_definition_counts_beside_one_that_waits_in_vain(store: Store, pool: Pool) -> None:
+    """A caller of an earlier checkout adds the newer one to what it does not know."""
+    c, a = sorted(await running(store, new_job("a"), new_job("c")), reverse=True)
+    await store.inserts.replace([new_job("c", priority=1)])
+    newer = (await row(pool, "c"))["on_end"]
+    await add(store, child("c", "a"), replace=True)
+    await settle(store, a, Outcome.fail("no"))
+    await pool.execute("UPDATE scheduled_jobs SET on_end = on_end || $1::jsonb WHERE job_id = 'c'", newer)
+    assert json.loads((await row(pool, "c"))["on_end"]).keys() == {"in_vain", "replacement"}
+    await settle(store, c)
+    assert await state(pool, "c") == [FREE]
+    assert ((await row(pool, "c"))["priority"], (await row(pool, "c"))["on_end"]) == (1, None)
+
+
+NOT_IN_VAIN = {
+    "ancestor_edges": "its edges are deleted",
+    "await_jobs": "its edges are deleted",
+    "lock_children": "no results are passed to it",
+    "lock_jobs": "no results are passed to it",
+    "pass_results": "no results are passed to it",
+}
+"""The statements that read a definition which waits for the end of an attempt, unless it waits in vain."""
+
+
+def test_each_other_statement_that_reads_a_definition_that_waits_reads_one_that_waits_in_vain() -> None:
+    readers = statements_with("'replacement'")
+    assert readers - statements_with("'in_vain'") == {*NOT_IN_VAIN}
+    assert statements_with("'in_vain'") <= readers
+
+
 DROPPING = {
     "apply_replacements": "the definition takes the row",
+    "cancel_blocked": "it is kept under another key, until it takes the row and is cancelled",
     "cancel_job": "a caller ends the job",
     "cancel_jobs": "a caller ends the job",
     "clear_consequences": "the job has ended, so none waits",
@@ -402,10 +446,9 @@ def test_statements_that_drop_a_definition_that_waits_take_over_whose_child_it_i
     """The step that has given the child its new definition waits for the child whatever becomes of it."""
     # The others give the row that definition or a newer one, or find none.
     dropping = {"cancel_job", "cancel_jobs", "refuse_replacement", "set_status"}
-    mark = re.escape(
-        "jsonb_build_object('child_of', (on_end #> ARRAY ['replacement', 'options', 'child_of'])"
-    )
-    assert statements_with(mark.replace(r"\#>", r"\S+")) & {*DROPPING} == dropping
+    # The mark is read from the definition that is dropped, whichever key that is under.
+    mark = re.escape("jsonb_build_object('child_of', ((CASE WHEN (job.on_end -> 'replacement') IS NOT NULL")
+    assert statements_with(mark.replace(r"\->", r"\S+")) & {*DROPPING} == dropping
 
 
 async def test_job_that_would_wait_for_itself_is_rejected(store: Store, pool: Pool) -> None:
