@@ -1,8 +1,8 @@
 """The author of a change, for the audit.
 
 The changes of services, such as the rescue of jobs, are recorded for people only. If the server refuses such
-a record, the service makes the change without it. A change that a person makes is never made without its
-record, because both are in one transaction.
+a record, or if another transaction has locked its table, the service makes the change without it. A change
+that a person makes is never made without its record, because both are in one transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, TypeVar
 
-from pg_scheduler.database.faults import RECORD_REFUSALS
+from pg_scheduler.database.faults import RECORD_REFUSALS, may_be_of_record
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 
 MAX_RELEASE_LENGTH: Final = 200
@@ -71,19 +72,26 @@ def writes_records() -> bool:
     return _records.get()
 
 
-async def with_record(subject: str, write: Callable[[], Awaitable[T]]) -> T:
-    """Run what a service writes with a record, and without it if the server refuses the record.
+async def with_record(
+    subject: str, write: Callable[[], Awaitable[T]], *, note_unrecorded: Callable[[T], None] | None = None
+) -> T:
+    """Run what a service writes with a record, and without it if the server refuses or delays the record.
 
     Args:
         subject: What the record is, for the log.
         write: Writes all in one transaction; it may run twice.
+        note_unrecorded: Called with what ``write`` has returned, if that was written without the record.
     """
     try:
         return await write()
-    except RECORD_REFUSALS as refusal:
+    except (DatabaseUnavailableError, *RECORD_REFUSALS) as refusal:
+        if not may_be_of_record(refusal):
+            raise
         with without_records():
             result = await write()  # raises the error again if the record is not its cause
         report_refused(subject, refusal)
+        if note_unrecorded is not None:
+            note_unrecorded(result)
         return result
 
 
@@ -109,7 +117,7 @@ def for_people(subject: str) -> Iterator[None]:
 def report_refused(subject: str, refusal: Exception) -> None:
     """Log that the server refused what only people read."""
     logger.warning(
-        "the server refused %s (%s: %s); jobs run on without it; check the triggers, constraints and "
+        "the server refused %s (%s: %s); jobs run on without it; check the triggers, constraints, locks and "
         "privileges of the table",
         subject,
         type(refusal).__name__,

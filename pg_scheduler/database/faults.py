@@ -56,7 +56,9 @@ class SuppressedChangeError(PayloadError):
 REFUSED_PAUSE_S: Final = 60.0
 """Seconds for which a service leaves out a row that the application refuses, and continues with others."""
 
-RECORD_REFUSALS: Final = (asyncpg.PostgresError, SchemaForbiddenError, UnstorableTextError)
+RECORD_REFUSALS: Final = (
+    *(asyncpg.PostgresError, SchemaForbiddenError, SchemaMissingError, UnstorableTextError),
+)
 """Errors after which a service continues without a record that only people read."""
 
 ROW_ERRORS: Final = (asyncpg.PostgresError, ValueError)
@@ -296,6 +298,16 @@ def is_read_only(fault: Exception) -> bool:
 def is_locked_out(fault: Exception) -> bool:
     """Return whether a transaction failed because of locks of others; a part of its work may succeed."""
     return is_lock_timeout(fault) or is_conflict(fault)
+
+
+def may_be_of_record(error: Exception) -> bool:
+    """Return whether a record for people may have caused an error, so that the rest may succeed without it.
+
+    The table of the record may refuse it, may be missing, or may be locked by another transaction.
+    """
+    if isinstance(error, DatabaseUnavailableError):
+        return is_locked_out(error)
+    return isinstance(error, RECORD_REFUSALS)
 
 
 def is_timeout(fault: DatabaseUnavailableError) -> bool:

@@ -18,9 +18,11 @@ from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import Repository, Statements, Transaction
 from pg_scheduler.events.log import log_refusal
 from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.error_text import EXPIRED
 from pg_scheduler.jobs.model import Job, JobCounts, Page
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
+from pg_scheduler.queue.uncounted import UncountedJobs
 from pg_scheduler.queue.unique_keys import UniqueKeyRepository
 
 MAX_EXAMINED_ROWS: Final = 20_000
@@ -141,11 +143,13 @@ class JobRepository(Repository):
         consequences: Consequences,
         dependencies: DependencyRepository,
         unique_keys: UniqueKeyRepository,
+        uncounted_jobs: UncountedJobs,
     ) -> None:
         super().__init__(statements)
         self._consequences = consequences
         self._dependencies = dependencies
         self._unique_keys = unique_keys
+        self._uncounted_jobs = uncounted_jobs
         self._refused: dict[str, float] = {}  # until when a job is left out, by the monotonic clock
 
     # -- change ----------------------------------------------------------------------------------------
@@ -384,9 +388,13 @@ class JobRepository(Repository):
         return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
 
     async def _expire(self, *args: Any, left_out: Collection[str] = ()) -> list[Record]:
-        """Expire jobs, and count them unless the server refuses that."""
+        """Expire jobs, and count them; count them later if the server refuses or delays that."""
         return await with_record(
-            COUNT_OF_EXPIRED, lambda: self._statements.fetch("expire_jobs", *args, left_out=left_out)
+            COUNT_OF_EXPIRED,
+            lambda: self._statements.fetch("expire_jobs", *args, left_out=left_out),
+            note_unrecorded=lambda rows: self._uncounted_jobs.note(
+                {row["job_id"]: EXPIRED for row in rows}, JobStatus.EXPIRED
+            ),
         )
 
     async def _expire_accepted(

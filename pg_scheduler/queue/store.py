@@ -18,6 +18,7 @@ from pg_scheduler.queue.jobs import JobRepository
 from pg_scheduler.queue.kept_results import KeptResultRepository
 from pg_scheduler.queue.locks import LockRepository
 from pg_scheduler.queue.passed_results import PassedResultRepository
+from pg_scheduler.queue.uncounted import UncountedJobs
 from pg_scheduler.queue.unique_keys import UniqueKeyRepository
 
 
@@ -47,8 +48,9 @@ class QueueStore:
         )
         self.unique_keys: Final = UniqueKeyRepository(self.statements)
         self.inserts: Final = InsertRepository(self.statements, self.consequences)
+        self.uncounted: Final = UncountedJobs(self.statements)
         self.jobs: Final = JobRepository(
-            self.statements, self.consequences, self.dependencies, self.unique_keys
+            self.statements, self.consequences, self.dependencies, self.unique_keys, self.uncounted
         )
         self.locks: Final = LockRepository(self.statements)
 

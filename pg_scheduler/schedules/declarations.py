@@ -6,8 +6,7 @@ import atexit
 import os
 import secrets
 import sys
-from collections.abc import Collection, Mapping
-from contextlib import nullcontext
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -16,6 +15,7 @@ from pg_scheduler.base.messages import PERIODIC
 from pg_scheduler.database.author import with_record
 from pg_scheduler.database.faults import is_locked_out
 from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
@@ -224,8 +224,7 @@ class DeclaredSchedules:
         """Write which schedules this process enabled or disabled; return whether a row changed."""
         has_written = False
         for dedup_key, enabled in dict(self._switches).items():
-            switch = partial(self._switch, dedup_key, enabled=enabled)
-            if not await with_record(f"the record of schedule {dedup_key!r}", switch):
+            if not await self._try_switch(dedup_key, enabled=enabled):
                 # The schedule has no row yet, or another transaction holds it. A later call writes it.
                 continue
             has_written = True
@@ -236,19 +235,22 @@ class DeclaredSchedules:
                 del self._switches[dedup_key]
         return has_written
 
-    async def _switch(self, dedup_key: str, *, enabled: bool) -> bool:
+    async def _try_switch(self, dedup_key: str, *, enabled: bool) -> bool:
         """Write one switch; return False if no row has it, or another transaction holds the row."""
-        declarations = declarations_of(self.configs())
-        statements = self._store.statements
+        switch = partial(self._switch, dedup_key, enabled=enabled)
         try:
-            async with statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as (connection, _):
-                return await _switch_row(
-                    self._schedules, declarations, dedup_key, enabled=enabled, on=connection
-                )
+            return await with_record(f"the record of schedule {dedup_key!r}", switch)
         except DatabaseUnavailableError as fault:
             if not is_locked_out(fault):
                 raise
             return False
+
+    async def _switch(self, dedup_key: str, *, enabled: bool) -> bool:
+        """Write one switch; return False if no row has it."""
+        declarations = declarations_of(self.configs())
+        statements = self._store.statements
+        async with statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as (connection, _):
+            return await _switch_row(self._schedules, declarations, dedup_key, enabled=enabled, on=connection)
 
     def forget_sync(self) -> None:
         """Make the next ``sync()`` compare every schedule again."""
@@ -356,23 +358,34 @@ class DeclaredSchedules:
                 if key in held_keys or previous_key in held_keys:
                     late_keys.add(key)
                     continue
-                # With a savepoint, a schedule that meets a lock does not undo the others.
+                kinds = sorted(kinds_of(configs[key].trigger))
+                if not skips_locked:
+                    await self._write_row(row, kinds, previous_key, connection)
+                    continue
+                write = partial(self._write_row_within, row, kinds, previous_key, transaction)
                 try:
-                    async with (
-                        self._store.statements.transaction(within=transaction)
-                        if skips_locked
-                        else nullcontext()
-                    ):
-                        if previous_key is not None:
-                            await schedules.remove(previous_key, on=connection, via="code")
-                        kinds = sorted(kinds_of(configs[key].trigger))
-                        if not await schedules.insert(row, kinds, on=connection, via="code"):
-                            await schedules.write(row, kinds, on=connection, via="code")
+                    await with_record(f"the record of schedule {key!r}", write)
                 except DatabaseUnavailableError as fault:
-                    if not (skips_locked and is_locked_out(fault)):
+                    if not is_locked_out(fault):
                         raise
                     late_keys.add(key)
             return late_keys
+
+    async def _write_row_within(
+        self, row: ScheduleRow, kinds: Sequence[str], previous_key: str | None, transaction: Transaction
+    ) -> None:
+        """Write a schedule within a savepoint, so that one that meets a lock does not undo the others."""
+        async with self._store.statements.transaction(within=transaction) as savepoint:
+            await self._write_row(row, kinds, previous_key, savepoint.connection)
+
+    async def _write_row(
+        self, row: ScheduleRow, kinds: Sequence[str], previous_key: str | None, connection: Connection
+    ) -> None:
+        """Write a schedule, and remove it under its previous key if it had another one."""
+        if previous_key is not None:
+            await self._schedules.remove(previous_key, on=connection, via="code")
+        if not await self._schedules.insert(row, kinds, on=connection, via="code"):
+            await self._schedules.write(row, kinds, on=connection, via="code")
 
     async def _find_changed(
         self, configs: Mapping[str, PeriodicJobConfig], *, creates: bool = True

@@ -48,7 +48,7 @@ class ErrorCounter(Service):
     def __init__(self, node: Node, errors: ErrorRepository) -> None:
         super().__init__(node.events)
         self._errors = errors
-        self._results = node.store.results
+        self._uncounted_jobs = node.store.uncounted
         self._due_at: float | None = None
         self._is_refused = False
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -65,24 +65,31 @@ class ErrorCounter(Service):
 
     async def run_once(self) -> float:
         """Add one batch of failures, a moment after the first of them."""
-        if self._due_at is None:
-            return NEVER
-        if (delay := self._due_at - time.monotonic()) > 0:
+        if (delay := self._due_in_s()) > 0:
             return delay
+        # A failure that is written during this pass needs another one, whether or not this one sees it.
+        due_at, self._due_at = self._due_at, None
         try:
-            await self._results.count_missed()
+            await self._uncounted_jobs.count()
             added_count = await self._errors.fold(self.batch_size)
         except RECORD_REFUSALS as refusal:
             # The counts are for people, so a refusal never stops a worker.
             if not self._is_refused:
                 report_refused("counts of errors", refusal)
-            self._is_refused = True
+            self._is_refused, self._due_at = True, due_at
             return self.retry_delay_s
+        except DatabaseUnavailableError:
+            self._due_at = due_at
+            raise
         self._is_refused = False
         if added_count == self.batch_size:
+            self._due_at = due_at
             return 0
-        self._due_at = None
-        return NEVER
+        return self._due_in_s()
+
+    def _due_in_s(self) -> float:
+        """Return the seconds until failures are to be added; ``NEVER`` if there are none."""
+        return NEVER if self._due_at is None else max(self._due_at - time.monotonic(), 0)
 
     async def drain(self) -> None:
         """Add the last failures. If the database is unavailable, other workers add them later."""

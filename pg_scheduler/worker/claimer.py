@@ -308,10 +308,13 @@ class Claimer(Service):
             completions.refused = answer.refused
         if answer.silence:
             self._signals.worker_silent()
-        if answer.expired:
-            await self._claims.explain_expiry(self._worker_id, names, answer.expired)
-        for expired in answer.expired:
-            self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
+        try:
+            if answer.expired:
+                await self._claims.explain_expiry(self._worker_id, names, answer.expired)
+        finally:
+            # The claim is committed, so these jobs have expired whether or not their rows say why.
+            for expired in answer.expired:
+                self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
         if answer.crashed is not None:
             # If the crashed job has expired, no claim has its id.
             crashed_claims = (job for job in answer.jobs if job.job_id == answer.crashed)

@@ -12,17 +12,19 @@ from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import with_record
 from pg_scheduler.database.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_locked_out, is_refusal
 from pg_scheduler.database.options import DIVIDED_LOCK_TIMEOUT_MS, LOCK_TIMEOUT_MS
-from pg_scheduler.database.session import Connection, transact
+from pg_scheduler.database.session import Connection, Record, transact
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
-from pg_scheduler.jobs.error_text import normalized
+from pg_scheduler.jobs.error_text import EXPIRED, normalized
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import RELEASE, describe
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.queue.jobs import COUNT_OF_EXPIRED
+from pg_scheduler.queue.uncounted import UncountedJobs
 from pg_scheduler.worker.outcome_statements import ResultRepository
 
 PRIORITY_LEVELS: Final = {priority.db_value: level for level, priority in enumerate(JobPriority)}
@@ -127,9 +129,12 @@ class _TrialClaimError(Exception):
 class ClaimRepository:
     """The statements by which workers claim and release jobs."""
 
-    def __init__(self, statements: Statements, results: ResultRepository) -> None:
+    def __init__(
+        self, statements: Statements, results: ResultRepository, uncounted_jobs: UncountedJobs
+    ) -> None:
         self._statements = statements
         self._results = results
+        self._uncounted_jobs = uncounted_jobs
         self._index: str | None = None
 
     async def exchange(
@@ -311,7 +316,13 @@ class ClaimRepository:
         """
         ids = [claim.job_id for claim in expired]
         args = worker_id, names, ids, self._statements.now
-        rows = await with_record(COUNT_OF_EXPIRED, lambda: self._statements.fetch("explain_expiry", *args))
+        rows = await with_record(
+            COUNT_OF_EXPIRED,
+            lambda: self._statements.fetch("explain_expiry", *args),
+            note_unrecorded=lambda rows: self._uncounted_jobs.note(
+                {row["job_id"]: EXPIRED for row in rows}, JobStatus.EXPIRED
+            ),
+        )
         await self._results.consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
 
     async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
@@ -450,14 +461,20 @@ class ClaimRepository:
     async def _quarantine(
         self, job_id: str, error: Exception, transaction: Transaction
     ) -> list[UnreadableJob]:
+        """Fail a job whose row cannot be read, and return it; an empty list if it is not pending any more."""
         reason = UNREADABLE.format(describe(error))
-        rows = await self._statements.fetch(
-            "quarantine_job",
-            job_id,
-            reason,
-            self._statements.now,
-            normalized(reason),
-            on=transaction.connection,
+        args = job_id, reason, self._statements.now, normalized(reason)
+
+        async def fail() -> list[Record]:
+            async with self._statements.transaction(within=transaction) as savepoint:
+                return await self._statements.fetch("quarantine_job", *args, on=savepoint.connection)
+
+        rows = await with_record(
+            f"the count of the failed job {job_id}",
+            fail,
+            note_unrecorded=lambda rows: self._uncounted_jobs.note(
+                {row["job_id"]: normalized(reason) for row in rows}
+            ),
         )
         return [UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error) for row in rows]
 

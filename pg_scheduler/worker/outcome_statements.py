@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.database.author import without_records
+from pg_scheduler.database.author import with_record, without_records
 from pg_scheduler.database.blockers import Blocker
 from pg_scheduler.database.faults import (
     INVALID_VALUES,
@@ -22,6 +22,7 @@ from pg_scheduler.database.faults import (
     UnstorableTextError,
     is_locked_out,
     is_refusal,
+    may_be_of_record,
     translated,
 )
 from pg_scheduler.database.options import (
@@ -45,16 +46,13 @@ from pg_scheduler.queue.dependencies import DependencyRepository
 from pg_scheduler.queue.kept_results import KeptResultRepository
 from pg_scheduler.queue.locks import LockRepository
 from pg_scheduler.queue.passed_results import PassedResultRepository
+from pg_scheduler.queue.uncounted import UncountedJobs
 
 Changes: TypeAlias = Mapping[tuple[str, int], RowChange]
 """Row changes by the id of the job and the attempt."""
 
 REPORT_TIMEOUT_MS: Final = 500
 """Longest wait of an outcome for a lock whose holder is looked up meanwhile."""
-
-
-MAX_UNCOUNTED: Final = 10_000
-"""Failures that are kept while they cannot be counted."""
 
 
 class Settled(NamedTuple):
@@ -84,13 +82,14 @@ class ResultRepository:
         kept_results: KeptResultRepository,
         passed_results: PassedResultRepository,
         locks: LockRepository,
+        uncounted_jobs: UncountedJobs,
     ) -> None:
         self._statements = statements
         self._locks = locks
         self._dependencies = dependencies
         self._kept_results = kept_results
         self._passed_results = passed_results
-        self._uncounted: dict[str, str] = {}
+        self._uncounted_jobs = uncounted_jobs
         self.consequences: Final = consequences
 
     async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
@@ -125,10 +124,12 @@ class ResultRepository:
             job has the new definition now.
         """
         changes = _changes_of(outcomes)
+        write = partial(self._write_all, worker_id=worker_id, deleted=deleted)
         try:
-            return await self._write_all(changes, worker_id, deleted)
+            settled = await self._write_counted(changes, write, despite_locks=False)
         except UnstorableTextError:
-            return await self._write_all(_in_ascii(changes), worker_id, deleted)
+            settled = await self._write_counted(_in_ascii(changes), write, despite_locks=False)
+        return settled.accepted
 
     async def settle_unlocked(
         self,
@@ -145,23 +146,13 @@ class ResultRepository:
         ``with_consequences`` is False, the consequences of jobs that end are left to the deadline scanner.
         """
         changes = _changes_of(outcomes)
+        write = partial(
+            self._write_unlocked, worker_id=worker_id, deleted=deleted, with_consequences=with_consequences
+        )
         try:
-            return await self._write_counted(changes, worker_id, deleted, with_consequences=with_consequences)
+            return await self._write_counted(changes, write)
         except UnstorableTextError:
-            return await self._write_counted(
-                _in_ascii(changes), worker_id, deleted, with_consequences=with_consequences
-            )
-
-    async def count_missed(self) -> int:
-        """Count failures that could not be counted when they were written; return how many there were."""
-        failures = dict(self._uncounted)
-        if not failures:
-            return 0
-        job_ids, texts = list(failures), list(failures.values())
-        counted_count = await self._statements.number("count_failures", job_ids, texts)
-        for job_id in job_ids:
-            self._uncounted.pop(job_id, None)
-        return counted_count
+            return await self._write_counted(_in_ascii(changes), write)
 
     async def find_blockers(self, worker_id: str, claim: Claim, outcome: Outcome) -> list[Blocker]:
         """Return the sessions for whose locks an outcome waits, and write nothing."""
@@ -235,8 +226,8 @@ class ResultRepository:
         return bool(await self._statements.value("has_committed", *args))
 
     async def _write_all(
-        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
-    ) -> set[str]:
+        self, changes: Changes, *, worker_id: str, deleted: Counter[JobStatus] | None
+    ) -> Settled:
         """Write all changes in one transaction, and count the rows that it deletes in ``deleted``."""
         async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
             accepted, deleted_count = await self._write(
@@ -244,39 +235,47 @@ class ResultRepository:
             )
         if deleted is not None:
             deleted[JobStatus.COMPLETED] += deleted_count
-        return accepted
+        return Settled(accepted, locked=set())
 
     async def _write_counted(
-        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None, *, with_consequences: bool
+        self,
+        changes: Changes,
+        write: Callable[[Changes], Awaitable[Settled]],
+        *,
+        despite_locks: bool = True,
     ) -> Settled:
-        """Call ``_write_unlocked()``. If it fails, call it once more without counting failures.
+        """Write changes. If that fails, write them once more without counting failures.
 
-        The table of failures may be locked, or may refuse the row. No outcome waits for that table: its
-        failures are counted later.
+        The table of failures may be locked or missing, or the server may refuse the row. No outcome waits for
+        that table: its failures are counted later. Where ``despite_locks`` is False, an error because of a
+        lock is raised, since the caller then writes the outcomes whose rows are free.
         """
-        write = partial(
-            self._write_unlocked, changes, worker_id, deleted, with_consequences=with_consequences
-        )
         try:
-            return await write()
+            return await write(changes)
         except UnstorableTextError:
             raise
         except (DatabaseUnavailableError, *REFUSALS) as error:
-            if not _failures(changes) or not (is_locked_out(error) or is_refusal(error)):
+            if not _failures(changes) or not may_be_of_record(error):
+                raise
+            if isinstance(error, DatabaseUnavailableError) and not despite_locks:
                 raise
             with without_records():
-                result = await write()
-        self._note_uncounted(changes, result.accepted)
-        return result
+                settled = await write(changes)
+        self._note_uncounted(changes, settled.accepted)
+        return settled
 
     def _note_uncounted(self, changes: Changes, accepted_ids: Collection[str]) -> None:
-        """Keep failures that were not counted for ``count_missed()``."""
-        room = MAX_UNCOUNTED - len(self._uncounted)
-        failures = [(job_id, text) for job_id, text in _failures(changes).items() if job_id in accepted_ids]
-        self._uncounted.update(failures[:room])
+        """Keep failures that were not counted, so that they are counted later."""
+        failures = _failures(changes)
+        self._uncounted_jobs.note({job_id: failures[job_id] for job_id in failures if job_id in accepted_ids})
 
     async def _write_unlocked(
-        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None, *, with_consequences: bool
+        self,
+        changes: Changes,
+        *,
+        worker_id: str,
+        deleted: Counter[JobStatus] | None,
+        with_consequences: bool,
     ) -> Settled:
         """Write the changes of rows that are free, and return which are locked. See ``settle_unlocked()``."""
         ending = [
@@ -368,29 +367,34 @@ class ResultRepository:
     async def settle_divided(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Write changes as ``settle_within()``, but leave out what meets a lock or what the table refuses.
 
-        Before a change is left out, it is tried without its consequences, which a scan applies later. Then it
-        is also tried without being counted as a failure, which follows later too.
+        A failure that cannot be counted is written without the count, which follows later. Before a change is
+        left out, it is also tried without its consequences, which a scan applies later.
         """
-        try:
+
+        async def write(part: Changes, *, with_consequences: bool) -> Settled:
             async with self._statements.transaction(within=transaction) as savepoint:
-                return await self.settle_within(changes, worker_id, savepoint)
+                accepted = await self.settle_within(
+                    part, worker_id, savepoint, with_consequences=with_consequences
+                )
+            return Settled(accepted, locked=set())
+
+        try:
+            return (await self._write_counted(changes, partial(write, with_consequences=True))).accepted
         except (DatabaseUnavailableError, *REFUSALS) as error:
             if not (is_locked_out(error) or is_refusal(error)):
                 raise
         accepted_ids: set[str] = set()
         for (job_id, attempt), change in changes.items():
             single_change = {(job_id, attempt): change}
-            for with_consequences, is_counted in ((True, True), (False, True), (False, False)):
+            for with_consequences in (True, False):
                 try:
-                    async with self._statements.transaction(within=transaction) as savepoint:
-                        with nullcontext() if is_counted else without_records():
-                            settled_ids = await self.settle_within(
-                                single_change, worker_id, savepoint, with_consequences=with_consequences
-                            )
+                    settled = await self._write_counted(
+                        single_change, partial(write, with_consequences=with_consequences)
+                    )
                 except (DatabaseUnavailableError, *REFUSALS) as error:
                     if not (is_locked_out(error) or is_refusal(error)):
                         raise
-                    if not is_counted:
+                    if not with_consequences:
                         logger.warning(
                             "job %s of worker %s not reclaimed yet: %s",
                             job_id,
@@ -399,9 +403,7 @@ class ResultRepository:
                             extra=record_fields(job_id=job_id, attempt=attempt),
                         )
                 else:
-                    accepted_ids |= settled_ids
-                    if not is_counted:
-                        self._note_uncounted(single_change, settled_ids)
+                    accepted_ids |= settled.accepted
                     break
         return accepted_ids
 
@@ -543,20 +545,11 @@ class ResultRepository:
                     for key, change in changes.items()
                 ]
                 return set().union(*id_sets)
-            ((job_id, attempt),) = changes
+            (attempt,) = changes
             reason = f"the new definition that waited for this job cannot be used: {error}"
-            rows = await self._statements.fetch(
-                "refuse_replacement",
-                job_id,
-                worker_id,
-                attempt,
-                reason,
-                now,
-                history_entry("error", message=reason),
-                normalized(reason),
-                on=connection,
+            await self.consequences.run(
+                await self._refuse_replacement(attempt, worker_id, reason, transaction), transaction
             )
-            await self.consequences.run([row["job_id"] for row in rows], transaction)
             return set()
         if rows:
             await self._notify(min(row["due"] for row in rows), connection)
@@ -569,6 +562,27 @@ class ResultRepository:
             cancel_reasons = {row["job_id"]: row["reason"] for row in rows if row["reason"] is not None}
             await self._dependencies.resolve(waiting, transaction, cancel_reasons)
         return {row["job_id"] for row in rows}
+
+    async def _refuse_replacement(
+        self, attempt: tuple[str, int], worker_id: str, reason: str, transaction: Transaction
+    ) -> list[str]:
+        """Fail a job whose replacement the table cannot store; return its id, or nothing if it is lost."""
+        (job_id, number), text = attempt, normalized(reason)
+        entry = history_entry("error", message=reason)
+        args = job_id, worker_id, number, reason, self._statements.now, entry, text
+
+        async def fail() -> list[Record]:
+            async with self._statements.transaction(within=transaction) as savepoint:
+                return await self._statements.fetch("refuse_replacement", *args, on=savepoint.connection)
+
+        # An earlier transaction may have noted the job, and was then rolled back.
+        self._uncounted_jobs.forget(job_id)
+        rows = await with_record(
+            f"the count of the failed job {job_id}",
+            fail,
+            note_unrecorded=lambda rows: self._uncounted_jobs.note({row["job_id"]: text for row in rows}),
+        )
+        return [row["job_id"] for row in rows]
 
     async def _find_settled(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Return the ids of jobs whose changes are in their rows: the answer to an earlier write was lost."""

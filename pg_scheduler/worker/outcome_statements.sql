@@ -71,19 +71,6 @@ ended AS (
 ){counted_failures}
 SELECT job_id, has_consequences FROM ended;
 
--- name: count_failures
--- route: pool
--- Count failures of jobs $1, with the texts $2, that were written without being counted, as settle_failed does.
---
--- The count was refused, or had to wait for a lock. A job that was retried meanwhile is not counted.
-WITH place AS MATERIALIZED ({places}),
-ended AS MATERIALIZED (
-    SELECT job_id, {named}, status, worker_id, finished_at, ($2::text[])[{place}] AS text
-    FROM {schema}scheduled_jobs
-    WHERE job_id = ANY ($1) AND status = 'failed'
-){counted_failures}
-SELECT count(*) FROM ended;
-
 -- name: settle_suspended
 -- route: caller
 -- Suspend jobs, fenced like settle_jobs: arrays of ids, attempts, changes of the retries, times at which they are due, and

@@ -63,7 +63,7 @@ RETURNING worker_id, stopping, jsonb_build_object(
     'last_beat', least(greatest(last_beat, {first_instant}), {last_instant}))::text AS described;
 
 -- name: record_dead_workers
--- route: reserved
+-- route: tuned
 -- Record that workers were declared dead: $2 is an array of their descriptions, each with the "count" of their jobs and
 -- the ids of some of these "jobs".
 --

@@ -279,7 +279,7 @@ deleted AS (
 SELECT job_id FROM found WHERE n = $2;
 
 -- name: record_vacuum
--- route: pool
+-- route: tuned
 -- Add to the counts of the day.
 INSERT INTO {schema}vacuum_stats AS day (
     stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run, worker_id

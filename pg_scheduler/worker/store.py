@@ -36,8 +36,9 @@ class WorkerStore(QueueStore):
             self.kept_results,
             self.passed_results,
             self.locks,
+            self.uncounted,
         )
-        self.claims: Final = ClaimRepository(self.statements, self.results)
+        self.claims: Final = ClaimRepository(self.statements, self.results, self.uncounted)
         self.workers: Final = WorkerRepository(self.statements, self.results, server_start_grace_s)
         self.retention: Final = RetentionRepository(self.statements)
         self.progress: Final = ProgressRepository(self.statements)

@@ -435,7 +435,7 @@ async def use_path(store: Store) -> object:
         assert (await people.searches.sizes(on=connection)).now == NOW
         assert (await people.cluster.unsuccessful(9, on=connection)).quarantined == 0
         assert (await people.cluster.unfinished(9, on=connection)).running == 0
-    assert await store.results.count_missed() == 0
+    assert await store.uncounted.count() == 0
     assert await store.errors.fold(9) == 0
     assert (await people.errors.list(60, NOW, NOW, 9)).rows == []
     assert (await people.errors.read(60, NOW, NOW, "f")).rows == []

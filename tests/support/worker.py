@@ -142,12 +142,16 @@ def holds(value: object) -> bool:
 async def insert_unreadable(dsn: str) -> None:
     """Insert the due job ``unreadable``, whose arguments have more than 1 GB of text."""
     connection = await asyncpg.connect(dsn)
+    await insert_unreadable_on(connection)
+    await connection.close()
+
+
+async def insert_unreadable_on(connection: asyncpg.Connection | asyncpg.Pool) -> None:
     await connection.execute("ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_payload")
     await connection.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data) SELECT 'unreadable',"
         " 'test.job', now() - interval '2 s', ('{\"args\": [' || repeat('1e131071,', 8300) || '0]}')::jsonb"
     )
-    await connection.close()
 
 
 async def statuses(store: Store, *job_ids: str) -> list[str]:

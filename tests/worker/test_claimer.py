@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError
+from pg_scheduler.errors import ConnectionLostError
 from pg_scheduler.events import (
     EventBus,
     JobCompleted,
@@ -380,6 +381,23 @@ async def test_claimer_expires_jobs_past_their_misfire_grace_time(
     await Parts.ended(executor)
     assert [event.job_id for event in seen.of(JobExpired)] == ["expired"]
     assert await statuses(known.store, "expired", "in time", "patient") == ["expired", "running", "running"]
+
+
+async def test_jobs_have_expired_although_the_reason_could_not_be_written(
+    known: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim is committed, and no later one finds these jobs."""
+
+    async def lose_connection(*_args: object) -> None:
+        raise ConnectionLostError("gone")
+
+    past = now() - timedelta(seconds=9)
+    await known.store.inserts.insert([new_job("old", execution_time=past, misfire_grace_time=0)])
+    monkeypatch.setattr(known.store.claims, "explain_expiry", lose_connection)
+    with pytest.raises(ConnectionLostError):
+        await known.claimer(known.executor()).run_once()
+    assert [event.job_id for event in seen.of(JobExpired)] == ["old"]
+    assert await statuses(known.store, "old") == ["expired"]
 
 
 # -- results go along ----------------------------------------------------------------------------------
