@@ -1,6 +1,6 @@
 -- Drop the counts of errors, the index of open steps, and whether pauses suspend the expiry of jobs.
 
-ALTER TABLE {schema}scheduler_tasks DROP COLUMN suspends_expiry;
+ALTER TABLE {schema}scheduler_tasks DROP COLUMN names, DROP COLUMN suspends_expiry;
 
 DROP INDEX {schema}scheduler_steps_open;
 

@@ -49,5 +49,8 @@ CREATE INDEX scheduler_error_counts_age ON {schema}scheduler_error_counts (span,
 CREATE INDEX scheduler_steps_open ON {schema}scheduler_steps (kind, name, job_id)
     WHERE ended_at IS NULL AND kind <> 'child';
 
--- Whether the jobs of a paused task do not expire during the pause.
-ALTER TABLE {schema}scheduler_tasks ADD COLUMN suspends_expiry boolean NOT NULL DEFAULT false;
+-- Whether the jobs of a paused task do not expire during the pause, and the other names of the task. The workers that know
+-- these names may stop during the pause, and its jobs wait under all of them.
+ALTER TABLE {schema}scheduler_tasks
+    ADD COLUMN suspends_expiry boolean NOT NULL DEFAULT false,
+    ADD COLUMN names text[] NOT NULL DEFAULT array[]::text[];

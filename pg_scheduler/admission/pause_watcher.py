@@ -2,7 +2,8 @@
 
 Every node reads the pauses when one changes: a notification or the fallback poll wakes it. The worker then
 claims fewer names, or more; the claim statement stays the same. While a pause suspends expiry, the worker
-also expires no jobs of these names, until `Renewal` has given them their misfire grace time again.
+also expires no jobs of these names, until `Renewal` has given them their misfire grace time again. It adds
+the names of the task that it knows to the pause, because it may stop before the pause ends.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ class PauseWatcher(Service):
         if any(pause.is_over for pause in pauses):
             for name in await self._pauses.end_pauses():
                 self._events.publish(TaskResumed(name, actor=None))
+        has_all_names = await self._add_names([pause for pause in pauses if pause.suspends_expiry])
         if await self._renew([pause for pause in pauses if pause.has_ended and pause.suspends_expiry]):
             return Renewal.gap_s
-        poll = POLL_INTERVAL_S if self._node.signals.notifications_up.is_set else FAST_POLL_INTERVAL_S
+        is_notified = self._node.signals.notifications_up.is_set and has_all_names
+        poll = POLL_INTERVAL_S if is_notified else FAST_POLL_INTERVAL_S
         ends = [pause.ends_in for pause in pauses if pause.ends_in is not None and not pause.has_ended]
         return min(poll, *ends) if ends else poll
 
@@ -67,6 +70,15 @@ class PauseWatcher(Service):
             self._node.signals.due()
         self._read_pauses = pauses
 
+    async def _add_names(self, pauses: Sequence[Pause]) -> bool:
+        """Add to these pauses the names that only workers know; return False if another pass has to."""
+        has_all_names = True
+        for pause in pauses:
+            unwritten_names = self._names_of(pause) - {pause.name, *pause.names}
+            if unwritten_names and not await self._pauses.add_names(pause.name, unwritten_names):
+                has_all_names = False
+        return has_all_names
+
     async def _renew(self, ended_pauses: Sequence[Pause]) -> bool:
         """Renew one batch of the jobs of each of these pauses; return False if there are no pauses."""
         renewals = {
@@ -78,11 +90,10 @@ class PauseWatcher(Service):
         for renewal in self._renewals.values():
             if await renewal.run_once() and renewal.is_ended_here:
                 self._events.publish(TaskResumed(renewal.pause.name, actor=None))
-                await self._node.outbox.notify_tasks()
         return bool(ended_pauses)
 
     def _names_of(self, pause: Pause) -> set[str]:
         """Return the names of the task of a pause that this process or other workers know."""
         task = self._node.tasks.resolve(pause.name)
         registered_names = set() if task is None else self._node.tasks.names_of(task)
-        return {pause.name, *pause.aliases, *registered_names}
+        return pause.all_names | registered_names

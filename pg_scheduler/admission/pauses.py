@@ -24,20 +24,28 @@ class PauseRepository(Repository):
         actor: str,
         *,
         suspends_expiry: bool = False,
+        names: Collection[str] = (),
     ) -> bool:
-        """Pause a task; return False if it is paused already with the same values."""
+        """Pause a task, of which the caller knows these names; notify all nodes.
+
+        Return False if it is paused already with the same values.
+        """
         until_text = None if until is None else until.isoformat()
         details = {"suspends_expiry": "true"} if suspends_expiry else {}
         _, *author_values = self._statements.author.values(until=until_text, note=note, **details)
         now = self._statements.now
         return bool(
             await self._statements.fetch(
-                "pause_task", name, until, note, actor, now, *author_values, suspends_expiry
+                "pause_task", name, until, note, actor, now, *author_values, suspends_expiry, list(names)
             )
         )
 
+    async def add_names(self, name: str, names: Collection[str]) -> bool:
+        """Add names of its task to a pause; return whether that was written."""
+        return bool(await self._statements.fetch("add_names", name, sorted(names)))
+
     async def resume(self, names: Collection[str]) -> bool:
-        """End the pauses of these names; return whether one was in effect."""
+        """End the pauses of these names, and notify all nodes; return whether one was in effect."""
         author = self._statements.author.values()
         rows = await self._statements.fetch("resume_tasks", list(names), self._statements.now, *author)
         return any(row[0] for row in rows)
@@ -87,10 +95,11 @@ class PauseRepository(Repository):
 
 
 class DeletedPause(NamedTuple):
-    """Whether a call has deleted a pause, and whether the pause was there before."""
+    """Whether a call has deleted a pause, whether the pause was there before, and the names in its row."""
 
     is_deleted: bool
     was_there: bool
+    names: Sequence[str]
 
 
 class Renewal:
@@ -140,6 +149,8 @@ class Renewal:
         is_late = time.monotonic() > self._began_at + self.patience_s
         pause = await self._pauses.delete_renewed(self._names, self.pause, is_late=is_late)
         self.is_ended_here = pause.is_deleted
+        # Another process may have added names, whose jobs are renewed before the pause is deleted.
+        self._names = sorted({*self._names, *pause.names})
         self._restart()
         return pause.is_deleted or not pause.was_there
 

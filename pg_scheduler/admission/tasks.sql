@@ -1,17 +1,39 @@
+-- The aliases that workers report for their tasks.
+
+-- fragment: reported_aliases
+SELECT DISTINCT alias.key AS name, alias.value AS task
+    FROM {schema}scheduler_workers AS worker
+    CROSS JOIN LATERAL jsonb_each_text(CASE WHEN jsonb_typeof(worker.settings -> 'aliases') = 'object'
+        THEN worker.settings -> 'aliases' END) AS alias (key, value)
+
 -- name: pause_task
 -- route: reserved
 -- Pause the task $1 until $2, with the note $3 and the actor $4, unless it is paused like that, and record it ($6, $7).
 --
--- Its jobs do not expire during the pause if $8.
-WITH paused AS (
-    INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, paused_until, note, actor, suspends_expiry)
-    SELECT $1, coalesce($5, {now}), $2, $3, $4, $8
+-- Its jobs do not expire during the pause if $8. The caller knows the names $9 of the task. The row keeps them, and those
+-- that workers report: the workers may stop during the pause.
+WITH alias AS MATERIALIZED (
+    {reported_aliases}
+),
+own AS MATERIALIZED (
+    SELECT unnest($9::text[] || $1::text) AS name
+    UNION
+    SELECT alias.task FROM alias WHERE alias.name = $1
+),
+paused AS (
+    INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, paused_until, note, actor, suspends_expiry, names)
+    SELECT $1, coalesce($5, {now}), $2, $3, $4, $8, ARRAY (
+        SELECT own.name FROM own
+        UNION
+        SELECT alias.name FROM alias JOIN own ON own.name = alias.task
+    )
     WHERE true{within_lock_limit}
     ON CONFLICT (name) DO UPDATE SET
         paused_at = CASE WHEN task.paused_until <= coalesce($5, {now}) THEN EXCLUDED.paused_at
             ELSE task.paused_at END,
         paused_until = EXCLUDED.paused_until, note = EXCLUDED.note, actor = EXCLUDED.actor,
-        suspends_expiry = EXCLUDED.suspends_expiry
+        suspends_expiry = EXCLUDED.suspends_expiry,
+        names = ARRAY (SELECT DISTINCT unnest(task.names || EXCLUDED.names))
     WHERE NOT coalesce(
             task.paused_until = EXCLUDED.paused_until, task.paused_until IS NULL AND EXCLUDED.paused_until IS NULL
         )
@@ -23,7 +45,16 @@ audited AS (
     {into_audit}
     SELECT coalesce($5, {now}), 'pause_task', name, $4, $6, $7::text::jsonb FROM paused
 )
-SELECT name FROM paused;
+SELECT name, pg_notify({channel}, 'tasks') FROM paused;
+
+-- name: add_names
+-- route: reserved
+-- Add the names $2 to the pause of the task $1. Return no row if it has them, or if another session has locked it.
+UPDATE {schema}scheduler_tasks AS task SET names = ARRAY (SELECT DISTINCT unnest(task.names || $2::text[]))
+WHERE task.name = ANY (ARRAY (
+    SELECT name FROM {schema}scheduler_tasks WHERE name = $1 AND NOT names @> $2 FOR NO KEY UPDATE SKIP LOCKED
+))
+RETURNING task.name;
 
 -- name: resume_tasks
 -- route: reserved
@@ -49,7 +80,7 @@ audited AS (
     {into_audit}
     SELECT coalesce($2, {now}), 'resume_task', name, $3, $4, $5::text::jsonb FROM resumed WHERE was_in_effect
 )
-SELECT was_in_effect FROM resumed;
+SELECT was_in_effect, pg_notify({channel}, 'tasks') FROM resumed;
 
 -- name: end_pauses
 -- route: reserved
@@ -132,7 +163,8 @@ SELECT blocked_on, priority, execution_time::text AS since, job_id FROM walked W
 -- route: tuned
 -- Delete the pause $4, which has ended at $2, if all jobs of the names $1 have their misfire grace time again, or if $5.
 --
--- Return whether it is deleted, and whether it was there: another process may have deleted or changed it.
+-- Return whether it is deleted, whether it was there, and the names in its row: another process may have deleted it, or
+-- changed it. If the row has further names, their jobs come first.
 --
 -- As long as the row exists, no worker claims or expires these jobs. Each worker reads that it is gone after this
 -- commit, so it meets only jobs whose time was renewed. The condition is checked on the rows, not concluded from a
@@ -141,6 +173,7 @@ WITH ended AS MATERIALIZED (
     SELECT ctid
     FROM {schema}scheduler_tasks
     WHERE name = $4 AND suspends_expiry AND paused_until = $2
+      AND NOT EXISTS (SELECT FROM unnest(names) AS other (name) WHERE other.name <> ALL ($1))
       AND ($5::boolean OR NOT EXISTS (
           SELECT
           FROM {levels}
@@ -164,29 +197,42 @@ deleted AS (
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM ended))
     RETURNING name
 )
-SELECT EXISTS (SELECT FROM deleted) AS is_deleted,
-    EXISTS (SELECT FROM {schema}scheduler_tasks WHERE name = $4 AND suspends_expiry AND paused_until = $2) AS was_there;
+SELECT
+    (SELECT count(*) = 1 FROM deleted WHERE pg_notify({channel}, 'tasks') IS NOT NULL) AS is_deleted,
+    EXISTS (SELECT FROM {schema}scheduler_tasks WHERE name = $4 AND suspends_expiry AND paused_until = $2) AS was_there,
+    ARRAY (
+        SELECT other.name
+        FROM {schema}scheduler_tasks AS task
+        CROSS JOIN LATERAL unnest(task.names) AS other (name)
+        WHERE task.name = $4 AND other.name IS NOT NULL
+    ) AS names;
 
 -- name: paused_tasks
 -- route: shared, reserved
 -- Return the pauses, and whether each has ended and the seconds until it does.
 --
--- Of one that suspends expiry, the names that workers report for its task as well: a worker that does not know the task
--- must not expire its jobs.
+-- Of one that suspends expiry, the other names of its task as well, those in its row and those that workers report: a
+-- worker that does not know the task must not expire its jobs.
 -- Instants that Python cannot hold are limited, so that a row written by hand does not hide the others.
+WITH alias AS MATERIALIZED (
+    {reported_aliases}
+    WHERE EXISTS (SELECT FROM {schema}scheduler_tasks AS paused WHERE paused.suspends_expiry)
+)
 SELECT name, least(greatest(paused_at, {first_day}), {last_day}) AS paused_at, until.at AS paused_until, note, actor,
     (extract(epoch FROM until.at - coalesce($1, {now})))::double precision AS ends_in, suspends_expiry,
-    coalesce(known.names, string_to_array('', ',')) AS aliases
+    ARRAY (
+        SELECT other.name FROM unnest(task.names) AS other (name) WHERE other.name IS NOT NULL AND task.suspends_expiry
+    ) AS names,
+    ARRAY (
+        SELECT own.task FROM alias AS own WHERE own.name = task.name AND task.suspends_expiry
+        UNION
+        SELECT other.name
+        FROM alias AS other
+        WHERE task.suspends_expiry
+          AND other.task = ANY (task.name || ARRAY (SELECT own.task FROM alias AS own WHERE own.name = task.name))
+    ) AS aliases
 FROM {schema}scheduler_tasks AS task
 CROSS JOIN LATERAL (
     SELECT CASE WHEN paused_until IS NOT NULL THEN least(greatest(paused_until, {first_day}), {last_day}) END AS at
 ) AS until
-LEFT JOIN (
-    SELECT alias.value AS task, array_agg(alias.key) AS names
-    FROM {schema}scheduler_workers AS worker
-    CROSS JOIN LATERAL jsonb_each(CASE WHEN jsonb_typeof(worker.settings -> 'aliases') = 'object'
-        THEN worker.settings -> 'aliases' END) AS alias (key, value)
-    WHERE EXISTS (SELECT FROM {schema}scheduler_tasks AS paused WHERE paused.suspends_expiry)
-    GROUP BY alias.value
-) AS known ON task.suspends_expiry AND known.task = to_jsonb(task.name)
 ORDER BY name;

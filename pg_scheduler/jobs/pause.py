@@ -20,6 +20,7 @@ class Pause:
     Attributes:
         ends_in: Seconds until it ends, 0 or less if it has ended; None if it lasts until it is resumed.
         suspends_expiry: Whether the jobs do not expire during the pause.
+        names: The names of the task that the row has, if expiry is suspended.
         aliases: Other names of the task that workers report, if expiry is suspended.
     """
 
@@ -30,7 +31,13 @@ class Pause:
     actor: str
     ends_in: float | None
     suspends_expiry: bool = False
+    names: Sequence[str] = ()
     aliases: Sequence[str] = ()
+
+    @property
+    def all_names(self) -> set[str]:
+        """Every name of the task that is known from the database."""
+        return {self.name, *self.names, *self.aliases}
 
     @property
     def has_ended(self) -> bool:

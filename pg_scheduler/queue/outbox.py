@@ -24,7 +24,7 @@ from types import MethodType
 from typing import Final
 
 from pg_scheduler.base.foreign import guarded
-from pg_scheduler.base.messages import DUE, HEARTBEAT_REQUEST, PERIODIC, TASKS, due_message
+from pg_scheduler.base.messages import DUE, HEARTBEAT_REQUEST, PERIODIC, due_message
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.base.settings import Notify
 from pg_scheduler.database.session import Connection, transaction_of
@@ -255,10 +255,6 @@ class Outbox:
     async def notify_schedules(self) -> None:
         """Notify other nodes that a schedule was enabled or disabled."""
         await self._send(PERIODIC)
-
-    async def notify_tasks(self) -> None:
-        """Notify other nodes that a task was paused or resumed."""
-        await self._send(TASKS)
 
     def add_schedules(self) -> None:
         """Queue a notification that a schedule was enabled or disabled."""

@@ -95,17 +95,22 @@ class Parts:
             self.enqueuer = SendingEnqueuer(inner, sender)
             self.job_builders.sender = sender
 
-    async def announce_tasks(self) -> None:
-        """Make this node and the others read which tasks are paused."""
+    def announce_tasks(self) -> None:
+        """Make this node read which tasks are paused. The statement that changed that notifies all nodes."""
         if self.runtime is not None:
             self.runtime.node.signals.tasks_changed()
-        await self.outbox.notify_tasks()
 
     async def announce_schedules(self) -> None:
         """Make this node and the others read the schedules."""
         if self.runtime is not None:
             self.runtime.node.signals.schedules_changed()
         await self.outbox.notify_schedules()
+
+    def announce_schedules_later(self) -> None:
+        """Do the same without waiting for it, when the caller is cancelled or the database is unavailable."""
+        if self.runtime is not None:
+            self.runtime.node.signals.schedules_changed()
+        self.outbox.add_schedules()
 
 
 class PartsOwner(Protocol):

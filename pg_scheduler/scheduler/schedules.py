@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -11,7 +13,7 @@ from typing import Any, Final, Literal
 from pg_scheduler.base.messages import PERIODIC
 from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.session import Connection
-from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events import (
     Event,
     ScheduleAdded,
@@ -185,19 +187,21 @@ class Schedules:
             metadata=metadata,
         )
         definition = _with_options_of(func, definition)
-        row, change = await self._calls.add(
-            new_job_id() if schedule_id is None else check_schedule_id(schedule_id),
-            definition,
-            run_now=run_now,
-            paused=paused,
-            conflict_resolution=conflict_resolution,
-            connection=checked,
-        )
-        if change != "kept":
-            event = (ScheduleAdded if change == "added" else ScheduleUpdated)(
-                row.schedule_id, task_name=row.task
+        schedule_id = new_job_id() if schedule_id is None else check_schedule_id(schedule_id)
+        with self._announcing_cuts(checked):
+            row, change = await self._calls.add(
+                schedule_id,
+                definition,
+                run_now=run_now,
+                paused=paused,
+                conflict_resolution=conflict_resolution,
+                connection=checked,
             )
-            await self._announce(event, connection=checked, due=row.updated_at if run_now else None)
+            if change != "kept":
+                event = (ScheduleAdded if change == "added" else ScheduleUpdated)(
+                    row.schedule_id, task_name=row.task
+                )
+                await self._announce(event, connection=checked, due=row.updated_at if run_now else None)
         return schedule_from_row(row, self._store.statements.codec)
 
     async def update(
@@ -297,8 +301,9 @@ class Schedules:
         definition = _with_options_of(func, definition)
         if if_version is not None:
             check_count("if_version", if_version, least=1)
-        row = await self._calls.update(check_schedule_id(schedule_id), definition, if_version, checked)
-        await self._announce(ScheduleUpdated(row.schedule_id, task_name=row.task), connection=checked)
+        with self._announcing_cuts(checked):
+            row = await self._calls.update(check_schedule_id(schedule_id), definition, if_version, checked)
+            await self._announce(ScheduleUpdated(row.schedule_id, task_name=row.task), connection=checked)
         return schedule_from_row(row, self._store.statements.codec)
 
     async def get(self, schedule_id: str, *, connection: AnyConnection | None = None) -> Schedule | None:
@@ -451,12 +456,14 @@ class Schedules:
         else:
             # The statement makes fire times after an instant missed, so this one includes resume_from itself.
             since = check_execution_time(resume_from, name="resume_from") - INSTANT
-        switched = await self._store.schedules.resume(
-            check_schedule_id(schedule_id), from_now=resume_from == "now", since=since, on=checked
-        )
-        if switched is not None and switched.changed:
-            event = ScheduleResumed(schedule_id, task_name=switched.task)
-            await self._announce(event, connection=checked)
+        check_schedule_id(schedule_id)
+        with self._announcing_cuts(checked):
+            switched = await self._store.schedules.resume(
+                schedule_id, from_now=resume_from == "now", since=since, on=checked
+            )
+            if switched is not None and switched.changed:
+                event = ScheduleResumed(schedule_id, task_name=switched.task)
+                await self._announce(event, connection=checked)
         return switched is not None
 
     async def remove(
@@ -586,6 +593,19 @@ class Schedules:
         """
         task = self._parts.tasks.resolve(name)
         return (args, kwargs) if task is None else decode(task.encode(args, kwargs))
+
+    @contextmanager
+    def _announcing_cuts(self, connection: Connection | None) -> Iterator[None]:
+        """Wake the planners of all nodes if a call is cut, since its transaction may have been committed.
+
+        Without that, they would find the new fire times two minutes later.
+        """
+        try:
+            yield
+        except (asyncio.CancelledError, DatabaseUnavailableError):
+            if connection is None:
+                self._parts.announce_schedules_later()
+            raise
 
     async def _announce(
         self, event: Event, *, connection: Connection | None = None, due: datetime | None = None

@@ -65,6 +65,7 @@ class Tasks:
             await scheduler.tasks.pause("mail.send", note="the mail server is down", suspend_expiry=True)
         """
         task = self._parts.tasks.resolve(_check_name(name))
+        names = set() if task is None else self._parts.tasks.names_of(task)
         name = name if task is None else task.name
         if note is not None:
             check_text("note", note)
@@ -79,10 +80,10 @@ class Tasks:
             )
         actor = self._parts.actor
         changed = await self._parts.store.pauses.pause(
-            name, until, note, actor, suspends_expiry=suspend_expiry
+            name, until, note, actor, suspends_expiry=suspend_expiry, names=names
         )
         if changed:
-            await self._parts.announce_tasks()
+            self._parts.announce_tasks()
             self._parts.events.publish(TaskPaused(name, paused_until=until, note=note, actor=actor))
         return changed
 
@@ -90,13 +91,15 @@ class Tasks:
         """Start the jobs of a paused task again, on all nodes within a second.
 
         If the pause has suspended expiry, the jobs that are due first get their whole misfire grace time
-        again. The call waits for that, and up to five seconds for jobs that other sessions have locked.
+        again. The call waits for that, and up to five seconds for jobs that other sessions have locked. If it
+        is cut, by a cancellation or because the database is unavailable, the workers do the rest.
 
         Args:
             name: The name of the task, or an alias.
 
         Returns:
-            False if the task was not paused.
+            True if this call has resumed the task, or has done the rest of a call that was cut. False if the
+            task was not paused.
 
         Raises:
             TypeError: ``name`` is not a str.
@@ -105,28 +108,28 @@ class Tasks:
         task = self._parts.tasks.resolve(_check_name(name))
         names = {name} if task is None else {name, *self._parts.tasks.names_of(task)}
         changed = await self._parts.store.pauses.resume(names)
-        is_ended_here = await self._renew(names)
-        if changed:
-            await self._parts.announce_tasks()
-        if changed and is_ended_here:
+        self._parts.announce_tasks()
+        renewals = await self._renew(names)
+        # An earlier call that was cut may have ended the pause, and left the renewal to this one.
+        changed = changed or any(renewal.is_ended_here for renewal in renewals)
+        # If another process has ended one of the pauses, it publishes the event.
+        if changed and all(renewal.is_ended_here for renewal in renewals):
+            self._parts.announce_tasks()
             self._parts.events.publish(
                 TaskResumed(name if task is None else task.name, actor=self._parts.actor)
             )
         return changed
 
-    async def _renew(self, names: Collection[str]) -> bool:
-        """Give the jobs of pauses that suspended expiry their grace time again, and end these pauses.
-
-        Return False if another process has ended one of them. Then that process publishes the event.
-        """
+    async def _renew(self, names: Collection[str]) -> builtins.list[Renewal]:
+        """Give the jobs of pauses that suspended expiry their grace time again, and end these pauses."""
         renewals = [
-            Renewal(self._parts.store.pauses, pause, {*names, *pause.aliases})
+            Renewal(self._parts.store.pauses, pause, pause.all_names.union(names))
             for pause in await self._parts.store.pauses.paused()
             if pause.name in names and pause.has_ended and pause.suspends_expiry
         ]
         for renewal in renewals:
             await renewal.run()
-        return all(renewal.is_ended_here for renewal in renewals)
+        return renewals
 
     async def list(self) -> builtins.list[TaskInfo]:
         """Return the registered tasks and the paused names, in the order of the names."""

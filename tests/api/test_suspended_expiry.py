@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler.admission.pause_watcher import FAST_POLL_INTERVAL_S
 from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobExpired, TaskResumed
@@ -81,6 +82,99 @@ async def test_worker_that_does_not_know_the_task_leaves_its_aliases_alone(
     found = await other.get_job(job_id)
     assert found
     assert found.status is not JobStatus.EXPIRED
+
+
+async def names_of_pause(pool: asyncpg.Pool) -> set[str]:
+    return {"mail.send", *await pool.fetchval("SELECT names FROM scheduler_tasks WHERE name = 'mail.send'")}
+
+
+@pytest.mark.parametrize("name", ["mail.send", "send_mail"])
+async def test_pause_keeps_the_aliases_when_the_worker_that_knows_them_stops(
+    make: Make, pool: asyncpg.Pool, name: str
+) -> None:
+    clock = FakeClock(START)
+    owner, other = make(clock=clock, misfire_grace_time=10), make(clock=clock)
+    owner.register(work, name="mail.send", aliases=["send_mail"])
+    await owner.start()
+    await other.start()
+    assert await other.tasks.pause(name, suspend_expiry=True), "it knows the names from the other worker only"
+    await owner.shutdown()
+    assert [worker.worker_id for worker in await other.workers()] == [other.worker_id]
+    job_ids = [await other.schedule_job(each, START, {}) for each in ("mail.send", "send_mail")]
+    clock.advance(GRACE * 2)
+    await scan(other)
+    assert await statuses(pool) == dict.fromkeys(job_ids, "pending")
+    assert await other.tasks.resume(name)
+    jobs = [await other.get_job(job_id) for job_id in job_ids]
+    assert [job.status for job in jobs if job] == [JobStatus.PENDING] * 2
+
+
+async def test_pause_has_the_names_that_its_caller_knows(make: Make, pool: asyncpg.Pool) -> None:
+    caller = make()
+    caller.register(work, name="mail.send", aliases=["send_mail"])
+    assert await caller.tasks.pause("send_mail")
+    assert await names_of_pause(pool) >= {"mail.send", "send_mail"}
+
+
+async def test_worker_adds_the_names_that_it_knows_to_a_pause(make: Make, pool: asyncpg.Pool) -> None:
+    await make().tasks.pause("mail.send", suspend_expiry=True)
+    owner, further = make(), make()
+    owner.register(work, name="mail.send", aliases=["send_mail"])
+    further.register(work, name="mail.send", aliases=["send_letter"])
+    for worker in (owner, further):
+        await worker.start()
+        await worker.shutdown()
+    assert await names_of_pause(pool) >= {"send_mail", "send_letter"}
+    before = await pool.fetchval("SELECT xmin::text FROM scheduler_tasks")
+    await owner.start()
+    assert await pool.fetchval("SELECT xmin::text FROM scheduler_tasks") == before, "it has all names"
+
+
+async def test_worker_adds_names_as_soon_as_the_row_of_the_pause_is_free(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    owner = make()
+    owner.register(work, name="mail.send", aliases=["send_mail"])
+    await owner.start()
+    assert owner._parts.runtime
+    watcher = owner._parts.runtime.pauses
+    await owner.tasks.pause("mail.send", suspend_expiry=True)
+    await pool.execute("UPDATE scheduler_tasks SET names = ARRAY[]::text[]")
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduler_tasks FOR UPDATE")
+        assert await watcher.run_once() <= FAST_POLL_INTERVAL_S
+    await watcher.run_once()
+    assert await names_of_pause(pool) >= {"send_mail"}
+
+
+async def test_jobs_under_a_name_that_is_added_during_the_end_get_their_time_again(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    clock = FakeClock(START)
+    scheduler = make(clock=clock, misfire_grace_time=10)
+    pauses = scheduler._parts.store.pauses
+    await scheduler.tasks.pause("mail.send", suspend_expiry=True)
+    job_id = await scheduler.schedule_job("send_mail", START, {})
+    clock.advance(GRACE / 2)
+    assert await pauses.resume(["mail.send"])
+    (pause,) = await pauses.paused()
+    renewal = Renewal(pauses, pause, {"mail.send"})
+    assert await pauses.add_names("mail.send", {"send_mail"})
+    await renewal.run()
+    assert renewal.is_ended_here
+    job = await scheduler.get_job(job_id)
+    assert job
+    assert job.expires_at == clock.now + GRACE
+
+
+async def test_names_that_were_written_by_hand_stop_nothing(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make()
+    await scheduler.start()
+    await scheduler.tasks.pause("mail.send", suspend_expiry=True)
+    await pool.execute("UPDATE scheduler_tasks SET names = ARRAY[['send_mail', NULL], [NULL, 'x']]")
+    await scan(scheduler)
+    assert await scheduler.tasks.resume("mail.send")
+    assert await scheduler.tasks.list() == []
 
 
 async def test_pause_with_an_end_renews_in_batches_and_one_node_reports_it(

@@ -59,6 +59,7 @@ TYPES = {
     "apply_replacements": "text[], integer[], text, timestamptz",
     "write_progress": "text[], integer[], text[], text",
     "write_look": "text, text, integer, text",
+    "remove_look": "text, integer",
     "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer, double precision"
     ", text, text, text[], text",
     "lock_orphans": "text[], timestamptz, double precision, integer, text, text",
@@ -160,6 +161,7 @@ VALUES = {
     "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
     "write_progress": f"{IDS}, {ONES}, {each(1)}, 'w1'",
     "write_look": "'a', 'w1', 1, '{}'",
+    "remove_look": "'a', 1",
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1, 540"
     ", 'running', '{}', NULL, NULL",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000, 'w1', '{{}}'",
@@ -297,6 +299,7 @@ EXPECTED = {
     "apply_replacements": {KEY},
     "write_progress": {KEY},
     "write_look": {KEY},
+    "remove_look": {KEY},
     "renew_lease": {KEY},
     "lock_orphans": {CLAIM},
     "restart_leases": {CLAIM, TID},
@@ -523,6 +526,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.workers.renew("w1", {"one": 1}, LEASE)
         await store.progress.write_progress("w1", {"one": (one, JobProgress(1))})
         await store.progress.write_look("w1", one, "{}")
+        await store.progress.remove_look(one)
         await store.claims.exchange("w1", [NAME], 1, completed=[one])
         await store.claims.claim("w1", [NAME], 1)
         await store.claims.find_claimable([NAME], FROM_THE_START, NO_IDS)

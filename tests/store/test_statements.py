@@ -287,8 +287,14 @@ async def use_suspending_pause(store: Store) -> None:
     assert await store.pauses.resume(["mail.send"])
     assert await store.pauses.renew_blocked(["mail.send"], NOW, ("", 0, "-infinity", ""), 10) is None
     assert await store.pauses.renew_due(["mail.send"], NOW, 5, ("-infinity", ""), 1000) is None
-    assert await store.pauses.delete_renewed(["mail.send"], pause) == (True, True)
-    assert await store.pauses.delete_renewed(["mail.send"], pause) == (False, False)
+    assert await store.pauses.add_names("mail.send", {"send_mail"})
+    assert not await store.pauses.add_names("mail.send", {"send_mail"})
+    names = ["mail.send", "send_mail"]
+    deleted = await store.pauses.delete_renewed(names[:1], pause)
+    assert (deleted.is_deleted, deleted.was_there, sorted(deleted.names)) == (False, True, names)
+    deleted = await store.pauses.delete_renewed(names, pause)
+    assert (deleted.is_deleted, deleted.was_there, sorted(deleted.names)) == (True, True, names)
+    assert await store.pauses.delete_renewed(names, pause) == (False, False, [])
 
 
 async def use_schedules(store: Store) -> object:
@@ -379,7 +385,7 @@ async def use_path(store: Store) -> object:
     assert await store.statements.read_clock() == NOW
     assert await store.pauses.pause("mail.send", NOW + SECOND, "note", "me")
     assert await store.pauses.paused() == [
-        Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0, suspends_expiry=False, aliases=[])
+        Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0, suspends_expiry=False, names=[], aliases=[])
     ]
     assert await store.pauses.end_pauses() == []
     assert await store.pauses.resume(["mail.send"])
@@ -538,8 +544,8 @@ async def use_path(store: Store) -> object:
     assert (await store.workers.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
     reports = {"a": (claims["a"], JobProgress(1, 2.5, "ö"))}
     assert await store.progress.write_progress("w1", reports) == {"a"}
-    assert await store.progress.write_look("w1", claims["a"], '{"log": ["ö"]}')
-    assert await store.progress.write_look("w1", claims["a"], None)
+    assert await store.progress.write_look("w1", claims["a"], '{"attempt": 1, "log": ["ö"]}')
+    assert await store.progress.remove_look(claims["a"])
     sleep = await store.steps.store("w1", claims["f"], "ö", SLEEP, None, version=2, delay_s=1.0)
     assert sleep == StoredStep("ö", SLEEP, None, has_ended=False, until=NOW + SECOND, left_s=1.0)
     assert await store.steps.load("f") == [sleep]

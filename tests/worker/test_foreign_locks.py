@@ -103,6 +103,7 @@ take_over_results: limited steps
 write_progress: skips jobs
 write_own_progress: call jobs
 write_look: skips jobs
+remove_look: skips jobs
 lock_for_claims: limited jobs
 lock_due: skips
 quarantine_job: limited failures jobs
@@ -174,6 +175,7 @@ record_database: call database
 pause_task: call audit tasks
 resume_tasks: call audit tasks
 end_pauses: skips tasks
+add_names: skips tasks
 renew_due: skips jobs
 renew_blocked: skips jobs
 delete_renewed: skips tasks
