@@ -2,8 +2,8 @@
 
 A page at which a person looks notifies the worker of the job. Such a request lasts for a minute, and an open
 page renews it. Until it ends, the worker writes the log of the attempt into the row of the job, at most once
-a second and only if the log has changed. Afterwards it removes the log from the row. A worker without
-requests executes no statement.
+a second and only if the log has changed. Afterwards it removes the log from the row. If another session has
+locked the row, it does so as soon as that is free. A worker without requests executes no statement.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pg_scheduler.base.messages import STACK
 from pg_scheduler.base.sqltext import storable
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.database.faults import REFUSALS, UnstorableTextError, is_refusal
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.history import kept_lines, to_ascii
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.in_flight import Attempt
@@ -36,6 +37,12 @@ LOOK_S: Final = 60.0
 
 GAP_S: Final = 1.0
 """Seconds between two looks at an attempt."""
+
+DRAIN_S: Final = 2.0
+"""Seconds for which a worker that stops waits for rows that other sessions have locked."""
+
+DRAIN_GAP_S: Final = 0.1
+"""Seconds between two looks at these rows."""
 
 MAX_LOOKS: Final = 5
 """Jobs of a worker at which people look at once; further requests have no effect."""
@@ -58,8 +65,8 @@ class _WatchedJob:
         until: When the last request ends, by the monotonic clock.
         wants_stack: Whether the stack was requested since the last look.
         stack: The last stack that was taken, and its time.
-        claim: The claim whose log or stack is in the row; None if none is.
-        written: The log and the stack that are in the row.
+        claim: The claim whose log or stack may be in the row; None if none is.
+        written: The log and the stack that are in the row; None if that is unknown.
     """
 
     until: float
@@ -81,6 +88,8 @@ class LookWriter(Service):
         self._worker_id = node.worker_id
         self._looks = node.looks
         self._jobs: dict[str, _WatchedJob] = {}
+        self._leftovers: dict[str, Claim] = {}
+        """The claims whose looks have ended, and whose log or stack may still be in the row."""
 
     async def run_once(self) -> float:
         """Write the attempts at which people look, if they have changed; remove what is in other rows."""
@@ -89,21 +98,50 @@ class LookWriter(Service):
         for job_id, watched_job in list(self._jobs.items()):
             attempt = self._in_flight.attempts.get(job_id)
             if attempt is None or now >= watched_job.until or attempt.revocation is not None:
-                del self._jobs[job_id]
-                await self._write(watched_job, watched_job.claim, None)
+                self._end(job_id)
                 continue
             if watched_job.claim is not None and watched_job.claim.attempt != attempt.claim.attempt:
                 watched_job.stack.clear()
             content = await self._content_of(attempt, watched_job)
             if content != watched_job.written or attempt.claim is not watched_job.claim:
                 await self._write(watched_job, attempt.claim, content)
-        return GAP_S if self._jobs else NEVER
+        await self._remove_leftovers()
+        return GAP_S if self._jobs or self._leftovers else NEVER
 
     async def drain(self) -> None:
-        """Remove the logs and stacks from all rows."""
-        jobs, self._jobs = self._jobs, {}
-        for watched_job in jobs.values():
-            await self._write(watched_job, watched_job.claim, None)
+        """Remove the logs and stacks from all rows, and wait a little for rows that are locked."""
+        for job_id in list(self._jobs):
+            self._end(job_id)
+        ends_at = time.monotonic() + DRAIN_S
+        await self._remove_leftovers()
+        while self._leftovers and time.monotonic() < ends_at:
+            await asyncio.sleep(DRAIN_GAP_S)
+            await self._remove_leftovers()
+        for job_id, claim in self._leftovers.items():
+            logger.warning(
+                "the log of job %r that people followed stays in its row, which another session has locked",
+                job_id,
+                extra=record_fields(job_id=job_id, job_name=claim.job_name, worker_id=self._worker_id),
+            )
+        self._leftovers.clear()
+
+    def _end(self, job_id: str) -> None:
+        """Look at a job no more. What was written is left to be removed."""
+        watched_job = self._jobs.pop(job_id)
+        if watched_job.claim is not None:
+            self._leftovers[job_id] = watched_job.claim
+
+    async def _remove_leftovers(self) -> None:
+        """Remove what is left in rows, except those that another session has locked."""
+        for job_id, claim in list(self._leftovers.items()):
+            try:
+                is_removed = await self._progress.remove_look(claim)
+            except REFUSALS as error:
+                if not is_refusal(error):
+                    raise
+                is_removed = True
+            if is_removed:
+                del self._leftovers[job_id]
 
     def _take_requests(self) -> None:
         """Begin or continue to look at the jobs that were requested since the last pass."""
@@ -112,7 +150,10 @@ class LookWriter(Service):
             look = self._looks.popleft()
             if look.job_id not in self._jobs and len(self._jobs) >= MAX_LOOKS:
                 continue
-            watched_job = self._jobs.setdefault(look.job_id, _WatchedJob(ends_at))
+            watched_job = self._jobs.get(look.job_id)
+            if watched_job is None:
+                claim = self._leftovers.pop(look.job_id, None)
+                watched_job = self._jobs[look.job_id] = _WatchedJob(ends_at, claim=claim)
             watched_job.until = ends_at
             watched_job.wants_stack |= look.part == STACK
 
@@ -133,15 +174,13 @@ class LookWriter(Service):
             content["stack"] = watched_job.stack.copy()
         return content
 
-    async def _write(
-        self, watched_job: _WatchedJob, claim: Claim | None, content: dict[str, Any] | None
-    ) -> None:
-        """Write what people see of an attempt; None removes it. What the table refuses is left out."""
-        if claim is None:
-            return
-        write, text = self._progress.write_look, None if content is None else json.dumps(content)
+    async def _write(self, watched_job: _WatchedJob, claim: Claim, content: dict[str, Any]) -> None:
+        """Write what people see of an attempt. What the table refuses is left out."""
+        # A statement that fails may have been committed.
+        watched_job.claim, watched_job.written = claim, None
+        write = self._progress.write_look
         try:
-            is_written = await write(self._worker_id, claim, text)
+            is_written = await write(self._worker_id, claim, json.dumps(content))
         except UnstorableTextError:
             is_written = await write(self._worker_id, claim, json.dumps(_in_ascii(content)))
         except REFUSALS as error:
@@ -150,7 +189,7 @@ class LookWriter(Service):
             is_written = True
         # A row that another session has locked is written by the next pass.
         if is_written:
-            watched_job.claim, watched_job.written = claim, content
+            watched_job.written = content
 
 
 def _in_ascii(value: Any) -> Any:

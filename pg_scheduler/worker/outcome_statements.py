@@ -738,12 +738,16 @@ class ProgressRepository(Repository):
                 raise
             _log_refusal(claim, error)
 
-    async def write_look(self, worker_id: str, claim: Claim, text: str | None) -> bool:
-        """Write what people see of an attempt, as JSON; None removes it.
+    async def write_look(self, worker_id: str, claim: Claim, text: str) -> bool:
+        """Write what people see of an attempt, as JSON.
 
         Return whether it was written. A locked row and the row of another attempt stay as they are.
         """
         return bool(await self._statements.fetch("write_look", claim.job_id, worker_id, claim.attempt, text))
+
+    async def remove_look(self, claim: Claim) -> bool:
+        """Remove what people saw of an attempt; return False if another session has locked the row."""
+        return not await self._statements.value("remove_look", claim.job_id, claim.attempt)
 
     async def _write_own(
         self, worker_id: str, claim: Claim, progress: JobProgress, transaction: Transaction, *, in_ascii: bool

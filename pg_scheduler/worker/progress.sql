@@ -27,17 +27,12 @@ WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running';
 
 -- name: write_look
 -- route: tuned
--- Add what people see of an attempt ($4) to its progress, fenced by worker ($2) and attempt ($3); NULL removes it.
+-- Add what people see of an attempt ($4) to its progress, fenced by worker ($2) and attempt ($3).
 --
--- SKIP LOCKED: no look at a job waits for a lock. What is in the row of a job that has ended meanwhile is removed too.
-UPDATE {schema}scheduled_jobs AS job SET progress = (
-        SELECT CASE WHEN shown.progress <> jsonb_build_object() THEN shown.progress END
-        FROM (
-            SELECT (coalesce(CASE WHEN jsonb_typeof(job.progress) = 'object' THEN job.progress END, jsonb_build_object())
-                - 'look') || CASE WHEN $4::text IS NULL THEN jsonb_build_object()
-                ELSE jsonb_build_object('look', $4::text::jsonb) END AS progress
-        ) AS shown
-    )
+-- SKIP LOCKED: no look at a job waits for a lock.
+UPDATE {schema}scheduled_jobs AS job SET progress = coalesce(
+        CASE WHEN jsonb_typeof(job.progress) = 'object' THEN job.progress END, jsonb_build_object()
+    ) || jsonb_build_object('look', $4::text::jsonb)
 WHERE job_id = ANY (ARRAY (
         SELECT job_id FROM {schema}scheduled_jobs
         WHERE job_id = $1 AND worker_id = $2 AND attempt = $3
@@ -45,5 +40,28 @@ WHERE job_id = ANY (ARRAY (
     ))
   AND worker_id = $2
   AND attempt = $3
-  AND CASE WHEN $4::text IS NULL THEN (progress -> 'look') IS NOT NULL ELSE status = 'running' END
+  AND status = 'running'
 RETURNING job_id;
+
+-- name: remove_look
+-- route: tuned
+-- Remove what people saw of attempt $2 of the job $1, or of an earlier one. Return whether it is left in the row, because
+-- another session has locked that.
+--
+-- The worker in the row does not count: the job may have ended, or wait for its next attempt.
+WITH shown AS MATERIALIZED (
+    SELECT job_id FROM {schema}scheduled_jobs
+    WHERE job_id = $1 AND (progress -> 'look' -> 'attempt') <= to_jsonb($2::integer)
+),
+removed AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        progress = CASE WHEN (job.progress - 'look') <> jsonb_build_object() THEN job.progress - 'look' END
+    WHERE job_id = ANY (ARRAY (
+            SELECT job_id FROM {schema}scheduled_jobs
+            WHERE job_id = ANY (ARRAY (SELECT job_id FROM shown))
+            FOR NO KEY UPDATE SKIP LOCKED
+        ))
+      AND (progress -> 'look' -> 'attempt') <= to_jsonb($2::integer)
+    RETURNING job_id
+)
+SELECT EXISTS (SELECT FROM shown) AND NOT EXISTS (SELECT FROM removed) AS is_left;

@@ -13,15 +13,17 @@ import asyncpg
 import pytest
 
 from pg_scheduler.base.messages import LOG, STACK, Look
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.history import kept_log
 from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker import looks as module
 from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.looks import MAX_LOOKS, LookWriter
 from pg_scheduler.worker.service import NEVER
-from tests.support.logs import keeping_lines
+from tests.support.logs import keeping_lines, warnings_of
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, claim, new_job
 
@@ -153,6 +155,152 @@ async def test_locked_row_is_written_by_a_later_pass(
     assert await seen_of(pool) is None
     await writer.run_once()
     assert await seen_of(pool) is not None
+
+
+async def test_log_is_removed_when_its_row_is_free_after_the_look(
+    parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await submit(parts, "a")
+    look(parts)
+    await writer.run_once()
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        monkeypatch.setattr(module, "LOOK_S", 0.0)
+        look(parts)
+        assert await writer.run_once() == module.GAP_S, "the row is locked when the look ends"
+        assert await writer.run_once() == module.GAP_S
+    assert await seen_of(pool) is not None
+    assert await writer.run_once() == NEVER
+    assert await seen_of(pool) is None
+
+
+async def test_look_that_begins_again_before_the_log_was_removed_shows_it(
+    parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter
+) -> None:
+    await submit(parts, "a")
+    look(parts)
+    await writer.run_once()
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        writer._jobs["a"].until = 0.0
+        assert await writer.run_once() == module.GAP_S
+    look(parts)
+    await writer.run_once()
+    await writer.run_once()
+    assert await seen_of(pool) is not None
+    writer._jobs["a"].until = 0.0
+    assert await writer.run_once() == NEVER
+    assert await seen_of(pool) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "status = 'completed', finished_at = now(), lease_until = NULL",
+        "status = 'pending', worker_id = NULL, lease_until = NULL",
+        "attempt = 2, worker_id = 'other'",
+    ],
+)
+async def test_log_is_removed_from_a_row_that_was_locked_until_the_job_had_another_state(
+    parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter, change: str
+) -> None:
+    await submit(parts, "a")
+    look(parts)
+    await writer.run_once()
+    parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute(f"UPDATE scheduled_jobs SET {change}")
+        assert await writer.run_once() == module.GAP_S
+    assert await writer.run_once() == NEVER
+    assert await pool.fetchval("SELECT progress FROM scheduled_jobs") is None
+
+
+async def test_log_of_a_later_attempt_on_another_worker_stays(
+    parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter
+) -> None:
+    await submit(parts, "a")
+    look(parts)
+    await writer.run_once()
+    later = {"attempt": 2, "log": ["later"]}
+    await pool.execute(
+        "UPDATE scheduled_jobs SET attempt = 2, worker_id = 'other',"
+        " progress = jsonb_build_object('look', $1::jsonb)",
+        json.dumps(later),
+    )
+    await writer.drain()
+    assert await seen_of(pool) == later
+
+
+async def test_worker_that_stops_waits_for_a_locked_row_to_remove_the_log(
+    parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DRAIN_S", PATIENCE)
+    remove, was_refused = parts.store.progress.remove_look, asyncio.Event()
+
+    async def observed(claim: Claim) -> bool:
+        is_removed = await remove(claim)
+        if not is_removed:
+            was_refused.set()
+        return is_removed
+
+    monkeypatch.setattr(parts.store.progress, "remove_look", observed)
+    await submit(parts, "a", "b")
+    for job_id in "ab":
+        look(parts, job_id=job_id)
+    await writer.run_once()
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'a' FOR UPDATE")
+        drain = asyncio.create_task(writer.drain())
+        await asyncio.wait_for(was_refused.wait(), PATIENCE)
+    await drain
+    assert [await seen_of(pool, job_id) for job_id in "ab"] == [None, None]
+
+
+async def test_worker_that_stops_names_the_job_whose_row_stays_locked(
+    parts: Parts,
+    pool: asyncpg.Pool,
+    writer: LookWriter,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "DRAIN_S", 0.0)
+    parts.tasks.register(Talker().job, name="test.job")
+    await submit(parts, "a")
+    look(parts)
+    await writer.run_once()
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        await writer.drain()
+    (warning,) = warnings_of(caplog)
+    assert "the log of job 'a' that people followed stays in its row" in warning
+
+
+async def test_log_is_removed_after_an_outage_in_which_the_look_ended(
+    parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement that wrote the log was committed, and its answer was lost."""
+    progress = parts.store.progress
+    write, remove = progress.write_look, progress.remove_look
+
+    async def write_and_lose(*args: Any) -> bool:
+        await write(*args)
+        raise DatabaseUnavailableError("away")
+
+    async def lose(*args: Any) -> bool:
+        raise DatabaseUnavailableError("away")
+
+    monkeypatch.setattr(progress, "write_look", write_and_lose)
+    monkeypatch.setattr(progress, "remove_look", lose)
+    await submit(parts, "a")
+    look(parts)
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailableError):
+            await writer.run_once()
+        writer._jobs.get("a", module._WatchedJob(0.0)).until = 0.0
+    assert await seen_of(pool) is not None
+    monkeypatch.setattr(progress, "remove_look", remove)
+    assert await writer.run_once() == NEVER
+    assert await seen_of(pool) is None
 
 
 async def test_people_look_at_a_bounded_number_of_jobs(
