@@ -38,6 +38,7 @@ ACTIONS: Final = (
         "run_job",
         "signal_job",
         "wake_job",
+        "show_stack",
     ),
     *("mute_finding", "unmute_finding", "mute_error", "unmute_error", "vacuum_jobs", "start_release"),
     "notify_findings",

@@ -70,6 +70,8 @@ async def test_log_and_stack_of_a_running_job_are_shown_by_its_worker(
     html = (await request(operator, "/job?id=a&look=log")).text
     assert "frame 1 of 9" in html
     assert "await may_end.wait()" in html
+    records = await pool.fetch("SELECT action, subject, actor, via FROM scheduler_audit")
+    assert [tuple(record) for record in records] == [("show_stack", "a", "ada", "dashboard")], "not the log"
     may_end.set()
     await seen(operator, lambda look: look is None)
     assert (await send(operator, STACK)).status == 409

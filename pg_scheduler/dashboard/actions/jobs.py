@@ -74,6 +74,8 @@ async def show_stack(request: ActionRequest) -> Redirect:
         raise RejectedError("you may not see the stack of this job: it needs access to arguments", 403)
     if job.worker_id is None or not can_look(job, request.page):
         raise RejectedError("the job does not run, so it has no stack", 409)
+    # The record comes first, so that no stack is shown without one.
+    await request.operations.inspector.record_action("show_stack", job.job_id)
     await request_look(request.page.inspector, job.worker_id, job.job_id, STACK)
     return Redirect("/job", "stack_requested", {"id": job.job_id, "look": LOG})
 

@@ -70,6 +70,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "run_job": ("ran the job", "/job"),
     "signal_job": ("signalled the job", "/job"),
     "wake_job": ("ended the sleep of the job", "/job"),
+    "show_stack": ("requested the stack of the job", "/job"),
     "mute_finding": ("muted the finding", "/doctor"),
     "unmute_finding": ("unmuted the finding", "/doctor"),
     "mute_error": ("muted the errors", "/error"),
