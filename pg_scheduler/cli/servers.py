@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 import typer
@@ -54,8 +54,8 @@ async def doctor_webhook(scheduler: Scheduler) -> AsyncIterator[None]:
     """Send the findings of the doctor within the block, if the environment has the URL of a webhook.
 
     Raises:
-        UsageError: The URL or the format is invalid, or the pool is too small. The message does not have the
-            URL, because it is a secret.
+        UsageError: The URL or the format is invalid, the pool is too small, or the database role may not
+            write the audit. The message does not have the URL, because it is a secret.
     """
     from pg_scheduler.telemetry.webhook import DoctorWebhook  # noqa: PLC0415 - not needed to complete words
 
@@ -63,11 +63,12 @@ async def doctor_webhook(scheduler: Scheduler) -> AsyncIterator[None]:
     if not url:
         yield
         return
-    try:
-        webhook = DoctorWebhook(scheduler, url, format=cast("Any", form or None))
-    except (ValueError, ConfigurationError) as error:
-        raise UsageError(f"{WEBHOOK_URL} or {WEBHOOK_FORMAT}: {error}") from error
-    async with webhook:
+    async with AsyncExitStack() as stack:
+        try:
+            webhook = DoctorWebhook(scheduler, url, format=cast("Any", form or None))
+            await stack.enter_async_context(webhook)
+        except (ValueError, ConfigurationError) as error:
+            raise UsageError(f"{WEBHOOK_URL} or {WEBHOOK_FORMAT}: {error}") from error
         yield
 
 

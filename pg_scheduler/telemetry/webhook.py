@@ -2,7 +2,8 @@
 
 Any process with a Scheduler can do this: a worker, the exporter, or the web application with the dashboard.
 If several do, one of them holds an advisory lock and examines the cluster. Another one follows when it ends.
-The audit has what was sent, so a restart repeats no message.
+The audit has what was sent, so a restart repeats no message. A database role that cannot read and write it is
+refused.
 """
 
 from __future__ import annotations
@@ -108,7 +109,9 @@ class DoctorWebhook:
         link: The URL of the dashboard, to which messages link; None for no link.
 
     Raises:
-        ConfigurationError: The pool cannot spare a connection, and there is no ``direct_dsn``.
+        ConfigurationError: The pool cannot spare a connection, and there is no ``direct_dsn``. Or, at the
+            begin of the block, the database role may not read and write the audit; the roles of workers and
+            operators may.
         TypeError: An argument has the wrong type.
         ValueError: ``url`` is not one of HTTP, or another argument is invalid.
 
@@ -161,6 +164,13 @@ class DoctorWebhook:
         self._failures = 0
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._check_role()
+        except ConfigurationError:
+            raise
+        except SchedulerError:
+            # The tables may come later, and the database too. The task waits for them.
+            pass
         self._task = asyncio.create_task(self._run(), name="pg_scheduler webhook of the doctor")
         self._task.add_done_callback(self._ended)
         return self
@@ -177,6 +187,7 @@ class DoctorWebhook:
         problem = ""
         while True:
             try:
+                await self._check_role()
                 key = _lock_key(await self._tables.schema(), self._name)
                 loss = asyncio.Event()
                 async with self._tables.locks.advisory_lock(key, loss.set) as is_held:
@@ -189,6 +200,15 @@ class DoctorWebhook:
             else:
                 problem = ""
             await asyncio.sleep(self._interval_s)
+
+    async def _check_role(self) -> None:
+        """Raise ConfigurationError if the database role cannot record what was sent."""
+        if not await self._tables.audit_records.is_writable():
+            raise ConfigurationError(
+                "the database role may not read and write the table scheduler_audit, which has what a "
+                "webhook has sent; connect as the role of the workers or of an operator, whose privileges "
+                "pg-scheduler doctor --grants prints"
+            )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Log an error that ended the task, which is a bug."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from typing import Any
@@ -93,7 +94,7 @@ async def test_pause_keeps_the_aliases_when_the_worker_that_knows_them_stops(
     make: Make, pool: asyncpg.Pool, name: str
 ) -> None:
     clock = FakeClock(START)
-    owner, other = make(clock=clock, misfire_grace_time=10), make(clock=clock)
+    owner, other = (make(clock=clock, misfire_grace_time=10) for _ in range(2))
     owner.register(work, name="mail.send", aliases=["send_mail"])
     await owner.start()
     await other.start()
@@ -107,6 +108,19 @@ async def test_pause_keeps_the_aliases_when_the_worker_that_knows_them_stops(
     assert await other.tasks.resume(name)
     jobs = [await other.get_job(job_id) for job_id in job_ids]
     assert [job.status for job in jobs if job] == [JobStatus.PENDING] * 2
+
+
+@pytest.mark.parametrize("name", ["mail.send", "send_mail"])
+async def test_pause_has_the_names_that_workers_report(make: Make, pool: asyncpg.Pool, name: str) -> None:
+    caller = make()
+    await pool.execute(
+        "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, started_at,"
+        " last_beat, lease_until, settings) VALUES ('w1', 'host', 1, '1', 1, now(), now(), now(), $1::jsonb)",
+        json.dumps({"aliases": {"send_mail": "mail.send", "letter": "mail.send", "post": "elsewhere"}}),
+    )
+    await caller.tasks.pause(name)
+    names = await pool.fetchval("SELECT names FROM scheduler_tasks WHERE name = $1", name)
+    assert sorted({name, *names}) == ["letter", "mail.send", "send_mail"]
 
 
 async def test_pause_has_the_names_that_its_caller_knows(make: Make, pool: asyncpg.Pool) -> None:
@@ -134,15 +148,15 @@ async def test_worker_adds_names_as_soon_as_the_row_of_the_pause_is_free(
     make: Make, pool: asyncpg.Pool
 ) -> None:
     owner = make()
+    await make().tasks.pause("mail.send", suspend_expiry=True)
     owner.register(work, name="mail.send", aliases=["send_mail"])
-    await owner.start()
-    assert owner._parts.runtime
-    watcher = owner._parts.runtime.pauses
-    await owner.tasks.pause("mail.send", suspend_expiry=True)
-    await pool.execute("UPDATE scheduler_tasks SET names = ARRAY[]::text[]")
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT FROM scheduler_tasks FOR UPDATE")
+        await owner.start()
+        assert owner._parts.runtime
+        watcher = owner._parts.runtime.pauses
         assert await watcher.run_once() <= FAST_POLL_INTERVAL_S
+        assert await names_of_pause(pool) == {"mail.send"}
     await watcher.run_once()
     assert await names_of_pause(pool) >= {"send_mail"}
 

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import asyncpg
@@ -16,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pg_scheduler import (
+    ConfigurationError,
     ConflictResolution,
     JobConflictError,
     JobNotFoundError,
@@ -26,8 +28,9 @@ from pg_scheduler import (
     VacuumConfig,
     periodic,
 )
-from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.errors import ExitCode, UsageError
 from pg_scheduler.cli.main import run
+from pg_scheduler.cli.servers import doctor_webhook
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.database.migrations.plan import table_names
 from pg_scheduler.database.migrations.records import RECORDS
@@ -38,6 +41,7 @@ from pg_scheduler.inspect.store.senders import sender_script
 from pg_scheduler.migrate import migrate, shipped_migrations
 from pg_scheduler.schedules.job_builder import advisory_lock_key
 from pg_scheduler.telemetry.cluster import ClusterCollector
+from pg_scheduler.telemetry.webhook import DoctorWebhook
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import request, send
 from tests.docs.snippets import ROOT
@@ -345,6 +349,40 @@ async def test_exporter_role_can_read_the_metrics_and_change_nothing(roles: Role
     for statement in (f"{INSERT} {VALUES.format('own')}", "DELETE FROM jobs.scheduler_totals"):
         with pytest.raises(DENIED):
             await pool.execute(statement)
+
+
+@pytest.mark.parametrize("role", [WORKER, OPERATOR])
+async def test_role_that_writes_the_audit_sends_findings_once(
+    roles: Roles, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+
+    async def deliver(_: DoctorWebhook, message: Any) -> bool:
+        sent.append([finding["code"] for finding in message["appeared"]])
+        return True
+
+    monkeypatch.setattr(DoctorWebhook, "_deliver", deliver)
+    scheduler = Scheduler(await roles.connect(role), schema="jobs")
+    for _ in range(2):
+        webhook = DoctorWebhook(scheduler, "https://example.org", only=["WORKER-NONE"])
+        await webhook._check_role()
+        await webhook.run_once()
+    assert sent == [["WORKER-NONE"]], "no restart sends it again"
+
+
+@pytest.mark.parametrize("role", [EXPORTER, VIEWER])
+async def test_role_that_cannot_write_the_audit_is_refused_for_a_webhook(
+    roles: Roles, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler(await roles.connect(role), schema="jobs")
+    with pytest.raises(ConfigurationError, match="may not read and write the table scheduler_audit"):
+        async with DoctorWebhook(scheduler, "https://example.org/secret"):
+            pass
+    monkeypatch.setenv("PG_SCHEDULER_WEBHOOK_URL", "https://example.org/secret")
+    with pytest.raises(UsageError, match="connect as the role of the workers") as raised:
+        async with doctor_webhook(scheduler):
+            pass
+    assert "secret" not in str(raised.value)
 
 
 PAGE = ROOT / "docs/operations/database.md"

@@ -389,6 +389,7 @@ async def use_path(store: Store) -> object:
     ]
     assert await store.pauses.end_pauses() == []
     assert await store.pauses.resume(["mail.send"])
+    assert await people.audit_records.is_writable()
     records, last = await people.audit_records.read(None, 9, 9, AuditFilters(), "mail.send")
     assert [each.action for each in records] == ["resume_task", "pause_task"]
     assert last is None

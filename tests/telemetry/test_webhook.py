@@ -19,6 +19,7 @@ from pg_scheduler.cli.errors import UsageError
 from pg_scheduler.cli.servers import doctor_webhook
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import Severity
+from pg_scheduler.inspect.store.audit import AuditReadRepository
 from pg_scheduler.telemetry import webhook as module
 from pg_scheduler.telemetry.webhook import DoctorWebhook
 from tests.support.logs import warnings_of
@@ -273,6 +274,36 @@ async def test_pool_of_two_connections_is_refused(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
         with pytest.raises(ConfigurationError, match="max_size of 4"):
             DoctorWebhook(Scheduler(pool), "https://example.org")
+
+
+async def test_tables_that_are_missing_yet_are_no_reason_to_refuse(
+    pool: asyncpg.Pool, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with DoctorWebhook(Scheduler(pool, schema="later"), receiver.url) as webhook:
+        await webhook._check_role()
+    assert receiver.messages == []
+
+
+async def test_role_that_loses_its_privileges_is_reported_and_sends_nothing(
+    scheduler: Scheduler,
+    receiver: Receiver,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [True, False]
+    has_answered = asyncio.Event()
+
+    async def is_writable(_: object) -> bool:
+        if not answers:
+            has_answered.set()
+        return bool(answers) and answers.pop(0)
+
+    monkeypatch.setattr(AuditReadRepository, "is_writable", is_writable)
+    async with DoctorWebhook(scheduler, receiver.url, only=ONLY, interval=timedelta(seconds=1)):
+        await asyncio.wait_for(has_answered.wait(), PATIENCE)
+    assert receiver.messages == []
+    (warning,) = warnings_of(caplog)
+    assert "the webhook 'doctor' waits: the database role may not read and write" in warning
 
 
 async def test_commands_send_findings_if_the_environment_has_a_webhook(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
+from pg_scheduler.base.sqltext import qualify
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.jobs.payload import object_from
 
@@ -79,6 +80,11 @@ class AuditReadRepository(Repository):
         """
         changes = await self._statements.fetch("inspect_trigger_changes", schedule_ids, rows)
         return {row["id"]: row["at"] for row in changes}
+
+    async def is_writable(self) -> bool:
+        """Return whether the role of the session may read and add records; True if there is no table."""
+        table = qualify("{schema}scheduler_audit", await self._statements.schema())
+        return await self._statements.value("inspect_audit_privileges", table) is not False
 
     async def newest_records(
         self, subjects: Sequence[str], actions: Sequence[str], most_per_subject: int

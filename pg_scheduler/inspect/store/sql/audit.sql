@@ -64,6 +64,12 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS changed;
 
+-- name: inspect_audit_privileges
+-- route: pool
+-- Return whether the role may read and add records of the audit, by the name $1 of its table; NULL if there is none.
+SELECT has_table_privilege(audit.oid, 'SELECT') AND has_any_column_privilege(audit.oid, 'INSERT') AS is_allowed
+FROM to_regclass($1) AS audit (oid);
+
 -- name: inspect_newest_records
 -- route: pool
 -- Return the records of the actions $2 among the newest $3 of each of the subjects $1, the newest first.
