@@ -134,7 +134,7 @@ class Completions:
                 claim, change, self._worker_id, transaction, is_own=is_own
             )
 
-        # A transaction of the caller goes on after this write, so it keeps its own lock timeout.
+        # A transaction of the caller continues after this write, so it keeps its own lock timeout.
         is_plain = await (
             self._statements.write_last("completing()", transaction, write) if is_own else write()
         )
