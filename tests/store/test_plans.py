@@ -124,8 +124,8 @@ TUNED = {
 }
 WITHOUT_JOBS = {name for name in TUNED if "scheduled_jobs" not in QUERIES[name].text}
 """Statements about workers and figures, which have no plan here: they read rows by their whole keys."""
-AFTER_FAILURES = {"renew_worker"}
-"""Statements that run after another one was refused or waited for a lock."""
+AFTER_FAILURES = {"renew_worker", "count_failures", "record_dead_workers", "record_vacuum"}
+"""Statements that run after another one was refused or waited for a lock, a death or a deletion."""
 HELD_THERE = sorted(HOT | {name for name in TYPES if QUERIES[name].is_shareable})
 """Statements that run on connections held between uses."""
 HELD = [f"held-{n:03}" for n in range(100)]
