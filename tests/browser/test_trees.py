@@ -42,8 +42,8 @@ VARYING = {"doctor": "main .summary, main .card"}
 
 MASKS = [
     (re.compile(r"pg_scheduler \d\S*"), "pg_scheduler <release>"),
-    (re.compile(r'", parts of it up to [^"]* before ·"'), "·"),
-    (re.compile(r'  - text: ", parts of it up to [^"]* before"\n'), ""),
+    (re.compile(r'", some parts are up to [^"]* older ·"'), "·"),
+    (re.compile(r'  - text: ", some parts are up to [^"]* older"\n'), ""),
     (re.compile(r"(?<=definition: )\d+\.\d+\.\d\S*"), "<release>"),
     (re.compile(r"(?<=term: Migration\n  - definition: )\"?\d+\"?"), "<number>"),
 ]

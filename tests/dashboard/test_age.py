@@ -35,18 +35,18 @@ async def test_page_states_the_age_of_its_oldest_part(
     now = 0.0
     monkeypatch.setattr("pg_scheduler.dashboard.app.Cache", lambda: Cache(lambda: now))
     app = build()
-    assert "before" not in read_of((await request(app, "/")).text)
+    assert "older" not in read_of((await request(app, "/")).text)
     now = 7.0
-    assert "updated just now, parts of it up to 7 s before" in read_of((await request(app, "/")).text)
+    assert "updated just now, some parts are up to 7 s older" in read_of((await request(app, "/")).text)
     read = json.loads((await request(app, "/", headers=JSON)).body)["read"]
     assert (read["oldest_s"], read["standby_lag_s"]) == (7.0, None)
     for path in ("/audit", "/schedules", "/schedules"):
-        assert "before" not in read_of((await request(app, path)).text), path
+        assert "older" not in read_of((await request(app, path)).text), path
     await request(app, "/doctor")
     now = 47.0
-    assert "up to 40 s before" in read_of((await request(app, "/doctor")).text)
+    assert "up to 40 s older" in read_of((await request(app, "/doctor")).text)
     now = 68.0
-    assert "before" not in read_of((await request(app, "/doctor")).text)
+    assert "older" not in read_of((await request(app, "/doctor")).text)
 
 
 async def test_stream_sends_when_its_parts_were_read(app: App) -> None:

@@ -206,8 +206,8 @@ async def test_running_job_shows_progress_how_long_it_takes_and_the_name_of_its_
         )
     page = await read_page(app, "/job?id=pay:1")
     words = " ".join(page.text.split())
-    assert "25 % quarter" in words
-    assert re.search(r"done in (29|30|31) min", words)
+    assert "25 % · quarter" in words
+    assert re.search(r"at this rate it ends in (29|30|31) min", words)
     assert "node-7" in words
     assert worker_id not in words
     assert not [attrs for attrs in page.all("a") if "after" in (attrs.get("aria-label") or "")], (
