@@ -48,6 +48,16 @@ from pg_scheduler.jobs.codec import PayloadCodec
 MAX_ATTEMPTS: Final = 5
 """Attempts of a statement that lost a deadlock."""
 
+BEGIN_LAST_WRITE: Final = (
+    "SAVEPOINT last_write; SELECT pg_catalog.set_config("
+    "'pg_scheduler.lock_timeout', pg_catalog.current_setting('lock_timeout'), true);"
+)
+END_LAST_WRITE: Final = (
+    "SELECT pg_catalog.set_config("
+    "'lock_timeout', pg_catalog.current_setting('pg_scheduler.lock_timeout'), true)"
+)
+"""Keep the lock timeout of a transaction, and set it again."""
+
 T = TypeVar("T")
 
 Acquire = Callable[[], AbstractAsyncContextManager[Connection]]
@@ -388,7 +398,7 @@ class Statements:
 
         Args:
             name: What is written, for messages.
-            transaction: The transaction. It must be committed next: its lock timeout stays.
+            transaction: The transaction. Its lock timeout is as before afterwards, for the commit.
             write: Writes it.
 
         Raises:
@@ -399,12 +409,12 @@ class Statements:
         connection, events = transaction.connection, transaction.events
         retries, former_events = self.lock_retries(name), len(events)
         while True:
-            begin = f"SAVEPOINT last_write; SET LOCAL lock_timeout = {retries.lock_timeout_ms}"
+            begin = f"{BEGIN_LAST_WRITE} SET LOCAL lock_timeout = {retries.lock_timeout_ms}"
             with translated():
                 await connection.execute(begin, timeout=self.call_timeout_s)
             try:
                 async with retries.watching(connection):
-                    return await write()
+                    written = await write()
             except DatabaseUnavailableError as fault:
                 if not is_lock_timeout(fault):
                     raise
@@ -412,6 +422,10 @@ class Statements:
                 with translated():
                     await connection.execute("ROLLBACK TO SAVEPOINT last_write", timeout=self.call_timeout_s)
                 await retries.pause(fault)
+            else:
+                with translated():
+                    await connection.execute(END_LAST_WRITE, timeout=self.call_timeout_s)
+                return written
 
     async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:
         """Run a statement and return the first value of its first row, or None."""

@@ -97,7 +97,8 @@ class BlockingTasks(BlockingFacet):
         """Start the jobs of a paused task again, on all nodes within a second.
 
         If the pause has suspended expiry, the jobs that are due first get their whole misfire grace time
-        again. The call waits for that, and up to five seconds for jobs that other sessions have locked.
+        again. The call waits for that, and up to five seconds for jobs that other sessions have locked. If it
+        is cut, by a cancellation or because the database is unavailable, the workers do the rest.
 
         Parameters, values and errors are those of ``Scheduler.tasks.resume()``.
         """
