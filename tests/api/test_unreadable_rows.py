@@ -163,9 +163,14 @@ async def test_row_that_takes_too_long_to_read_fails_alone(
 
 
 async def test_claimer_retries_and_fails_no_job_when_claims_time_out_for_another_reason(
-    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler._parts.store.statements._hot_timeout_s = 0.1
+    # The other timeout is that of the pauses, which are read again after an outage.
+    use_options(monkeypatch, hot_timeout_s=0.1, call_timeout_s=0.5)
+    scheduler = make()
+    scheduler.register(note)
+    seen = Recorder(scheduler)
+    await scheduler.start()
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("LOCK TABLE scheduler_workers IN ACCESS EXCLUSIVE MODE")
         job_id = await scheduler.schedule(note, execution_time=now())

@@ -269,8 +269,8 @@ PLACE: Any = SimpleNamespace(
 
 
 async def count_missed(it: Any) -> object:
-    it.results._uncounted["a"] = "lost"
-    return await it.results.count_missed()
+    it.uncounted.note({"a": "lost"})
+    return await it.uncounted.count()
 
 
 STORE_CALLS: dict[str, Call] = {
@@ -291,6 +291,7 @@ STORE_CALLS: dict[str, Call] = {
     "resume, of a task": lambda it, _: it.pauses.resume([NAME]),
     "end_pauses": lambda it, _: it.pauses.end_pauses(),
     "paused": lambda it, _: it.pauses.paused(),
+    "add_names": lambda it, _: it.pauses.add_names(NAME, {"alias"}),
     "renew_due": lambda it, _: it.pauses.renew_due([NAME], now(), 5, ("-infinity", ""), 500),
     "renew_blocked": lambda it, _: it.pauses.renew_blocked([NAME], now(), ("", 0, "-infinity", ""), 500),
     "delete_renewed": lambda it, _: it.pauses.delete_renewed([NAME], ENDED_PAUSE),
@@ -343,6 +344,7 @@ STORE_CALLS: dict[str, Call] = {
     "of_children": lambda it, _: it.passed_results.of_children("a", "step", ["b"]),
     "get, passed results": lambda it, _: it.passed_results.get("a", ["result:b"]),
     "write_progress": lambda it, _: it.progress.write_progress("w1", {"a": (claimed()[0], JobProgress(1))}),
+    "remove_look": lambda it, _: it.progress.remove_look(claimed()[0]),
     "write_look": lambda it, _: it.progress.write_look("w1", claimed()[0], "{}"),
     "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),
     "quarantine": lambda it, _: it.claims.quarantine("w1", [NAME], 1),
@@ -409,6 +411,7 @@ STORE_CALLS: dict[str, Call] = {
     "read, of the audit": lambda it, _: it.people.audit_records.read(None, 1, 1, AuditFilters()),
     "read, of a subject": lambda it, _: it.people.audit_records.read(None, 1, 1, AuditFilters(), "a"),
     "newest_records": lambda it, _: it.people.audit_records.newest_records(["a"], ["mute_error"], 1),
+    "is_writable": lambda it, _: it.people.audit_records.is_writable(),
     "trigger_changes": lambda it, _: it.people.audit_records.trigger_changes(["a"], 1),
     "count, of schedules": lambda it, _: it.people.schedule_lists.count(ScheduleFilters()),
     "find, of schedules": lambda it, _: it.people.schedule_lists.find(ScheduleFilters(), "all", None, 1),
@@ -533,7 +536,7 @@ STORE_CALLS: dict[str, Call] = {
     "list, of errors": lambda it, _: it.people.errors.list(60, now(), now(), 1),
     "read, a group of errors": lambda it, _: it.people.errors.read(60, now(), now(), "f"),
     "fold, failures": lambda it, _: it.errors.fold(10),
-    "count_missed": lambda it, _: count_missed(it),
+    "count, uncounted jobs": lambda it, _: count_missed(it),
     "blockers, of jobs": lambda it, _: it.people.inspections.blockers(["a"], 1),
     "parents": lambda it, _: it.people.inspections.parents("a"),
     "linked_jobs": lambda it, _: it.people.inspections.linked_jobs("a", 9),
