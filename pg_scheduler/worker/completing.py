@@ -127,20 +127,26 @@ class Completions:
         task = self._tasks.resolve(claim.function)
         value = completion.value if task is None else task.form_of_result(completion.value)
         change = completion_of(claim, value, self._max_result_bytes, codec).change
+        if (
+            change.kept is None
+            and not self._progress.has(claim)
+            and await self._results.complete_plain(claim, self._worker_id, transaction.connection)
+        ):
+            return True
 
-        async def write() -> bool | None:
+        async def write() -> bool:
             await self._progress.write_within(claim, transaction)
             return await self._results.complete_own(
                 claim, change, self._worker_id, transaction, is_own=is_own
             )
 
         # A transaction of the caller continues after this write, so it keeps its own lock timeout.
-        is_plain = await (
+        is_written = await (
             self._statements.write_last("completing()", transaction, write) if is_own else write()
         )
-        if is_plain is None:
+        if not is_written:
             raise JobLostError(claim.job_id)
-        return is_plain
+        return False
 
     async def _find_end(
         self,

@@ -166,10 +166,20 @@ class ResultRepository:
                 raise _NotLockedError
         return blockers
 
+    async def complete_plain(self, claim: Claim, worker_id: str, connection: Connection) -> bool:
+        """Complete a job without a value and without consequences in a transaction of its code.
+
+        Returns:
+            False if nothing was written: another session has locked the row, the end of the job has
+            consequences, or the attempt does not hold the job any more. `complete_own()` decides then.
+        """
+        args = claim.job_id, worker_id, claim.attempt, self._statements.now
+        return bool(await self._statements.fetch("complete_own", *args, on=connection))
+
     async def complete_own(
         self, claim: Claim, change: RowChange, worker_id: str, transaction: Transaction, *, is_own: bool
-    ) -> bool | None:
-        """Complete a job in a transaction of its code.
+    ) -> bool:
+        """Complete a job in a transaction of its code; return False if the attempt does not hold it any more.
 
         An earlier block of the code may have completed the job by a commit that was not answered. Then this
         completion is refused, because otherwise the effects of the block would be repeated.
@@ -182,18 +192,10 @@ class ResultRepository:
             is_own: Whether the library opened the transaction. It ends with this write, so the settings of
                 the query planner may be changed in it.
 
-        Returns:
-            True for a plain job, whose end has no consequences; False for any other job; None if the attempt
-            does not hold the job any more.
-
         Raises:
             ValueError: The code has set another isolation level than READ COMMITTED.
         """
         connection, result = transaction.connection, change.kept
-        if result is None:
-            args = claim.job_id, worker_id, claim.attempt, self._statements.now
-            if await self._statements.fetch("complete_own", *args, on=connection):
-                return True
         if is_own:
             with translated():
                 await connection.execute(TRANSACTION_SETTINGS, timeout=self._statements.call_timeout_s)
@@ -201,14 +203,14 @@ class ResultRepository:
             await self._statements.connections.check_isolation(connection)
         changes = {(claim.job_id, claim.attempt): change}
         if result is None or f"{result.value}{result.no_value_reason}".isascii():
-            return False if await self._settle_held(changes, worker_id, transaction) else None
+            return bool(await self._settle_held(changes, worker_id, transaction))
         # The encoding of the database may lack a character of the result. So the write is tried within a
         # savepoint, and repeated in ASCII if it fails.
         try:
             async with self._statements.transaction(within=transaction) as savepoint:
-                return False if await self._settle_held(changes, worker_id, savepoint) else None
+                return bool(await self._settle_held(changes, worker_id, savepoint))
         except UnstorableTextError:
-            return False if await self._settle_held(_in_ascii(changes), worker_id, transaction) else None
+            return bool(await self._settle_held(_in_ascii(changes), worker_id, transaction))
 
     async def transaction_id(self, connection: Connection) -> int:
         """Return the id of the transaction of a connection, for ``has_committed()``."""

@@ -307,6 +307,7 @@ SELECT job_id FROM ended;
 -- route: caller
 -- Complete a job in the transaction of its own code, fenced by worker ($2) and attempt; return its id.
 --
+-- A row that another session has locked is left, so that the transaction does not wait for it with its own locks.
 -- settle_jobs decides about a refused job: it is lost, or its end has consequences. So it is at another isolation level,
 -- which the code may have set, and which the caller of this statement refuses.
 UPDATE {schema}scheduled_jobs SET
@@ -314,8 +315,12 @@ UPDATE {schema}scheduled_jobs SET
     finished_at   = coalesce($4, {now}),
     error_message = NULL,
     lease_until   = NULL
-WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running' AND on_end IS NULL
-  AND current_setting('transaction_isolation') = 'read committed'
+WHERE job_id = ANY (ARRAY (
+    SELECT job_id FROM {schema}scheduled_jobs
+    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running' AND on_end IS NULL
+      AND current_setting('transaction_isolation') = 'read committed'
+    FOR NO KEY UPDATE SKIP LOCKED
+))
 RETURNING job_id;
 
 -- name: has_committed

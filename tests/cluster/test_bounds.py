@@ -323,6 +323,7 @@ STORE_CALLS: dict[str, Call] = {
     "settle_within": lambda it, conn: it.results.settle_within(
         {("a", 1): RELEASE.change}, "w1", Transaction(conn, [])
     ),
+    "complete_plain": lambda it, conn: it.results.complete_plain(claimed()[0], "w1", conn),
     "complete_own": lambda it, conn: it.results.complete_own(
         claimed()[0], COMPLETE.change, "w1", Transaction(conn, []), is_own=True
     ),

@@ -590,8 +590,9 @@ async def use_path(store: Store) -> object:
     async with store.statements.transaction() as transaction:
         completion = RowChange(JobStatus.COMPLETED, kept=KeptResult(1.0, "[]"))
         await store.progress.write_own_progress("w1", claims["a"], JobProgress(1), transaction)
-        lost = await store.results.complete_own(claims["a"], completion, "w1", transaction, is_own=True)
-        assert lost is None
+        connection = transaction.connection
+        assert not await store.results.complete_plain(claims["a"], "w1", connection)
+        assert not await store.results.complete_own(claims["a"], completion, "w1", transaction, is_own=True)
         number = await store.results.transaction_id(transaction.connection)
     assert await store.results.has_committed(claims["a"], "w1", number)
     assert not await store.results.has_committed(claims["a"], "w1", 2**62)

@@ -314,7 +314,7 @@ async def test_completion_apart_from_the_writes_is_reported(
 
     async def complete_before(
         self: ResultRepository, claim: Claim, change: RowChange, worker_id: str, _: object, *, is_own: bool
-    ) -> bool | None:
+    ) -> bool:
         async with self._statements.transaction() as transaction:
             return await complete_own(self, claim, change, worker_id, transaction, is_own=is_own)
 
