@@ -558,11 +558,15 @@ ROWS FROM (
         unnest($9::text[]), unnest($10::integer[]), unnest($11::integer[]), unnest($12::double precision[])
     ) AS declared (key, max_running, max_starts, per_s)
 
--- Whether no pause suspends the expiry of a job. The rows decide, because a worker that was cut off or frozen has not
+-- Whether no pause of the task, under any of its names, suspends the expiry of a job. The rows decide, because a worker that was cut off or frozen has not
 -- read the pause yet. They are read only for a job past its misfire grace time.
 
 -- fragment: may_expire
-(SELECT suspends_expiry FROM {schema}scheduler_tasks WHERE name = coalesce(function, job_name)) IS NOT TRUE
+NOT EXISTS (
+    SELECT FROM {schema}scheduler_tasks AS paused
+    WHERE paused.suspends_expiry
+      AND (paused.name = coalesce(function, job_name) OR coalesce(function, job_name) = ANY (paused.names))
+)
 
 -- Excludes jobs whose claim a trigger or a constraint of the application refuses, or names whose jobs do not expire
 -- during a pause; empty unless there are some. See load_variant() in database/queries.py.

@@ -31,7 +31,7 @@ def test_statements_that_write_the_status_expired_ask_for_pauses_that_suspend_it
         changes = re.findall(r"UPDATE .*?SET(.*?)\bWHERE\b", text, re.DOTALL)
         if any(WRITES_EXPIRED.search(change) for change in changes):
             writers.add(name)
-        if re.search(r"SELECT suspends_expiry FROM \S+scheduler_tasks WHERE name ", text):
+        if re.search(r"WHERE paused\.suspends_expiry\s+AND \(paused\.name ", text):
             guarded.add(name)
     assert guarded == GUARDED
     assert writers - EXEMPT.keys() == GUARDED - EXEMPT.keys()
@@ -76,4 +76,18 @@ async def test_job_does_not_expire_although_a_worker_has_not_read_the_pause(
     await store.pauses.pause("paused", until, None, "ada", suspends_expiry=True)
     await store.pauses.pause("plain", until, None, "ada")
     assert await expire(store) == {NAME, "plain"}
+    assert await pool.fetchval("SELECT status FROM scheduled_jobs WHERE job_id = 'paused'") == "pending"
+
+
+@pytest.mark.parametrize("expire", [sweep, find, claim, claim_in_a_test])
+async def test_job_under_another_name_of_the_paused_task_does_not_expire(
+    store: Store, pool: Pool, clock: FakeClock, expire: Expire
+) -> None:
+    await store.workers.register(worker(), LEASE)
+    await store.inserts.insert(
+        [new_job(name, job_name=name, misfire_grace_time=10) for name in (NAME, "paused")]
+    )
+    clock.advance(11 * SECOND)
+    await store.pauses.pause("main name", None, None, "ada", suspends_expiry=True, names=["paused"])
+    assert await expire(store) == {NAME}
     assert await pool.fetchval("SELECT status FROM scheduled_jobs WHERE job_id = 'paused'") == "pending"
