@@ -76,14 +76,13 @@ class Feeder(BlockedJobs):
 
     async def run_once(self) -> float:
         """Move jobs of a number of tenants; scan all tenants if it is time to."""
-        shares = self._shares()
-        if not shares and self._scan_position is None:
+        if not self._shares() and self._scan_position is None:
             return NEVER
         began = time.monotonic()
         if began < self._next_pass:
             return self._next_pass - began
         await self._known_pauses.refresh()
-        shares = self._shares()
+        shares = self._shares()  # without those whose tasks this read has found paused
         if shares and began >= self._next_scan:
             self._is_woken = True
             self._scan_position = self._scan_position or BLOCKED_BY_SHARE

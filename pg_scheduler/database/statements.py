@@ -48,15 +48,20 @@ from pg_scheduler.jobs.codec import PayloadCodec
 MAX_ATTEMPTS: Final = 5
 """Attempts of a statement that lost a deadlock."""
 
-BEGIN_LAST_WRITE: Final = (
-    "SAVEPOINT last_write; SELECT pg_catalog.set_config("
+BEGIN_WRITE: Final = (
+    "SAVEPOINT write_before_commit; SELECT pg_catalog.set_config("
     "'pg_scheduler.lock_timeout', pg_catalog.current_setting('lock_timeout'), true);"
 )
-END_LAST_WRITE: Final = (
+"""Begins an attempt of ``write_before_commit()``, and keeps the lock timeout of the transaction."""
+
+ROLL_BACK_WRITE: Final = "ROLLBACK TO SAVEPOINT write_before_commit; RELEASE SAVEPOINT write_before_commit"
+"""Rolls such an attempt back, its locks and its lock timeout included."""
+
+RESTORE_LOCK_TIMEOUT: Final = (
     "SELECT pg_catalog.set_config("
     "'lock_timeout', pg_catalog.current_setting('pg_scheduler.lock_timeout'), true)"
 )
-"""Keep the lock timeout of a transaction, and set it again."""
+"""Sets the lock timeout that the transaction had before a successful attempt."""
 
 T = TypeVar("T")
 
@@ -389,16 +394,19 @@ class Statements:
                     parts += [part[: len(part) // 2], part[len(part) // 2 :]]
         return remaining_jobs
 
-    async def write_last(self, name: str, transaction: Transaction, write: Callable[[], Awaitable[T]]) -> T:
-        """Write what ends the transaction of a job's code, and again while another one holds a lock for it.
+    async def write_before_commit(
+        self, name: str, transaction: Transaction, write: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Write to the open transaction of a job's code what it is committed with; give way to other locks.
 
-        The transaction has the locks of the code and of the job. If it waited with them for the holder of
-        another lock, that one might wait for it in turn. So each attempt is a savepoint with a short lock
-        timeout: its rollback releases the locks of the attempt, and keeps what the code has done.
+        The transaction holds the locks of the code and of the job. Suppose it needs a lock that another
+        session holds. If it waited for that lock, and the other session for one of its locks, PostgreSQL
+        would end one of the two. So each attempt to write is a savepoint with a short lock timeout. Its
+        rollback releases the locks of the attempt, and keeps what the code has done.
 
         Args:
             name: What is written, for messages.
-            transaction: The transaction. Its lock timeout is as before afterwards, for the commit.
+            transaction: The transaction. It has its own lock timeout again when this method returns.
             write: Writes it.
 
         Raises:
@@ -409,7 +417,7 @@ class Statements:
         connection, events = transaction.connection, transaction.events
         retries, former_events = self.lock_retries(name), len(events)
         while True:
-            begin = f"{BEGIN_LAST_WRITE} SET LOCAL lock_timeout = {retries.lock_timeout_ms}"
+            begin = f"{BEGIN_WRITE} SET LOCAL lock_timeout = {retries.lock_timeout_ms}"
             with translated():
                 await connection.execute(begin, timeout=self.call_timeout_s)
             try:
@@ -420,11 +428,11 @@ class Statements:
                     raise
                 del events[former_events:]
                 with translated():
-                    await connection.execute("ROLLBACK TO SAVEPOINT last_write", timeout=self.call_timeout_s)
+                    await connection.execute(ROLL_BACK_WRITE, timeout=self.call_timeout_s)
                 await retries.pause(fault)
             else:
                 with translated():
-                    await connection.execute(END_LAST_WRITE, timeout=self.call_timeout_s)
+                    await connection.execute(RESTORE_LOCK_TIMEOUT, timeout=self.call_timeout_s)
                 return written
 
     async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:

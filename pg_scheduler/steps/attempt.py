@@ -208,7 +208,7 @@ class AttemptSteps(OpenSteps):
                     write = partial(self._store, name, STEP, text, connection=session)
                     if connection is None:
                         transaction = Transaction(session, [])
-                        stored = await self._statements.write_last("a step", transaction, write)
+                        stored = await self._statements.write_before_commit("a step", transaction, write)
                     else:
                         stored = await write()
                         await self._callers.note_write(stored, session)

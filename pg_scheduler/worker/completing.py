@@ -142,7 +142,7 @@ class Completions:
 
         # A transaction of the caller continues after this write, so it keeps its own lock timeout.
         is_written = await (
-            self._statements.write_last("completing()", transaction, write) if is_own else write()
+            self._statements.write_before_commit("completing()", transaction, write) if is_own else write()
         )
         if not is_written:
             raise JobLostError(claim.job_id)

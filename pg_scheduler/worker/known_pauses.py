@@ -53,19 +53,19 @@ class KnownPauses:
         self._turn = asyncio.Lock()
         self._tick: asyncio.TimerHandle | None = None
         self._looked_at = self._read_at = 0.0
-        # The numbers of the reasons to read until now, and until the last read began.
-        self._reasons = 1
-        self._reasons_met = 0
+        # How often the pauses were marked as stale until now, and until the last read began.
+        self._marks = 1
+        self._marks_at_read = 0
 
     def begin(self, reader: Reader) -> None:
         """Let ``refresh()`` read by this function, at the latest before the first use, and look for gaps."""
         self.end()
         self._reader = reader
-        self._reasons += 1
+        self._marks += 1
         self._look_again()
 
     def end(self) -> None:
-        """Stop looking."""
+        """Read no more, and look for no gaps."""
         self._reader = None
         if self._tick is not None:
             self._tick.cancel()
@@ -73,10 +73,10 @@ class KnownPauses:
 
     def mark_stale(self) -> None:
         """Note that changes may have been missed."""
-        self._reasons += 1
+        self._marks += 1
 
     def mark_stale_since(self, instant: float) -> None:
-        """Note the same if a statement was sent too long ago, at this time of the monotonic clock."""
+        """Note that if more than a second has passed since an instant of the monotonic clock."""
         if time.monotonic() - instant > MAX_GAP_S:
             self.mark_stale()
 
@@ -85,7 +85,7 @@ class KnownPauses:
         if self._reader is None:
             return True
         self._look()
-        if self._reasons_met != self._reasons:
+        if self._marks_at_read != self._marks:
             return False
         # Without notifications, the PauseWatcher reads at intervals, unless something delays it.
         return self._notifications_up.is_set or read_clock() - self._read_at <= MAX_GAP_S
@@ -111,15 +111,15 @@ class KnownPauses:
 
     async def _read(self, reader: Reader) -> None:
         self._look()
-        reasons, read_at = self._reasons, read_clock()
+        marks, read_at = self._marks, read_clock()
         await reader()
-        self._reasons_met, self._read_at = reasons, read_at
+        self._marks_at_read, self._read_at = marks, read_at
 
     def _look(self) -> None:
-        """Note a gap since the last look."""
+        """Note that changes may have been missed if the last look was more than a second ago."""
         now = read_clock()
         if now - self._looked_at > MAX_GAP_S:
-            self._reasons += 1
+            self._marks += 1
         self._looked_at = now
 
     def _look_again(self) -> None:
