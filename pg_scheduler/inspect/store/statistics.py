@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import asyncpg
 
 from pg_scheduler.base.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.database.statements import Repository
 
 SPANS_S: Final = (60, 600, 3600)
@@ -59,6 +60,19 @@ class StatisticsPage(NamedTuple):
     is_complete: bool
 
 
+class Position(NamedTuple):
+    """The last row that a page has examined; both values are None at the start."""
+
+    bucket: datetime | None
+    job_name: str | None
+
+
+START: Final = Position(None, None)
+
+ReadPage: TypeAlias = Callable[[int, Position, int], Awaitable[Sequence[asyncpg.Record]]]
+"""Reads a page of a span in seconds, after a position, with this number of rows at most."""
+
+
 class StatisticsByName(NamedTuple):
     """The statistics of a period by job name.
 
@@ -69,6 +83,33 @@ class StatisticsByName(NamedTuple):
 
     totals: dict[str, JobFigures]
     is_complete: bool
+
+
+class SumPages:
+    """The pages of sums of a period: those of each span, the newest rows first.
+
+    Attributes:
+        is_complete: Whether no row was left out; known when all pages are read.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.is_complete = True
+        self._limit = limit
+        """The maximum number of rows of each span that are added up."""
+
+    async def read(self, page_size: int, read_page: ReadPage) -> AsyncIterator[Sequence[asyncpg.Record]]:
+        """Yield the pages, each of which adds up this number of rows at most."""
+        for span_s in SPANS_S:
+            capacity, position = self._limit, START
+            while True:
+                size = min(capacity, page_size)
+                page = await read_page(span_s, position, size)
+                yield page
+                capacity -= page[0]["examined"]
+                if page[0]["examined"] < size or not capacity:
+                    break
+                position = Position(page[0]["last_bucket"], page[0]["last_name"])
+            self.is_complete = self.is_complete and capacity > 0
 
 
 class StatisticsReadRepository(Repository):
@@ -120,32 +161,21 @@ class StatisticsReadRepository(Repository):
             limit: The maximum number of rows of each span that are added up.
         """
         parts = defaultdict[datetime, list[JobFigures]](list)
-        records: Sequence[asyncpg.Record] = ()
-        is_complete = True
-        for span_s in SPANS_S:
-            capacity, position = limit, (None, None)
-            while True:
-                size = min(capacity, SUM_SIZE)
-                records = await self._statements.fetch(
-                    "sum_statistics",
-                    span_s,
-                    seconds,
-                    patterns,
-                    *position,
-                    size,
-                    self._statements.now,
-                    width.total_seconds(),
-                )
-                for row in records:
-                    if row["start"] is not None:
-                        parts[row["start"]].append(figures_of(row))
-                capacity -= records[0]["examined"]
-                if records[0]["examined"] < size or not capacity:
-                    break
-                position = records[0]["last_bucket"], records[0]["last_name"]
-            is_complete = is_complete and capacity > 0
+        now, seconds_of_width = self._statements.now, width.total_seconds()
+        pages = SumPages(limit)
+
+        async def read_page(span_s: int, position: Position, size: int) -> Sequence[asyncpg.Record]:
+            return await self._statements.fetch(
+                "sum_statistics", span_s, seconds, patterns, *position, size, now, seconds_of_width
+            )
+
+        page: Sequence[asyncpg.Record] = ()
+        async for page in pages.read(SUM_SIZE, read_page):
+            for row in page:
+                if row["start"] is not None:
+                    parts[row["start"]].append(figures_of(row))
         rows = [StatisticsRow(at, width, "", JobFigures.added(*figures)) for at, figures in parts.items()]
-        return StatisticsPage(records[0]["now"], rows, is_complete)
+        return StatisticsPage(page[0]["now"], rows, pages.is_complete)
 
     async def add_up_by_name(self, since: datetime, until: datetime | None, limit: int) -> StatisticsByName:
         """Return the statistics of a period by job name. A row counts if it ends within the period.
@@ -156,24 +186,19 @@ class StatisticsReadRepository(Repository):
             limit: The maximum number of rows of each span that are added up. Older ones are left out.
         """
         parts = defaultdict[str, list[JobFigures]](list)
-        is_complete = True
-        for span_s in SPANS_S:
-            capacity, position = limit, (None, None)
-            while True:
-                size = min(capacity, NAME_SUM_SIZE)
-                records = await self._statements.fetch(
-                    "sum_statistics_by_name", span_s, since, until, *position, size
-                )
-                for row in records:
-                    if row["job_name"] is not None:
-                        parts[row["job_name"]].append(_without_lateness(row))
-                capacity -= records[0]["examined"]
-                if records[0]["examined"] < size or not capacity:
-                    break
-                position = records[0]["last_bucket"], records[0]["last_name"]
-            is_complete = is_complete and capacity > 0
-        totals = {name: JobFigures.added(*figures) for name, figures in parts.items()}
-        return StatisticsByName(totals, is_complete)
+        pages = SumPages(limit)
+
+        async def read_page(span_s: int, position: Position, size: int) -> Sequence[asyncpg.Record]:
+            return await self._statements.fetch(
+                "sum_statistics_by_name", span_s, since, until, *position, size
+            )
+
+        async for page in pages.read(NAME_SUM_SIZE, read_page):
+            for row in page:
+                if row["job_name"] is not None:
+                    parts[row["job_name"]].append(_without_lateness(row))
+        # Adding many histograms takes time, so the event loop continues meanwhile.
+        return StatisticsByName(await run_in_thread(_totals, parts), pages.is_complete)
 
     async def starts_per_s(self, seconds: float) -> float | None:
         """Return how many attempts started per second of late; None if no worker counted any.
@@ -197,6 +222,10 @@ def figures_of(row: asyncpg.Record) -> JobFigures:
         durations=figures.durations._replace(total=total_duration),
         lateness=Histogram(_fitted(row["late_hist"], _BUCKETS, 0), total_lateness),
     )
+
+
+def _totals(parts: Mapping[str, Sequence[JobFigures]]) -> dict[str, JobFigures]:
+    return {name: JobFigures.added(*figures) for name, figures in parts.items()}
 
 
 def _without_lateness(row: asyncpg.Record) -> JobFigures:

@@ -17,6 +17,14 @@ LEFT JOIN LATERAL (
     LIMIT $6::bigint
 ) AS figures ON true;
 
+-- fragment: examined_rows
+-- How many rows a page of sums has examined, and the position of the last of them.
+(
+    SELECT count(*) AS examined, min(bucket) AS last_bucket,
+        (SELECT job_name FROM examined ORDER BY bucket, job_name LIMIT 1) AS last_name
+    FROM examined
+)
+
 -- fragment: summed_counts
 ARRAY [
     sum(counts[1]), sum(counts[2]), sum(counts[3]), sum(counts[4]), sum(counts[5]), sum(counts[6]),
@@ -75,11 +83,7 @@ added AS (
     GROUP BY 1
 )
 SELECT coalesce($7, now()) AS now, whole.*, added.*
-FROM (
-    SELECT count(*) AS examined, min(bucket) AS last_bucket,
-        (SELECT job_name FROM examined ORDER BY bucket, job_name LIMIT 1) AS last_name
-    FROM examined
-) AS whole
+FROM {examined_rows} AS whole
 LEFT JOIN added ON true;
 
 -- name: sum_statistics_by_name
@@ -106,11 +110,7 @@ added AS (
     GROUP BY job_name
 )
 SELECT whole.*, added.*
-FROM (
-    SELECT count(*) AS examined, min(bucket) AS last_bucket,
-        (SELECT job_name FROM examined ORDER BY bucket, job_name LIMIT 1) AS last_name
-    FROM examined
-) AS whole
+FROM {examined_rows} AS whole
 LEFT JOIN added ON true;
 
 -- name: read_starts
