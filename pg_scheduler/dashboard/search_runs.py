@@ -156,7 +156,7 @@ class SearchRuns:
         return run
 
     async def advance(self, key: Hashable, read_part: ReadPart) -> Hashable:
-        """Continue a run for a moment, and return how far it has come; None if it is over or missing."""
+        """Continue a run for a moment, and return how far it has come; None if it has ended or is missing."""
         run = self.look(key)
         if run is None or run.is_over:
             return None

@@ -273,7 +273,7 @@ async def _find_early(request: PageRequest, q: str, terms: Sequence[Term]) -> Se
 
 
 async def advance(request: PageRequest) -> Hashable:
-    """Continue the search of a list for a moment, and return how far it has come; None if it is over."""
+    """Continue the search of a list for a moment, and return how far it has come; None if it has ended."""
     q = request.parameters.get("q", "").strip()
     if request.parameters.get("stop"):
         return None

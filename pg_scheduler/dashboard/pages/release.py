@@ -58,8 +58,8 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
-    """The time in which attempts are counted, before or after the start of a release."""
+class ComparedPeriod:
+    """A period in which attempts are counted, before or after the start of a release."""
 
     since: datetime
     until: datetime
@@ -88,7 +88,7 @@ class PeriodFigures:
     """The duration that 95 % of them did not exceed, in seconds; None without attempts."""
 
     @classmethod
-    def of(cls, figures: JobFigures, period: Period) -> PeriodFigures:
+    def of(cls, figures: JobFigures, period: ComparedPeriod) -> PeriodFigures:
         """Return the figures of a period."""
         return cls(
             started=figures.started,
@@ -108,7 +108,7 @@ class TaskComparison:
     before: PeriodFigures
     after: PeriodFigures
     more_failures: float | None
-    """By how much the share of failed attempts has grown; None if one of the periods has none."""
+    """By how much the share of failed attempts has grown; None if one of the periods has no attempts."""
     median_factor: float | None
     """By which factor the median of the durations has grown; None if it is unknown."""
     tail_factor: float | None
@@ -143,7 +143,8 @@ class TaskComparison:
     def severity(self) -> float:
         """How much worse it is, to put the worst first; 0 if it is not.
 
-        A factor of the durations, or 1 for each five points by which the share of failed attempts has grown.
+        That is the largest factor by which a duration has grown. Five more points of failed attempts count as
+        much as a factor of 1.
         """
         if not self.worse:
             return 0.0
@@ -156,8 +157,8 @@ class TaskComparison:
 class Comparison:
     """Two periods, with the figures of each name."""
 
-    before: Period
-    after: Period
+    before: ComparedPeriod
+    after: ComparedPeriod
     figures_before: StatisticsByName
     figures_after: StatisticsByName
     groups: ErrorGroups
@@ -191,7 +192,7 @@ class RecentRelease:
     """What the overview shows of a release in the hour after its first start."""
 
     release: Release
-    before: Period
+    before: ComparedPeriod
     items: Sequence[TaskComparison]
     """The tasks that are worse, the worst first, at most three."""
     new_errors: int
@@ -210,11 +211,11 @@ async def build(request: PageRequest) -> View:
     comparison = await _compare(request, release, other, LENGTHS[chosen])
     names = await request.task_names()
     rows = comparison.tasks(names, request)
-    if task:
-        rows = [row for row in rows if row.name == names.task_of(task)]
     errors = comparison.new_errors(await known_releases(request), request)
     if task:
-        errors = [group for group in errors if names.task_of(group.job_name) == names.task_of(task)]
+        main_name = names.task_of(task)
+        rows = [row for row in rows if row.name == main_name]
+        errors = [group for group in errors if names.task_of(group.job_name) == main_name]
     workers = [worker for worker in await request.workers() if worker.is_alive and worker.role in JOB_ROLES]
     is_open = request.access.visible_names is None
     return View(
@@ -283,26 +284,26 @@ def _named(releases: Sequence[Release], name: str) -> Release | None:
 async def _compare(
     request: PageRequest, release: Release, other: Release | None, length: timedelta
 ) -> Comparison:
-    """Compare the first time of a release with the last time of another one; requests share the reads."""
+    """Compare the beginning of a release with the end of another one; requests share the reads."""
     return await request.read_shared(_read, release, other, length, age_s=HISTORY_AGE_S)
 
 
 async def _read(
     request: PageRequest, release: Release, other: Release | None, length: timedelta
 ) -> Comparison:
-    """Read two periods of at most this length, the second of which begins with the release.
+    """Read two periods of at most this length.
 
-    The first is the last time of the other release, or without one the time before the release, and not
-    longer than the second.
+    The second one begins with the release. The first one ends with the other release, or where the release
+    begins if there is no other one, and is not longer than the second one.
     """
     until = min(release.ended_at or request.now, release.started_at + length)
-    after = Period(release.started_at, max(until, release.started_at), release.name)
+    after = ComparedPeriod(release.started_at, max(until, release.started_at), release.name)
     end = release.started_at if other is None or other.ended_at is None else other.ended_at
     since = end - max(after.until - after.since, timedelta(minutes=1))
     if other is not None:
         since = max(since, other.started_at)
-    before = Period(since, end, None if other is None else other.name)
-    # Workers add their figures some seconds later, so the last period has no end if it ends now.
+    before = ComparedPeriod(since, end, None if other is None else other.name)
+    # Workers add their figures some seconds later, so a period that ends now is read without an end.
     after_until = None if after.until >= request.now else after.until
     statistics = tables_of(request.inspector).reads.statistics
     return Comparison(
