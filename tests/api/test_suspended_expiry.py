@@ -101,7 +101,7 @@ async def test_pause_keeps_the_aliases_when_the_worker_that_knows_them_stops(
     assert await other.tasks.pause(name, suspend_expiry=True), "it knows the names from the other worker only"
     await owner.shutdown()
     assert [worker.worker_id for worker in await other.workers()] == [other.worker_id]
-    job_ids = [await other.schedule_job(each, START, {}) for each in ("mail.send", "send_mail")]
+    job_ids = [await other.schedule_job(job_name, START, {}) for job_name in ("mail.send", "send_mail")]
     clock.advance(GRACE * 2)
     await scan(other)
     assert await statuses(pool) == dict.fromkeys(job_ids, "pending")
@@ -223,14 +223,20 @@ async def test_blocked_jobs_of_a_limit_get_their_time_again(make: Make, pool: as
     assert {job.expires_at for job in jobs if job} == {clock.now + GRACE}
 
 
+async def start_worker(make: Make, clock: FakeClock) -> tuple[Scheduler, Scheduler]:
+    """Return a worker of the task "mail.send" and another Scheduler."""
+    worker, caller = (make(clock=clock, misfire_grace_time=10) for _ in range(2))
+    worker.register(work, name="mail.send")
+    await worker.start()
+    return worker, caller
+
+
 async def test_no_order_of_resuming_claiming_and_expiring_expires_a_job(
     make: Make, pool: asyncpg.Pool
 ) -> None:
     """Each order of the steps of a resumption, and of a worker that reads the pauses, claims and expires."""
     clock = FakeClock(START)
-    worker, caller = (make(clock=clock, misfire_grace_time=10) for _ in range(2))
-    worker.register(work, name="mail.send")
-    await worker.start()
+    worker, caller = await start_worker(make, clock)
     assert worker._parts.runtime
     store, node = worker._parts.store, worker._parts.runtime.node
 
@@ -268,10 +274,7 @@ async def test_no_order_of_resuming_claiming_and_expiring_expires_a_job(
 async def test_no_worker_claims_a_job_before_all_have_their_time_again(
     make: Make, pool: asyncpg.Pool
 ) -> None:
-    clock = FakeClock(START)
-    worker, caller = (make(clock=clock, misfire_grace_time=10) for _ in range(2))
-    worker.register(work, name="mail.send")
-    await worker.start()
+    worker, caller = await start_worker(make, FakeClock(START))
     assert worker._parts.runtime
     node = worker._parts.runtime.node
     await caller.tasks.pause("mail.send", suspend_expiry=True)

@@ -175,19 +175,19 @@ async def test_node_of_migration_4_drops_a_new_definition_that_has_waited_in_vai
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, release_of_migration_4: Path
 ) -> None:
     """It does not know that the definition is to be cancelled. So it must find none, or it would run it."""
-    former = await fleet.start(root=release_of_migration_4)
+    old_node = await fleet.start(root=release_of_migration_4)
     await client.enqueue("cluster.freeze", job_id="job")  # stops the process of the node
-    await fleet.wait_for("JobStarted", node=former, job_id="job")
+    await fleet.wait_for("JobStarted", node=old_node, job_id="job")
     await client.enqueue("cluster.note", job_id="parent", delay=timedelta(hours=1))
     await client.enqueue(
         "cluster.note", job_id="job", after=["parent"], conflict_resolution=ConflictResolution.REPLACE
     )
     assert await client.cancel_job("parent")
-    former.resume()
-    await fleet.wait_for("JobCompleted", node=former, job_id="job")
+    old_node.resume()
+    await fleet.wait_for("JobCompleted", node=old_node, job_id="job")
     # A definition that had taken the row would run before a job that is due later.
     await client.enqueue("cluster.note", job_id="later")
-    await fleet.wait_for("JobCompleted", node=former, job_id="later")
+    await fleet.wait_for("JobCompleted", node=old_node, job_id="later")
     assert [record.details["attempt"] for record in fleet.records("ran", job_id="job")] == [1]
     row = await pool.fetchrow("SELECT job_name, status, on_end FROM scheduled_jobs WHERE job_id = 'job'")
     assert row

@@ -300,9 +300,9 @@ async def test_run_is_continued_in_parts_by_all_who_look_at_it() -> None:
         pass
     assert [job.job_id for job in run.found_jobs] == ["9", "8", "7", "6", "5", "4"], "each once"
     assert table.parts == [], "until the page is full or the search complete"
-    shown = run.shown((), {job.job_id: job for job in run.found_jobs})
-    assert [job.job_id for job in shown.page.items] == ["9", "8", "7", "6", "5", "4"]
-    assert (shown.page.found, list(shown.early)) == (6, [])
+    view = run.shown((), {job.job_id: job for job in run.found_jobs})
+    assert [job.job_id for job in view.page.items] == ["9", "8", "7", "6", "5", "4"]
+    assert (view.page.found, list(view.early)) == (6, [])
 
 
 async def test_full_run_reads_no_more() -> None:

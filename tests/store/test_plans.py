@@ -431,8 +431,8 @@ async def test_claim_reads_no_pauses_unless_a_job_is_late(
     expires_at = f"{INSTANT}::timestamptz + interval '{grace}'"
     await dedicated.execute(f"UPDATE scheduled_jobs SET expires_at = {expires_at} WHERE job_id = 'due-1'")
     everything = VALUES["exchange_jobs"].replace(", 100,", f", {DUE},")
-    found = await explain(dedicated, "exchange_jobs", everything)
-    reads = [node["Actual Loops"] for node in found if node.get("Relation Name") == "scheduler_tasks"]
+    nodes = await explain(dedicated, "exchange_jobs", everything)
+    reads = [node["Actual Loops"] for node in nodes if node.get("Relation Name") == "scheduler_tasks"]
     assert reads == [count]
 
 

@@ -275,3 +275,16 @@ class Parts(Node):
         for attempt in list(executor.in_flight.attempts.values()):
             if attempt.task:
                 await attempt.task
+
+
+def sent_statements(parts: Parts) -> list[str]:
+    """Return a list to which the names of later statements are added."""
+    names: list[str] = []
+    fetch = parts.store.statements.fetch
+
+    async def note(name: str, *args: Any, **options: Any) -> Any:
+        names.append(name)
+        return await fetch(name, *args, **options)
+
+    parts.store.statements.fetch = note  # type: ignore[method-assign]
+    return names

@@ -34,7 +34,7 @@ from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pacing import APPROACH_S, ClaimSize
 from pg_scheduler.worker.service import NEVER, BackoffOptions, Service
 from tests.support.cases import each_case
-from tests.support.parts import Parts
+from tests.support.parts import Parts, sent_statements
 from tests.support.worker import (
     LEASE,
     PATIENCE,
@@ -810,19 +810,6 @@ async def test_claimer_claims_the_next_job_when_the_last_one_under_which_a_worke
     await finish(known, gate, executor)
 
 
-def noted(parts: Parts) -> list[str]:
-    """Return a list to which the names of later statements are added."""
-    names: list[str] = []
-    fetch = parts.store.statements.fetch
-
-    async def note(name: str, *args: Any, **options: Any) -> Any:
-        names.append(name)
-        return await fetch(name, *args, **options)
-
-    parts.store.statements.fetch = note  # type: ignore[method-assign]
-    return names
-
-
 @pytest.mark.parametrize("expired", [False, True])
 async def test_claimer_claims_cheaply_when_it_is_notified(
     known: Parts, seen: Recorder, gate: Gate, expired: bool
@@ -835,7 +822,7 @@ async def test_claimer_claims_cheaply_when_it_is_notified(
     await known.store.inserts.insert(
         [new_job("a"), *([new_job("old", execution_time=past, misfire_grace_time=0)] if expired else [])]
     )
-    statements = noted(known)
+    statements = sent_statements(known)
     claimer.announce(now())
     assert (await claimer.run_once() == 0) is expired
     assert statements == ["claim_jobs"]
@@ -849,7 +836,7 @@ async def test_claimer_claims_cheaply_when_it_is_notified(
 async def test_claimer_looks_for_silent_workers_when_it_is_notified_often(known: Parts) -> None:
     """The cheaper statement does not, so one claim per poll interval is an exchange."""
     claimer = known.claimer(known.executor(), max_interval=0.05)
-    statements = noted(known)
+    statements = sent_statements(known)
     async with asyncio.timeout(PATIENCE):
         while statements.count("exchange_jobs") < 3 or statements.count("claim_jobs") < 3:
             claimer.announce(now())

@@ -31,7 +31,7 @@ from pg_scheduler.statistics.errors import ErrorCounter
 from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.worker.service import NEVER
 from tests.support.logs import warnings_of
-from tests.support.parts import Parts
+from tests.support.parts import Parts, sent_statements
 from tests.support.worker import (
     PATIENCE,
     Gate,
@@ -357,8 +357,8 @@ async def fail(parts: Parts, pool: asyncpg.Pool) -> None:
 async def quarantine(parts: Parts, pool: asyncpg.Pool) -> None:
     await parts.store.workers.register(new_worker(), 60)
     await insert_unreadable_on(pool)
-    found = await parts.store.claims.quarantine("me", ["test.job"], 10)
-    assert [job.job_id for job in found.unreadable] == ["unreadable"]
+    quarantine = await parts.store.claims.quarantine("me", ["test.job"], 10)
+    assert [job.job_id for job in quarantine.unreadable] == ["unreadable"]
 
 
 async def refuse_replacement(parts: Parts, pool: asyncpg.Pool) -> None:
@@ -421,7 +421,7 @@ async def test_service_changes_jobs_and_schedules_while_it_cannot_write_records(
     troubled: Parts, trouble: Trouble, pool: asyncpg.Pool, statement: str
 ) -> None:
     change, texts = BESIDES[statement]
-    names = sent(troubled)
+    names = sent_statements(troubled)
     await change(troubled, pool)
     assert statement in names
     await trouble.end()
@@ -431,19 +431,6 @@ async def test_service_changes_jobs_and_schedules_while_it_cannot_write_records(
     rows = await pool.fetch("SELECT text, jobs FROM scheduler_failures")
     counted = sorted(text for text, jobs in rows for _ in range(jobs))
     assert all(text.startswith(start) for text, start in zip(counted, texts, strict=True)), counted
-
-
-def sent(parts: Parts) -> list[str]:
-    """Return a list to which the names of later statements are added."""
-    names: list[str] = []
-    fetch = parts.store.statements.fetch
-
-    async def note(name: str, *args: Any, **options: Any) -> Any:
-        names.append(name)
-        return await fetch(name, *args, **options)
-
-    parts.store.statements.fetch = note  # type: ignore[method-assign]
-    return names
 
 
 async def test_vacuum_deletes_jobs_while_it_cannot_use_tables_for_people(
