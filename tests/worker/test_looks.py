@@ -84,6 +84,13 @@ def look(parts: Parts, what: str = LOG, job_id: str = "a") -> None:
     parts.looks.append(Look("me", what, job_id))
 
 
+async def write_look(parts: Parts, writer: LookWriter) -> None:
+    """Start the job "a", and write what somebody who looks at it sees."""
+    await submit(parts, "a")
+    look(parts)
+    await writer.run_once()
+
+
 @pytest.mark.usefixtures("kept_lines_of_jobs")
 async def test_last_lines_are_written_while_somebody_looks(
     parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter, monkeypatch: pytest.MonkeyPatch
@@ -160,9 +167,7 @@ async def test_locked_row_is_written_by_a_later_pass(
 async def test_log_is_removed_when_its_row_is_free_after_the_look(
     parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await submit(parts, "a")
-    look(parts)
-    await writer.run_once()
+    await write_look(parts, writer)
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
         monkeypatch.setattr(module, "LOOK_S", 0.0)
@@ -177,9 +182,7 @@ async def test_log_is_removed_when_its_row_is_free_after_the_look(
 async def test_look_that_begins_again_before_the_log_was_removed_shows_it(
     parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter
 ) -> None:
-    await submit(parts, "a")
-    look(parts)
-    await writer.run_once()
+    await write_look(parts, writer)
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
         writer._jobs["a"].until = 0.0
@@ -204,9 +207,7 @@ async def test_look_that_begins_again_before_the_log_was_removed_shows_it(
 async def test_log_is_removed_from_a_row_that_was_locked_until_the_job_had_another_state(
     parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter, change: str
 ) -> None:
-    await submit(parts, "a")
-    look(parts)
-    await writer.run_once()
+    await write_look(parts, writer)
     parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute(f"UPDATE scheduled_jobs SET {change}")
@@ -218,9 +219,7 @@ async def test_log_is_removed_from_a_row_that_was_locked_until_the_job_had_anoth
 async def test_log_of_a_later_attempt_on_another_worker_stays(
     parts: Parts, pool: asyncpg.Pool, talker: Talker, writer: LookWriter
 ) -> None:
-    await submit(parts, "a")
-    look(parts)
-    await writer.run_once()
+    await write_look(parts, writer)
     later = {"attempt": 2, "log": ["later"]}
     await pool.execute(
         "UPDATE scheduled_jobs SET attempt = 2, worker_id = 'other',"
@@ -265,9 +264,7 @@ async def test_worker_that_stops_names_the_job_whose_row_stays_locked(
 ) -> None:
     monkeypatch.setattr(module, "DRAIN_S", 0.0)
     parts.tasks.register(Talker().job, name="test.job")
-    await submit(parts, "a")
-    look(parts)
-    await writer.run_once()
+    await write_look(parts, writer)
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
         await writer.drain()
