@@ -125,6 +125,12 @@ async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy
         # This error has many causes. If the pool cannot give connections, check_pool() raises a clearer one.
         if isinstance(error, asyncpg.InterfaceError):
             check_pool(pool)
+        if isinstance(error, TimeoutError) and count_free(pool) <= 0:
+            raise TimeoutError(
+                f"no connection of the pool was free for {timeout_s:g} s, all {pool.get_max_size()} "
+                "(max_size) are in use; give connections back sooner, pass connection= to calls within "
+                "completing() and steps.transaction(), or make the pool larger"
+            ) from error
         raise_rejected(error)
         raise
 

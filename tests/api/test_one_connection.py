@@ -14,11 +14,12 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from pg_scheduler import ConflictResolution, Scheduler, call, current_job
+from pg_scheduler import ConflictResolution, DatabaseUnavailableError, Scheduler, call, current_job
 from pg_scheduler.events import JobCompleted, JobFailed, JobProgressed, JobRetried
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make, Pools
 from tests.support.guards import guard
+from tests.support.store import use_options
 from tests.support.worker import Recorder, now
 
 LATER: Final = timedelta(days=1)
@@ -198,3 +199,18 @@ async def test_progress_that_a_trigger_refuses_does_not_refuse_the_block(
     job_id = await scheduler.enqueue(completing_with_progress)
     await seen.until(JobCompleted, job_id=job_id)
     assert "refused by the table: RaiseError: no progress" in caplog.text
+
+
+async def test_call_that_finds_no_free_connection_says_that_the_pool_is_used_up(
+    make: Make, pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_options(monkeypatch, call_timeout_s=0.2)
+    pool = await pools(1)
+    scheduler = make(pool)
+    await scheduler.initialize_db()
+    async with pool.acquire():
+        with pytest.raises(
+            DatabaseUnavailableError, match=r"no connection .* was free for .*all 1 \(max_size\)"
+        ):
+            await scheduler.get_job("any")
+    assert await scheduler.get_job("any") is None
