@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -164,6 +164,11 @@ class JobRepository(Repository):
             await self._statements.fetch("mark_awaited", [job_id], on=within)
         return await self._change("cancel_job", job_id, self._statements.now, reason, within=within)
 
+    async def cancel_within(self, transaction: Transaction, job_id: str, reason: str) -> StatusChange:
+        """Cancel a job as ``cancel()`` does, in a transaction without savepoints that has locked it."""
+        change = partial(self._statements.fetch, "cancel_job", job_id, self._statements.now, reason, True)
+        return _status_change(await self._change_with_others(change, job_id, transaction))
+
     async def retry(self, job_id: str, connection: Connection | None = None) -> datetime | None:
         """Make a finished job due now and reset its retries and crashes; return when it is due.
 
@@ -251,23 +256,23 @@ class JobRepository(Repository):
         change_alone, change_with_others = partial(statement, False), partial(statement, True)
         rows = await change_alone(on=connection)
         if rows and not rows[0]["changed"]:
-
-            async def change(transaction: Transaction) -> list[Record]:
-                changed_rows = await change_with_others(on=transaction.connection)
-                if changed_rows and not changed_rows[0]["changed"]:
-                    raise SuppressedChangeError
-                await self._consequences.follow([job_id], transaction)
-                # A child of a step may run again now, so the step of its parent waits for it again. Only
-                # set_status returns the parent: a child that is cancelled had not ended.
-                parents = [row.get("parent") for row in changed_rows]
-                await self._dependencies.wait_again([job_id], parents, transaction.connection)
-                return changed_rows
-
+            change = partial(self._change_with_others, change_with_others, job_id)
             rows = await self._statements.run_retrying(change, within=within)
-        if not rows:
-            return StatusChange(False)
-        (row,) = rows
-        return StatusChange(True, row["worker_id"], row["job_name"], row["attempt"], row.get("due"))
+        return _status_change(rows)
+
+    async def _change_with_others(
+        self, change: Callable[..., Awaitable[list[Record]]], job_id: str, transaction: Transaction
+    ) -> list[Record]:
+        """Change one job by a statement, and apply the consequences for others; return the changed rows."""
+        rows = await change(on=transaction.connection)
+        if rows and not rows[0]["changed"]:
+            raise SuppressedChangeError
+        await self._consequences.follow([job_id], transaction)
+        # A child of a step may run again now, so the step of its parent waits for it again. Only set_status
+        # returns the parent: a child that is cancelled had not ended.
+        parents = [row.get("parent") for row in rows]
+        await self._dependencies.wait_again([job_id], parents, transaction.connection)
+        return rows
 
     async def cancel_next(
         self,
@@ -527,6 +532,14 @@ class JobRepository(Repository):
     async def waiting_names(self) -> list[str]:
         """Return the names of pending jobs."""
         return [row[0] for row in await self._statements.fetch("waiting_names")]
+
+
+def _status_change(rows: Sequence[Record]) -> StatusChange:
+    """Return what a statement that changes one job has changed."""
+    if not rows:
+        return StatusChange(False)
+    (row,) = rows
+    return StatusChange(True, row["worker_id"], row["job_name"], row["attempt"], row.get("due"))
 
 
 def _end_of(rows: Sequence[Record]) -> str | None:

@@ -159,12 +159,16 @@ class PlanningResult(NamedTuple):
 
 @dataclass(slots=True)
 class PlannedChanges:
-    """The changes that one transaction writes, and the events that follow its commit."""
+    """The changes that one transaction writes, and the events that follow its commit.
+
+    Attributes:
+        replaced_ids: The last jobs that new ones replace.
+    """
 
     plans: list[Plan] = field(default_factory=list)
     changes: list[ScheduleChange] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    cancelled: list[str] = field(default_factory=list)
+    replaced_ids: list[str] = field(default_factory=list)
 
 
 class Planner(Service):
@@ -198,8 +202,6 @@ class Planner(Service):
         self._unknown_zones = node.unknown_zones
         self._late_tasks: dict[str, str] = {}
         """The tasks of the schedules that have turns of their own."""
-        self._to_cancel: dict[str, None] = {}
-        """The last jobs that new ones replace and that are still to be cancelled, in order, as keys."""
 
     def declare_again(self) -> None:
         """Write the schedules of the code again: the row of this worker was lost, and theirs may be too."""
@@ -254,7 +256,6 @@ class Planner(Service):
             if self._has_checked and await self._continue_stalled(plannable):
                 next_in = await self._schedules.next_fire_in(plannable, self._left_out)
             self._has_checked = True
-        await self._cancel_replaced()
         self.next_fire_in = next_in
         if self._signals.notifications_up.is_set:
             poll = POLL_INTERVAL_S
@@ -262,7 +263,7 @@ class Planner(Service):
             poll = SLOW_POLL_INTERVAL_S if next_in is None and not declared else FAST_POLL_INTERVAL_S
         if (turn_in := self._late.next_turn_in()) is not None:
             poll = min(poll, turn_in)
-        if self._to_cancel or not self.declared.is_written:
+        if not self.declared.is_written:
             poll = min(poll, FAST_POLL_INTERVAL_S)
         return poll if next_in is None else max(min(next_in, poll), min(shortest_sleep_s, poll))
 
@@ -351,6 +352,7 @@ class Planner(Service):
                     _add(planned, plan, inserted.jobs, inserted.conflict)
                 if planned.changes:
                     await schedules.advance(planned.changes, on=connection)
+                cancelled_on = await self._cancel_replaced(planned.replaced_ids, transaction)
                 # The events of fire times precede those of the jobs that insert_queues() has blocked.
                 events[:0] = planned.events
         except (DatabaseUnavailableError, *REFUSALS) as error:
@@ -366,12 +368,17 @@ class Planner(Service):
                 self._outbox.carried(began, first_due)
             else:
                 await self._outbox.notify_due(first_due)
+        for worker_id in cancelled_on:
+            await self._outbox.notify_worker(worker_id)
+        self._count_fire_times(planned.changes)
+        return PlanningResult(len(planned.changes), others_due=len(locked) - len(rows))
+
+    def _count_fire_times(self, changes: Sequence[ScheduleChange]) -> None:
+        """Count the planned fire times of each schedule, if this process has metrics."""
         if self._meter is not None:
-            for change in planned.changes:
+            for change in changes:
                 if change.runs:
                     self._meter.count("fire_times_planned", change.schedule_id, by=change.runs)
-        self._to_cancel |= dict.fromkeys(planned.cancelled)
-        return PlanningResult(len(planned.changes), others_due=len(locked) - len(rows))
 
     def _put_apart(
         self, plans: Sequence[Plan], group: LateGroup | None, error: Exception, *, built_in: bool
@@ -450,24 +457,23 @@ class Planner(Service):
             logger.warning(STALLED, schedule_id, task, extra=record_fields())
         return bool(stalled_schedules)
 
-    async def _cancel_replaced(self) -> None:
-        """Cancel the jobs that new ones replace. If one is locked, the new job waits until the next pass."""
-        for job_id in list(self._to_cancel):
-            try:
-                async with self._store.statements.transaction(lock_timeout_ms=TURN_TIMEOUT_MS) as transaction:
-                    change = await self._store.jobs.cancel(job_id, BY_SCHEDULE, transaction)
-            except DatabaseUnavailableError as fault:
-                if not is_locked_out(fault):
-                    raise
-                continue
-            del self._to_cancel[job_id]
+    async def _cancel_replaced(self, job_ids: Sequence[str], transaction: Transaction) -> list[str]:
+        """Cancel the last jobs that new ones replace; return the workers that run them.
+
+        The transaction that enqueues the new jobs does so, because afterwards no one would know that the last
+        jobs are to be cancelled if this process ended in between.
+        """
+        worker_ids: list[str] = []
+        for job_id in sorted(job_ids):  # the order in which all transactions lock jobs
+            change = await self._store.jobs.cancel_within(transaction, job_id, BY_SCHEDULE)
             # The worker that runs the job publishes the event.
             if change.worker_id is not None:
-                await self._outbox.notify_worker(change.worker_id)
+                worker_ids.append(change.worker_id)
             elif change.changed:
-                self._events.publish(
+                transaction.events.append(
                     JobCancelled(job_id, change.job_name, change.attempt, reason=BY_SCHEDULE)
                 )
+        return worker_ids
 
     async def _plan_rows(
         self,
@@ -583,7 +589,7 @@ def _add(
     advance = after_insertion(row, plan.advance, len(new_jobs), is_unique=plan.queue.is_unique)
     schedule_id, task = row.schedule_id, row.task
     if row.overlap == Overlap.CANCEL and new_jobs and plan.queue.last_job_id is not None:
-        planned.cancelled.append(plan.queue.last_job_id)
+        planned.replaced_ids.append(plan.queue.last_job_id)
     kind = PeriodicJobPlanned if row.owner == "code" else ScheduleFired
     events: list[Event] = [] if row.paused_at is None else [ScheduleResumed(schedule_id, task_name=task)]
     events += [kind(schedule_id, job.row.job_id, advance.next_fire_at, task_name=task) for job in new_jobs]

@@ -32,6 +32,7 @@ from hypothesis.stateful import (
 from pg_scheduler import (
     CatchUp,
     ConflictResolution,
+    JobStatus,
     Overlap,
     Schedule,
     current_job,
@@ -40,7 +41,7 @@ from pg_scheduler.testing import TestScheduler
 from pg_scheduler.testing.crashing_worker import Moment
 from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, Trigger
 from tests.support.crashes import NumberedCrash
-from tests.support.stories import CrashStory, run_stories
+from tests.support.stories import CrashStory, open_pool, run_stories
 
 LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
 
@@ -732,7 +733,7 @@ class Story(CrashStory):
     @rule(
         worker=st.sampled_from([0, 1]),
         span=SPANS | UNTIL_DUE,
-        number=st.integers(0, 8),
+        number=st.integers(0, 20),
         moment=st.sampled_from(["before", "after"]),
     )
     def crash_after(self, worker: int, span: timedelta | None, number: int, moment: Moment) -> None:
@@ -775,6 +776,28 @@ async def test_backfill_of_a_schedule_without_further_runs_counts_from_its_new_s
         await schedules.update("a", start=start)
         job_ids = await schedules.backfill("a", start, start + 2 * HOUR)
         assert job_ids == [f"schedule:a:{(start + hours * HOUR).isoformat()}" for hours in range(2)]
+
+
+async def test_crash_at_any_statement_of_a_plan_leaves_no_replaced_job_uncancelled(dsn: str) -> None:
+    async def run() -> None: ...
+
+    pool = await open_pool(dsn)
+    for number in range(100):
+        await pool.execute("TRUNCATE scheduled_jobs, scheduler_schedules, scheduler_workers")
+        async with TestScheduler(pool, now=BEGINS[1]) as t:
+            schedules = t.scheduler.schedules
+            await schedules.add(run, Every(hours=1), schedule_id="a", overlap=Overlap.CANCEL)
+            replaced_id = await schedules.trigger("a")
+            t.advance(HOUR)
+            has_run = await NumberedCrash(t, number, "after", plans=True).run(timedelta(0))
+            await t.drain()
+            statuses = {job.job_id: job.status for job in await t.scheduler.list_jobs()}
+            fire_time_job = f"schedule:a:{(BEGINS[1] + HOUR).isoformat()}"
+            assert statuses == {replaced_id: JobStatus.CANCELLED, fire_time_job: JobStatus.COMPLETED}, number
+        if has_run:
+            break
+    assert 15 < number < 40
+    pool.terminate()
 
 
 @pytest.mark.timeout(7200 if LONG else 600)

@@ -758,6 +758,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "locks.channel",
         "locks.watching",
         "jobs.statuses_of",
+        "jobs.cancel_within",
         "jobs.read_revoked",
         "claims.held_claim",
         "claims.explain_expiry",

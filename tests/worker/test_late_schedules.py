@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import Unique, periodic
+from pg_scheduler import Scheduler, Unique, periodic
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.task import TaskOptions
@@ -180,31 +180,29 @@ async def test_record_names_the_transaction_that_holds_a_schedule_for_long(
     assert f"pid {stranger.get_server_pid()}, application 'stranger'" in message
 
 
-async def test_job_that_a_new_one_replaces_is_cancelled_after_the_lock_of_another_transaction(
-    parts: Parts,
-    clock: FakeClock,
-    pool: asyncpg.Pool,
-    stranger: asyncpg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_job_is_replaced_when_its_cancellation_waits_for_no_lock_of_another_transaction(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool, stranger: asyncpg.Connection
 ) -> None:
     await add(parts, "invoices", "invoice", overlap="cancel")
     planner = parts.planner()
     clock.advance(HOUR)
     await planner.run_once()
-    cancel, first = parts.store.jobs.cancel, await pool.fetchval("SELECT job_id FROM scheduled_jobs")
-
-    async def cancel_late(*args: Any) -> Any:
-        if stranger.is_in_transaction():
-            await stranger.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", first)
-        return await cancel(*args)
-
-    monkeypatch.setattr(parts.store.jobs, "cancel", cancel_late)
+    first = await pool.fetchval("SELECT job_id FROM scheduled_jobs")
+    dependent = await Scheduler(pool).schedule(invoice, execution_time=NOON, after=[first])
+    await stranger.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", dependent)
     clock.advance(HOUR)
     assert await planner.run_once() <= FAST_POLL_INTERVAL_S
-    assert await pool.fetchval("SELECT status FROM scheduled_jobs WHERE job_id = $1", first) == "pending"
+    # Neither is the new job written nor the old one cancelled.
+    rows = await pool.fetch("SELECT job_id, status FROM scheduled_jobs")
+    assert {tuple(row) for row in rows} == {(first, "pending"), (dependent, "pending")}
     await stranger.execute("ROLLBACK")
-    await planner.run_once()
-    assert await pool.fetchval("SELECT status FROM scheduled_jobs WHERE job_id = $1", first) == "cancelled"
+    new = fire_time_job_id("invoices", NOON + 2 * HOUR, owner="api")
+    async with asyncio.timeout(PATIENCE):
+        while await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE job_id = $1", new) == 0:
+            delay = await planner.run_once()
+            await asyncio.sleep(min(delay, 1.0))
+    rows = await pool.fetch("SELECT job_id, status FROM scheduled_jobs WHERE job_id <> $1", dependent)
+    assert {tuple(row) for row in rows} == {(first, "cancelled"), (new, "pending")}
 
 
 # -- schedules that the code declares ----------------------------------------------------------------------
