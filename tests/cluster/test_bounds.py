@@ -360,6 +360,7 @@ STORE_CALLS: dict[str, Call] = {
     "change": lambda it, _: it.people.bulk.change(Batch("cancel", ["a"], subject="run")),
     "claim_one": lambda it, _: it.claims.claim_one("w1", "a"),
     "cancel": lambda it, _: it.jobs.cancel("a"),
+    "cancel_within": lambda it, conn: it.jobs.cancel_within(Transaction(conn, []), "a", "a reason"),
     "cancel_next": lambda it, _: it.jobs.cancel_next(None, JobFilters()),
     "retry": lambda it, _: it.jobs.retry("a"),
     "keep, of a job": lambda it, _: it.jobs.keep("a"),
