@@ -353,8 +353,10 @@ class JobRepository(Repository):
         version: str | None = await self._statements.value("job_version", job_id)
         return version
 
-    async def change(self, job_id: str, version: str, task_data: str, priority: int) -> bool:
-        """Replace the arguments and the priority of a pending job of which no attempt has begun.
+    async def change(self, job_id: str, version: str, task_data: str, priority: int) -> datetime | None:
+        """Replace the arguments and the priority of a pending job.
+
+        The caller notifies the workers if the job is due soon: it may not wait for a limit any more.
 
         Args:
             job_id: The job.
@@ -363,9 +365,11 @@ class JobRepository(Repository):
             priority: The priority, as a row stores it.
 
         Returns:
-            False if the job has another version by now, or cannot be changed.
+            When it is due; None if the job has another version by now, or cannot be changed.
         """
-        return bool(await self._statements.fetch("change_job", job_id, version, task_data, priority))
+        args = job_id, version, task_data, priority
+        due_at: datetime | None = await self._statements.value("change_job", *args)
+        return due_at
 
     async def expire(
         self, worker_id: str, names: Sequence[str], limit: int, *, unexpiring_names: Collection[str] = ()

@@ -281,8 +281,10 @@ WHERE job_id = $1 AND status = 'pending' AND expires_at IS NOT NULL{within_lock_
 RETURNING job_id;
 
 -- fragment: is_changeable
--- Whether change_job changes a job: no attempt has begun, and nothing that was derived from the arguments is stored.
-status = 'pending' AND attempt = 0 AND unique_key IS NULL AND starts_with(blocked_on, 'share:') IS NOT TRUE
+-- Whether change_job changes a job: it is pending, and nothing is stored that follows from its arguments, such as a unique
+-- key, a share or a step.
+status = 'pending' AND unique_key IS NULL AND starts_with(blocked_on, 'share:') IS NOT TRUE
+  AND coalesce(options ->> 'steps', '0') = '0'
 
 -- fragment: job_version
 -- A digest of what change_job replaces, so that a change replaces nothing that its author has not seen.
@@ -296,13 +298,17 @@ SELECT {job_version} AS version FROM {schema}scheduled_jobs WHERE job_id = $1 AN
 -- name: change_job
 -- route: pool
 -- Replace the arguments ($3, without the metadata, which stays) and the priority of the job $1, if it has version $2.
+--
+-- The key of a limit may follow from the arguments, so a job that waits for one waits no more: a claim decides again.
+-- Returns when the job is due.
 UPDATE {schema}scheduled_jobs
 SET priority = $4,
+    blocked_on = CASE WHEN starts_with(blocked_on, 'limit:') THEN NULL ELSE blocked_on END,
     task_data = ($3::text::jsonb - 'metadata') || CASE
         WHEN (task_data -> 'metadata') IS NULL THEN jsonb_build_object()
         ELSE jsonb_build_object('metadata', task_data -> 'metadata') END
 WHERE job_id = $1 AND {is_changeable} AND ({job_version}) = $2{within_lock_limit}
-RETURNING job_id;
+RETURNING {bounded_due};
 
 -- name: count_jobs
 -- route: pool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,12 +11,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobPriority, Scheduler
+from pg_scheduler import JobPriority, Limit, Scheduler
 from pg_scheduler.dashboard import Access
+from pg_scheduler.events import JobBlocked, JobCompleted
 from tests.dashboard.client import JSON, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.dashboard.test_job_actions import FAIL
 from tests.dashboard.test_jobs import SECRET, add
+from tests.support.worker import PATIENCE, Recorder
 from tests.support.world import World
 
 FORM = "/job-form?id=pay"
@@ -254,6 +257,12 @@ CHANGE_FORM = "/job-form?id=pay&change=yes"
 CHANGE = "/actions/jobs/change?id=pay"
 
 
+RUNNING = """
+    UPDATE scheduled_jobs SET status = 'running', worker_id = 'w', attempt = 1, started_at = now(),
+        last_heartbeat = now(), lease_until = now()
+"""
+
+
 async def version_of(app: App) -> str:
     """Return the version of the job that the form sends."""
     page = Page((await request(app, CHANGE_FORM)).text)
@@ -315,7 +324,8 @@ async def test_change_that_somebody_else_has_overtaken_shows_the_values_now(
     ("options", "statement"),
     [
         ({"unique": "account 113"}, None),
-        ({}, "UPDATE scheduled_jobs SET attempt = 1"),
+        ({}, "UPDATE scheduled_jobs SET options = '{\"steps\": 1}'"),
+        ({}, RUNNING),
         ({}, "UPDATE scheduled_jobs SET blocked_on = 'share:exports:7'"),
         ({}, "UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now()"),
     ],
@@ -365,3 +375,42 @@ async def test_change_needs_the_right_to_add_and_all_arguments(
         assert CHANGE_FORM not in (await request(app, "/job?id=pay")).text
         assert (await request(app, CHANGE_FORM)).status == 403
         assert (await send(app, CHANGE, {"version": "x"})).status == 403
+
+
+async def test_job_that_waited_for_the_limit_of_other_arguments_starts_after_its_change(
+    scheduler: Scheduler, admin: App
+) -> None:
+    entered, left = asyncio.Event(), asyncio.Event()
+
+    async def charge(account: int) -> None:
+        if account == 1:
+            entered.set()
+            await left.wait()
+
+    limit = Limit("accounts", max_running=1, key=lambda account: f"account {account}")
+    scheduler.register(charge, name="board.limited", limits=[limit])
+    seen = Recorder(scheduler)
+    async with scheduler:
+        await scheduler.enqueue("board.limited", kwargs={"account": 1})
+        await asyncio.wait_for(entered.wait(), PATIENCE)
+        await scheduler.enqueue("board.limited", kwargs={"account": 1}, job_id="pay")
+        await seen.until(JobBlocked, job_id="pay")
+        async with asyncio.timeout(PATIENCE):
+            fields = {"args": "", "kwargs": '{"account": 2}', "priority": "normal"}
+            answer = await send(admin, CHANGE, fields | {"version": await version_of(admin)})
+        assert answer.status == 303, answer.text
+        await seen.until(JobCompleted, job_id="pay")
+        left.set()
+
+
+async def test_job_that_waits_for_a_retry_gets_other_arguments(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await add_waiting(scheduler)
+    await pool.execute("UPDATE scheduled_jobs SET attempt = 1, retry_count = 1, error_message = 'no'")
+    fields = {"args": "", "kwargs": '{"account": 2}', "priority": "normal"}
+    answer = await send(admin, CHANGE, fields | {"version": await version_of(admin)})
+    assert answer.status == 303, answer.text
+    job = await scheduler.get_job("pay")
+    assert job is not None
+    assert (job.kwargs, job.retry_count, job.error_message) == ({"account": 2}, 1, "no")

@@ -41,7 +41,7 @@ async def add(request: ActionRequest) -> Redirect | PageAnswer:
 
 
 async def change(request: ActionRequest) -> Redirect | PageAnswer:
-    """Replace the arguments and the priority of a job, unless they have changed or an attempt has begun."""
+    """Replace the arguments and the priority of a pending job, unless they have changed meanwhile."""
     operations = request.operations
     form = await job_forms.build_change(replace(request.page, inspector=operations.inspector))
     form, values, errors = _read_arguments(form, request)
@@ -52,16 +52,18 @@ async def change(request: ActionRequest) -> Redirect | PageAnswer:
     except ValueError as error:
         return _form_again(form, {"priority": str(error)})
     spec = JobSpec(cast("JobFunction", form.job.job_name), None, **values, unique=None)
-    preparer = parts_of(operations.scheduler).preparer
+    parts = parts_of(operations.scheduler)
     try:
-        (row,) = preparer.prepare([spec], allows_names=True, allows_now=True)
+        (row,) = parts.preparer.prepare([spec], allows_names=True, allows_now=True)
     except (TypeError, ValueError) as error:
         return _form_again(form, {"": str(error)})
     jobs, job_id = tables_of(operations.inspector).writes.jobs, form.job.job_id
-    if not await jobs.change(job_id, form.values["version"], row.task_data, priority.db_value):
+    due_at = await jobs.change(job_id, form.values["version"], row.task_data, priority.db_value)
+    if due_at is None:
         text = "nothing was changed: the job has changed since the form was opened; these are its values now"
         fresh = await job_forms.build_change(replace(request.page, inspector=operations.inspector))
         return _form_again(fresh, {"": text}, 409)
+    await parts.outbox.notify_due(due_at)
     await operations.inspector.record_action("change_job", job_id)
     return Redirect("/job", "job_changed", {"id": job_id})
 

@@ -199,7 +199,7 @@ def _actions(
         yield "retry"
     if job.finished_at is not None and job_forms.can_add_like(job, request):
         yield "add"
-    if job_forms.can_change(job, request):
+    if not steps and job_forms.can_change(job, request):
         yield "change"
     if job.status in ALLOWED["move"] and request.may("move"):
         yield "move"

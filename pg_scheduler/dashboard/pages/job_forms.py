@@ -101,7 +101,7 @@ async def build_add(request: PageRequest) -> JobFormPage:
 
 
 async def build_change(request: PageRequest) -> JobFormPage:
-    """Return the form with the arguments and the priority of a job that waits for its first attempt.
+    """Return the form with the arguments and the priority of a pending job.
 
     Raises:
         NotFoundError: The job does not exist, or is hidden.
@@ -113,7 +113,7 @@ async def build_change(request: PageRequest) -> JobFormPage:
     form = await build_add(request)
     if version is None:
         raise RejectedError(
-            "this job cannot be changed: an attempt of it has begun, or it has a unique key or a share", 409
+            "this job cannot be changed: it is not pending, or it has a unique key, a share or steps", 409
         )
     values = {**form.values, "priority": form.job.priority.value, "version": version}
     return replace(form, values=values, version=version)
@@ -136,8 +136,8 @@ async def build_signal(request: PageRequest) -> SignalFormPage:
 
 
 def can_change(raw: Job, request: PageRequest) -> bool:
-    """Return whether the job seems to wait for its first attempt, and the request may change it."""
-    is_changeable = raw.status is JobStatus.PENDING and raw.attempt == 0 and raw.unique_key is None
+    """Return whether the request may change the job unless it has steps, which are in another table."""
+    is_changeable = raw.status is JobStatus.PENDING and raw.unique_key is None
     return is_changeable and not (raw.blocked_on or "").startswith("share:") and can_add_like(raw, request)
 
 
