@@ -31,10 +31,16 @@ from tools.suite import SLOW_FOLDERS
 # Background jobs of a shell ignore Ctrl-C, and the programs that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests share the machine with a database, so a slow example is no defect. The parent is the same with and
-# without a variable CI, which makes Hypothesis load another profile.
+# Tests share the machine with a database, so a slow example is no defect. Each run of the suite draws the
+# same examples, so a failure can be repeated; PG_SCHEDULER_PROTOCOL=long searches for new ones. The parent is
+# the same with and without a variable CI, which makes Hypothesis load another profile.
 DEFAULT_PROFILE = hypothesis.settings.get_profile("default")
-hypothesis.settings.register_profile("pg_scheduler", DEFAULT_PROFILE, deadline=None)
+hypothesis.settings.register_profile(
+    "pg_scheduler",
+    DEFAULT_PROFILE,
+    deadline=None,
+    derandomize=os.environ.get("PG_SCHEDULER_PROTOCOL") != "long",
+)
 hypothesis.settings.load_profile("pg_scheduler")
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
