@@ -116,6 +116,17 @@ def file_number(connection: asyncpg.Connection) -> int:
     return -1 if socket is None else int(socket.fileno())
 
 
+def count_free(pool: asyncpg.Pool) -> int:
+    """Return the number of connections that the pool can hand out without waiting.
+
+    ``get_size()`` does not tell: it leaves out connections that have ended while a job still holds them, and
+    the pool hands out no others for those.
+    """
+    untyped_pool: Any = pool
+    queue = untyped_pool._queue  # noqa: SLF001 - None until the pool is awaited
+    return pool.get_max_size() if queue is None else int(queue.qsize())
+
+
 async def open_beside_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
     """Open a connection like the pool's own, with ``init`` and ``setup``, that the pool does not count."""
     untyped_pool: Any = pool

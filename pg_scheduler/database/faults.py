@@ -12,6 +12,7 @@ import re
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias
 
@@ -122,6 +123,9 @@ ENDED_WHILE_IDLE: Final = (
 """Replaces the text of asyncpg, which has two numbers of states and no reason. The server has sent a reason
 before it ended the connection, but asyncpg does not report it."""
 
+ENDED_DURING_CALL: Final = "the connection ended between two steps of a call"
+"""Replaces the text of the AttributeError that asyncpg raises then, because it removed its protocol."""
+
 DEADLOCK: Final = "40P01"
 WAITS: Final = frozenset({DEADLOCK, LOCK_NOT_AVAILABLE})
 """A statement met a lock of another transaction, whether it or a trigger needed it."""
@@ -163,7 +167,20 @@ def is_transient(error: BaseException) -> bool:
         | asyncpg.InterfaceError
         | asyncpg.InternalClientError
         | DatabaseUnavailableError,
-    )
+    ) or has_ended_during_call(error)
+
+
+def has_ended_during_call(error: BaseException) -> bool:
+    """Return whether asyncpg raised an AttributeError because a connection ended between two steps of a call.
+
+    asyncpg removes the protocol of a connection that is closed or terminated, as by ``pool.terminate()``. If
+    that happens between two steps of a call, such as PREPARE and EXECUTE, the second one finds None.
+    """
+    # A subclass is an error of user code, and to read its attributes may raise anything.
+    if type(error) is not AttributeError or error.obj is not None:
+        return False
+    modules = [str(frame.f_globals.get("__name__")) for frame, _line in walk_tb(error.__traceback__)]
+    return bool(modules) and modules[-1].partition(".")[0] == "asyncpg"
 
 
 def sqlstate_of(error: BaseException | None) -> str | None:
@@ -235,6 +252,8 @@ def _describe(error: BaseException) -> str:
     # The class itself has a text about states, which its subclasses replace by texts for people.
     if type(error) is asyncpg.InternalClientError:
         return ENDED_WHILE_IDLE
+    if has_ended_during_call(error):
+        return ENDED_DURING_CALL
     text = _message_of(error) or (NO_ANSWER if isinstance(error, TimeoutError) else "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -448,7 +467,12 @@ def raise_translated(error: Exception) -> None:
             f"{_describe(error)}; connect to the primary, or set default_transaction_read_only = off for "
             "this role and database; begin your own transaction READ WRITE"
         ) from error
-    if state in LOST_STATES or isinstance(error, LOST_CLASSES) or type(error) is asyncpg.InternalClientError:
+    if (
+        state in LOST_STATES
+        or isinstance(error, LOST_CLASSES)
+        or type(error) is asyncpg.InternalClientError
+        or has_ended_during_call(error)
+    ):
         raise ConnectionLostError(_describe(error)) from error
     if is_transient(error):
         raise DatabaseUnavailableError(_describe(error)) from error

@@ -10,14 +10,13 @@ from types import TracebackType
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from pg_scheduler.database.asyncpg_private import open_beside_pool
+from pg_scheduler.database.asyncpg_private import count_free, open_beside_pool
 from pg_scheduler.database.faults import connecting, is_lock_timeout, translated
 from pg_scheduler.database.fork import inherited_sockets
 from pg_scheduler.database.options import DEDICATED_RESET, MIN_FREE_CONNECTIONS, ConnectionOptions
 from pg_scheduler.database.session import (
     Connection,
     check_pool,
-    count_free,
     is_open,
     prepare_to_hold,
     release_to,
@@ -110,6 +109,7 @@ class DedicatedConnection:
             return await take_from(self._pool, self._options.call_timeout_s)
         with connecting():
             async with asyncio.timeout(self._options.call_timeout_s):
+                # In a child that this process forks, the socket is closed, as are those of the pool.
                 return await inherited_sockets.open(partial(open_beside_pool, self._pool))
 
     async def _drop(self) -> None:

@@ -23,6 +23,7 @@ from pg_scheduler.base.threads import resolve_at_once, resolve_in_threads
 from pg_scheduler.database.asyncpg_private import (
     classes_of,
     connect_as_pool,
+    count_free,
     local_port,
     loop_of,
     open_connections,
@@ -33,8 +34,10 @@ from pg_scheduler.database.asyncpg_private import (
 from pg_scheduler.database.callers.adapter import AnyConnection, asyncpg_connection_of
 from pg_scheduler.database.callers.connection import as_foreign
 from pg_scheduler.database.faults import (
+    ENDED_DURING_CALL,
     ENDED_WHILE_IDLE,
     connecting,
+    has_ended_during_call,
     raise_translated,
     reading_dsn,
     translated,
@@ -57,8 +60,6 @@ from pg_scheduler.database.pool_database import PoolDatabase
 from pg_scheduler.database.session import (
     Connection,
     check_connection,
-    count_free,
-    ended_connection,
     is_open,
     prepare_to_hold,
     release_to,
@@ -438,6 +439,8 @@ class Connections:
                 if isinstance(source, asyncpg.InterfaceError) and not is_open(connection):
                     # The text of asyncpg is about a connection that was released, which is not the cause.
                     raise ConnectionLostError(ENDED_WHILE_IDLE) from error
+                if has_ended_during_call(error):
+                    raise ConnectionLostError(ENDED_DURING_CALL) from error
                 raise
             with translated(), terminate_unanswered(connection):
                 async with asyncio.timeout(timeout_s):
@@ -620,12 +623,8 @@ class StickyConnection:
             with translated():
                 # After any error, the next user gets a fresh connection.
                 connection = self._connection
-                if connection is not None:
-                    if isinstance(error, TimeoutError | asyncio.CancelledError):
-                        terminate(connection)
-                    # asyncpg raises AttributeError if the connection ends between two steps of a call.
-                    if isinstance(error, AttributeError) and not is_open(connection):
-                        error = ended_connection()
+                if connection is not None and isinstance(error, TimeoutError | asyncio.CancelledError):
+                    terminate(connection)
                 await self._return()
                 raise error
         finally:

@@ -16,19 +16,12 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 import asyncpg
-from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.base.blocking import BlockingConnection
 from pg_scheduler.base.dsn import Address
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
-from pg_scheduler.database.asyncpg_private import (
-    address_of,
-    address_of_pool,
-    connect_as_pool,
-    has_address,
-    opened_by_pool,
-)
-from pg_scheduler.database.callers.adapter import link_of
+from pg_scheduler.database.asyncpg_private import address_of_pool, connect_as_pool, has_address
+from pg_scheduler.database.callers.adapter import address_of_link, link_of
 from pg_scheduler.database.faults import connecting, translated
 from pg_scheduler.database.fork import inherited_sockets
 from pg_scheduler.database.session import Connection
@@ -127,23 +120,11 @@ class PoolDatabase:
         if not self._has_database:
             return
         source = original.connection if isinstance(original, BlockingConnection) else original
-        address: Address | None
-        # A link is the object that leads to the database: a connection of a driver, or an engine.
-        if isinstance(source, asyncpg.Connection | PoolConnectionProxy):
-            link: Any = opened_by_pool(source)
-            # A connection that was released has no link.
+        with translated():
+            link = await link_of(source)
             if link is None or link in self._links:
                 return
-            address = address_of(link)
-        else:
-            with translated():
-                link_entry = link_of(source)
-                if link_entry is None:
-                    return
-                link, library = link_entry
-                if link is None or link in self._links:
-                    return
-                address = library.address_of(link)
+            address = address_of_link(link)
         if address is None or address not in self._addresses:
             if address is None or address != address_of_pool(self._pool):
                 own_database = await self._database_of_pool(

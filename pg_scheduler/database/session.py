@@ -14,6 +14,7 @@ from asyncpg.pool import PoolConnectionProxy
 from pg_scheduler.base.blocking import BlockingConnection
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.database.asyncpg_private import (
+    count_free,
     is_initialized,
     local_port,
     open_transaction,
@@ -41,9 +42,6 @@ NO_SAVEPOINT: Final = (
     "connection is in a transaction that BEGIN began, in which asyncpg sets no savepoint, and this call "
     "needs one; call it within async with connection.transaction() instead"
 )
-
-ENDED: Final = "the connection ended during a call"
-"""Replaces asyncpg's AttributeError when a connection ends between two steps of a call."""
 
 
 def check_connection(connection: object) -> Connection | None:
@@ -142,11 +140,6 @@ async def release_to(pool: asyncpg.Pool, connection: PoolConnectionProxy, timeou
     except Exception as error:
         raise_rejected(error)
         raise
-
-
-def count_free(pool: asyncpg.Pool) -> int:
-    """Return the number of connections that the pool can hand out without waiting."""
-    return pool.get_max_size() - pool.get_size() + pool.get_idle_size()
 
 
 def is_open(connection: Connection) -> bool:
@@ -279,13 +272,3 @@ def terminate_unanswered(connection: Connection) -> Iterator[None]:
         if not isinstance(error, DatabaseUnavailableError) or isinstance(error.__cause__, TimeoutError):
             terminate(connection)
         raise
-    # asyncpg raises AttributeError if the connection ends between two steps of a call.
-    except AttributeError as error:
-        if is_open(connection):
-            raise
-        raise ended_connection() from error
-
-
-def ended_connection() -> asyncpg.ConnectionDoesNotExistError:
-    """Return the error for a connection that ended between two steps of a call."""
-    return asyncpg.ConnectionDoesNotExistError(ENDED)

@@ -58,8 +58,8 @@ async def test_scheduler_claims_and_settles_jobs_when_jobs_hold_the_whole_pool(
     failing = await caller.schedule(fails, execution_time=now(), max_retries=2)
     for _ in range(3):
         await caller.schedule(works, execution_time=now())
-    await seen.until(JobFailed)
-    await seen.until(JobCompleted, count=3)
+    await seen.until(JobFailed, job_id=failing)
+    await seen.until(JobCompleted, count=3, job_name="works")
     row = await caller.get_job(failing)
     assert row is not None
     assert (row.status, row.retry_count) == (JobStatus.FAILED, 2)
@@ -77,9 +77,11 @@ async def test_scheduler_recovers_from_lost_connections_when_jobs_hold_the_whole
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    await caller.schedule(fails, execution_time=now(), max_retries=1)
-    await seen.until(JobFailed)
+    failing = await caller.schedule(fails, execution_time=now(), max_retries=1)
+    await seen.until(JobFailed, job_id=failing)
     await seen.until(PassFinished, service="heartbeat")
+    # The jobs that hold the pool, or wait for it, have not ended meanwhile.
+    assert {event.job_id for event in seen.of(JobFailed)} == {failing}
     gate.open.set()
 
 

@@ -24,6 +24,7 @@ from tests.support.store import Pool
         "_record_class",
         "_init",
         "_setup",
+        "_queue",
     ],
 )
 def test_asyncpg_pool_has_the_private_attribute(name: str, pool: Pool) -> None:

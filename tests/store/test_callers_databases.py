@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 import sqlalchemy
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from pg_scheduler import ConfigurationError, ConnectionAdapter, Scheduler, embedded
@@ -98,6 +98,54 @@ async def test_database_of_the_same_name_on_another_server_is_refused(
         async with application("psycopg-async", second.dsn(name), pool) as app:
             with pytest.raises(ConfigurationError, match=REFUSED.format(name, name)):
                 await app.call("enqueue", work)
+
+
+def engine_by_arguments(url: str, other_dsn: str) -> AsyncEngine:
+    return create_async_engine(url, connect_args={"database": name_in(other_dsn)})
+
+
+def engine_by_creator(url: str, other_dsn: str) -> AsyncEngine:
+    return create_async_engine(url, async_creator=lambda *_, **__: asyncpg.connect(other_dsn))
+
+
+def engine_by_listener(url: str, other_dsn: str) -> AsyncEngine:
+    """An engine whose first connection leads where its URL does, and later ones elsewhere, as for tenants."""
+    engine = create_async_engine(url, poolclass=NullPool)
+    databases = [name_in(url)]
+
+    def choose_database(_dialect: Any, _record: Any, _args: Any, parameters: dict[str, Any]) -> None:
+        parameters["database"] = databases.pop() if databases else name_in(other_dsn)
+
+    sqlalchemy.event.listen(engine.sync_engine, "do_connect", choose_database)
+    return engine
+
+
+@pytest.mark.parametrize("make_engine", [engine_by_arguments, engine_by_creator, engine_by_listener])
+async def test_engine_that_leads_elsewhere_than_its_url_is_refused(
+    make_engine: Callable[[str, str], AsyncEngine], dsn: str, other_dsn: str, pool: asyncpg.Pool
+) -> None:
+    engine = make_engine(dsn.replace("postgresql://", "postgresql+asyncpg://"), other_dsn)
+    scheduler = Scheduler(pool)
+    if make_engine is engine_by_listener:
+        async with AsyncSession(engine) as session, session.begin():
+            await scheduler.enqueue(work, connection=session)
+    async with AsyncSession(engine) as session, session.begin():
+        with pytest.raises(ConfigurationError, match=REFUSED.format(name_in(other_dsn), name_in(dsn))):
+            await scheduler.enqueue(work, connection=session)
+    await engine.dispose()
+    assert await jobs_in(other_dsn) == 0
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_blocking_engine_that_leads_elsewhere_than_its_url_is_refused(
+    driver: str, dsn: str, other_dsn: str
+) -> None:
+    engine = sqlalchemy.create_engine(
+        dsn.replace("postgresql://", f"postgresql+{driver}://"), connect_args={"dbname": name_in(other_dsn)}
+    )
+    with engine.begin() as connection, pytest.raises(ConfigurationError, match="connection leads to"):
+        SyncScheduler(dsn).enqueue(work, connection=connection)
+    engine.dispose()
 
 
 async def test_every_call_with_a_connection_is_checked(dsn: str, other_dsn: str, pool: asyncpg.Pool) -> None:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import asyncpg
 import pytest
@@ -452,23 +452,29 @@ async def test_heartbeat_does_not_wait_for_the_dedicated_connection(
         assert (await asyncio.wait_for(store.workers.renew("w1", {}, LEASE), 10)).alive
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_route_raises_unavailable_when_a_connection_ends_during_a_call(
-    connections: Connections, way: Way
+@pytest.mark.parametrize("way", [*WAYS, Connections.transaction_of_job])
+async def test_route_raises_connection_lost_when_its_connection_ends_between_two_steps(
+    dsn: str, way: Way
 ) -> None:
-    """asyncpg raises AttributeError when it has lost its protocol."""
+    """The AttributeError of asyncpg; one of the block itself stays as it is."""
 
-    async def use(*, ended: bool) -> None:
+    async def use(connections: Connections, *, is_own: bool) -> None:
         async with way(connections) as connection:
-            if ended:
-                connection.terminate()
-            raise AttributeError("'NoneType' object has no attribute 'bind_execute'")
+            connection.terminate()
+            if is_own:
+                raise AttributeError("'NoneType' object has no attribute 'bind_execute'")
+            # As the second step of a call, which does not check whether the connection is open.
+            untyped: Any = connection
+            await untyped._execute("SELECT 1", (), 0, None)
 
-    with pytest.raises(DatabaseUnavailableError, match="ended during a call"):
-        await use(ended=True)
-    with pytest.raises(AttributeError):
-        await use(ended=False)
-    assert await pid_and_settings(connections)
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
+        connections = Connections(pool)
+        with pytest.raises(ConnectionLostError, match="ended between two steps of a call"):
+            await use(connections, is_own=False)
+        with pytest.raises(AttributeError, match="bind_execute"):
+            await use(connections, is_own=True)
+        assert await pid_and_settings(connections)
+        await connections.release_held()
 
 
 # -- advisory locks ------------------------------------------------------------------------------------

@@ -12,6 +12,9 @@ from typing import Any, Final, Protocol, TypeAlias
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from pg_scheduler.base.dsn import Address
+from pg_scheduler.database.asyncpg_private import address_of, opened_by_pool
+
 Texts: TypeAlias = Iterable[str]
 
 LIBRARIES: Final = ("django", "psycopg", "psycopg2", "sqlalchemy")
@@ -189,17 +192,25 @@ def _separate(adapter: ConnectionAdapter) -> ConnectionAdapter:
     return ConnectionAdapter(adapter.run, adapter.is_async, partial(adapter.transaction))
 
 
-def link_of(connection: object) -> tuple[object, Any] | None:
-    """Return what leads to the database of a connection, with the module of its library.
+async def link_of(connection: object) -> object:
+    """Return the connection of the driver beneath a connection, which leads to one database for all its life.
 
-    That is the connection of a driver or the engine of a session: it leads to one database, and can be
-    referenced weakly. None for a connection of asyncpg and for a ConnectionAdapter.
+    None for a ConnectionAdapter, and for a connection of asyncpg that was released to its pool.
     """
+    if isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
+        return opened_by_pool(connection)
     library = library_of(connection)
-    if library is None:
-        return None
-    module = _module_of(library)
-    return module.link_of(connection), module
+    return None if library is None else await _module_of(library).link_of(connection)
+
+
+def address_of_link(link: Any) -> Address | None:
+    """Return where the connection of a driver leads; None if that is unknown."""
+    if isinstance(link, asyncpg.Connection):
+        return address_of(link)
+    # psycopg and psycopg2 have the same attributes.
+    if (info := getattr(link, "info", None)) is not None:
+        return Address.of(info.host, info.port, info.dbname)
+    return None
 
 
 @lru_cache(maxsize=len(LIBRARIES))

@@ -10,7 +10,6 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
-from pg_scheduler.base.dsn import Address
 from pg_scheduler.database.callers.adapter import ConnectionAdapter, has_rows, with_percent
 
 
@@ -29,18 +28,11 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
     return ConnectionAdapter(partial(_run, wrapper), is_async=False)
 
 
-def link_of(connection: object) -> Any:
+async def link_of(connection: object) -> Any:
     """Return the connection of the driver behind an alias or a connection; open it if it is not open."""
     wrapper = _wrapper_of(connection)
     wrapper.ensure_connection()
     return wrapper.connection
-
-
-def address_of(link: Any) -> Address | None:
-    """Return where the connection of a driver leads; None if that is unknown."""
-    # psycopg and psycopg2 have the same attributes.
-    info = link.info
-    return Address.of(info.host, info.port, info.dbname)
 
 
 def _wrapper_of(connection: object) -> Any:

@@ -13,7 +13,6 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import StrDumper, TextLoader
 
-from pg_scheduler.base.dsn import Address
 from pg_scheduler.database.callers.adapter import ConnectionAdapter, has_rows, with_percent
 
 ADAPTERS: Final = AdaptersMap(adapters)
@@ -48,15 +47,9 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
     return None
 
 
-def link_of(connection: Any) -> Any:
+async def link_of(connection: Any) -> Any:
     """Return the connection itself, since this library is the driver."""
     return connection
-
-
-def address_of(link: Any) -> Address | None:
-    """Return where the connection of a driver leads; None if that is unknown."""
-    info = link.info
-    return Address.of(info.host, info.port, info.dbname)
 
 
 @lru_cache(maxsize=1000)

@@ -9,7 +9,6 @@ from psycopg2.extensions import UNICODE, register_type
 from psycopg2.extensions import connection as Connection  # noqa: N812 - a class
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class
 
-from pg_scheduler.base.dsn import Address
 from pg_scheduler.database.callers.adapter import ConnectionAdapter, has_rows, with_percent
 
 
@@ -20,15 +19,9 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
     return None
 
 
-def link_of(connection: Connection) -> Connection:
+async def link_of(connection: Connection) -> Connection:
     """Return the connection itself, since this library is the driver."""
     return connection
-
-
-def address_of(link: Connection) -> Address | None:
-    """Return where the connection of a driver leads; None if that is unknown."""
-    info = link.info
-    return Address.of(info.host, info.port, info.dbname)
 
 
 def _run(connection: Connection, statement: str, texts: Sequence[str]) -> list[str]:

@@ -12,10 +12,9 @@ from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, CursorResult, Dialect, Engine
+from sqlalchemy import Connection, CursorResult, Dialect
 from sqlalchemy.orm import Session, scoped_session
 
-from pg_scheduler.base.dsn import Address
 from pg_scheduler.database.callers.adapter import EMPTY_ROWS, ConnectionAdapter, with_percent
 
 if TYPE_CHECKING:
@@ -56,25 +55,32 @@ async def driver_connection_of(source: Any) -> object:
     """
     if _async_adapter_for(source) is None:
         return None
-    is_connection = hasattr(source, "get_raw_connection")
-    connection: AsyncConnection = source if is_connection else await source.connection()
+    connection = await _async_connection_of(source)
     await connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins the transaction with a statement
     return (await connection.get_raw_connection()).driver_connection
 
 
-def link_of(source: Any) -> Engine:
-    """Return the engine behind a session or connection."""
-    # A session has a bind, a connection has the engine itself.
-    bind = source.get_bind() if hasattr(source, "get_bind") else source
-    engine: Engine = getattr(bind.engine, "sync_engine", bind.engine)
-    return engine
+async def link_of(source: Any) -> object:
+    """Return the connection of the driver beneath a session or connection; open it if it is not open.
+
+    The URL of the engine does not tell where its connections lead: ``connect_args=``, ``creator=`` and
+    listeners of ``do_connect`` may lead each of them elsewhere.
+    """
+    if isinstance(source, Connection | Session | scoped_session):
+        return _connection_of(source).connection.driver_connection
+    return (await (await _async_connection_of(source)).get_raw_connection()).driver_connection
 
 
-def address_of(link: Engine) -> Address | None:
-    """Return where the connections of an engine lead; None if that is unknown."""
-    settings = link.dialect.create_connect_args(link.url)[1]
-    database = settings.get("dbname") or settings.get("database")
-    return Address.of(settings.get("host"), settings.get("port"), database)
+def _connection_of(source: Connection | Session | scoped_session[Session]) -> Connection:
+    return source if isinstance(source, Connection) else source.connection()
+
+
+async def _async_connection_of(source: Any) -> AsyncConnection:
+    # Only a connection has this method; a session has connection().
+    connection: AsyncConnection = (
+        source if hasattr(source, "get_raw_connection") else await source.connection()
+    )
+    return connection
 
 
 def _transaction_of(source: AsyncConnection) -> object:
@@ -92,7 +98,7 @@ async def _run_async(connection: AsyncConnection, statement: str, texts: Sequenc
 
 
 def _run(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
-    connection = source if isinstance(source, Connection) else source.connection()
+    connection = _connection_of(source)
     return _rows(connection.exec_driver_sql(_written(statement, connection.dialect), tuple(texts), OPTIONS))
 
 
