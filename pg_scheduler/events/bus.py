@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from pg_scheduler.base.foreign import class_name, guarded, is_a, is_ctrl_c
 from pg_scheduler.events.log import log_subscriber_error, logger, record_fields
-from pg_scheduler.events.queues import AsyncSubscriber, EventStream, StreamQueue
+from pg_scheduler.events.queues import AsyncSubscriber, EventStream, StreamQueue, check_handled
 from pg_scheduler.events.types import LEVELS, Event, EventsDropped
 
 Subscriber = Callable[[Event], object]
@@ -143,7 +143,7 @@ class EventBus:
                 receiver.put(event)
                 continue
             try:
-                receiver(event)
+                check_handled(receiver(event))
             except BaseException as error:  # user code, which must not end the publisher
                 if is_ctrl_c(error):
                     raise

@@ -13,6 +13,7 @@ from contextvars import copy_context
 from typing import Any, Final, Self
 
 from pg_scheduler.base.foreign import ends_task
+from pg_scheduler.base.lazy import check_done
 from pg_scheduler.events.log import log_subscriber_error
 from pg_scheduler.events.types import Event, EventsDropped
 
@@ -110,7 +111,7 @@ class AsyncSubscriber:
 
     async def _handle(self, event: Event) -> None:
         try:
-            await self._function(event)
+            check_handled(await self._function(event))
         except BaseException as error:  # user code
             if ends_task(error, self._task):
                 raise
@@ -178,3 +179,12 @@ class EventStream:
 
     def __del__(self) -> None:
         self._unsubscribe()
+
+
+def check_handled(value: object) -> None:
+    """Raise TypeError if what a subscriber returned shows that it has not handled the event.
+
+    It may return a task: the event loop runs it.
+    """
+    remedy = "subscribe the async function itself, and not a function that calls it"
+    check_done(value, "the subscriber", remedy, allows_tasks=True)

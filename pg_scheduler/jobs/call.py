@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pg_scheduler.base.foreign import is_ctrl_c
+from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c
+from pg_scheduler.base.lazy import check_done
 from pg_scheduler.events.log import log_in_thread, record_fields
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.retry import Abort, RunAgain
 from pg_scheduler.jobs.rows import Claim
 
 
@@ -240,3 +242,14 @@ def invoke(func: JobFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     if inspect.iscoroutinefunction(func):
         return asyncio.run(func(*args, **kwargs))
     return func(*args, **kwargs)
+
+
+def check_returned(value: object) -> None:
+    """Raise TypeError if what the function of a job returned shows that the job has not done its work."""
+    if is_a(value, RunAgain) or is_a(value, Abort):
+        raise TypeError(f"the function returned {class_name(value)}, which has no effect; raise it")
+    check_done(
+        value,
+        "the function",
+        "await it in the function; in a decorator of an async function, write an async wrapper",
+    )

@@ -66,6 +66,7 @@ class Ending(NamedTuple):
     message: str | None = None
     timeout_s: float | None = None
     policy: RetryPolicy = POLICY
+    returned: object = None
 
 
 POLICY_S: Final = 3600.0
@@ -73,6 +74,13 @@ OK, BAD = OSError("no answer"), ValueError("no number")
 
 ENDINGS: Final[dict[str, Ending]] = {
     "returns": Ending(None),
+    "returns work that is not done, and `TypeError` is not permitted": Ending(
+        None,
+        None,
+        "TypeError: the function returned a value of the type map, whose work is not done; iterate or "
+        "enter it in the function",
+        returned=map(print, "abc"),
+    ),
     "raises a permitted error": Ending(OK, POLICY_S, MISSING_ERROR),
     "raises an error that is not permitted": Ending(BAD, None, BROKEN_ERROR),
     "raises what is no `Exception`, such as `SystemExit`, and the policy has no `only=`": Ending(
@@ -118,12 +126,13 @@ ENDINGS: Final[dict[str, Ending]] = {
 }
 
 
-def ending_function(ending: Ending, name: str) -> Callable[[], Awaitable[None]]:
-    async def end() -> None:
+def ending_function(ending: Ending, name: str) -> Callable[[], Awaitable[object]]:
+    async def end() -> object:
         if ending.timeout_s is not None:
             await asyncio.Event().wait()
         if ending.raised is not None:
             raise ending.raised
+        return ending.returned
 
     end.__qualname__ = name  # it identifies a function that is registered
     return end

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -666,7 +667,7 @@ async def test_attempt_without_middleware_is_awaited_by_the_worker_itself(make: 
 
     await run(make, job, name="middleware.plain")
     await run(make, job, only_around, name="middleware.around")
-    assert ["attempt_runner" in callers[0], callers[1]] == [True, __file__]
+    assert [Path(caller).name for caller in callers] == ["attempt_runner.py", "middleware.py"]
 
 
 async def test_other_methods_of_middleware_are_left_to_their_owner(make: Make) -> None:

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Final, NoReturn, cast
 
 from pg_scheduler.base.fork import inheritance
 from pg_scheduler.errors import NotRunningError
-from pg_scheduler.jobs.call import invoke
+from pg_scheduler.jobs.call import check_returned, invoke
 from pg_scheduler.jobs.context import RunningJob, cancellation, current
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.progress import JobProgress
@@ -163,6 +163,7 @@ class _Child:
             if typed is not None:
                 args, kwargs = typed.bind(args, kwargs)
             value = self._invoke(func, args, {**kwargs, **message["kwargs"]})
+            check_returned(value)
             if typed is not None and keep_seconds(claim.options) is not None:
                 value = typed.form_of_result(value)
             return value_to(claim.options, value)

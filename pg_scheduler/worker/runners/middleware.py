@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.base.foreign import is_a
-from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError
+from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError, check_returned
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt
@@ -23,7 +23,7 @@ def run_in_loop(
     """Run the coroutine function of an attempt in the event loop, inside the middleware."""
     call = JobCall(attempt.claim, task.func, args, kwargs, is_typed=task.typed is not None)
     attempt.call = call
-    return _run(middleware, call, lambda: call.func(*call.args, **call.kwargs))
+    return _run(middleware, call, partial(_call, call))
 
 
 async def run_in_executor(middleware: Sequence[Middleware], executor: JobExecutor, call: JobCall) -> Any:
@@ -49,6 +49,13 @@ def _run(
     for layer in reversed(middleware):
         call_next = partial(layer, call, call_next)
     return call_next()
+
+
+async def _call(call: JobCall) -> Any:
+    """Call the coroutine function of an attempt. Middleware may drop the value, so it is checked here."""
+    value = await call.func(*call.args, **call.kwargs)
+    check_returned(value)
+    return value
 
 
 async def _end_of_thread(call: JobCall) -> None:
@@ -78,6 +85,7 @@ async def _execute(executor: JobExecutor, call: JobCall) -> Any:
     if call.was_cancelled:
         raise asyncio.CancelledError
     if raised is None:
+        check_returned(value)
         return value
     if isinstance(raised, RaisedError) and is_a(raised.error, Exception):
         raise raised.error
