@@ -48,6 +48,7 @@ def wiring(to: Runtime) -> Wiring:
                 to.pauses.wake,
             ),
         ),
+        (signals.notifications_lost, (to.heartbeat.wake, to.planner.wake, to.pauses.wake)),
         (
             signals.clock_stepped,
             (known_pauses.mark_stale, to.planner.check_fire_times, to.pauses.wake),

@@ -115,6 +115,7 @@ class Subscription:
         connection, self._connection = self._connection, None
         stack, self._stack = self._stack, AsyncExitStack()
         try:
+            # Other statements share this connection. They end first.
             await self._store.shared.take_back()
             if connection is not None and is_open(connection):
                 connection.remove_termination_listener(self._terminated)
@@ -124,7 +125,9 @@ class Subscription:
                     )
             elif connection is not None:
                 terminate(connection)
-        except BaseException as error:  # a cancellation too: it may listen, and must not return to the pool
+        except BaseException as error:
+            # After an error or a cancellation the connection may still listen. Such a connection must not
+            # return to the pool.
             if connection is not None:
                 terminate(connection)
             if not isinstance(error, DatabaseUnavailableError):
@@ -193,7 +196,11 @@ class Listener(Service):
 
     def _refuse(self, reason: str) -> None:
         self.refusal = reason
+        self._lost(reason)
+
+    def _lost(self, reason: str) -> None:
         self._events.publish(ListenerLost(reason))
+        self._node.signals.notifications_lost()
 
     async def _receives_probe(self) -> bool:
         await self._node.store.locks.notify([self._probe])
@@ -251,7 +258,7 @@ class Listener(Service):
     def _broken(self) -> None:
         self._node.signals.notifications_up.clear()
         self._node.signals.connection_lost()
-        self._events.publish(ListenerLost("the connection ended"))
+        self._lost("the connection ended")
         self.wake()
 
 

@@ -92,6 +92,9 @@ class Signals:
         self.shared_claimed = Signal("this worker claimed jobs of tasks with a share: others can follow")
         self.grace_expired = Signal("the misfire grace time of a pending job elapsed")
         self.notifications_up = Condition("the listener receives notifications; some may have been missed")
+        self.notifications_lost = Signal(
+            "the listener receives no notifications: services that rely on them read more often from now on"
+        )
         self.clock_stepped = Signal("the server's clock was set forward or back")
         self.clock_set_back = Signal("the server's clock was set back")
         self.schedule_was_ahead = Signal(

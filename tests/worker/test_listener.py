@@ -107,7 +107,7 @@ async def test_listener_reconnects_when_its_connection_is_terminated(
     await seen.until(ListenerLost)
     await seen.until(ListenerConnected, 2)
     assert holds(listener.is_receiving)
-    missed = ["notifications_up", "connection_lost", "notifications_up"]
+    missed = ["notifications_up", "connection_lost", "notifications_lost", "notifications_up"]
     assert parts.calls == missed  # what was missed meanwhile is looked up
     await received(parts, "due")
     await listener.stop()
