@@ -157,9 +157,9 @@ class DoctorWebhook:
         self._interval_s = interval.total_seconds()
         self._link = None if link is None else check_text("link", link)
         self._task: asyncio.Task[None] | None = None
-        self._open: dict[str, dict[str, Any]] | None = None
+        self._sent_findings: dict[str, dict[str, Any]] | None = None
         """What was sent and is not gone, by the ids of findings; None before it was read."""
-        self._absent: set[str] = set()
+        self._absent_ids: set[str] = set()
         """The open findings that the last examination did not find."""
         self._failures = 0
 
@@ -218,7 +218,9 @@ class DoctorWebhook:
 
     async def _lead(self, loss: asyncio.Event) -> None:
         """Examine the cluster until the lock is lost."""
-        self._open, self._absent = None, set()
+        # Another process may have sent messages since this one led last, so what was sent is read again.
+        self._sent_findings = None
+        self._absent_ids = set()
         while not loss.is_set():
             await self.run_once()
             pause_s = min(self._interval_s * 2**self._failures, max(self._interval_s, LONGEST_PAUSE_S))
@@ -231,31 +233,37 @@ class DoctorWebhook:
     async def run_once(self) -> None:
         """Examine the cluster once, and send what has changed since the last message."""
         now = datetime.now(UTC)
-        if self._open is None:
-            self._open = await self._read_open()
+        if self._sent_findings is None:
+            self._sent_findings = await self._read_open()
         diagnosis = await self._inspector.doctor(only=self._codes)
         findings = {finding_id(finding): finding for finding in diagnosis.findings}
         muted_ids = await read_muted(self._inspector, "finding", findings, now)
         new_findings = [
             finding
             for subject, finding in findings.items()
-            if subject not in self._open
+            if subject not in self._sent_findings
             and subject not in muted_ids
             and finding.severity.rank >= self._severity.rank
-        ][: max(MAX_OPEN - len(self._open), 0)]
+        ][: max(MAX_OPEN - len(self._sent_findings), 0)]
         # The findings of a check that was not made may still be there.
         absent_ids = {
             subject
-            for subject, entry in self._open.items()
+            for subject, entry in self._sent_findings.items()
             if subject not in findings and entry.get("code") in diagnosis.made
         }
-        gone_ids, self._absent = absent_ids & self._absent, absent_ids
-        gone_findings = [self._open[subject] for subject in self._open if subject in gone_ids]
+        # A finding is gone when two examinations in a row have not found it: one may miss it by chance.
+        gone_ids = absent_ids & self._absent_ids
+        self._absent_ids = absent_ids
+        gone_findings = [
+            self._sent_findings[subject] for subject in self._sent_findings if subject in gone_ids
+        ]
         if not (new_findings or gone_findings):
             return
         if await self._deliver(self._write(self._name, now, new_findings, gone_findings, self._link)):
-            self._open = {subject: entry for subject, entry in self._open.items() if subject not in gone_ids}
-            self._open |= {finding_id(finding): _sent(finding, now) for finding in new_findings}
+            self._sent_findings = {
+                subject: entry for subject, entry in self._sent_findings.items() if subject not in gone_ids
+            }
+            self._sent_findings |= {finding_id(finding): _sent(finding, now) for finding in new_findings}
             await self._record(new_findings, gone_findings)
 
     async def _read_open(self) -> dict[str, dict[str, Any]]:
@@ -276,7 +284,7 @@ class DoctorWebhook:
         details = {
             "appeared": [finding_id(finding) for finding in new_findings],
             "gone": [entry.get("id") for entry in gone_findings],
-            "open": list((self._open or {}).values()),
+            "open": list((self._sent_findings or {}).values()),
         }
         try:
             await self._inspector.record_action(ACTION, self._name, **details)

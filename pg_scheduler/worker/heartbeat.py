@@ -89,7 +89,8 @@ class Heartbeat(Service):
         """Register the worker, and name the services that share names of tasks with it."""
         await self._register()
         settings = ReportedSettings(self._reporter.worker.settings)
-        # A service may have many workers. The record names one of the workers that have the same code.
+        # A service may have many workers. One log record is written for each version of the code, and names
+        # one of the workers that have it.
         reported_codes: list[Mapping[str, Mapping[str, str]]] = []
         for other in await self._workers.list_workers():
             other_settings = ReportedSettings(other.settings)

@@ -86,7 +86,7 @@ class LeaseKeeper:
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._connect_at = 0.0
-        self._renewed_at = 0.0
+        self._requested_at = 0.0
         self._has_reported_loss = False
         self._has_reported_no_lock = False
 
@@ -191,7 +191,7 @@ class LeaseKeeper:
         self._watchdog.report()
 
     def _is_renewal_due(self, *, intervals: float) -> bool:
-        renewed_at = max(self._lease.renewed_at, self._renewed_at)
+        renewed_at = max(self._lease.renewed_at, self._requested_at)
         return time.monotonic() > renewed_at + intervals * self._lease.renewal_interval
 
     async def _renew_for_loop(self) -> None:
@@ -228,7 +228,8 @@ class LeaseKeeper:
 
     async def _renew(self) -> None:
         """Renew the lease with the attempts and results that the worker has now."""
-        self._renewed_at = requested_at = time.monotonic()
+        # The lease counts from the request, because the server may have renewed it at any time after that.
+        self._requested_at = requested_at = time.monotonic()
         # The running attempts are read first. So an attempt that ends in between is in both, not in neither.
         held = self._in_flight.held()
         unwritten = self._in_flight.unwritten()

@@ -159,7 +159,7 @@ async def test_one_of_several_processes_sends_and_another_one_takes_over(
         await receiver.wait()
         async with process() as second:
             await asyncio.sleep(3)  # the subject is real time: several examinations
-            assert (first._open is None, second._open is None) == (False, True)
+            assert (first._sent_findings is None, second._sent_findings is None) == (False, True)
             await first.__aexit__(None, None, None)
             await world.worker(started=-DAY, lease=HOUR)
             await receiver.wait()

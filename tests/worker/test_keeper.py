@@ -217,11 +217,11 @@ async def test_keeper_keeps_its_lock_when_the_server_does_not_answer_a_renewal_i
     """Real time: a lease of one second, and answers within a tenth."""
     async with Kept(parts, poll_interval_s=0.02) as keeper:
         keeper.lease_connection._options = replace(keeper.lease_connection._options, lease_timeout_s=0.1)
-        key, requests = keeper.lease_connection.key, {keeper.keeper._renewed_at}
+        key, requests = keeper.lease_connection.key, {keeper.keeper._requested_at}
         async with locked(dsn, "scheduler_workers"), asyncio.timeout(PATIENCE):
             while len(requests) < 3:  # the second request follows the end of the first one
                 await asyncio.sleep(0.01)
-                requests.add(keeper.keeper._renewed_at)
+                requests.add(keeper.keeper._requested_at)
             renewals = keeper.lease.renewals
         async with asyncio.timeout(PATIENCE):
             while keeper.lease.renewals == renewals:  # noqa: ASYNC110 - nothing reports it

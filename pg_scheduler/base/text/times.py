@@ -119,7 +119,7 @@ def _day(local: datetime, offset_days: int, zone: tzinfo) -> tuple[datetime, dat
 
     The day is ``offset_days`` after that of the local time.
     """
-    # Days are added to the wall time, which has no zone yet: with one, they would have 24 hours each.
+    # Days are added to the wall time. Added to an instant in UTC, each of them would have 24 hours.
     midnight = datetime(local.year, local.month, local.day) + offset_days * DAY  # noqa: DTZ001 - wall time
     return (
         midnight.replace(tzinfo=zone).astimezone(UTC),
