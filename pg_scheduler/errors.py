@@ -17,7 +17,7 @@
     ├── ScheduleNotFoundError (LookupError)  no schedule has this id
     ├── ScheduleOwnedByCodeError (ValueError) the schedule is declared with @periodic
     ├── PayloadError (TypeError, ValueError) arguments that JSON or the codec rejects
-    ├── NameConflictError (ValueError)       two functions with the same explicit name
+    ├── NameConflictError (ValueError)       two functions with the same name
     ├── NotRunningError (RuntimeError)       the call needs a started Scheduler
     ├── SchemaError
     │   ├── SchemaMissingError               a table is missing: call initialize_db() or start()
@@ -261,7 +261,7 @@ class PayloadError(SchedulerError, TypeError, ValueError):
 
 
 class NameConflictError(SchedulerError, ValueError):
-    """Two functions were registered with the same explicit name."""
+    """Two functions have the same explicit name, or the same ``module.qualname`` and different names."""
 
 
 class NotRunningError(SchedulerError, RuntimeError):

@@ -66,8 +66,8 @@ def job(
         unique: Which of its jobs exclude one another: a ``Unique()``, or one key for all. It applies to the
             fire times of schedules too. Not unique if omitted.
         on_failure: The name of a task to enqueue when a job has failed finally or expired, in the same
-            transaction. It is called with ``job_id=``, ``job_name=``, ``error=`` and ``attempts=``. None for
-            no such task.
+            transaction. It is called with ``job_id=``, ``job_name=``, ``error=`` and ``attempts=``, the
+            number of its failed attempts. None for no such task.
         version: The version of the code, from 1, which a job stores with its first durable step; see
             ``current_job().steps.version``. 1 if omitted.
 
@@ -77,7 +77,8 @@ def job(
     Raises:
         TypeError: The decorated object is not a function, or the executor cannot run it.
         ConfigurationError: An option is out of range; a ValueError.
-        NameConflictError: Another function has one of the names; a ValueError.
+        NameConflictError: Another function has one of the names, or the same ``module.qualname`` with
+            another name; a ValueError.
 
     Example:
         >>> from pg_scheduler import job

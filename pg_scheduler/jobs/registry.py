@@ -10,6 +10,7 @@ pg-scheduler 0.2.x wrote, and the default job name of a periodic function.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from types import FunctionType
@@ -30,7 +31,7 @@ from pg_scheduler.jobs.naming import (
 from pg_scheduler.jobs.task import NO_OPTIONS, Task, TaskOptions
 
 COMPARED_TYPES: Final = (str, bytes, int, float)
-"""Types whose captured values are compared by value."""
+"""Types whose captured and default values are compared by value."""
 
 
 class TaskLists:
@@ -75,6 +76,8 @@ class TaskRegistry:
         self._parent = parent
         self._exact: dict[str, Task] = {}
         self._loose: dict[str, dict[str, Task]] = {}
+        # The names that code has declared by name= and aliases=. The others follow from functions.
+        self._declared: set[str] = set()
         self.adopted: Final[dict[JobFunction, Task]] = {}
         """The tasks of plain and coroutine functions without captured values, as ``adopt()`` has found them.
 
@@ -108,16 +111,20 @@ class TaskRegistry:
 
         Raises:
             TypeError: ``func`` is not a function, or the executor cannot run it.
-            NameConflictError: Another function has one of the explicit names.
+            NameConflictError: Another function has one of the explicit names, or the same ``module.qualname``
+                with another name.
         """
         check_function(func, allow_plain=True)
         existing_task = self.task_of(func)
+        if existing_task and (name or qualified_name(func)) != existing_task.name:
+            _check_is_same(func, existing_task)
         gives_values = name is not None or options != NO_OPTIONS or bool(aliases) or bool(loose)
         if existing_task and not gives_values and existing_task.func is func:
             return existing_task
         previous_task = existing_task or Task(func, qualified_name(func), executor=default_executor(func))
         task = previous_task.changed(func, previous_task.name if name is None else check_name(name), options)
-        exact_names = [task.name, qualified_name(func), *check_aliases(aliases)]
+        declared_names = [*([] if name is None else [task.name]), *check_aliases(aliases)]
+        exact_names = [task.name, qualified_name(func), *declared_names]
         for exact_name in exact_names:
             self._check_is_free(exact_name, task)
         # The other names of the existing task have to resolve to the new task, too.
@@ -126,6 +133,7 @@ class TaskRegistry:
         loose_names = [name for name, bearers in self._loose.items() if task.identity in bearers]
         # No name is ever removed, so the sizes show whether any was added.
         size = self._size()
+        self._declared.update(declared_names)
         for exact_name in exact_names:
             self._exact[exact_name] = task
         for loose_name in (func.__name__, *loose, *loose_names):
@@ -140,8 +148,8 @@ class TaskRegistry:
 
         Raises:
             TypeError: It is not a coroutine function, nor a plain one that was declared.
-            NameConflictError: A function with the same name but another object or other captured values is
-                registered. A row stores the name only.
+            NameConflictError: Another function of the same name is registered, or a method of another object,
+                or one with other captured values. A row stores the name only.
         """
         if not isinstance(func, FUNCTIONS) and (stand_in := stand_in_of(func)) is not None:
             func = stand_in.func
@@ -149,11 +157,8 @@ class TaskRegistry:
         if not self.declares(func):
             check_function(func)
         existing_task = self.task_of(func)
-        if existing_task and not captures_same(existing_task.func, func):
-            raise NameConflictError(
-                f"{qualified_name(func)} is already registered as a method of another object or with other "
-                "captured values, and a row stores the name only; pass the values that differ in args="
-            )
+        if existing_task and not (captures_same(existing_task.func, func) and _is_current(func)):
+            _check_is_same(func, existing_task)
         task = self.register(func)
         # The captured values of closures and methods have to be compared at each call.
         if isinstance(func, FunctionType) and func.__closure__ is None:
@@ -207,6 +212,36 @@ class TaskRegistry:
         inherited = self._parent.names_of(task) if self._parent else set()
         return inherited | {name for name, owner in self._exact.items() if owner.identity == task.identity}
 
+    def declared_names_of(self, task: Task) -> set[str]:
+        """Return the name of a task, and the other names that code has declared for it."""
+        return {name for name in self.names_of(task) if self.is_declared(name, task)}
+
+    def is_declared(self, name: str, task: Task) -> bool:
+        """Return whether a name that resolves to a task is its name, or was declared for it.
+
+        ``module.qualname`` of a function that has another name, and the bare ``__name__``, are not declared:
+        the function of another service may have the same.
+        """
+        return (
+            name == task.name
+            or name in self._declared
+            or (self._parent is not None and self._parent.is_declared(name, task))
+        )
+
+    def stopped_by(self, names: Iterable[str], exact_names: Iterable[str]) -> list[Task]:
+        """Return the tasks that pauses stop here, those of ``names`` last.
+
+        Args:
+            names: The names of the pauses. A person may have given them, so every name that resolves counts.
+            exact_names: The exact names of the paused tasks. They count where the code declares them: a
+                function of another service that merely has the same default name or bare name, but another
+                name as a task, is not stopped.
+        """
+        declared = [
+            task for name in exact_names if (task := self.resolve(name)) and self.is_declared(name, task)
+        ]
+        return [*declared, *(task for name in names if (task := self.resolve(name)))]
+
     def is_automatic(self, name: str, task: Task) -> bool:
         """Return whether a name of a task follows from its function, so that no code has chosen it."""
         return name != task.name and (name == task.identity or self.find_exact(name) is None)
@@ -249,14 +284,47 @@ catalogue = TaskRegistry()
 """The functions decorated with @job or @periodic, which every Scheduler of the process resolves."""
 
 
+def _check_is_same(func: JobFunction, task: Task) -> None:
+    """Check that a function does what the function of a task does, which has the same ``module.qualname``.
+
+    Raises:
+        NameConflictError: It does not, so jobs of one of them would run the other one.
+    """
+    if not captures_same(task.func, func):
+        difference = "as a method of another object or with other captured or default values"
+    elif _code_of(task.func) != _code_of(func):
+        difference = "with other code"
+    else:
+        return
+    raise NameConflictError(
+        f"{qualified_name(func)} is already registered as {task.name!r}, {difference}, and a row stores the "
+        "name only; pass what differs in args=, or set another __qualname__ before registering the function"
+    )
+
+
+def _code_of(func: JobFunction) -> object:
+    """Return the code of a function, equal if its module was imported again without a change."""
+    return getattr(func, "__code__", None)
+
+
+def _is_current(func: JobFunction) -> bool:
+    """Return whether its module has the function under its name, as after a change in a notebook."""
+    value: object = sys.modules.get(func.__module__)
+    for name in func.__qualname__.split("."):
+        value = getattr(value, name, None)
+    return value is func
+
+
 def captures_same(function: JobFunction, other: JobFunction) -> bool:
-    """Return whether two functions have the same object and the same captured values."""
+    """Return whether two functions have the same object, captured values and defaults of parameters."""
     return _same(_captured(function), _captured(other))
 
 
 def _captured(func: JobFunction) -> list[object]:
-    """Return the bound object of a method and the captured values of a closure."""
-    values = [getattr(func, "__self__", None)]
+    """Return the object of a method, the defaults of the parameters, and the captured values of a closure."""
+    keyword_defaults = getattr(func, "__kwdefaults__", None) or {}
+    values = [getattr(func, "__self__", None), *(getattr(func, "__defaults__", None) or ())]
+    values += [value for _, value in sorted(keyword_defaults.items())]
     for cell in getattr(func, "__closure__", None) or ():
         try:
             values.append(cell.cell_contents)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import module_name, qualified_name
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.task import TaskOptions
+from tests.support.cases import each_case
 
 
 def make(name: str, module: str = "app") -> JobFunction:
@@ -457,3 +459,114 @@ def test_lists_contain_a_function_that_another_thread_registers_while_they_are_m
     assert "b" not in registry.lists.names
     assert {"a", "b"} <= set(registry.lists.names)
     assert registry.lists.limited.keys() == {"app.late", "b", "late"}
+
+
+class _Base:
+    async def run(self) -> str:
+        return type(self).__name__
+
+
+class _First(_Base): ...
+
+
+class _Second(_Base): ...
+
+
+def _with_default(value: object) -> JobFunction:
+    async def inner(number: object = value) -> object:
+        return number
+
+    return inner
+
+
+def _with_keyword_default(value: object) -> JobFunction:
+    async def inner(*, number: object = value) -> object:
+        return number
+
+    return inner
+
+
+def _decorated(func: Callable[..., Any], *, wraps: bool) -> JobFunction:
+    async def wrapper(*args: object) -> object:
+        return await func(*args)
+
+    return functools.wraps(func)(wrapper) if wraps else wrapper
+
+
+def _twice() -> tuple[JobFunction, JobFunction]:
+    async def _() -> str:
+        return "created"
+
+    created = _
+
+    async def _() -> str:
+        return "deleted"
+
+    return created, _
+
+
+async def _charge() -> None: ...
+
+
+TWINS: list[Callable[[], tuple[JobFunction, JobFunction]]] = [
+    lambda: (closure(1), closure(2)),
+    lambda: (_with_default(1), _with_default(2)),
+    lambda: (_with_default(object()), _with_default(object())),
+    lambda: (_with_keyword_default(1), _with_keyword_default(2)),
+    lambda: (_Mailer().send, _Mailer().send),
+    lambda: (_First().run, _Second().run),
+    lambda: (_decorated(make("a"), wraps=False), _decorated(make("b"), wraps=False)),
+    lambda: (_decorated(_charge, wraps=True), _charge),
+    lambda: (_charge, _decorated(_charge, wraps=True)),
+    _twice,
+]
+"""Pairs of functions with the same ``module.qualname`` that do different things."""
+
+
+@each_case("twins", TWINS)
+def test_second_function_of_a_qualified_name_takes_no_name_of_the_first(
+    twins: Callable[[], tuple[JobFunction, JobFunction]],
+) -> None:
+    ways: list[tuple[str | None, Callable[[TaskRegistry, JobFunction], object]]] = [
+        ("first", lambda registry, func: registry.register(func, name="second")),
+        ("first", lambda registry, func: registry.register(func, aliases=["second"])),
+        ("first", lambda registry, func: TaskRegistry(registry).register(func, name="second")),
+        ("first", lambda registry, func: registry.adopt(func)),
+        (None, lambda registry, func: registry.register(func, name="second")),
+        (None, lambda registry, func: registry.adopt(func)),
+    ]
+    for name, register_other in ways:
+        registry = TaskRegistry()
+        func, other_func = twins()
+        assert qualified_name(func) == qualified_name(other_func)
+        task = registry.register(func, name=name)
+        with pytest.raises(NameConflictError, match=rf"as {task.name!r}.*set another __qualname__"):
+            register_other(registry, other_func)
+        assert registry.resolve(task.name) is task
+        assert registry.resolve("second") is None
+        assert registry.register(other_func, name=name).func is other_func, "it replaces the first"
+
+
+def test_same_function_gets_another_name_also_after_its_module_was_imported_again() -> None:
+    mailer = _Mailer()
+    pairs: list[tuple[JobFunction, JobFunction]] = [
+        *((_charge, _charge), (closure(1), closure(1)), (mailer.send, mailer.send)),
+        (_with_default("eu"), _with_default("eu")),
+    ]
+    for func, same_func in pairs:
+        registry = TaskRegistry()
+        registry.register(func, name="first")
+        assert registry.register(same_func, name="second").func is same_func
+
+
+def test_changed_function_of_a_notebook_replaces_the_former_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = TaskRegistry()
+    former, current = _twice()
+    notebook = ModuleType("notebook")
+    monkeypatch.setitem(sys.modules, "notebook", notebook)
+    for func in (former, current):
+        func.__module__, func.__qualname__ = "notebook", "cell"
+        notebook.cell = func  # type: ignore[attr-defined]
+        assert registry.adopt(func).func is func
+    with pytest.raises(NameConflictError, match="with other code"):
+        registry.adopt(former)
