@@ -49,8 +49,23 @@ CREATE INDEX scheduler_error_counts_age ON {schema}scheduler_error_counts (span,
 CREATE INDEX scheduler_steps_open ON {schema}scheduler_steps (kind, name, job_id)
     WHERE ended_at IS NULL AND kind <> 'child';
 
--- Whether the jobs of a paused task do not expire during the pause, and the other names of the task. The workers that know
--- these names may stop during the pause, and its jobs wait under all of them.
+-- Whether the jobs of a paused task do not expire during the pause, and the names of the task. The workers that know these
+-- names may stop during the pause, and its jobs wait under all of them. Exact are its name, its aliases and the default
+-- name of its function, as opposed to the bare name of the function.
 ALTER TABLE {schema}scheduler_tasks
     ADD COLUMN suspends_expiry boolean NOT NULL DEFAULT false,
-    ADD COLUMN names text[] NOT NULL DEFAULT array[]::text[];
+    ADD COLUMN names text[] NOT NULL DEFAULT array[]::text[],
+    ADD COLUMN exact_names text[] NOT NULL DEFAULT array[]::text[];
+
+-- The default of migration 3, with a random number that is an integer before it becomes text: extra_float_digits of a role or
+-- a database can round the text of another number to 2e+03.
+ALTER TABLE {schema}scheduler_audit
+    ALTER COLUMN id SET DEFAULT (
+        (extract(epoch FROM clock_timestamp()) * 1000000 - 1577836800000000)::bigint * 4096
+        + set_config(
+            'pg_scheduler.audit',
+            ((coalesce(nullif(current_setting('pg_scheduler.audit', true), ''), floor(random() * 4096)::integer::text)::integer
+                + 1) % 4096)::text,
+            true
+        )::bigint
+    );

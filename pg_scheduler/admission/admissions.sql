@@ -192,13 +192,18 @@ WHERE decided.blocked_on IS NULL OR decided.job_id = ANY (ARRAY (SELECT blocked.
 --
 -- An attempt that has ended never runs again under its number, so no lock of limits is needed. A feeder writes turns of
 -- tenants in the order of its choice: to wait for one with others locked would be a deadlock.
-DELETE FROM {schema}scheduler_starts
-WHERE ctid = ANY (ARRAY (
+WITH past AS MATERIALIZED (
     SELECT start.ctid
     FROM {schema}scheduler_starts AS start
     CROSS JOIN (SELECT coalesce($2, {now}) AS at) AS clock
     WHERE start.at < (clock.at - make_interval(secs => least(greatest(start.keep_s, 0), {longest_extension_s})) - interval '1 hour')
-      AND NOT {is_running}
+      AND NOT {is_running}{left_out}
     LIMIT $1
     FOR UPDATE OF start SKIP LOCKED
-));
+),
+changed AS (
+    DELETE FROM {schema}scheduler_starts
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM past))
+    RETURNING key
+)
+SELECT count(*) FROM changed;

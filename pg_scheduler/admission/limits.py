@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pg_scheduler.database.statements import Repository
+from pg_scheduler.database.refused_rows import RefusedRows
+from pg_scheduler.database.statements import Repository, Statements
 from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
@@ -65,7 +66,13 @@ class LatePosition(NamedTuple):
 
 
 class LimitRepository(Repository):
-    """The statements of limits."""
+    """The statements of limits. They leave out the jobs whose change the application refuses."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._refused_deletions = RefusedRows("past start {} of scheduler_starts not deleted", are_jobs=False)
+        self._refused_unblocks = RefusedRows("job {} not unblocked")
+        self._refused_blocks = RefusedRows("job {} not blocked by its limit before it is claimed")
 
     async def admit(
         self, worker_id: str, requests: Sequence[AdmissionRequest], keep_s: Mapping[str, float]
@@ -141,9 +148,9 @@ class LimitRepository(Repository):
             limit: The number of rows to read.
             job_ids: The jobs that need the limit; None for all of the task.
         """
-        return await self._rows(
-            BlockedJob, "block_surplus", key, names, *after, limit, self._statements.now, job_ids
-        )
+        args = key, names, *after, limit, self._statements.now, job_ids
+        rows = await self._refused_blocks.fetch("block_surplus", *args, statements=self._statements)
+        return [BlockedJob(*row) for row in rows]
 
     async def unblock(
         self, limits: Mapping[str, Sequence[Sequence[LimitNumbers]]], max_jobs: int
@@ -160,13 +167,14 @@ class LimitRepository(Repository):
             for set_number, limit_set in enumerate(sets)
             for numbers in limit_set
         ]
-        rows = await self._statements.fetch(
+        rows = await self._refused_unblocks.fetch(
             "unblock_limited",
             self._statements.now,
             [key for key, _, _ in numbered_limits],
             [set_number for _, set_number, _ in numbered_limits],
             *_columns([numbers for _, _, numbers in numbered_limits]),
             max_jobs,
+            statements=self._statements,
         )
         return [Unblocked(*(row[name] for name in Unblocked._fields)) for row in rows]
 
@@ -191,7 +199,7 @@ class LimitRepository(Repository):
         # Each limit but the first one is read from its start.
         start = since or LatePosition("", 0, None, "")
         later_count = len(keys) - 1
-        rows = await self._statements.fetch(
+        rows = await self._refused_unblocks.fetch(
             "unblock_late",
             keys,
             [start.priority, *[0] * later_count],
@@ -199,20 +207,23 @@ class LimitRepository(Repository):
             [start.job_id, *[""] * later_count],
             limit,
             self._statements.now,
+            statements=self._statements,
         )
         if not rows:
             return 0, None
-        (row,) = rows
+        row = rows[-1]
         last_position = LatePosition(row["blocked_on"], row["priority"], row["execution_time"], row["job_id"])
-        return row["jobs"], last_position if row["n"] == limit else None
+        return sum(row["jobs"] for row in rows), last_position if row["n"] == limit else None
 
     async def unblock_forgotten(self, keys: Sequence[str], names: Sequence[str], limit: int) -> int:
         """Unblock jobs of these names that wait for limits or shares that are gone from their code."""
-        return await self._statements.number("unblock_forgotten", keys, names, limit)
+        args = keys, names, limit
+        return await self._refused_unblocks.number("unblock_forgotten", *args, statements=self._statements)
 
     async def delete_past_starts(self, limit: int) -> None:
         """Delete starts that no limit counts any more."""
-        await self._statements.fetch("delete_past_starts", limit, self._statements.now)
+        args = limit, self._statements.now
+        await self._refused_deletions.fetch("delete_past_starts", *args, statements=self._statements)
 
 
 def _columns(numbers_of_limits: Sequence[LimitNumbers]) -> list[list[Any]]:

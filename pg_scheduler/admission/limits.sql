@@ -18,7 +18,8 @@ WITH due AS MATERIALIZED (
     LIMIT $6
 ),
 surplus AS MATERIALIZED (
-    SELECT job.ctid
+    -- The limit is here as well, because a variant of the statement lacks the part below that uses it.
+    SELECT job.ctid, job.job_id, $1::text AS blocked_on
     FROM {schema}scheduled_jobs AS job
     WHERE job.ctid = ANY (ARRAY (
         SELECT due.ctid
@@ -29,12 +30,15 @@ surplus AS MATERIALIZED (
           AND (due.expires_at IS NULL OR due.expires_at >= coalesce($7, {now}))
     ))
       AND job.status = 'pending'
-      AND job.blocked_on IS NULL
+      AND job.blocked_on IS NULL{left_out}
     FOR NO KEY UPDATE SKIP LOCKED
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs SET blocked_on = $1
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM surplus))
+    RETURNING job_id, {named}, attempt, execution_time
 )
-UPDATE {schema}scheduled_jobs SET blocked_on = $1
-WHERE ctid = ANY (ARRAY (SELECT ctid FROM surplus))
-RETURNING job_id, {named}, attempt, execution_time;
+SELECT changed.* FROM changed;
 
 -- name: read_surplus
 -- route: shared, tuned
@@ -103,19 +107,21 @@ room AS MATERIALIZED (
     GROUP BY each.key
 ),
 first AS MATERIALIZED (
-    SELECT room.key, job.ctid, job.expires_at, job.due
+    SELECT room.key, job.ctid, job.job_id, job.expires_at, job.due
     FROM room
     CROSS JOIN LATERAL (
-        SELECT ctid, expires_at, {bounded_due}
+        SELECT ctid, job_id, expires_at, {bounded_due}
         FROM {schema}scheduled_jobs
-        WHERE blocked_on = room.key
+        WHERE blocked_on = room.key{left_out}
         ORDER BY priority, execution_time, job_id COLLATE "C"
         LIMIT greatest(least(room.free, $7::integer), 0)
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
 ),
-unblocked AS (
-    UPDATE {schema}scheduled_jobs SET blocked_on = NULL
+changed AS (
+    UPDATE {schema}scheduled_jobs SET
+        blocked_on = NULL,
+        error_message = CASE WHEN expires_at < coalesce($1, {now}) THEN {limit_wait_note} ELSE error_message END
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM first))
 )
 SELECT room.key, room.free_in, count(first.ctid) AS jobs,
@@ -152,6 +158,7 @@ SELECT blocked_on FROM found WHERE blocked_on IS NOT NULL LIMIT $3;
 -- name: unblock_late
 -- route: shared, tuned
 -- Unblock the jobs of limits or tenants ($1) that are past their misfire grace time, so that they expire as others do.
+-- Their error messages note what they waited for, until they expire with that as the reason.
 --
 -- It reads at most $5 jobs, of each those after the positions $2 to $4. The last row that was read is the
 -- result: its limit or tenant, position and number, and how many jobs were unblocked.
@@ -171,14 +178,14 @@ WITH walked AS MATERIALIZED (
     LIMIT $5
 ),
 late AS MATERIALIZED (
-    SELECT job.ctid
+    SELECT job.ctid, job.job_id
     FROM {schema}scheduled_jobs AS job
     WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM walked WHERE expires_at < coalesce($6, {now})))
-      AND job.blocked_on IS NOT NULL
+      AND job.blocked_on IS NOT NULL{left_out}
     FOR NO KEY UPDATE SKIP LOCKED
 ),
-unblocked AS (
-    UPDATE {schema}scheduled_jobs SET blocked_on = NULL
+changed AS (
+    UPDATE {schema}scheduled_jobs SET blocked_on = NULL, error_message = {limit_wait_note}
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM late))
 )
 SELECT blocked_on, priority,
@@ -193,20 +200,20 @@ LIMIT 1;
 -- route: shared, tuned
 -- Unblock at most $3 jobs of limits or shares ($1) that the code of their names ($2) does not have any more.
 WITH first AS MATERIALIZED (
-    SELECT job.ctid
+    SELECT job.ctid, job.job_id
     FROM unnest($1::text[]) AS forgotten (key)
     CROSS JOIN LATERAL (
-        SELECT ctid
+        SELECT ctid, job_id
         FROM {schema}scheduled_jobs
         WHERE blocked_on = forgotten.key
-          AND coalesce(function, job_name) = ANY ($2)
+          AND coalesce(function, job_name) = ANY ($2){left_out}
         ORDER BY priority, execution_time, job_id COLLATE "C"
         LIMIT $3
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
     LIMIT $3
 ),
-unblocked AS (
+changed AS (
     UPDATE {schema}scheduled_jobs SET blocked_on = NULL
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM first))
 )

@@ -3,16 +3,24 @@
 Every node reads the pauses when one changes: a notification or the fallback poll wakes it. The worker then
 claims fewer names, or more; the claim statement stays the same. While a pause suspends expiry, the worker
 also expires no jobs of these names, until `Renewal` has given them their misfire grace time again. It adds
-the names of the task that it knows to the pause, because it may stop before the pause ends.
+the names of the task that it knows to the pause, because it may stop before the pause ends, and because
+other workers may have the task under an earlier name.
+
+A pause has two sets of names. The exact ones, which are the name, the aliases and the default name of the
+function, stop jobs on every worker. All of them, the bare name of the function too, keep jobs from expiring:
+a worker that has the task leaves out all of its names, so jobs wait under each of them, and none may be lost.
+To stop the bare name everywhere would stop functions of other services that have the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import ClassVar, Final
 
 from pg_scheduler.admission.pauses import PauseRepository, Renewal
+from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.events import TaskResumed
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.worker.node import Node
@@ -36,6 +44,7 @@ class PauseWatcher(Service):
         self._node = node
         self._renewals: dict[tuple[str, datetime | None], Renewal] = {}
         self._read_pauses: Sequence[Pause] = ()
+        self._refused_names = RefusedRows("names of the pause of task {!r} not completed", are_jobs=False)
 
     async def prepare(self) -> None:
         """Let the services that act on pauses read them, whenever they may have missed a change."""
@@ -52,13 +61,13 @@ class PauseWatcher(Service):
         if any(pause.is_over for pause in pauses):
             for name in await self._pauses.end_pauses():
                 self._events.publish(TaskResumed(name, actor=None))
-        has_all_names = await self._add_names([pause for pause in pauses if pause.suspends_expiry])
+        has_all_names = await self._add_names([pause for pause in pauses if not pause.is_over])
         if await self._renew([pause for pause in pauses if pause.has_ended and pause.suspends_expiry]):
             return Renewal.gap_s
         is_notified = self._node.signals.notifications_up.is_set and has_all_names
         poll = POLL_INTERVAL_S if is_notified else FAST_POLL_INTERVAL_S
         ends = [pause.ends_in for pause in pauses if pause.ends_in is not None and not pause.has_ended]
-        return min(poll, *ends) if ends else poll
+        return min(poll, *ends, self._pauses.refused_ends.ends_in, self._refused_names.ends_in)
 
     async def _read(self) -> None:
         """Read the pauses, and apply them to what this worker claims and expires."""
@@ -66,7 +75,9 @@ class PauseWatcher(Service):
         self._node.routing.unexpiring_names = frozenset(
             name for pause in pauses if pause.suspends_expiry for name in self._names_of(pause)
         )
-        if self._node.routing.pause({pause.name for pause in pauses if not pause.is_over}):
+        lasting_pauses = [pause for pause in pauses if not pause.is_over]
+        exact_names = {name for pause in lasting_pauses for name in pause.exact_names}
+        if self._node.routing.pause({pause.name for pause in lasting_pauses}, exact_names):
             self._node.signals.due()
         self._read_pauses = pauses
 
@@ -74,13 +85,25 @@ class PauseWatcher(Service):
         """Add to these pauses the names that only workers know; return False if another pass has to."""
         has_all_names = True
         for pause in pauses:
-            unwritten_names = self._names_of(pause) - {pause.name, *pause.names}
-            if unwritten_names and not await self._pauses.add_names(pause.name, unwritten_names):
+            names = self._names_of(pause) if pause.suspends_expiry else set()
+            unwritten_names = names - {pause.name, *pause.names}
+            exact_names = self._exact_names_of(pause)
+            unwritten_names |= exact_names - pause.stopped_names
+            if not unwritten_names:
+                continue
+            add_names = partial(self._pauses.add_names, pause.name, unwritten_names, exact_names)
+            if await self._refused_names.attempt(pause.name, add_names) is False:
                 has_all_names = False
         return has_all_names
 
     async def _renew(self, ended_pauses: Sequence[Pause]) -> bool:
-        """Renew one batch of the jobs of each of these pauses; return False if there are no pauses."""
+        """Renew one batch of the jobs of each of these pauses; return False if there are no pauses.
+
+        A pause whose row the application refuses to delete delays no other one.
+        """
+        refused_ends = self._pauses.refused_ends
+        left_out = refused_ends.keys()
+        ended_pauses = [pause for pause in ended_pauses if pause.name not in left_out]
         renewals = {
             (pause.name, pause.paused_until): Renewal(self._pauses, pause, self._names_of(pause))
             for pause in ended_pauses
@@ -88,12 +111,20 @@ class PauseWatcher(Service):
         # A renewal of the last pass continues at its position.
         self._renewals = {key: self._renewals.get(key, renewal) for key, renewal in renewals.items()}
         for renewal in self._renewals.values():
-            if await renewal.run_once() and renewal.is_ended_here:
+            if await refused_ends.attempt(renewal.pause.name, renewal.run_once) and renewal.is_ended_here:
                 self._events.publish(TaskResumed(renewal.pause.name, actor=None))
         return bool(ended_pauses)
 
     def _names_of(self, pause: Pause) -> set[str]:
         """Return the names of the task of a pause that this process or other workers know."""
-        task = self._node.tasks.resolve(pause.name)
-        registered_names = set() if task is None else self._node.tasks.names_of(task)
-        return pause.all_names | registered_names
+        tasks = self._node.tasks.stopped_by([pause.name], pause.exact_names)
+        return pause.all_names.union(*map(self._node.tasks.names_of, tasks))
+
+    def _exact_names_of(self, pause: Pause) -> set[str]:
+        """Return the exact names of the task of a pause that this process knows.
+
+        A name of the pause counts only if the code here declares it for the task: functions of several
+        services may have the same default name.
+        """
+        tasks = self._node.tasks.stopped_by([], pause.stopped_names)
+        return set().union(*map(self._node.tasks.names_of, tasks))

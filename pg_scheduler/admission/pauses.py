@@ -6,15 +6,21 @@ import asyncio
 import time
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
-from pg_scheduler.database.statements import Repository
+from pg_scheduler.database.refused_rows import RefusedRows
+from pg_scheduler.database.statements import Repository, Statements
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.pause import Pause
 
 
 class PauseRepository(Repository):
     """The statements that read and write the pauses of tasks."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self.refused_ends: Final = RefusedRows("pause of task {!r} not ended", are_jobs=False)
+        """The names of pauses that services leave out, since the application refuses to delete their rows."""
 
     async def pause(
         self,
@@ -24,7 +30,7 @@ class PauseRepository(Repository):
         actor: str,
         *,
         suspends_expiry: bool = False,
-        names: Collection[str] = (),
+        exact_names: Collection[str] = (),
     ) -> bool:
         """Pause a task, of which the caller knows these names; notify all nodes.
 
@@ -36,18 +42,32 @@ class PauseRepository(Repository):
         now = self._statements.now
         return bool(
             await self._statements.fetch(
-                "pause_task", name, until, note, actor, now, *author_values, suspends_expiry, list(names)
+                "pause_task",
+                name,
+                until,
+                note,
+                actor,
+                now,
+                *author_values,
+                suspends_expiry,
+                list(exact_names),
             )
         )
 
-    async def add_names(self, name: str, names: Collection[str]) -> bool:
-        """Add names of its task to a pause; return whether that was written."""
-        return bool(await self._statements.fetch("add_names", name, sorted(names)))
+    async def add_names(self, name: str, names: Collection[str], exact_names: Collection[str] = ()) -> bool:
+        """Add names of its task to a pause, some of them exact; return whether that was written."""
+        args = sorted(names), sorted(exact_names)
+        return bool(await self._statements.fetch("add_names", name, *args))
 
-    async def resume(self, names: Collection[str]) -> bool:
-        """End the pauses of these names, and notify all nodes; return whether one was in effect."""
-        author = self._statements.author.values()
-        rows = await self._statements.fetch("resume_tasks", list(names), self._statements.now, *author)
+    async def resume(self, names: Collection[str], declared_names: Collection[str] = ()) -> bool:
+        """End the pauses of a task, and notify all nodes; return whether one was in effect.
+
+        Args:
+            names: The names under which its pauses may be stored.
+            declared_names: Those of these names that are declared, so that no other task has them.
+        """
+        args = list(names), self._statements.now, *self._statements.author.values(), list(declared_names)
+        rows = await self._statements.fetch("resume_tasks", *args)
         return any(row[0] for row in rows)
 
     async def end_pauses(self) -> list[str]:
@@ -55,14 +75,22 @@ class PauseRepository(Repository):
 
         A pause that suspends expiry is not deleted here, but by its `Renewal`.
         """
-        return [row[0] for row in await self._statements.fetch("end_pauses", self._statements.now)]
+        rows = await self.refused_ends.fetch("end_pauses", self._statements.now, statements=self._statements)
+        return [row[0] for row in rows]
 
     async def paused(self) -> list[Pause]:
         """Return every pause in the order of the names, including pauses that have just ended."""
         return await self._rows(Pause, "paused_tasks", self._statements.now)
 
     async def renew_due(
-        self, names: Sequence[str], ended_at: datetime, priority: int, position: Sequence[str], limit: int
+        self,
+        names: Sequence[str],
+        ended_at: datetime,
+        priority: int,
+        position: Sequence[str],
+        limit: int,
+        *,
+        refused: RefusedRows | None = None,
     ) -> Sequence[str] | None:
         """Give due jobs their misfire grace time again; return the position at which to continue.
 
@@ -72,18 +100,27 @@ class PauseRepository(Repository):
             priority: The priority of the jobs.
             position: The due time and the id after which to read.
             limit: The number of due jobs of any name to read.
+            refused: The jobs to leave out, because the application refuses their change; None for none yet.
         """
         args = list(names), ended_at, self._statements.now, priority, *position, limit
-        rows = await self._statements.fetch("renew_due", *args)
-        return tuple(rows[0]) if rows else None
+        refused = refused or unrenewable_jobs()
+        rows = await refused.fetch("renew_due", *args, statements=self._statements)
+        return tuple(rows[-1]) if rows else None
 
     async def renew_blocked(
-        self, names: Sequence[str], ended_at: datetime, position: Sequence[Any], limit: int
+        self,
+        names: Sequence[str],
+        ended_at: datetime,
+        position: Sequence[Any],
+        limit: int,
+        *,
+        refused: RefusedRows | None = None,
     ) -> Sequence[Any] | None:
         """Do the same as ``renew_due()`` for jobs that wait for limits or shares, in index order."""
         args = list(names), ended_at, self._statements.now, *position, limit
-        rows = await self._statements.fetch("renew_blocked", *args)
-        return tuple(rows[0]) if rows else None
+        refused = refused or unrenewable_jobs()
+        rows = await refused.fetch("renew_blocked", *args, statements=self._statements)
+        return tuple(rows[-1]) if rows else None
 
     async def delete_renewed(
         self, names: Sequence[str], pause: Pause, *, is_late: bool = False
@@ -100,6 +137,11 @@ class DeletedPause(NamedTuple):
     is_deleted: bool
     was_there: bool
     names: Sequence[str]
+
+
+def unrenewable_jobs() -> RefusedRows:
+    """Return a set for the jobs of one renewal whose change the application refuses."""
+    return RefusedRows("job {} keeps the misfire grace time from before the pause", is_retried=False)
 
 
 class Renewal:
@@ -121,7 +163,7 @@ class Renewal:
     """Seconds between two statements."""
     patience_s: ClassVar[float] = 5.0
     """Seconds after which the pause ends in any case, since a transaction of the application may hold a lock
-    on a job for hours. That job then keeps its former time."""
+    on a job for hours, or a trigger may refuse its change. That job then keeps its former time."""
 
     is_ended_here = False
     """Whether this object has ended the pause, and not another process."""
@@ -134,6 +176,7 @@ class Renewal:
         self.pause = pause
         self._names = sorted(names)
         self._began_at = time.monotonic()
+        self._refused = unrenewable_jobs()
         self._restart()
 
     def _restart(self) -> None:
@@ -160,13 +203,15 @@ class Renewal:
             await asyncio.sleep(self.gap_s)
 
     async def _renew(self, priority: int | None) -> None:
-        ended_at, size = self._ended_at, self.batch_size
+        ended_at, size, refused = self._ended_at, self.batch_size, self._refused
         if priority is None:
             start: Sequence[Any] = ("", 0, "-infinity", "")
-            position = await self._pauses.renew_blocked(self._names, ended_at, self._position or start, size)
+            position = await self._pauses.renew_blocked(
+                self._names, ended_at, self._position or start, size, refused=refused
+            )
         else:
             position = await self._pauses.renew_due(
-                self._names, ended_at, priority, self._position or ("-infinity", ""), size
+                self._names, ended_at, priority, self._position or ("-infinity", ""), size, refused=refused
             )
         self._position = position
         if position is None:

@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from pg_scheduler.database.statements import Repository
+from pg_scheduler.database.refused_rows import RefusedRows, Selection
+from pg_scheduler.database.session import Record
+from pg_scheduler.database.statements import Repository, Statements
 from pg_scheduler.jobs.keys import prefix_of
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.queue.locks import LOCK_CLASS
@@ -37,6 +39,10 @@ class Fed(NamedTuple):
 class ShareRepository(Repository):
     """The statements of shares."""
 
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._refused_moves = RefusedRows("job {} does not get the turn of its tenant")
+
     async def tenants(self, after: str, limit: int) -> list[str]:
         """Return tenants with waiting jobs that follow the tenant ``after``, in the order of the index."""
         return [row[0] for row in await self._statements.fetch("blocked_keys", after, END, limit)]
@@ -51,6 +57,8 @@ class ShareRepository(Repository):
     ) -> Fed:
         """Move the next jobs of tenants to the claim index, as many as there is room for.
 
+        A job whose move the application refuses is left out for some time.
+
         Args:
             tenants: Tenants with waiting jobs.
             shares: The names of the tasks of each share.
@@ -59,26 +67,38 @@ class ShareRepository(Repository):
         """
         share_of = {key: prefix_of(BLOCKED_BY_SHARE, key) for key in tenants}
         prefixes = [prefix for prefix in dict.fromkeys(share_of.values()) if prefix in shares]
-        async with self._statements.connections.admission() as connection:
-            rows = await self._statements.fetch("lock_shares", LOCK_CLASS, prefixes, on=connection)
-            locked_shares = {row[0] for row in rows}
-            if not locked_shares:
-                return Fed(jobs=0, due=None, room=0, is_complete=False)
-            keys = [key for key in tenants if share_of[key] in locked_shares]
-            pairs = [(prefix, name) for prefix in locked_shares for name in shares[prefix]]
-            (row,) = await self._statements.fetch(
-                "feed_shares",
-                keys,
-                [share_of[key] for key in keys],
-                [prefix for prefix, _ in pairs],
-                [name for _, name in pairs],
-                names,
-                self._statements.now,
-                json.dumps(dict.fromkeys(left_out)),
-                on=connection,
-            )
+        locked_shares: set[str] = set()
+
+        async def run(selection: Selection) -> list[Record]:
+            async with self._statements.connections.admission() as connection:
+                rows = await self._statements.fetch("lock_shares", LOCK_CLASS, prefixes, on=connection)
+                locked_shares.clear()
+                locked_shares.update(row[0] for row in rows)
+                if not locked_shares:
+                    return []
+                keys = [key for key in tenants if share_of[key] in locked_shares]
+                pairs = [(prefix, name) for prefix in locked_shares for name in shares[prefix]]
+                return await self._statements.fetch(
+                    "feed_shares",
+                    keys,
+                    [share_of[key] for key in keys],
+                    [prefix for prefix, _ in pairs],
+                    [name for _, name in pairs],
+                    names,
+                    self._statements.now,
+                    json.dumps(dict.fromkeys([*left_out, *selection.left_out])),
+                    only=selection.only,
+                    finds=selection.finds,
+                    on=connection,
+                )
+
+        rows = await self._refused_moves.change(run)
+        if not rows:
+            return Fed(jobs=0, due=None, room=0, is_complete=False)
+        due = min((row["due"] for row in rows if row["due"] is not None), default=None)
         is_complete = len(locked_shares) == len(prefixes)
-        return Fed(row["jobs"], row["due"], row["room"], is_complete, tuple(row["locked"]))
+        jobs, last_row = sum(row["jobs"] for row in rows), rows[-1]
+        return Fed(jobs, due, last_row["room"], is_complete, tuple(last_row["locked"]))
 
     async def find_locked(self, job_ids: Collection[str]) -> set[str]:
         """Return the ids of the jobs whose rows other transactions have locked."""

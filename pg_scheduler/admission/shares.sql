@@ -140,7 +140,7 @@ candidate AS MATERIALIZED (
           AND priority = level.priority
           AND execution_time <= (clock.at + interval '4 seconds')
           AND coalesce(function, job_name) = ANY ($5)
-          AND coalesce(function, job_name) <> ALL (room.full_tasks)
+          AND coalesce(function, job_name) <> ALL (room.full_tasks){left_out}
           AND ((SELECT left_out.jobs FROM left_out) -> job_id) IS NULL
         ORDER BY execution_time, job_id COLLATE "C"
         LIMIT room.per_tenant
@@ -202,7 +202,7 @@ chosen AS MATERIALIZED (
     CROSS JOIN clock
     WHERE ranked.turn <= CASE WHEN ranked.is_due THEN room.due ELSE room.early END
 ),
-fed AS (
+changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         blocked_on     = NULL,
         execution_time = greatest(job.execution_time, chosen.moved_at),
@@ -226,15 +226,15 @@ turns AS (
     SELECT chosen.key, chosen.job_id, 0, clock.at, {longest_extension_s}
     FROM chosen
     CROSS JOIN clock
-    WHERE chosen.job_id = ANY (ARRAY (SELECT job_id FROM fed))
+    WHERE chosen.job_id = ANY (ARRAY (SELECT job_id FROM changed))
     UNION ALL
     SELECT DISTINCT 'fed' || substr(chosen.key, 6), '', 0, clock.at, 0
     FROM chosen
     CROSS JOIN clock
-    WHERE chosen.job_id = ANY (ARRAY (SELECT job_id FROM fed))
+    WHERE chosen.job_id = ANY (ARRAY (SELECT job_id FROM changed))
     ON CONFLICT (key, job_id, attempt) DO UPDATE SET at = greatest(EXCLUDED.at, start.at + interval '1 microsecond')
 )
-SELECT count(*) AS jobs, min(fed.due) AS due,
-    (SELECT sum(greatest(room.due, 0)) FROM room)::bigint - count(*) FILTER (WHERE fed.is_due) AS room,
+SELECT count(*) AS jobs, min(changed.due) AS due,
+    (SELECT sum(greatest(room.due, 0)) FROM room)::bigint - count(*) FILTER (WHERE changed.is_due) AS room,
     ARRAY (SELECT locked.job_id FROM locked) AS locked
-FROM fed;
+FROM changed;

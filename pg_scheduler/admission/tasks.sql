@@ -1,7 +1,8 @@
--- The aliases that workers report for their tasks.
+-- The aliases that workers report for their tasks, and whether each is exact: not the bare name of the function.
 
 -- fragment: reported_aliases
-SELECT DISTINCT alias.key AS name, alias.value AS task
+SELECT DISTINCT alias.key AS name, alias.value AS task,
+        coalesce(worker.settings -> 'exact_aliases' @> to_jsonb(alias.key), false) AS is_exact
     FROM {schema}scheduler_workers AS worker
     CROSS JOIN LATERAL jsonb_each_text(CASE WHEN jsonb_typeof(worker.settings -> 'aliases') = 'object'
         THEN worker.settings -> 'aliases' END) AS alias (key, value)
@@ -10,22 +11,28 @@ SELECT DISTINCT alias.key AS name, alias.value AS task
 -- route: reserved
 -- Pause the task $1 until $2, with the note $3 and the actor $4, unless it is paused like that, and record it ($6, $7).
 --
--- Its jobs do not expire during the pause if $8. The caller knows the names $9 of the task. The row keeps them, and those
--- that workers report: the workers may stop during the pause.
+-- Its jobs do not expire during the pause if $8. The caller knows the exact names $9 of the task. The row keeps them, and
+-- those that workers report: the workers may stop during the pause.
 WITH alias AS MATERIALIZED (
     {reported_aliases}
 ),
-own AS MATERIALIZED (
+task_name AS MATERIALIZED (
     SELECT unnest($9::text[] || $1::text) AS name
     UNION
     SELECT alias.task FROM alias WHERE alias.name = $1
 ),
 paused AS (
-    INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, paused_until, note, actor, suspends_expiry, names)
+    INSERT INTO {schema}scheduler_tasks AS task (
+        name, paused_at, paused_until, note, actor, suspends_expiry, names, exact_names
+    )
     SELECT $1, coalesce($5, {now}), $2, $3, $4, $8, ARRAY (
-        SELECT own.name FROM own
+        SELECT task_name.name FROM task_name
         UNION
-        SELECT alias.name FROM alias JOIN own ON own.name = alias.task
+        SELECT alias.name FROM alias JOIN task_name ON task_name.name = alias.task
+    ), ARRAY (
+        SELECT task_name.name FROM task_name
+        UNION
+        SELECT alias.name FROM alias JOIN task_name ON task_name.name = alias.task WHERE alias.is_exact
     )
     WHERE true{within_lock_limit}
     ON CONFLICT (name) DO UPDATE SET
@@ -33,7 +40,8 @@ paused AS (
             ELSE task.paused_at END,
         paused_until = EXCLUDED.paused_until, note = EXCLUDED.note, actor = EXCLUDED.actor,
         suspends_expiry = EXCLUDED.suspends_expiry,
-        names = ARRAY (SELECT DISTINCT unnest(task.names || EXCLUDED.names))
+        names = ARRAY (SELECT DISTINCT unnest(task.names || EXCLUDED.names)),
+        exact_names = ARRAY (SELECT DISTINCT unnest(task.exact_names || EXCLUDED.exact_names))
     WHERE NOT coalesce(
             task.paused_until = EXCLUDED.paused_until, task.paused_until IS NULL AND EXCLUDED.paused_until IS NULL
         )
@@ -49,28 +57,52 @@ SELECT name, pg_notify({channel}, 'tasks') FROM paused;
 
 -- name: add_names
 -- route: reserved
--- Add the names $2 to the pause of the task $1. Return no row if it has them, or if another session has locked it.
-UPDATE {schema}scheduler_tasks AS task SET names = ARRAY (SELECT DISTINCT unnest(task.names || $2::text[]))
-WHERE task.name = ANY (ARRAY (
-    SELECT name FROM {schema}scheduler_tasks WHERE name = $1 AND NOT names @> $2 FOR NO KEY UPDATE SKIP LOCKED
-))
-RETURNING task.name;
+-- Add the names $2 and the exact names $3 to the pause of the task $1, and notify all nodes. Return no row if it has
+-- them, or if another session has locked it.
+WITH added AS (
+    UPDATE {schema}scheduler_tasks AS task SET
+        names = ARRAY (SELECT DISTINCT unnest(task.names || $2::text[] || $3::text[])),
+        exact_names = ARRAY (SELECT DISTINCT unnest(task.exact_names || $3::text[]))
+    WHERE task.name = ANY (ARRAY (
+        SELECT name
+        FROM {schema}scheduler_tasks
+        WHERE name = $1 AND NOT (names @> ($2::text[] || $3::text[]) AND exact_names @> $3)
+        FOR NO KEY UPDATE SKIP LOCKED
+    ))
+    RETURNING task.name
+)
+SELECT name, pg_notify({channel}, 'tasks') FROM added;
 
 -- name: resume_tasks
 -- route: reserved
 -- End the pauses of the names $1, record who did so ($3 to $5), and return whether each was in effect.
 --
+-- Those that have one of the declared names $6 end too, and those that are stored under a name of one that ends: they are
+-- of the same task, see linked_names() in jobs/pause.py. This is one statement, so that a call which is cut has ended all
+-- of them or none.
 -- A pause that suspends expiry ends now, but its row holds the jobs until they have their time again: see
 -- delete_renewed.
-WITH ended AS (
+WITH RECURSIVE linked (name) AS (
+    (
+        SELECT unnest($1::text[])
+        UNION
+        SELECT task.name FROM {schema}scheduler_tasks AS task WHERE task.exact_names && $6
+    )
+    UNION
+    SELECT other.name
+    FROM linked
+    JOIN {schema}scheduler_tasks AS task ON task.name = linked.name
+    CROSS JOIN LATERAL unnest(task.exact_names) AS other (name)
+),
+ended AS (
     UPDATE {schema}scheduler_tasks SET paused_until = coalesce($2, {now})
-    WHERE name = ANY ($1) AND suspends_expiry
+    WHERE name = ANY (ARRAY (SELECT name FROM linked)) AND suspends_expiry
       AND (paused_until IS NULL OR paused_until > coalesce($2, {now})){within_lock_limit}
     RETURNING name, true AS was_in_effect
 ),
 deleted AS (
     DELETE FROM {schema}scheduler_tasks
-    WHERE name = ANY ($1) AND NOT suspends_expiry{within_lock_limit}
+    WHERE name = ANY (ARRAY (SELECT name FROM linked)) AND NOT suspends_expiry{within_lock_limit}
     RETURNING name, coalesce(paused_until > coalesce($2, {now}), true) AS was_in_effect
 ),
 resumed AS (
@@ -87,14 +119,18 @@ SELECT was_in_effect, pg_notify({channel}, 'tasks') FROM resumed;
 -- Delete the pauses whose time has ended, and return their names. One node deletes each.
 --
 -- Those that suspend expiry are left to delete_renewed.
-DELETE FROM {schema}scheduler_tasks
-WHERE name = ANY (ARRAY(
+WITH ended AS MATERIALIZED (
     SELECT name FROM {schema}scheduler_tasks
-    WHERE paused_until <= coalesce($1, {now}) AND NOT suspends_expiry
+    WHERE paused_until <= coalesce($1, {now}) AND NOT suspends_expiry{left_out}
     ORDER BY name
     FOR UPDATE SKIP LOCKED
-))
-RETURNING name;
+),
+changed AS (
+    DELETE FROM {schema}scheduler_tasks
+    WHERE name = ANY (ARRAY (SELECT name FROM ended))
+    RETURNING name
+)
+SELECT name FROM changed;
 
 -- fragment: unrenewed
 -- The due jobs of the names $1 that have waited during a pause which has ended at $2, and do not have their time again
@@ -106,13 +142,13 @@ status = 'pending'
 
 -- fragment: renew_walked
 unrenewed AS MATERIALIZED (
-    SELECT ctid
+    SELECT ctid, job_id
     FROM {schema}scheduled_jobs
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM walked WHERE is_unrenewed))
-      AND {unrenewed}
+      AND {unrenewed}{left_out}
     FOR NO KEY UPDATE SKIP LOCKED
 ),
-renewed AS (
+changed AS (
     UPDATE {schema}scheduled_jobs SET expires_at = coalesce($3, {now}) + make_interval(secs => misfire_grace_time)
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM unrenewed))
 )
@@ -201,7 +237,7 @@ SELECT
     (SELECT count(*) = 1 FROM deleted WHERE pg_notify({channel}, 'tasks') IS NOT NULL) AS is_deleted,
     EXISTS (SELECT FROM {schema}scheduler_tasks WHERE name = $4 AND suspends_expiry AND paused_until = $2) AS was_there,
     ARRAY (
-        SELECT other.name
+        SELECT DISTINCT other.name
         FROM {schema}scheduler_tasks AS task
         CROSS JOIN LATERAL unnest(task.names) AS other (name)
         WHERE task.name = $4 AND other.name IS NOT NULL
@@ -211,8 +247,9 @@ SELECT
 -- route: shared, reserved
 -- Return the pauses, and whether each has ended and the seconds until it does.
 --
--- Of one that suspends expiry, the other names of its task as well, those in its row and those that workers report: a
--- worker that does not know the task must not expire its jobs.
+-- The exact names of its task are those under which no worker starts jobs. Of a pause that suspends expiry, all other
+-- names as well, those in its row and those that workers report: a worker that does not know the task must not expire its
+-- jobs.
 -- Instants that Python cannot hold are limited, so that a row written by hand does not hide the others.
 WITH alias AS MATERIALIZED (
     {reported_aliases}
@@ -221,7 +258,9 @@ WITH alias AS MATERIALIZED (
 SELECT name, least(greatest(paused_at, {first_day}), {last_day}) AS paused_at, until.at AS paused_until, note, actor,
     (extract(epoch FROM until.at - coalesce($1, {now})))::double precision AS ends_in, suspends_expiry,
     ARRAY (
-        SELECT other.name FROM unnest(task.names) AS other (name) WHERE other.name IS NOT NULL AND task.suspends_expiry
+        SELECT DISTINCT other.name
+        FROM unnest(task.names) AS other (name)
+        WHERE other.name IS NOT NULL AND task.suspends_expiry
     ) AS names,
     ARRAY (
         SELECT own.task FROM alias AS own WHERE own.name = task.name AND task.suspends_expiry
@@ -230,7 +269,10 @@ SELECT name, least(greatest(paused_at, {first_day}), {last_day}) AS paused_at, u
         FROM alias AS other
         WHERE task.suspends_expiry
           AND other.task = ANY (task.name || ARRAY (SELECT own.task FROM alias AS own WHERE own.name = task.name))
-    ) AS aliases
+    ) AS aliases,
+    ARRAY (
+        SELECT DISTINCT other.name FROM unnest(task.exact_names) AS other (name) WHERE other.name IS NOT NULL
+    ) AS exact_names
 FROM {schema}scheduler_tasks AS task
 CROSS JOIN LATERAL (
     SELECT CASE WHEN paused_until IS NOT NULL THEN least(greatest(paused_until, {first_day}), {last_day}) END AS at

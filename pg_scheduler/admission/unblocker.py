@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.admission.limits import LatePosition, LimitRepository
+from pg_scheduler.database.faults import REFUSALS, is_refusal
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitBook, LimitNumbers
 from pg_scheduler.jobs.rows import Claim
@@ -165,8 +165,12 @@ class Unblocker(BlockedJobs):
         """Unblock jobs in place of the last attempts."""
         if self._freed:
             self._blocked.clear()
-            with suppress(DatabaseUnavailableError):  # the scans of other workers find them
+            try:
                 await self._check()
+            except (DatabaseUnavailableError, *REFUSALS) as error:
+                # The scans of other workers find these jobs. No result of an attempt depends on them.
+                if not (isinstance(error, DatabaseUnavailableError) or is_refusal(error)):
+                    raise
 
     async def _check(self) -> bool:
         """Unblock jobs of the limits that were noted; return whether some may be left."""

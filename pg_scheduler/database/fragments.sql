@@ -255,13 +255,16 @@ concat_ws(
         '; ',
         format('not started between %s and %s UTC',
             coalesce(to_char(execution_time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), execution_time::text),
-            coalesce(to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), expires_at::text)),
+            {expiry}),
         CASE
+            WHEN starts_with(error_message, {limit_wait}) AND right(error_message, length({until_expiry})) = {until_expiry}
+                THEN error_message
             WHEN created_at > expires_at
                 THEN format('it was scheduled later, at %s UTC',
                     to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'))
             WHEN EXISTS (SELECT FROM {schema}scheduler_tasks AS task
-                         WHERE task.name = coalesce(function, job_name))
+                         WHERE task.name = coalesce(function, job_name)
+                            OR coalesce(function, job_name) = ANY (task.exact_names))
                 THEN format('the task %s was paused', coalesce(function, job_name))
             WHEN coalesce(function, job_name) <> ALL ($2)
                 THEN format('no worker claimed it, and worker %s has not registered the function %s',
@@ -280,8 +283,24 @@ concat_ws(
             ELSE format('worker %s, which has registered its function, had no free slot, was blocked, '
                 'or could not reach the database', $1::text)
         END,
-        'error of the last attempt: ' || CASE WHEN error_message <> {unexplained_expiry} THEN error_message END
+        'error of the last attempt: ' || CASE
+            WHEN error_message <> {unexplained_expiry} AND NOT starts_with(error_message, {limit_wait}) THEN error_message END
     )
+
+-- fragment: expiry
+coalesce(to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), expires_at::text)
+
+-- The error message of a late job that waited for a limit or in a share until it was late. It names when the job was late,
+-- because the job may get more time, as after a pause, and then expire for another reason.
+
+-- fragment: limit_wait_note
+{limit_wait} || blocked_on || {until_expiry}
+
+-- fragment: limit_wait
+'it waited for '
+
+-- fragment: until_expiry
+concat(' until ', {expiry}, ' UTC')
 
 -- The reason of a job that a claim found expired, until explain_expiry has written more.
 
@@ -385,8 +404,8 @@ jsonb_build_object(
         'described', schedule.described, 'options', schedule.options, 'metadata', schedule.metadata,
         'arguments', CASE WHEN octet_length(schedule.task_data::text) <= 10000 THEN schedule.task_data END,
         'start_at', schedule.start_at, 'end_at', schedule.end_at, 'max_runs', schedule.max_runs,
-        'jitter_seconds', schedule.jitter_seconds, 'overlap', schedule.overlap, 'catch_up', schedule.catch_up,
-        'catch_up_limit', schedule.catch_up_limit, 'catch_up_seconds', schedule.catch_up_seconds,
+        'jitter_seconds', schedule.jitter_seconds::numeric, 'overlap', schedule.overlap, 'catch_up', schedule.catch_up,
+        'catch_up_limit', schedule.catch_up_limit, 'catch_up_seconds', schedule.catch_up_seconds::numeric,
         'pause_after_failures', schedule.pause_after_failures, 'enabled_in_code', schedule.enabled_in_code,
         'paused_at', schedule.paused_at, 'version', schedule.version
     )
@@ -572,6 +591,10 @@ NOT EXISTS (
 -- during a pause; empty unless there are some. See load_variant() in database/queries.py.
 --
 -- fragment: left_out
+
+-- Leaves jobs with a kept result out of the completions that delete rows; empty unless rows are deleted. See load_variant().
+--
+-- fragment: without_result
 
 -- Whether a worker may declare a schedule. Each worker that plans reports under $3 what its code declares. A worker of
 -- an older release reports nothing there, so it may declare any schedule. So may a worker that reports under $4 that it

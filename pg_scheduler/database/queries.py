@@ -113,9 +113,66 @@ LEFT_OUT: Final = {
     "exchange_jobs": " AND job_id <> ALL ($16::text[])",
     "expire_jobs": " AND coalesce(function, job_name) <> ALL ($7::text[])",
     "find_late": " AND coalesce(function, job_name) <> ALL ($4::text[])",
+    "block_surplus": " AND job_id <> ALL ($9::text[])",
+    "unblock_limited": " AND job_id <> ALL ($8::text[])",
+    "unblock_late": " AND job_id <> ALL ($7::text[])",
+    "unblock_forgotten": " AND job_id <> ALL ($4::text[])",
+    # Its own argument $7 has the jobs that it leaves out.
+    "feed_shares": " AND job_id <> ALL ($8::text[])",
+    "renew_due": " AND job_id <> ALL ($8::text[])",
+    "renew_blocked": " AND job_id <> ALL ($9::text[])",
+    "end_pauses": " AND name <> ALL ($2::text[])",
+    "delete_past_starts": " AND start.ctid::text <> ALL ($3::text[])",
+    "report_gone": " AND job_id <> ALL ($5::text[])",
+    "restart_leases": " AND job_id <> ALL ($3::text[])",
+    "correct_waits": " AND job_id <> ALL ($3::text[])",
+    "correct_due_times": " AND job_id <> ALL ($3::text[])",
+    "retire_schedules": " AND schedule_id <> ALL ($7::text[])",
+    "continue_schedules": " AND schedule_id <> ALL ($4::text[])",
+    "vacuum_schedules": " AND schedule_id <> ALL ($3::text[])",
+    "vacuum_results": " AND job_id <> ALL ($3::text[])",
+    "vacuum_steps": " AND job_id <> ALL ($4::text[])",
+    "vacuum_surplus": " AND job_id <> ALL ($4::text[])",
 }
-"""The fragments by which a claim leaves out jobs and an expiry leaves out names, by statement. If there are
-none to leave out, the fragment is empty, so that these statements and their plans stay the same."""
+"""The fragments by which a claim or another service leaves out rows, and an expiry leaves out names, by
+statement. If there are none to leave out, the fragment is empty, so that these statements and their plans
+stay the same."""
+
+REFUSABLE: Final = {
+    "block_surplus": "SELECT job_id FROM surplus",
+    "unblock_limited": "SELECT job_id FROM first",
+    "unblock_late": "SELECT job_id FROM late",
+    "unblock_forgotten": "SELECT job_id FROM first",
+    "feed_shares": "SELECT job_id FROM chosen",
+    "renew_due": "SELECT job_id FROM unrenewed",
+    "renew_blocked": "SELECT job_id FROM unrenewed",
+    "end_pauses": "SELECT name FROM ended",
+    "delete_past_starts": "SELECT ctid::pg_catalog.text FROM past",
+    "report_gone": "SELECT job_id FROM gone",
+    "restart_leases": "SELECT job_id FROM early",
+    "correct_waits": "SELECT DISTINCT job_id FROM early",
+    "correct_due_times": "SELECT job_id FROM early",
+    "retire_schedules": "SELECT schedule_id FROM undeclared",
+    "continue_schedules": "SELECT schedule_id FROM stalled",
+    "vacuum_schedules": "SELECT schedule_id FROM old",
+    "vacuum_results": "SELECT job_id FROM old",
+    "vacuum_steps": "SELECT DISTINCT job_id FROM old",
+    "vacuum_surplus": "SELECT job_id FROM surplus",
+}
+"""What reads the keys of the rows that a statement is about to change. In the variant of the statement that
+finds them, it replaces the part that changes them, which begins with the query ``changed``."""
+
+_CHANGES: Final = ",\nchanged AS ("
+
+WITHOUT_RESULT: Final = """
+      AND NOT EXISTS (
+          SELECT FROM {schema}scheduler_results AS kept WHERE kept.job_id = scheduled_jobs.job_id OFFSET 0
+      )"""
+"""The fragment by which a statement that completes and deletes jobs leaves out those with a kept result,
+which is that of an earlier end. It is empty where the rows of completed jobs are kept."""
+
+DELETING: Final = ("exchange_jobs", "complete_unlocked")
+"""The statements that either keep or delete the rows of the jobs that they complete."""
 
 LOCK_LIMIT: Final = f" AND (SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_MS}ms', true) IS NOT NULL)"
 """The fragment by which a statement limits its waits for locks, before it reads the first row. It is empty in
@@ -143,7 +200,15 @@ def load_query(schema: str, name: str) -> Query:
 
 @cache
 def load_variant(
-    schema: str, name: str, *, is_recorded: bool = True, leaves_out: bool = False, is_limited: bool = False
+    schema: str,
+    name: str,
+    *,
+    is_recorded: bool = True,
+    leaves_out: bool = False,
+    deletes: bool = False,
+    is_limited: bool = False,
+    selects: bool = False,
+    finds: bool = False,
 ) -> Query:
     """Return a statement as one call needs it.
 
@@ -151,15 +216,26 @@ def load_variant(
         schema: The schema of the tables.
         name: The name of the statement.
         is_recorded: Whether it writes a record of what it does, if it has one.
-        leaves_out: Whether it leaves out the jobs or names of one more argument, the last.
+        leaves_out: Whether it leaves out the rows or names of one more argument, the last.
+        deletes: Whether it deletes the jobs that it completes.
         is_limited: Whether it waits for no lock for long, for a transaction of its own.
+        selects: Whether it changes only the rows of one more argument, the last.
+        finds: Whether it returns the keys of the rows that it is about to change, and changes none.
     """
     fragments = {} if is_recorded else dict.fromkeys(_OF_RECORDS, "")
     if leaves_out:
         fragments["left_out"] = LEFT_OUT[name]
+    if selects:
+        fragments["left_out"] = LEFT_OUT[name].replace("<> ALL", "= ANY")
+    if deletes:
+        fragments["without_result"] = WITHOUT_RESULT
     if is_limited:
         fragments["within_lock_limit"] = LOCK_LIMIT
-    return compose_query(schema, name, **fragments)
+    query = compose_query(schema, name, **fragments)
+    if finds:
+        before_changes, _, _ = query.text.partition(_CHANGES)
+        query = replace(query, text=f"{before_changes}\n{REFUSABLE[name]};")
+    return query
 
 
 def names_by_text(schema: str) -> dict[str, str]:
@@ -168,12 +244,22 @@ def names_by_text(schema: str) -> dict[str, str]:
     for name, query in load_queries(schema).items():
         records = (True, False) if query.is_recorded else (True,)
         omissions = (False, True) if name in LEFT_OUT else (False,)
+        deletions = (False, True) if name in DELETING else (False,)
         limits = (False, True) if query.limits_wait else (False,)
-        for is_recorded, leaves_out, is_limited in product(records, omissions, limits):
+        for is_recorded, leaves_out, deletes, is_limited in product(records, omissions, deletions, limits):
             variant = load_variant(
-                schema, name, is_recorded=is_recorded, leaves_out=leaves_out, is_limited=is_limited
+                schema,
+                name,
+                is_recorded=is_recorded,
+                leaves_out=leaves_out,
+                deletes=deletes,
+                is_limited=is_limited,
             )
             names[variant.text] = name
+    for name in REFUSABLE:
+        for leaves_out in (False, True):
+            names[load_variant(schema, name, leaves_out=leaves_out, finds=True).text] = name
+        names[load_variant(schema, name, selects=True).text] = name
     return names
 
 

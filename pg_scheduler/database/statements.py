@@ -216,6 +216,9 @@ class Statements:
         on: Connection | None = None,
         route: Route | None = None,
         left_out: Collection[str] = (),
+        only: Collection[str] = (),
+        finds: bool = False,
+        deletes: bool = False,
     ) -> list[asyncpg.Record]:
         """Run a statement and return its rows.
 
@@ -224,15 +227,26 @@ class Statements:
             args: Its arguments.
             on: The connection to use instead of that of the route.
             route: One of the statement's routes; None for the default.
-            left_out: The jobs that a claim leaves out, or the names that an expiry leaves out.
+            left_out: The rows that a claim or a change leaves out, or the names that an expiry leaves out.
+            only: The only rows that it changes, if it is one of ``REFUSABLE``; empty for any.
+            finds: Whether it returns the keys of the rows that it is about to change, and changes none.
+            deletes: Whether it deletes the jobs that it completes, if it is one of ``DELETING``.
         """
         schema = self._schema or await self.schema(on=on)
         query = load_query(schema, name)
         is_recorded = not query.is_recorded or writes_records()
-        if left_out or not is_recorded:
-            query = load_variant(schema, name, is_recorded=is_recorded, leaves_out=bool(left_out))
-        if left_out:
-            args = *args, list(left_out)
+        if left_out or only or finds or deletes or not is_recorded:
+            query = load_variant(
+                schema,
+                name,
+                is_recorded=is_recorded,
+                leaves_out=bool(left_out),
+                deletes=deletes,
+                selects=bool(only),
+                finds=finds,
+            )
+        if left_out or only:
+            args = *args, list(left_out or only)
         if on is not None:
             try:
                 return list(await on.fetch(query.text, *args, timeout=self.call_timeout_s))

@@ -3,8 +3,10 @@
 -- Claim the job that exchange_jobs would claim first, of the names $2 and the ids $3 (NULL for all), or expire it.
 --
 -- For the test kits, which run jobs within the transaction of a test, alone. So there is neither a worker with a
--- lease nor a cursor, and a crashed job is like any other.
+-- lease nor a cursor, and a crashed job is like any other. There is no other job to wait for either, so a job of a share
+-- needs no turn.
 UPDATE {schema}scheduled_jobs SET
+    blocked_on     = NULL,
     status         = CASE WHEN expires_at < coalesce($4, {now}) THEN 'expired' ELSE 'running' END,
     finished_at    = CASE WHEN expires_at < coalesce($4, {now}) THEN coalesce($4, {now}) END,
     error_message  = CASE WHEN expires_at < coalesce($4, {now})
@@ -18,7 +20,7 @@ WHERE ctid = ANY (ARRAY (
     SELECT ctid
     FROM {schema}scheduled_jobs
     WHERE finished_at IS NULL
-      AND blocked_on IS NULL
+      AND (blocked_on IS NULL OR blocked_on > 'share:')
       AND status = 'pending'
       AND execution_time >= {first_instant}
       AND execution_time <= coalesce($4, {now})
@@ -37,7 +39,8 @@ RETURNING {claim_columns}, finished_at IS NOT NULL AS expired;
 SELECT job_id
 FROM {schema}scheduled_jobs
 WHERE $1::timestamptz IS NULL
-   OR (finished_at IS NULL AND blocked_on IS NULL AND status = 'pending' AND execution_time <= $1::timestamptz);
+   OR (finished_at IS NULL AND (blocked_on IS NULL OR blocked_on > 'share:') AND status = 'pending'
+       AND execution_time <= $1::timestamptz);
 
 -- name: mark_uncommitted
 -- route: pool

@@ -341,6 +341,7 @@ def log_refusal(
     error: BaseException,
     *,
     pause_s: float | None = None,
+    is_last: bool = False,
     job_id: str | None = None,
     worker_id: str | None = None,
 ) -> None:
@@ -350,13 +351,17 @@ def log_refusal(
         problem: What is not done.
         error: The error of the server.
         pause_s: The seconds until the next attempt; None if another pass makes it.
+        is_last: Whether there is no further attempt.
         job_id: The job to which the row belongs; None if it belongs to no job.
         worker_id: The worker that leaves the row out; None if it is not known.
     """
+    next_attempt = (
+        "next attempt in a later pass" if pause_s is None else f"next attempt in {round(pause_s)} s"
+    )
     logger.error(
-        "%s, next attempt %s: a trigger or a constraint of the application refused a row (%s): %s: %s",
+        "%s, %s: a trigger or a constraint of the application refused a row (%s): %s: %s",
         problem,
-        "in a later pass" if pause_s is None else f"in {round(pause_s)} s",
+        "no further attempt" if is_last else next_attempt,
         refusal_of(error),
         class_name(error),
         error_message_of(error),

@@ -7,7 +7,7 @@ pause should have ended.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -36,16 +36,32 @@ class DueJobs(Protocol):
         """When the first of them was due."""
 
 
-def held_names(names: Iterable[str], paused: Iterable[str], tasks: Mapping[str, str]) -> frozenset[str]:
+class TaskPause(Protocol):
+    """The pause of a task."""
+
+    @property
+    def name(self) -> str:
+        """The name that was paused."""
+
+    @property
+    def stopped_names(self) -> Collection[str]:
+        """This name and the exact names of its task, which no worker starts."""
+
+
+def held_names(
+    names: Iterable[str], pauses: Collection[TaskPause], tasks: Mapping[str, str]
+) -> frozenset[str]:
     """Return the names whose jobs are held because their task is paused.
 
     Args:
         names: The names of jobs.
-        paused: The names that are paused.
+        pauses: The pauses that have not ended.
         tasks: The name of the task of each alias: a pause holds the jobs of all names of a task.
     """
-    paused_tasks = {tasks.get(name, name) for name in paused}
-    return frozenset(name for name in names if tasks.get(name, name) in paused_tasks)
+    stopped_names = {name for pause in pauses for name in pause.stopped_names}
+    # An exact name of a paused task may be what the function of another task is called, which is not paused.
+    paused_tasks = stopped_names | {tasks.get(pause.name, pause.name) for pause in pauses}
+    return frozenset(name for name in names if name in stopped_names or tasks.get(name, name) in paused_tasks)
 
 
 def oldest_due(backlog: Iterable[DueJobs], held: Container[str]) -> datetime | None:

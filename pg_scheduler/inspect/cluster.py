@@ -119,7 +119,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         group = ":".join(blocked_on.split(":", 2)[:2])
         blocked[group] = blocked.get(group, 0) + jobs
     workers = [worker for worker in await store.worker_reads.workers() if worker.claims_jobs]
-    paused = list(await paused_tasks(store))
+    pauses = await paused_tasks(store)
     return ClusterFigures(
         backlog=backlog.rows,
         is_capped=backlog.is_capped,
@@ -127,7 +127,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         quarantined=quarantined,
         totals=totals_of(estimates),
         workers=workers,
-        paused=paused,
+        paused=list(pauses),
         schedules=await cluster.schedules(MAX_SCHEDULES),
         jobs=await cluster.totals(MAX_NAMES),
         tables=[table for table in await store.doctor.tables() if table.name in TABLES],
@@ -135,6 +135,6 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         clock_skew_s=(server.now - asked_at).total_seconds(),
         oldest_transaction_s=server.oldest_transaction_s,
         last_death_at=await cluster.last_death(MAX_RECORDS),
-        held=held_names((row.name for row in backlog.rows), paused, tasks_of_aliases(workers)),
+        held=held_names((row.name for row in backlog.rows), pauses.values(), tasks_of_aliases(workers)),
         is_blocked_capped=blocked_jobs.is_capped,
     )

@@ -6,13 +6,14 @@ names, or the reader may not read a view. Facts that matter only for another sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from pg_scheduler.base.figures import Histogram
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.facts.lateness import held_names
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
@@ -46,6 +47,8 @@ class LimitUse:
             declares it.
         is_spread: Whether the starts are spread over the time span, so that a job may wait although the limit
             has room.
+        per_s: The time span of the starts in seconds; None if ``max_starts`` is None.
+        next_start_at: When the limit admits its next start, if all of them are used.
     """
 
     running: int
@@ -53,6 +56,8 @@ class LimitUse:
     max_running: int | None = None
     max_starts: int | None = None
     is_spread: bool = False
+    per_s: float | None = None
+    next_start_at: datetime | None = None
 
 
 class LimitHolder(NamedTuple):
@@ -177,28 +182,34 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
 
 def _pause(name: str, pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) -> Pause | None:
     """Return the pause of a task under any of its names, preferably one that has not ended."""
-    task = tasks_by_alias.get(name, name)
-    own_pauses = [pause for pause in pauses if tasks_by_alias.get(pause.name, pause.name) == task]
+    own_pauses = [pause for pause in pauses if held_names([name], [pause], tasks_by_alias)]
     lasting_pauses = [pause for pause in own_pauses if not pause.is_over]
     return next(reversed(lasting_pauses or own_pauses), None)
 
 
-def _paused_names(pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) -> set[str]:
+def _paused_names(pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) -> Collection[str]:
     """Return all names of the tasks that are paused now."""
-    paused_tasks = {tasks_by_alias.get(pause.name, pause.name) for pause in pauses if not pause.is_over}
-    return paused_tasks | {alias for alias, task in tasks_by_alias.items() if task in paused_tasks}
+    lasting_pauses = [pause for pause in pauses if not pause.is_over]
+    stopped_names = {name for pause in lasting_pauses for name in pause.stopped_names}
+    names = stopped_names.union(tasks_by_alias, tasks_by_alias.values())
+    return held_names(names, lasting_pauses, tasks_by_alias)
 
 
 async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> LimitUse:
     running, starts = await store.limits.use(blocked_on)
     declared = limits.declared(blocked_on)
     lowest = lowest_numbers([numbers_of(limit) for limit in declared])
+    next_starts: dict[str, datetime] = {}
+    if lowest.max_starts is not None and lowest.per_s is not None and starts >= lowest.max_starts:
+        next_starts = await store.limits.next_starts([(blocked_on, lowest.max_starts, lowest.per_s)])
     return LimitUse(
         running=running,
         starts=starts,
         max_running=lowest.max_running,
         max_starts=lowest.max_starts,
         is_spread=any(limit.spread for limit in declared),
+        per_s=lowest.per_s,
+        next_start_at=next_starts.get(blocked_on),
     )
 
 

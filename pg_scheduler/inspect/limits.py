@@ -160,8 +160,12 @@ class LimitKeyList:
     def summary(self) -> str:
         """The numbers of items and waiting jobs, in one line, as every front end shows them."""
         # If counting blocked jobs stopped, keys that only blocked jobs have may be missing.
+        waiting = _waiting(self.items, is_capped=self.is_waiting_capped)
+        # The only item of a limit without keys is the limit itself.
+        if [item.key for item in self.items] == [""] and not self.is_capped:
+            return waiting
         keys = counted(len(self.items), "key", is_capped=self.is_capped or self.is_waiting_capped)
-        return f"{keys}, {_waiting(self.items, is_capped=self.is_waiting_capped)}"
+        return f"{keys}, {waiting}"
 
 
 def _waiting(items: Iterable[LimitState | LimitKeyState], *, is_capped: bool) -> str:

@@ -97,7 +97,7 @@ _KEY_TYPES: Final[dict[Path, tuple[type, ...]]] = {
 
 
 BY_ID: Final = "by id, descending"
-BY_CREATION: Final = "the newest first, then those with ids of schedules or your own"
+BY_CREATION: Final = "newest first; those with chosen ids follow"
 _ORDERS: Final[dict[Path, str]] = {
     Path.IDS: "by id",
     Path.WAITING: "by priority and due time",

@@ -106,6 +106,8 @@ class TaskState(NameBacklog):
     """The actor who paused it; None if it is not paused."""
     suspends_expiry: bool = False
     """Whether its jobs do not expire during the pause."""
+    paused_name: str | None = None
+    """The name of the task under which the pause is stored; None if it is not paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,12 @@ async def paused_tasks(reads: InspectionStore) -> dict[str, Pause]:
     return {pause.name: pause for pause in await reads.pauses.paused() if not pause.is_over}
 
 
+def by_stopped_name(pauses: Mapping[str, Pause]) -> dict[str, Pause]:
+    """Return the pauses by their own names, and by the exact names of their tasks."""
+    by_exact_name = {name: pause for pause in pauses.values() for name in pause.exact_names}
+    return {**by_exact_name, **pauses}
+
+
 def count_claiming(
     workers: Sequence[InspectedWorker], name: str, *, with_draining: bool = False
 ) -> int | None:
@@ -245,6 +253,7 @@ class TaskReads(InspectorBase):
         blocked = await self._reads.limits.blocked()
         blocked_names = await self._reads.limits.blocked_names()
         workers = await self._reads.worker_reads.workers()
+        pauses = await paused_tasks(self._reads)
         due = sum(row.due for row in rows)
         other_names = sorted(blocked_names.jobs.keys() - {row.name for row in rows})
         names = [
@@ -258,9 +267,7 @@ class TaskReads(InspectorBase):
             due_estimate=max(due, await inspections.estimate_due()) if is_capped else due,
             blocked=blocked.jobs,
             is_blocked_capped=blocked.is_capped or blocked_names.is_capped,
-            held=held_names(
-                (row.name for row in rows), await paused_tasks(self._reads), tasks_of_aliases(workers)
-            ),
+            held=held_names((row.name for row in rows), pauses.values(), tasks_of_aliases(workers)),
         )
 
     async def tasks(self) -> TaskList:
@@ -282,11 +289,12 @@ class TaskReads(InspectorBase):
         blocked_names = await self._reads.limits.blocked_names()
         workers = await self._reads.worker_reads.workers()
         pauses = await paused_tasks(self._reads)
+        pauses_by_name = by_stopped_name(pauses)
         items = []
         for name in sorted({*rows, *blocked_names.jobs, *pauses, *claimed_names(workers)}):
             row = rows.get(name) or BacklogRow(name, 0, 0, None)
             state = TaskState(*row, count_claiming(workers, name), blocked_names.jobs.get(name, 0))
-            if (pause := pauses.get(name)) is not None:
+            if (pause := pauses_by_name.get(name)) is not None:
                 state = replace(
                     state,
                     paused_at=pause.paused_at,
@@ -294,6 +302,7 @@ class TaskReads(InspectorBase):
                     note=pause.note,
                     actor=pause.actor,
                     suspends_expiry=pause.suspends_expiry,
+                    paused_name=pause.name,
                 )
             items.append(state)
         is_capped = backlog.is_capped or backlog.are_names_capped

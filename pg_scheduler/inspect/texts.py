@@ -75,12 +75,17 @@ def instant(at: datetime | None) -> str:
 
 
 def length(time: timedelta | float) -> str:
-    """Show a timedelta, or seconds, in the largest unit that gives at least 2; a negative length as 0."""
+    """Show a timedelta, or seconds, in the largest unit that gives at least 2.
+
+    A negative length is shown as 0, and a length that would be rounded to 0 as ``< 1 ms``.
+    """
     seconds = max(time.total_seconds() if isinstance(time, timedelta) else time, 0)
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+    if seconds >= 1:
+        return f"{seconds:.0f} s"
+    return "< 1 ms" if 0 < seconds <= 0.0005 else f"{seconds * 1000:.0f} ms"
 
 
 def short(text: str) -> str:

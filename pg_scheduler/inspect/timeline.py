@@ -187,6 +187,14 @@ def retries_used(job: Job) -> str:
     return f"{job.retry_count} of {job.max_retries} {'retry' if job.max_retries == 1 else 'retries'} used"
 
 
+def is_retry_next(job: Job) -> bool:
+    """Return whether the next attempt of a job is the retry that ``retry_count`` counts already.
+
+    A suspended job continues an attempt.
+    """
+    return job.status is JobStatus.PENDING and job.retry_count > 0 and job.suspended_by is None
+
+
 def timeline_of(job: Job, now: datetime, steps: Sequence[StepState] = ()) -> Iterator[Event]:
     """Yield the past events of a job, the oldest first; then the expected ones, if the job is unfinished.
 
@@ -256,7 +264,10 @@ def _ahead(job: Job, now: datetime) -> Iterator[Event]:
         yield from _conditions(job, now)
     retries = job.max_retries - job.retry_count
     if retries > 0:
-        yield Event(None, f"{retries} {'retry' if retries == 1 else 'retries'} left", is_ahead=True)
+        noun = "retry" if retries == 1 else "retries"
+        # The number of a retry is counted before its attempt starts.
+        order = " after it" if is_retry_next(job) else ""
+        yield Event(None, f"{retries} {noun} left{order}", is_ahead=True)
 
 
 def _conditions(job: Job, now: datetime) -> Iterator[Event]:
@@ -276,7 +287,11 @@ def _conditions(job: Job, now: datetime) -> Iterator[Event]:
     if is_limited:
         yield Event(None, "starts once its limit has room", is_ahead=True)
     if job.expires_at is not None and job.expires_at > now:
-        yield Event(job.expires_at, "expires unless it has started", is_ahead=True)
+        start_time = job.expires_at - job.execution_time
+        title = "expires unless it has started"
+        if start_time > timedelta(0):
+            title = f"expires {length(start_time)} after its due time unless it has started"
+        yield Event(job.expires_at, title, is_ahead=True)
     elif job.expires_at is not None:
         yield Event(None, "expires now: its misfire grace time has passed", is_ahead=True)
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.inspect.job_facts import JobFacts, LimitWait
+from pg_scheduler.inspect.job_facts import JobFacts, LimitUse, LimitWait
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.inspections import WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
 from pg_scheduler.inspect.tasks import claimed_names
 from pg_scheduler.inspect.texts import command, counted, holder, hosts, instant, later, length, listed, short
+from pg_scheduler.jobs.keys import readable
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of
 from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.jobs.pause import Pause
@@ -73,7 +74,7 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
         yield _waits_for_jobs(facts, facts.job.created_at)
         return
     limit = facts.limit
-    name, key = limit_of(blocked_on)
+    name, key = map(readable, limit_of(blocked_on))
     of_key = f" for the key {key!r}" if key else ""
     used = [
         f"{number} {what}" + ("" if most is None else f" of at most {most}")
@@ -84,15 +85,30 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
         )
         if most is not None or number
     ]
+    remedy = "wait until attempts end, or raise the limit in the code"
+    if limit is not None and limit.max_running is None and limit.next_start_at is not None:
+        used = list(_used_starts(facts, limit, limit.next_start_at))
+        remedy = "wait, or raise the limit in the code"
     is_spread = limit is not None and limit.is_spread
     spread = "; its starts are spread, so each waits for its turn" if is_spread else ""
     yield Reason(
         ReasonCode.LIMIT,
         f"waits for the limit {name!r}{of_key}" + (f": {', '.join(used)}" if used else "") + spread,
-        "wait until attempts end, or raise the limit in the code",
+        remedy,
     )
     if facts.limit_wait is not None:
         yield _held_by(facts, facts.limit_wait)
+
+
+def _used_starts(facts: JobFacts, limit: LimitUse, next_start_at: datetime) -> Iterator[str]:
+    """Yield how many starts are used, when the next one is free, and when this job starts, if known."""
+    span, wait = timedelta(seconds=limit.per_s or 0), next_start_at - facts.now
+    yield f"{limit.starts} of {counted(limit.max_starts or 0, 'start')} in {length(span)} are used"
+    yield f"the next one is free {f'in {length(wait)}' if wait > timedelta(0) else 'now'}"
+    queue = None if facts.limit_wait is None else facts.limit_wait.ahead
+    if queue is not None and not queue.is_capped and not limit.is_spread and limit.max_starts:
+        start = wait + queue.ahead // limit.max_starts * span
+        yield f"this job starts in about {length(start)}"
 
 
 def _held_by(facts: JobFacts, wait: LimitWait) -> Reason:
@@ -102,7 +118,7 @@ def _held_by(facts: JobFacts, wait: LimitWait) -> Reason:
         + ("" if holder.usual_s is None else f" (usually {length(holder.usual_s)})")
         for holder in wait.holders
     ]
-    clauses = [f"held by {listed(holders)}"] if holders else ["no attempt holds it now"]
+    clauses = [f"held by {listed(holders)}"] if holders else []
     job_count = counted(wait.ahead.ahead, "job", is_capped=wait.ahead.is_capped)
     clauses.append(f"{job_count} before it in the queue")
     expires_at = None if _suspends_expiry(facts) else facts.job.expires_at
@@ -120,7 +136,7 @@ def _waits_for_jobs(facts: JobFacts, since: datetime) -> Reason:
 
 
 def _waits_for_its_turn(facts: JobFacts) -> Reason:
-    name, key = share_of(facts.job.blocked_on)
+    name, key = map(readable, share_of(facts.job.blocked_on))
     queue = facts.tenant_queue
     place = ""
     if queue is not None:
@@ -169,12 +185,13 @@ def _suspended(facts: JobFacts) -> Iterator[Reason]:
     if signals:
         early_names = [repr(wait.name) for wait in facts.waits if not wait.is_open]
         early = f"; other signals, sent before a wait: {listed(early_names)}" if early_names else ""
-        send = command("jobs", "signal", facts.job.job_id, signals[0].name)
+        send = f"{command('jobs', 'signal', facts.job.job_id, signals[0].name)} JSON"
         yield Reason(
             ReasonCode.SIGNAL,
             f"waits for the signal {listed([_described(signal, facts.now) for signal in signals])}{early}",
-            f"send the signal: {send} JSON",
+            f"send the signal: {send}",
             signals[0].since,
+            send,
         )
     if sleeps:
         yield Reason(

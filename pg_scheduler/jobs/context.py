@@ -216,7 +216,8 @@ class CurrentJob:
             DatabaseUnavailableError: The commit failed, or its answer was lost. Let it end the attempt: a
                 retry follows, unless the commit has succeeded.
             NotRunningError: The job does not run in the event loop of a worker, but in a thread or process.
-            RuntimeError: The block is not the first one: another one is open, or has completed the job.
+            RuntimeError: The block is not the first one: another one is open, has completed the job, or
+                completes it with your transaction, which you have not rolled back.
             TypeError: The connection is of another kind.
             ValueError: The connection is not in a transaction, or its isolation level is not READ COMMITTED.
                 A block that has set another isolation level raises it at its end.

@@ -7,6 +7,8 @@ same text.
 from __future__ import annotations
 
 import inspect
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import md5
@@ -31,6 +33,9 @@ KeyFunction: TypeAlias = KeyOfFirstArgument | Callable[..., str | int]
 
 MAX_NAME_BYTES: Final = 200
 MAX_KEY_BYTES: Final = 200
+
+ESCAPE: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+"""A character in a text of ``_ascii()`` that is none of ASCII."""
 
 MAX_TEXT_LENGTH: Final = 300
 """Characters of a name, and of a key, in ASCII: rows of an index contain both and the id of a job."""
@@ -131,6 +136,21 @@ def name_and_key(kind: str, blocked_on: str | None) -> tuple[str, str]:
         return "", ""
     name, _, key = blocked_on.removeprefix(kind).partition(":")
     return name, key
+
+
+def readable(text: str) -> str:
+    """Return a name or key from ``blocked_on`` with its characters beyond ASCII, as people wrote it.
+
+    Characters that cannot be printed stay escaped. The result is for people: it identifies nothing, because
+    a key may contain a backslash itself.
+    """
+    return ESCAPE.sub(_character, text)
+
+
+def _character(escape: re.Match[str]) -> str:
+    number = int("".join(filter(None, escape.groups())), 16)
+    is_printable = 0x7F < number <= sys.maxunicode and chr(number).isprintable()
+    return chr(number) if is_printable else escape[0]
 
 
 @lru_cache(maxsize=1024)

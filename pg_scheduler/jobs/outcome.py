@@ -339,10 +339,19 @@ def substitutes(
     return choices
 
 
+QUARANTINE_REMEDY: Final = " retry_job() runs it once more."
+"""The last sentence of the error of a quarantined job."""
+
+
 def quarantine_error(workers: int) -> str:
     """Return the error of a job that is quarantined because this number of workers died."""
     died = "1 worker died while it" if workers == 1 else f"{workers} workers died while they"
-    return f"quarantined: {died} ran this job. retry_job() runs it once more."
+    return f"quarantined: {died} ran this job.{QUARANTINE_REMEDY}"
+
+
+def without_quarantine_remedy(error: str) -> str:
+    """Return the error of a quarantined job for a page that has a button for its remedy."""
+    return error.removesuffix(QUARANTINE_REMEDY).removesuffix(".")
 
 
 def reclaim_change(*, crashed: bool, crashes: int, max_crashes: int | None) -> RowChange:

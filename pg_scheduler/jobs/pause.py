@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,6 +22,7 @@ class Pause:
         suspends_expiry: Whether the jobs do not expire during the pause.
         names: The names of the task that the row has, if expiry is suspended.
         aliases: Other names of the task that workers report, if expiry is suspended.
+        exact_names: The name of the task, its aliases and the default name of its function, from the row.
     """
 
     name: str
@@ -33,6 +34,12 @@ class Pause:
     suspends_expiry: bool = False
     names: Sequence[str] = ()
     aliases: Sequence[str] = ()
+    exact_names: Sequence[str] = ()
+
+    @property
+    def stopped_names(self) -> set[str]:
+        """The names whose jobs no worker starts, also one that knows the task under another name."""
+        return {self.name, *self.exact_names}
 
     @property
     def all_names(self) -> set[str]:
@@ -52,6 +59,23 @@ class Pause:
         misfire grace time again.
         """
         return self.has_ended and not self.suspends_expiry
+
+
+def linked_names(names: Iterable[str], pauses: Collection[Pause]) -> set[str]:
+    """Return names of a task, and those that pauses have for the same task.
+
+    Two pauses concern the same task if one has the name under which the other is stored. It does not suffice
+    that both have some name: it could be the default name of two functions of several services.
+    """
+    names = set(names)
+    linked = names.union(
+        *(pause.stopped_names for pause in pauses if not names.isdisjoint(pause.stopped_names))
+    )
+    size = 0
+    while size < len(linked):
+        size = len(linked)
+        linked.update(*(pause.stopped_names for pause in pauses if pause.name in linked))
+    return linked
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ MAX_KEY_BYTES: Final = 200
 MAX_NAME_LENGTH: Final = 200
 """Characters of the task's name in a key. The digest covers the whole name."""
 
+UNIQUE_PREFIX: Final = "unique:"
+"""The begin of the keys that follow from arguments, and of the ids of jobs of time spans."""
+
 MIN_PER: Final = timedelta(seconds=1)
 MAX_PER: Final = timedelta(days=366)
 OTHER_NAMES: Final = "**"
@@ -140,7 +143,7 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
     per_s = None if rule.per is None else rule.per.total_seconds()
     text = json.dumps([task, per_s, values], sort_keys=True, separators=(",", ":"))
     digest = sha256(text.encode()).hexdigest()[:32]
-    return f"unique:{task[:MAX_NAME_LENGTH]}:{digest}"
+    return f"{UNIQUE_PREFIX}{task[:MAX_NAME_LENGTH]}:{digest}"
 
 
 def _bound(

@@ -26,6 +26,10 @@ CODE: Final = "code"
 DECLARED: Final = "schedules"
 """Where a worker reports the ids of the schedules that its code declares."""
 
+EXACT_ALIASES: Final = "exact_aliases"
+"""Where a worker reports which of its aliases are exact; the others are bare names of functions. Only SQL
+reads it, when a task is paused."""
+
 DECLARED_FUNCTIONS: Final = "schedule_functions"
 """Where a worker reports what else identifies these schedules, by their ids; see ``Declaration``."""
 

@@ -96,8 +96,8 @@ class BulkInserter:
                 inserted.discard(job.job_id)
             return ids
 
-        # A parent whose unique key is taken is not inserted. Then the insert of the job that waits for it
-        # fails, and the transaction undoes the inserts of all other jobs of the call.
+        # If a job would wait for itself, or for the result of a job that keeps none, its insert fails. The
+        # transaction undoes the inserts of all other jobs of the call then.
         if dependents:
             return await self._store.statements.run_retrying(write, within=connection, reserved=False)
         return await write(connection)

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from pg_scheduler.base.messages import ENDED
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
+from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Record
 from pg_scheduler.database.statements import CallersTransaction, Statements, Transaction
 from pg_scheduler.events.log import logger, record_fields
@@ -50,6 +51,7 @@ class EndedJob(NamedTuple):
     """A job that has ended.
 
     Attributes:
+        failed_attempts: The attempts that failed, of this definition and since its last step.
         error: The error message of its row.
         on_end: The consequences, by key.
         options: The options in its row.
@@ -58,7 +60,7 @@ class EndedJob(NamedTuple):
     job_id: str
     job_name: str
     status: JobStatus
-    attempt: int
+    failed_attempts: int
     error: str | None
     on_end: Mapping[str, Any]
     options: Mapping[str, Any]
@@ -79,6 +81,7 @@ class Consequences:
         self._handlers: dict[str, Handler] = {}
         # Until when a scan leaves out a job, by the monotonic clock.
         self._pause_ends: dict[str, float] = {}
+        self._refused_reports = RefusedRows("end of the last attempt of job {} not recorded")
         self.on_left: Callable[[], None] = _wake_no_one
         """Called when consequences are left to a scan, so that a worker scans soon."""
 
@@ -192,7 +195,8 @@ class Consequences:
             limit: The maximum number of jobs.
         """
         args = worker_id, json.dumps(attempts), self._statements.now, limit
-        return len(await self._statements.fetch("report_gone", *args))
+        rows = await self._refused_reports.fetch("report_gone", *args, statements=self._statements)
+        return len(rows)
 
     def next_attempt_in(self) -> float | None:
         """Return the seconds until a scan reads the first job that was left out; None if none was."""
@@ -221,7 +225,7 @@ def _ended_job(row: Record) -> EndedJob:
         row["job_id"],
         row["job_name"],
         JobStatus(row["status"]),
-        row["attempt"],
+        row["failed_attempts"],
         row["error_message"],
         object_from(row["on_end"]),
         object_from(row["options"]),

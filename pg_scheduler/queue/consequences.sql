@@ -1,11 +1,25 @@
 -- name: lock_ended
 -- route: caller
 -- Lock those of the jobs $1 that have ended and whose consequences have not been applied, and return them.
-SELECT job_id, {named}, status, attempt, error_message, on_end::text AS on_end, options::text AS options
+SELECT job_id, {named}, status, {failed_attempts_of_job} AS failed_attempts, error_message, on_end::text AS on_end,
+    options::text AS options
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1) AND finished_at IS NOT NULL AND on_end IS NOT NULL AND NOT {may_run_on}
 ORDER BY job_id COLLATE "C"
 FOR NO KEY UPDATE;
+
+-- fragment: failed_attempts_of_job
+-- The failed attempts of the definition of a job that has ended, since its last step: those that were retried, those whose
+-- worker died, and the one that ended it. That one is among the former if its worker died or the job expired. The status
+-- may have been set by hand while the job waited: only a job that was running, or that a worker could not read and so did
+-- not start, ended by an attempt.
+retry_count::bigint + crash_count + CASE
+        WHEN status <> 'failed' THEN 0
+        WHEN (errors #> ARRAY ['-1']) @> jsonb_build_object('attempt', attempt, 'outcome', 'crashed') THEN 0
+        WHEN started_at IS NOT NULL THEN 1
+        WHEN (errors #> ARRAY ['-1']) @> jsonb_build_object('attempt', attempt)
+            AND ((errors #> ARRAY ['-1']) -> 'started_at') IS NULL THEN 1
+        ELSE 0 END
 
 -- name: leave_consequences
 -- route: caller
@@ -57,9 +71,8 @@ RETURNING job_id;
 -- $2 maps the jobs that it knows to attempts. It does not know the jobs of a claim whose answer is on its way: so
 -- only those count that ended 30 seconds ago. A job without a worker was cancelled while it waited: its consequences wait
 -- for the end of other jobs, and not for an attempt.
-WITH known AS MATERIALIZED (SELECT $2::text::jsonb AS attempts)
-UPDATE {schema}scheduled_jobs SET on_end = on_end - 'alive'
-WHERE job_id = ANY (ARRAY (
+WITH known AS MATERIALIZED (SELECT $2::text::jsonb AS attempts),
+gone AS MATERIALIZED (
     SELECT job_id
     FROM {schema}scheduled_jobs AS job
     WHERE finished_at IS NOT NULL
@@ -70,8 +83,13 @@ WHERE job_id = ANY (ARRAY (
       AND (NOT EXISTS (SELECT FROM {schema}scheduler_workers AS worker WHERE worker.worker_id = job.worker_id)
            OR worker_id = $1
               AND finished_at < (coalesce($3, {now}) - interval '30 seconds')
-              AND (((SELECT attempts FROM known) ->> job_id)::integer = attempt) IS NOT TRUE)
+              AND (((SELECT attempts FROM known) ->> job_id)::integer = attempt) IS NOT TRUE){left_out}
     LIMIT $4
     FOR NO KEY UPDATE SKIP LOCKED
-))
-RETURNING job_id;
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs SET on_end = on_end - 'alive'
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM gone))
+    RETURNING job_id
+)
+SELECT job_id FROM changed;

@@ -55,7 +55,7 @@ class FailureAlerts:
                         "job_id": job.job_id,
                         "job_name": job.job_name,
                         "error": job.error,
-                        "attempts": job.attempt,
+                        "attempts": job.failed_attempts,
                     },
                     job_id=alert_id(job.job_id),
                     failed_tasks=_failed_tasks(job),

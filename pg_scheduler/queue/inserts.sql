@@ -168,7 +168,7 @@ ON CONFLICT (job_id) DO UPDATE SET
                 'job_name', EXCLUDED.job_name, 'execution_time', EXCLUDED.execution_time,
                 'task_data', EXCLUDED.task_data, 'priority', EXCLUDED.priority,
                 'max_retries', EXCLUDED.max_retries, 'misfire_grace_time', EXCLUDED.misfire_grace_time,
-                'timeout_seconds', EXCLUDED.timeout_seconds, 'function', EXCLUDED.function,
+                'timeout_seconds', EXCLUDED.timeout_seconds::numeric, 'function', EXCLUDED.function,
                 'lock_key', EXCLUDED.lock_key, 'options', {replacing_options},
                 'unique_key', EXCLUDED.unique_key, 'blocked_on', EXCLUDED.blocked_on,
                 'on_end', EXCLUDED.on_end, 'given_at', EXCLUDED.created_at))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -12,11 +11,11 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import with_record
-from pg_scheduler.database.faults import REFUSALS, REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
+from pg_scheduler.database.faults import REFUSALS, SuppressedChangeError, is_refusal
 from pg_scheduler.database.records import job_from
+from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import Repository, Statements, Transaction
-from pg_scheduler.events.log import log_refusal
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.error_text import EXPIRED
 from pg_scheduler.jobs.model import Job, JobCounts, Page
@@ -150,7 +149,8 @@ class JobRepository(Repository):
         self._dependencies = dependencies
         self._unique_keys = unique_keys
         self._uncounted_jobs = uncounted_jobs
-        self._refused: dict[str, float] = {}  # until when a job is left out, by the monotonic clock
+        self._refused_corrections = RefusedRows("due time of job {} from a wrong clock not corrected")
+        self._refused_expiries = RefusedRows("job {} not expired")
 
     # -- change ----------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class JobRepository(Repository):
         return await self._change("cancel_job", job_id, self._statements.now, reason, within=within)
 
     async def cancel_within(self, transaction: Transaction, job_id: str, reason: str) -> StatusChange:
-        """Cancel a job as ``cancel()`` does, in a transaction without savepoints that has locked it."""
+        """Cancel a job as ``cancel()`` does, in a transaction that has locked it and uses no savepoints."""
         change = partial(self._statements.fetch, "cancel_job", job_id, self._statements.now, reason, True)
         return _status_change(await self._change_with_others(change, job_id, transaction))
 
@@ -384,11 +384,11 @@ class JobRepository(Repository):
             limit: The maximum number of jobs.
             unexpiring_names: The names whose jobs do not expire, because a pause suspends it.
         """
-        now = time.monotonic()
-        self._refused = {job_id: until for job_id, until in self._refused.items() if until > now}
         args = worker_id, names, limit, self._statements.now
         try:
-            rows = await self._expire(*args, None, list(self._refused), left_out=unexpiring_names)
+            rows = await self._expire(
+                *args, None, list(self._refused_expiries.keys()), left_out=unexpiring_names
+            )
         except REFUSALS as error:
             if not is_refusal(error):
                 raise
@@ -414,28 +414,15 @@ class JobRepository(Repository):
         now: datetime | None,
         unexpiring_names: Collection[str],
     ) -> list[Record]:
-        """Expire those jobs that the table accepts, and leave the others out for some time.
-
-        A part that contains a refused job is halved until that job is alone.
-        """
+        """Expire those jobs that the table accepts, and leave the others out for some time."""
         late_rows = await self._statements.fetch(
-            "find_late", limit, now, list(self._refused), left_out=unexpiring_names
+            "find_late", limit, now, list(self._refused_expiries.keys()), left_out=unexpiring_names
         )
-        parts, expired_rows = deque([[row["job_id"] for row in late_rows]]), []
-        while parts:
-            part = parts.popleft()
-            try:
-                expired_rows += await self._expire(worker_id, names, limit, now, part, [])
-            except REFUSALS as error:
-                if not is_refusal(error):
-                    raise
-                if len(part) > 1:
-                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
-                    continue
-                (job_id,) = part
-                self._refused[job_id] = time.monotonic() + REFUSED_PAUSE_S
-                log_refusal(f"job {job_id} not expired", error, pause_s=REFUSED_PAUSE_S, job_id=job_id)
-        return expired_rows
+
+        async def expire(ids: Sequence[str]) -> list[Record]:
+            return await self._expire(worker_id, names, limit, now, list(ids), [])
+
+        return await self._refused_expiries.change_parts([row["job_id"] for row in late_rows], expire)
 
     # -- read ------------------------------------------------------------------------------------------
 
@@ -502,6 +489,28 @@ class JobRepository(Repository):
         rows = await self._statements.fetch("statuses_of", list(job_ids), on=connection)
         return {row[0]: JobStatus(row[1]) for row in rows}
 
+    async def free_fire_times(
+        self, job_ids: Collection[str], added_at: Mapping[str, datetime], connection: Connection
+    ) -> set[str]:
+        """Delete the cancelled jobs that keep schedules from enqueuing jobs with these ids; return their ids.
+
+        A job that this schedule has enqueued stays, so a caller who cancels it gets no second one. So does a
+        job of an earlier schedule with the same id, unless it was cancelled before a worker had taken it.
+
+        Args:
+            job_ids: The ids of the jobs of fire times.
+            added_at: When the schedules were added, by their ids.
+            connection: The transaction that inserts the jobs.
+        """
+        times = json.dumps({schedule_id: at.isoformat() for schedule_id, at in added_at.items()})
+        # The server asks for the privilege to delete before it looks for rows, and most often there are none.
+        obsolete = await self._statements.fetch("find_obsolete", list(job_ids), times, on=connection)
+        if not obsolete:
+            return set()
+        obsolete_ids = [row["job_id"] for row in obsolete]
+        rows = await self._statements.fetch("free_fire_times", obsolete_ids, times, on=connection)
+        return {row["job_id"] for row in rows}
+
     async def ids(self, *, due_at: datetime | None = None) -> set[str]:
         """Return the ids of all jobs, or of those that are due at this time and can start."""
         return {row[0] for row in await self._statements.fetch("job_ids", due_at)}
@@ -524,9 +533,9 @@ class JobRepository(Repository):
     async def correct_due_times(self, limit: int) -> int:
         """Compute due times again that the server's clock gave before it was set back; return how many."""
         now = self._statements.now
-        await self._statements.fetch("correct_waits", now, limit)
-        ((corrected,),) = await self._statements.fetch("correct_due_times", now, limit)
-        return int(corrected)
+        refused, statements = self._refused_corrections, self._statements
+        await refused.fetch("correct_waits", now, limit, statements=statements)
+        return await refused.number("correct_due_times", now, limit, statements=statements)
 
     async def find_uncorrected(self) -> Uncorrected:
         """Return what `correct_due_times()` may have left, without a lock."""

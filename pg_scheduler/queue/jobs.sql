@@ -126,6 +126,44 @@ WHERE job_id = ANY ($1::text[]);
 -- Return the statuses of those ids that exist.
 SELECT job_id, status FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
 
+-- fragment: is_obsolete
+job_id = ANY ($1::text[])
+      AND status = 'cancelled'
+      AND attempt = 0
+      AND on_end IS NULL
+      AND finished_at <= (($2::text)::jsonb ->> (options ->> 'schedule_id'))::timestamptz
+
+-- name: find_obsolete
+-- route: caller
+-- Return the jobs that free_fire_times would delete, which a role finds that may not delete jobs.
+SELECT job_id FROM {schema}scheduled_jobs WHERE {is_obsolete};
+
+-- name: free_fire_times
+-- route: caller
+-- Delete those of the jobs $1 that no worker has taken, and that were cancelled before their schedules were added ($2,
+-- an object with these times by the ids of the schedules); return their ids.
+--
+-- Such a job belongs to an earlier schedule with the same id. A job that waits for another one has an edge.
+WITH obsolete AS (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE {is_obsolete}
+    ORDER BY job_id COLLATE "C"
+    FOR UPDATE
+),
+gone AS (
+    DELETE FROM {schema}scheduled_jobs
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM obsolete))
+    RETURNING job_id, status, attempt, finished_at
+),
+results AS (
+    {delete_former_results}
+),
+freed AS (
+    DELETE FROM {schema}scheduler_after WHERE child_id = ANY (ARRAY (SELECT job_id FROM gone))
+)
+SELECT job_id FROM gone;
+
 -- name: read_revoked
 -- route: reserved
 -- Return the statuses of those ids that exist, and whether consequences wait for the end of the last attempt.
@@ -200,7 +238,8 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- Delete those of the jobs $1 that do not run and whose end has no consequences that are left, and return all.
 --
 -- Others may wait for a job with "on_end", unless it only has to report a failure. A deleted job waits for no other
--- job any more. A step that is locked is left to the vacuum: a signal locks it before the row of the job.
+-- job any more. A step that is locked is left to the vacuum: a signal locks it before the row of the job. The result of the
+-- last end stays, and that of an earlier one is deleted.
 WITH found AS (
     SELECT job_id, status,
         CASE WHEN status = 'pending' AND jsonb_typeof(on_end) = 'object'
@@ -211,22 +250,25 @@ WITH found AS (
     ORDER BY job_id COLLATE "C"
     FOR UPDATE
 ),
-deleted AS (
+gone AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE job_id = ANY (ARRAY (SELECT job_id FROM found WHERE is_free))
-    RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
+    RETURNING job_id, status, attempt, finished_at, (options -> 'steps') IS NOT NULL AS is_marked
 ),
 steps AS (
     DELETE FROM {schema}scheduler_steps
     WHERE ctid = ANY (ARRAY (
         SELECT ctid
         FROM {schema}scheduler_steps
-        WHERE job_id = ANY (ARRAY (SELECT job_id FROM deleted WHERE is_marked))
+        WHERE job_id = ANY (ARRAY (SELECT job_id FROM gone WHERE is_marked))
         FOR UPDATE SKIP LOCKED
     ))
 ),
+results AS (
+    {delete_former_results}
+),
 freed AS (
-    DELETE FROM {schema}scheduler_after WHERE child_id = ANY (ARRAY (SELECT job_id FROM deleted))
+    DELETE FROM {schema}scheduler_after WHERE child_id = ANY (ARRAY (SELECT job_id FROM gone))
 )
 SELECT job_id, status, is_free AS changed FROM found;
 
@@ -282,9 +324,9 @@ RETURNING job_id;
 
 -- fragment: is_changeable
 -- Whether change_job changes a job: it is pending, and nothing is stored that follows from its arguments, such as a unique
--- key, a share or a step.
-status = 'pending' AND unique_key IS NULL AND starts_with(blocked_on, 'share:') IS NOT TRUE
-  AND coalesce(options ->> 'steps', '0') = '0'
+-- key, the id of a time span, a share or a step.
+status = 'pending' AND unique_key IS NULL AND NOT starts_with(job_id, 'unique:')
+  AND starts_with(blocked_on, 'share:') IS NOT TRUE AND coalesce(options ->> 'steps', '0') = '0'
 
 -- fragment: job_version
 -- A digest of what change_job replaces, so that a change replaces nothing that its author has not seen.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.errors import JobError, JobResult
@@ -25,11 +26,15 @@ class KeptResultRepository:
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
+        self._refused_deletions = RefusedRows("old result of job {} not deleted", by_pass=True)
 
-    async def keep(self, results: Mapping[str, KeptResult], connection: Connection) -> None:
+    async def keep(
+        self, results: Mapping[str, KeptResult], connection: Connection, *, are_outcomes: bool
+    ) -> None:
         """Store the results of jobs that ended in the caller's transaction, and announce their ids.
 
-        If an end has a result already, that one is kept.
+        The results of attempts, which are their outcomes, replace all others. If the results follow from the
+        rows, and an end has a result already, that one is kept.
         """
         values = results.values()
         await self._statements.fetch(
@@ -39,6 +44,7 @@ class KeptResultRepository:
             [result.value for result in values],
             [result.no_value_reason for result in values],
             [result.error for result in values],
+            are_outcomes,
             on=connection,
         )
 
@@ -54,7 +60,7 @@ class KeptResultRepository:
             if (seconds := keep_seconds_of(job.options)) is not None
         }
         if results:
-            await self.keep(results, transaction.connection)
+            await self.keep(results, transaction.connection, are_outcomes=False)
         return ()
 
     async def get(
@@ -69,8 +75,9 @@ class KeptResultRepository:
         }
 
     async def vacuum(self, limit: int) -> int:
-        """Delete at most ``limit`` results past their lifetime; return how many were deleted."""
-        return await self._statements.number("vacuum_results", limit, self._statements.now)
+        """Delete results past their lifetime, ``limit`` in a statement; return how many were deleted."""
+        args = limit, self._statements.now
+        return await self._refused_deletions.number("vacuum_results", *args, statements=self._statements)
 
 
 def _kept_end(job: EndedJob, seconds: float) -> KeptResult:

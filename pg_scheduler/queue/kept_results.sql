@@ -1,9 +1,34 @@
+-- A result belongs to one end of a job. Another end may follow, of the same definition or of a later one with the id, and
+-- may keep no result. While the job has a row, readers compare the two ends. Afterwards no row shows that there was
+-- another end. So each statement that deletes rows ("gone") also deletes the results of their earlier ends.
+
+-- fragment: is_of_last_end
+kept.status = job.status AND kept.attempts = job.attempt AND kept.finished_at = job.finished_at
+
+-- The row is locked before: since then no other session stores a result of this job. FOR UPDATE reads the newest result,
+-- also if it was stored after the begin of the statement. SKIP LOCKED: the vacuum of results deletes the row that it holds,
+-- and no service waits for a session of the application. OFFSET 0 makes it one probe of the index per row.
+
+-- fragment: delete_former_results
+DELETE FROM {schema}scheduler_results
+    WHERE ctid = ANY (ARRAY (
+        SELECT former.place
+        FROM gone AS job
+        CROSS JOIN LATERAL (
+            SELECT kept.ctid AS place
+            FROM {schema}scheduler_results AS kept
+            WHERE kept.job_id = job.job_id AND ({is_of_last_end}) IS NOT TRUE
+            OFFSET 0
+            FOR UPDATE SKIP LOCKED
+        ) AS former
+    ))
+
 -- name: keep_results
 -- route: caller
 -- Store the results of jobs that have just ended: arrays of ids, seconds, values, reasons and errors.
 --
--- In the transaction that ended them. Each id is announced by the commit, for its waiters. The
--- first result of an end stays: that of the outcome, before that of the consequences.
+-- In the transaction that ended them. Each id is announced by the commit, for its waiters. The result of the outcome of
+-- an attempt ($6) is stored first, and the one that follows from the row then, if no other result of this end is stored.
 INSERT INTO {schema}scheduler_results AS former (
     job_id, status, value, no_value_reason, error, attempts, started_at, finished_at, expires_at
 )
@@ -19,8 +44,9 @@ ON CONFLICT (job_id) DO UPDATE SET
     status = EXCLUDED.status, value = EXCLUDED.value, no_value_reason = EXCLUDED.no_value_reason,
     error = EXCLUDED.error, attempts = EXCLUDED.attempts, started_at = EXCLUDED.started_at,
     finished_at = EXCLUDED.finished_at, expires_at = EXCLUDED.expires_at
-WHERE (former.status = EXCLUDED.status AND former.attempts = EXCLUDED.attempts
-       AND former.finished_at = EXCLUDED.finished_at) IS NOT TRUE
+WHERE $6::boolean
+    OR (former.status = EXCLUDED.status AND former.attempts = EXCLUDED.attempts
+        AND former.finished_at = EXCLUDED.finished_at) IS NOT TRUE
 RETURNING pg_notify({channel}, 'result ' || job_id);
 
 -- name: get_results
@@ -46,28 +72,28 @@ FROM unnest($1::text[]) AS wanted (id)
 LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = wanted.id
 LEFT JOIN {schema}scheduler_results AS kept
     ON kept.job_id = wanted.id AND kept.expires_at > coalesce($2, {now})
-    AND (job.finished_at IS NULL
-         OR kept.status = job.status AND kept.attempts = job.attempt AND kept.finished_at = job.finished_at);
+    AND (job.finished_at IS NULL OR {is_of_last_end});
 
 -- name: vacuum_results
 -- route: pool
 -- Delete at most $1 results past their lifetime, and count them.
 --
 -- Not those of jobs whose consequences are not applied yet, which pass the results to the jobs that wait for them.
-WITH gone AS (
+WITH old AS MATERIALIZED (
+    SELECT job_id
+    FROM {schema}scheduler_results AS kept
+    WHERE expires_at <= coalesce($2, {now})
+      AND NOT EXISTS (
+          SELECT FROM {schema}scheduled_jobs AS job
+          WHERE job.job_id = kept.job_id AND job.finished_at IS NOT NULL AND job.on_end IS NOT NULL
+          OFFSET 0
+      ){left_out}
+    LIMIT $1
+    FOR UPDATE OF kept SKIP LOCKED
+),
+changed AS (
     DELETE FROM {schema}scheduler_results
-    WHERE job_id = ANY (ARRAY (
-        SELECT job_id
-        FROM {schema}scheduler_results AS kept
-        WHERE expires_at <= coalesce($2, {now})
-          AND NOT EXISTS (
-              SELECT FROM {schema}scheduled_jobs AS job
-              WHERE job.job_id = kept.job_id AND job.finished_at IS NOT NULL AND job.on_end IS NOT NULL
-              OFFSET 0
-          )
-        LIMIT $1
-        FOR UPDATE OF kept SKIP LOCKED
-    ))
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM old))
     RETURNING 1
 )
-SELECT count(*) FROM gone;
+SELECT count(*) FROM changed;

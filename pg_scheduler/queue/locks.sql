@@ -51,6 +51,7 @@ WHERE cardinality(pg_blocking_pids(blocking.pid)) = 0;
 -- Return the other sessions with the strongest locks on tables of the schema of table $1, the oldest first.
 --
 -- A session that waits for ACCESS EXCLUSIVE counts as well, since everything that comes later waits behind it.
+-- Any other session that waits for a lock on a table, and has none but those of rows, is a victim and not named.
 -- Transactions that began just now are those of services and calls. The mode is that of the strongest lock.
 SELECT locked.pid, locked.application_name, locked.xact_start
 FROM (
@@ -63,9 +64,10 @@ FROM (
     WHERE lock.locktype = 'relation'
       AND lock.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
       AND class.relnamespace = (SELECT own.relnamespace FROM pg_catalog.pg_class AS own WHERE own.oid = to_regclass($1))
-      AND (lock.granted OR lock.mode = 'AccessExclusiveLock')
       AND coalesce(activity.xact_start < (clock_timestamp() - interval '0.5 seconds'), true)
     GROUP BY lock.pid, activity.application_name, activity.xact_start
+    HAVING bool_and(lock.granted OR lock.mode = 'AccessExclusiveLock')
+        OR bool_or(lock.granted AND lock.mode <> ALL (ARRAY ['AccessShareLock', 'RowShareLock', 'RowExclusiveLock']))
 ) AS locked
 WHERE locked.strength IS NOT NULL
 ORDER BY locked.strength DESC, locked.xact_start

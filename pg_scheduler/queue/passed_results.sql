@@ -142,8 +142,7 @@ LEFT JOIN LATERAL (
 ) AS job ON true
 LEFT JOIN {schema}scheduler_results AS kept
     ON kept.job_id = edge.id
-    AND (job.job_id IS NULL
-         OR kept.status = job.status AND kept.attempts = job.attempt AND kept.finished_at = job.finished_at)
+    AND (job.job_id IS NULL OR {is_of_last_end})
 WHERE (job.job_id IS NOT NULL OR kept.job_id IS NOT NULL)
   AND (edge.definition IS NULL OR edge.definition = ''
        OR edge.definition = edge.own_definition AND (edge.step IS NOT NULL OR ({step_of_child}) IS NOT NULL))

@@ -41,7 +41,7 @@ WITH holder AS MATERIALIZED (
 ),
 kept AS (
     UPDATE {schema}scheduled_jobs AS job SET
-        options = {options_object} || jsonb_build_object('keep_result', $2::double precision)
+        options = {options_object} || jsonb_build_object('keep_result', $2::double precision::numeric)
     FROM holder
     WHERE job.job_id = holder.job_id AND holder.status = 'pending' AND NOT holder.keeps_result
 )

@@ -74,16 +74,21 @@ class Queue(NamedTuple):
     """New jobs of one schedule, in order.
 
     Attributes:
+        schedule_id: The id of the schedule.
         jobs: The jobs.
         last_job_id: The id of the unfinished job that the first one follows; None for none.
         is_ordered: Whether each job waits for the end of the job before it.
         is_unique: Whether other jobs may exclude these jobs.
+        added_at: When the schedule was added, to replace jobs that were cancelled before; None to replace
+            none.
     """
 
+    schedule_id: str
     jobs: Sequence[ExtendedJob]
     last_job_id: str | None
     is_ordered: bool
     is_unique: bool
+    added_at: datetime | None = None
 
 
 class Queued(NamedTuple):
@@ -178,7 +183,11 @@ class JobWriter:
         await inserts.copy(kinds.copied, batch_size, connection=connection, created_at=created_at)
         if kinds.dependents:
             write = partial(
-                self._insert_and_block, kinds.dependents, batch_size=batch_size, created_at=created_at
+                self._insert_and_block,
+                kinds.dependents,
+                refused_jobs=[job for job in kinds.extended if job.job_id not in inserted],
+                batch_size=batch_size,
+                created_at=created_at,
             )
             inserted |= await self._store.statements.run_retrying(write, within=within)
         return inserted
@@ -338,13 +347,20 @@ class JobWriter:
         due times finds the jobs by that time.
         """
         jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
-        connection = transaction.connection
+        insert = partial(
+            self._store.inserts.insert_extended,
+            message=message,
+            connection=transaction.connection,
+            created_at=planned_at,
+        )
         inserted: set[str] = set()
         # One statement, unless the jobs are many or have large arguments.
         for batch in _batches(jobs, MAX_PLANNED):
-            inserted |= await self._store.inserts.insert_extended(
-                batch, message=message, connection=connection, created_at=planned_at
-            )
+            inserted |= await insert(batch)
+        if len(inserted) < len(jobs):
+            refused = [job for job in jobs if job.job_id not in inserted]
+            for batch in _batches(await self._freed(refused, queues, transaction), MAX_PLANNED):
+                inserted |= await insert(batch)
         new_jobs = [[] if queue.is_unique else _linked(queue, inserted) for queue in queues]
         if dependents := [job for queue_jobs in new_jobs for job in queue_jobs if job.after]:
             await self._store.dependencies.block(dependents, transaction)
@@ -355,6 +371,23 @@ class JobWriter:
             for queue, queue_jobs in zip(queues, new_jobs, strict=True)
         ]
 
+    async def _freed(
+        self, jobs: Sequence[ExtendedJob], queues: Sequence[Queue], transaction: Transaction
+    ) -> list[ExtendedJob]:
+        """Return those of the jobs that were not inserted whose ids are free now.
+
+        A fire time is part of the id of its job. So if a schedule was removed with its jobs, and added again,
+        a cancelled job of the earlier schedule may have the id. This transaction deletes that job and inserts
+        the new one, so the fire time has one job whatever happens meanwhile.
+        """
+        added_at = {queue.schedule_id: queue.added_at for queue in queues if queue.added_at is not None}
+        if not added_at:
+            return []
+        freed_ids = await self._store.jobs.free_fire_times(
+            [job.job_id for job in jobs], added_at, transaction.connection
+        )
+        return [job for job in jobs if job.job_id in freed_ids]
+
     async def _insert_unique(
         self, queue: Queue, transaction: Transaction, message: str | None, planned_at: datetime
     ) -> Queued:
@@ -363,7 +396,10 @@ class JobWriter:
         last_job_id, conflict = queue.last_job_id, None
         for job in queue.jobs:
             (linked,) = _linked(queue._replace(jobs=[job], last_job_id=last_job_id))
-            if await self._insert_and_block([linked], transaction, message=message, created_at=planned_at):
+            insert = partial(
+                self._insert_and_block, [linked], transaction, message=message, created_at=planned_at
+            )
+            if await insert() or (await self._freed([linked], [queue], transaction) and await insert()):
                 inserted.append(linked)
                 last_job_id = linked.job_id
             else:
@@ -377,19 +413,75 @@ class JobWriter:
         jobs: Sequence[ExtendedJob],
         transaction: Transaction,
         *,
+        refused_jobs: Sequence[ExtendedJob] = (),
         batch_size: int = BATCH_SIZE,
         message: str | None = None,
         created_at: datetime | None = None,
     ) -> set[str]:
-        """Insert jobs, and block those that wait for others."""
+        """Insert jobs, and block those that wait for others.
+
+        A job that waits for a job of the same call, whose unique key another job holds, waits for the holder.
+
+        Args:
+            jobs: The jobs.
+            transaction: The transaction.
+            refused_jobs: The other jobs of the call that were not inserted.
+            batch_size: Jobs per statement.
+            message: A message that the inserts send; None for none.
+            created_at: As for ``insert()``.
+
+        Returns:
+            The ids of the jobs that were inserted. Refused jobs whose keys have become free are among them.
+        """
         inserted: set[str] = set()
-        for batch in _batches(jobs, batch_size):
-            inserted |= await self._store.inserts.insert_extended(
-                batch, message=message, connection=transaction.connection, created_at=created_at
-            )
-        if dependents := [job for job in jobs if job.after and job.job_id in inserted]:
-            await self._store.dependencies.block(dependents, transaction)
+        remaining_jobs = jobs
+        for _ in range(MAX_ROUNDS):
+            for batch in _batches(remaining_jobs, batch_size):
+                inserted |= await self._store.inserts.insert_extended(
+                    batch, message=message, connection=transaction.connection, created_at=created_at
+                )
+            dependents = [job for job in jobs if job.after and job.job_id in inserted]
+            awaited_ids = {parent for job in dependents for parent in job.after}
+            absent_ids = awaited_ids - inserted
+            absent_jobs = [
+                job
+                for job in [*refused_jobs, *jobs]
+                if job.unique_key is not None and job.job_id in absent_ids
+            ]
+            holders = await self._lock_holders(absent_jobs, awaited_ids, transaction) if absent_jobs else {}
+            # The holder of a key may have ended meanwhile, so the next round inserts the job with that key.
+            remaining_jobs = [job for job in absent_jobs if job.job_id not in holders]
+            if not remaining_jobs:
+                break
+        else:
+            raise not_inserted(remaining_jobs[0])
+        if dependents:
+            waiting_jobs = [job.with_parents(holders) for job in dependents]
+            await self._store.dependencies.block(waiting_jobs, transaction)
         return inserted
+
+    async def _lock_holders(
+        self, jobs: Sequence[ExtendedJob], awaited_ids: Collection[str], transaction: Transaction
+    ) -> dict[str, str]:
+        """Return for which existing jobs others wait in place of these, which were not inserted.
+
+        That is the job with the same id or, if there is none, the one that holds the key. It is locked as the
+        other jobs for which jobs wait, in the order of the ids, so that it does not end meanwhile.
+        """
+        ids, keys = [job.job_id for job in jobs], [key for job in jobs if (key := job.unique_key) is not None]
+        rows = await self._store.unique_keys.find_conflicts(ids, keys, connection=transaction.connection)
+        existing_ids = {row.job_id for row in rows}
+        by_key = {row.unique_key: row.job_id for row in rows if row.is_unfinished}
+        holders = {
+            job.job_id: by_key[job.unique_key]
+            for job in jobs
+            if job.job_id not in existing_ids and job.unique_key in by_key
+        }
+        unfinished_ids = await self._store.dependencies.lock_unfinished(
+            {*awaited_ids, *holders.values()}, transaction
+        )
+        holders = {job_id: holder for job_id, holder in holders.items() if holder in unfinished_ids}
+        return {job_id: job_id for job_id in ids if job_id in existing_ids} | holders
 
     async def _replace_and_block(
         self,

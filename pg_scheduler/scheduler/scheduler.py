@@ -1295,7 +1295,8 @@ class Scheduler:
         Raises:
             TypeError: ``func`` is not a function, or the executor cannot run it.
             ConfigurationError: An option is out of range; a ValueError.
-            NameConflictError: Another function has one of the names; a ValueError.
+            NameConflictError: Another function has one of the names, or the same ``module.qualname`` with
+                another name; a ValueError.
 
         Example::
 

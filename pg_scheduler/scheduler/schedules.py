@@ -478,7 +478,7 @@ class Schedules:
             schedule_id: The schedule.
             cancel_jobs: Whether its pending jobs are cancelled too; otherwise they still run. The schedule is
                 paused and its jobs are cancelled before it is deleted, so repeat a call that fails in
-                between.
+                between. If a schedule is added again under the id, its fire times get jobs in place of these.
             connection: A connection of yours in a transaction, as in ``pause()``. The schedule is deleted,
                 and its jobs are cancelled, if and only if that transaction commits.
 

@@ -13,7 +13,7 @@ from pg_scheduler.events import TaskPaused, TaskResumed
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority, Unset
 from pg_scheduler.jobs.naming import check_name
-from pg_scheduler.jobs.pause import Pause, TaskInfo
+from pg_scheduler.jobs.pause import Pause, TaskInfo, linked_names
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, check_text
 from pg_scheduler.scheduler.parts import Parts
@@ -42,6 +42,10 @@ class Tasks:
         suspend_expiry: bool = False,
     ) -> bool:
         """Stop starting the jobs of a task, under all of its names, on all nodes within a second.
+
+        The name, the aliases and the default name ``module.qualname`` stop on every node, also on one whose
+        code has the task under one of these names, as during a deployment and after a rollback. The bare name
+        of the function stops where the task is registered.
 
         Args:
             name: The name of the task, or an alias. It need not be registered in this process.
@@ -80,7 +84,7 @@ class Tasks:
             )
         actor = self._parts.actor
         changed = await self._parts.store.pauses.pause(
-            name, until, note, actor, suspends_expiry=suspend_expiry, names=names
+            name, until, note, actor, suspends_expiry=suspend_expiry, exact_names=names
         )
         if changed:
             self._parts.announce_tasks()
@@ -91,11 +95,13 @@ class Tasks:
         """Start the jobs of a paused task again, on all nodes within a second.
 
         If the pause has suspended expiry, the jobs that are due first get their whole misfire grace time
-        again. The call waits for that, and up to five seconds for jobs that other sessions have locked. If it
-        is cut, by a cancellation or because the database is unavailable, the workers do the rest.
+        again. The call waits for that, and up to five seconds for jobs that other sessions have locked or
+        whose change a trigger of yours refuses; these keep their former time. If the call is cut, by a
+        cancellation or because the database is unavailable, the workers do the rest.
 
         Args:
-            name: The name of the task, or an alias.
+            name: The name of the task, or an alias. It need not be registered in this process: the pause has
+                the aliases.
 
         Returns:
             True if this call has resumed the task, or has done the rest of a call that was cut. False if the
@@ -107,9 +113,11 @@ class Tasks:
         """
         task = self._parts.tasks.resolve(_check_name(name))
         names = {name} if task is None else {name, *self._parts.tasks.names_of(task)}
-        changed = await self._parts.store.pauses.resume(names)
+        # A default name of its function could be that of another task in another service, which stays paused.
+        declared_names = {name} if task is None else self._parts.tasks.declared_names_of(task)
+        changed = await self._parts.store.pauses.resume(names, declared_names)
         self._parts.announce_tasks()
-        renewals = await self._renew(names)
+        renewals = await self._renew(names, declared_names)
         # An earlier call that was cut may have ended the pause, and left the renewal to this one.
         changed = changed or any(renewal.is_ended_here for renewal in renewals)
         # If another process has ended one of the pauses, it publishes the event.
@@ -120,12 +128,14 @@ class Tasks:
             )
         return changed
 
-    async def _renew(self, names: Collection[str]) -> builtins.list[Renewal]:
+    async def _renew(self, names: Collection[str], declared_names: Collection[str]) -> builtins.list[Renewal]:
         """Give the jobs of pauses that suspended expiry their grace time again, and end these pauses."""
+        pauses = await self._parts.store.pauses.paused()
+        all_names = linked_names(declared_names, pauses).union(names)
         renewals = [
             Renewal(self._parts.store.pauses, pause, pause.all_names.union(names))
-            for pause in await self._parts.store.pauses.paused()
-            if pause.name in names and pause.has_ended and pause.suspends_expiry
+            for pause in pauses
+            if pause.name in all_names and pause.has_ended and pause.suspends_expiry
         ]
         for renewal in renewals:
             await renewal.run()
@@ -135,12 +145,15 @@ class Tasks:
         """Return the registered tasks and the paused names, in the order of the names."""
         pauses = [pause for pause in await self._parts.store.pauses.paused() if not pause.is_over]
         tasks = {task.identity: task for task in self._parts.tasks.tasks()}
-        paused = {task.identity: pause for pause in pauses if (task := self._parts.tasks.resolve(pause.name))}
+        stopped_by = self._parts.tasks.stopped_by
+        paused = {task.identity: pause for pause in pauses for task in stopped_by([], pause.exact_names)} | {
+            task.identity: pause for pause in pauses for task in stopped_by([pause.name], [])
+        }
         infos = [self._info(task.name, task, paused.get(identity)) for identity, task in tasks.items()]
         infos += [
             self._info(pause.name, None, pause)
             for pause in pauses
-            if not self._parts.tasks.resolve(pause.name)
+            if not stopped_by([pause.name], pause.exact_names)
         ]
         return sorted(infos, key=lambda info: info.name)
 

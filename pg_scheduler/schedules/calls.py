@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import SuppressedChangeError
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Transaction
@@ -248,10 +249,13 @@ class ScheduleCalls:
             builder = self._builders.builder(row)
             # These jobs are due at their fire times, without the jitter.
             jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
-            existing = await self._store.jobs.statuses_of(
-                [job.job_id for job in jobs], connection=transaction.connection
-            )
-            jobs = [job for job in jobs if job.job_id not in existing]
+            job_ids, connection = [job.job_id for job in jobs], transaction.connection
+            statuses = await self._store.jobs.statuses_of(job_ids, connection=connection)
+            if cancelled_ids := [job_id for job_id in statuses if statuses[job_id] is JobStatus.CANCELLED]:
+                added_at = {schedule_id: row.created_at}
+                for job_id in await self._store.jobs.free_fire_times(cancelled_ids, added_at, connection):
+                    del statuses[job_id]
+            jobs = [job for job in jobs if job.job_id not in statuses]
             inserted, _ = await self._enqueue(row, builder, jobs, now, transaction)
             span = {"start": start.isoformat(), "end": end.isoformat(), "jobs": len(inserted)}
             await self._store.audit.record(
@@ -278,7 +282,7 @@ class ScheduleCalls:
         if is_ordered and row.last_job_id is not None:
             unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], transaction)
             last = row.last_job_id if unfinished else None
-        queue = Queue(jobs, last, is_ordered, builder.is_unique)
+        queue = Queue(row.schedule_id, jobs, last, is_ordered, builder.is_unique)
         (queued,) = await self._writer.insert_queues([queue], transaction, planned_at=now)
         if queued.jobs:
             last_job_id = queued.jobs[-1].job_id

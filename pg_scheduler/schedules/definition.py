@@ -195,7 +195,9 @@ def _kept(new: str, old: str) -> str:
 def _kept_encoded(task_data: str, task: str, old: ScheduleRow, codec: PayloadCodec) -> str:
     """Return the new arguments encoded; or those of the row, if they are equal and encoded with the same key.
 
-    A codec without a key keeps equal arguments whatever their key is, because it cannot encode the new ones.
+    Each encoding may give another text, with which an unchanged schedule would look changed. A codec without
+    an encryption key only decodes. It keeps equal arguments with whichever key they were encoded, because it
+    would store the new ones in plain text.
     """
     encoded_args = object_from(old.task_data).get("args")
     if task == old.task and is_encoded(encoded_args) and codec.key_id in {None, encoded_args["key"]}:

@@ -3,7 +3,8 @@
 Every node whose role plans has a planner. It plans the schedules that its code declares, and those whose task
 and trigger it has registered. One transaction locks due rows, inserts the jobs of their fire times, notifies
 workers and advances the rows; rows that another planner has locked are skipped. The fire time is part of the
-job's id, so even a row that was set back by hand cannot enqueue a fire time twice while its job exists.
+job's id, so even a row that was set back by hand cannot enqueue a fire time twice while its job exists. Only
+a job that was cancelled before it started, with an earlier schedule of the same id, gives way to a new one.
 
 If older time zone data gave a next fire time, the first pass computes it again. So does one pass in each poll
 interval, since nodes with older data may advance or add schedules. A fire time that has passed by the newer
@@ -352,7 +353,7 @@ class Planner(Service):
                     _add(planned, plan, inserted.jobs, inserted.conflict)
                 if planned.changes:
                     await schedules.advance(planned.changes, on=connection)
-                cancelled_on = await self._cancel_replaced(planned.replaced_ids, transaction)
+                worker_ids = await self._cancel_replaced(planned.replaced_ids, transaction)
                 # The events of fire times precede those of the jobs that insert_queues() has blocked.
                 events[:0] = planned.events
         except (DatabaseUnavailableError, *REFUSALS) as error:
@@ -368,7 +369,7 @@ class Planner(Service):
                 self._outbox.carried(began, first_due)
             else:
                 await self._outbox.notify_due(first_due)
-        for worker_id in cancelled_on:
+        for worker_id in worker_ids:
             await self._outbox.notify_worker(worker_id)
         self._count_fire_times(planned.changes)
         return PlanningResult(len(planned.changes), others_due=len(locked) - len(rows))
@@ -560,20 +561,24 @@ class Planner(Service):
             for fire_time, due_time in zip(advance.fire_times, advance.due_times, strict=True)
         ]
         queue = Queue(
+            row.schedule_id,
             jobs,
             last_job_id=None if last_job is None else row.last_job_id,
             is_ordered=row.overlap != Overlap.ALLOW,
             is_unique=builder.is_unique,
+            added_at=row.created_at,
         )
         return Plan(row, advance, queue)
 
     async def _enqueued(self, row: ScheduleRow, advance: Advance, connection: Connection) -> set[datetime]:
-        """Return those fire times of a schedule whose jobs exist."""
+        """Return those fire times of a schedule whose jobs exist, once the ids of obsolete jobs are free."""
         ids = {
             fire_time_job_id(row.schedule_id, fire_time, owner=row.owner): fire_time
             for fire_time in (*advance.fire_times, *advance.spare)
         }
-        return {ids[job_id] for job_id in await self._store.jobs.statuses_of(ids, connection=connection)}
+        jobs = self._store.jobs
+        await jobs.free_fire_times(ids, {row.schedule_id: row.created_at}, connection)
+        return {ids[job_id] for job_id in await jobs.statuses_of(ids, connection=connection)}
 
 
 def _add(
@@ -583,7 +588,7 @@ def _add(
 
     Not all of them need be among the new jobs. If the task is unique, others may have been rejected. Others
     exist already: by a backfill, from before the server's clock was set back, or of an earlier schedule with
-    this id.
+    this id that left them to run.
     """
     row = plan.row
     advance = after_insertion(row, plan.advance, len(new_jobs), is_unique=plan.queue.is_unique)

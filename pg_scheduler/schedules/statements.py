@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.messages import PERIODIC
 from pg_scheduler.database.faults import SuppressedChangeError
+from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.events import SchedulePaused
@@ -109,6 +110,10 @@ class ScheduleRepository:
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
+        self._refused_changes = RefusedRows("schedule {!r} not retired or continued", are_jobs=False)
+        self._refused_deletions = RefusedRows(
+            "finished schedule {!r} not deleted", are_jobs=False, by_pass=True
+        )
 
     # -- one schedule ----------------------------------------------------------------------------------
 
@@ -269,7 +274,7 @@ class ScheduleRepository:
             moving: The ids of schedules that a live worker will move to keys of its code.
         """
         args = list(schedule_ids), modules, DECLARED, LEFT_OUT, self._statements.now, list(moving)
-        rows = await self._statements.fetch("retire_schedules", *args)
+        rows = await self._refused_changes.fetch("retire_schedules", *args, statements=self._statements)
         return [(row["schedule_id"], row["task"]) for row in rows]
 
     async def continue_stalled(self, plannable: Plannable) -> list[tuple[str, str]]:
@@ -278,8 +283,8 @@ class ScheduleRepository:
         Args:
             plannable: What the node can plan.
         """
-        now = self._statements.now
-        rows = await self._statements.fetch("continue_schedules", now, plannable.declared, plannable.tasks)
+        args = self._statements.now, plannable.declared, plannable.tasks
+        rows = await self._refused_changes.fetch("continue_schedules", *args, statements=self._statements)
         return [(row["schedule_id"], row["task"]) for row in rows]
 
     async def read(self, schedule_ids: Collection[str]) -> dict[str, ScheduleRow]:
@@ -404,4 +409,5 @@ class ScheduleRepository:
 
     async def vacuum(self, finished_before: datetime, limit: int) -> int:
         """Delete schedules of callers that finished before an instant, and count them."""
-        return await self._statements.number("vacuum_schedules", finished_before, limit)
+        args = finished_before, limit
+        return await self._refused_deletions.number("vacuum_schedules", *args, statements=self._statements)

@@ -213,8 +213,7 @@ ORDER BY module;
 -- and return them with their tasks.
 --
 -- $6 are those that a live worker will move to a key of its code. SKIP LOCKED: the next pass marks a schedule that is being changed.
-UPDATE {schema}scheduler_schedules SET retired_at = coalesce($5, {now})
-WHERE schedule_id = ANY (ARRAY (
+WITH undeclared AS MATERIALIZED (
     SELECT schedule_id
     FROM {schema}scheduler_schedules AS schedule
     WHERE owner = 'code' AND retired_at IS NULL AND module = ANY ($2::text[]) AND schedule_id <> ALL ($1::text[])
@@ -223,11 +222,16 @@ WHERE schedule_id = ANY (ARRAY (
           SELECT
           FROM {schema}scheduler_workers AS worker
           WHERE worker.lease_until > coalesce($5, {now}) AND {may_declare}
-      )
+      ){left_out}
     ORDER BY schedule_id
     FOR NO KEY UPDATE SKIP LOCKED
-))
-RETURNING schedule_id, task;
+),
+changed AS (
+    UPDATE {schema}scheduler_schedules SET retired_at = coalesce($5, {now})
+    WHERE schedule_id = ANY (ARRAY (SELECT schedule_id FROM undeclared))
+    RETURNING schedule_id, task
+)
+SELECT schedule_id, task FROM changed;
 
 -- name: continue_schedules
 -- route: shared, reserved
@@ -236,11 +240,7 @@ RETURNING schedule_id, task;
 --
 -- A job may have been deleted by hand, or be missing after a restore. As after its end, the planner computes the next
 -- fire time from now. A schedule that has just changed is left to a later pass: the snapshot may lack its job.
-UPDATE {schema}scheduler_schedules SET
-    next_fire_at = coalesce($1, {now}),
-    resume_from  = coalesce($1, {now}),
-    updated_at   = coalesce($1, {now})
-WHERE schedule_id = ANY (ARRAY (
+WITH stalled AS MATERIALIZED (
     SELECT schedule_id
     FROM {schema}scheduler_schedules AS schedule
     WHERE next_fire_at IS NULL AND finished_at IS NULL AND retired_at IS NULL
@@ -251,11 +251,19 @@ WHERE schedule_id = ANY (ARRAY (
           FROM {schema}scheduled_jobs AS job
           WHERE job.job_id = schedule.last_job_id AND (job.finished_at IS NULL OR job.on_end IS NOT NULL)
           OFFSET 0
-      )
+      ){left_out}
     ORDER BY schedule_id
     FOR NO KEY UPDATE SKIP LOCKED
-))
-RETURNING schedule_id, task;
+),
+changed AS (
+    UPDATE {schema}scheduler_schedules SET
+        next_fire_at = coalesce($1, {now}),
+        resume_from  = coalesce($1, {now}),
+        updated_at   = coalesce($1, {now})
+    WHERE schedule_id = ANY (ARRAY (SELECT schedule_id FROM stalled))
+    RETURNING schedule_id, task
+)
+SELECT schedule_id, task FROM changed;
 
 -- name: last_chained_run
 -- route: caller
@@ -387,19 +395,26 @@ WHERE job_id = ANY ($1::text[]) AND (finished_at IS NULL OR {may_run_on});
 -- return whether that paused it.
 --
 -- Under a fixed delay the planner computes the next fire time from now. A failure counts unless the schedule is
--- paused; a completion resets the count.
+-- paused; a completion resets the count. A job from before the schedule was added belongs to an earlier one with the same
+-- id, and counts nothing. After the clock was set back to before that time, no job is known to be such a one.
 WITH ended AS (
     SELECT schedule_id,
-        paused_at IS NULL AND $3::text = 'failed' AND pause_after_failures IS NOT NULL AS fails,
-        paused_at IS NULL AND $3::text = 'failed' AND failures + 1 >= pause_after_failures AS pauses,
+        own.counts AND $3::text = 'completed' AS resets,
+        own.counts AND paused_at IS NULL AND $3::text = 'failed' AND pause_after_failures IS NOT NULL AS fails,
+        own.counts AND paused_at IS NULL AND $3::text = 'failed' AND failures + 1 >= pause_after_failures AS pauses,
         next_fire_at IS NULL AND schedule.finished_at IS NULL AND last_job_id = $2 AS continues
     FROM {schema}scheduler_schedules AS schedule
+    CROSS JOIN LATERAL (
+        SELECT NOT (schedule.created_at <= coalesce($5, {now}) AND EXISTS (
+            SELECT FROM {schema}scheduled_jobs AS job WHERE job.job_id = $2 AND job.created_at < schedule.created_at
+        )) AS counts
+    ) AS own
     WHERE schedule_id = $1
-    FOR UPDATE
+    FOR UPDATE OF schedule
 )
 UPDATE {schema}scheduler_schedules AS schedule SET
     failures     = CASE
-        WHEN $3::text = 'completed' THEN 0
+        WHEN ended.resets THEN 0
         WHEN ended.fails THEN least(schedule.failures, {most_counted}) + 1
         ELSE schedule.failures
     END,
@@ -425,22 +440,23 @@ LIMIT $2;
 -- Delete at most $2 schedules of callers that finished before an instant, and count them.
 --
 -- A schedule whose last job has not ended is kept: if it is added again, its new jobs must not overlap with that job.
-WITH gone AS (
+WITH old AS MATERIALIZED (
+    SELECT schedule_id
+    FROM {schema}scheduler_schedules AS schedule
+    WHERE owner = 'api'
+      AND finished_at <= $1
+      AND NOT EXISTS (
+          SELECT
+          FROM {schema}scheduled_jobs AS job
+          WHERE job.job_id = schedule.last_job_id AND (job.finished_at IS NULL OR {may_run_on})
+          OFFSET 0
+      ){left_out}
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+),
+changed AS (
     DELETE FROM {schema}scheduler_schedules
-    WHERE schedule_id = ANY (ARRAY (
-        SELECT schedule_id
-        FROM {schema}scheduler_schedules AS schedule
-        WHERE owner = 'api'
-          AND finished_at <= $1
-          AND NOT EXISTS (
-              SELECT
-              FROM {schema}scheduled_jobs AS job
-              WHERE job.job_id = schedule.last_job_id AND (job.finished_at IS NULL OR {may_run_on})
-              OFFSET 0
-          )
-        LIMIT $2
-        FOR UPDATE SKIP LOCKED
-    ))
+    WHERE schedule_id = ANY (ARRAY (SELECT schedule_id FROM old))
     RETURNING 1
 )
-SELECT count(*) FROM gone;
+SELECT count(*) FROM changed;

@@ -550,7 +550,7 @@ class AttemptSteps(OpenSteps):
         """
         check_step_name(name)
         self._connections.check_loop()
-        await self._check_open()
+        await self._check_open(connection)
         self._waits.note_thread()
         # A step whose transaction of the caller was rolled back may be repeated.
         is_callers = name in self._names and name in self._callers
@@ -601,11 +601,15 @@ class AttemptSteps(OpenSteps):
             f"{stored.kind!r} instead of {kind!r}; use another name"
         )
 
-    async def _check_open(self) -> None:
-        """Raise what ends the code of an attempt that is suspended, has ended, or completes the job."""
+    async def _check_open(self, connection: Any = None) -> None:
+        """Raise what ends the code of an attempt that is suspended, has ended, or completes the job.
+
+        ``connection`` is the caller's connection, if the step commits with its transaction.
+        """
         if self.suspensions:
             await asyncio.sleep(0)  # a loop that swallows the exception must not block the event loop
             raise asyncio.CancelledError
+        await self._attempt.forget_rolled_back(connection)
         self._check_held()
 
     def _check_held(self) -> None:
@@ -673,6 +677,7 @@ class AttemptSteps(OpenSteps):
             value: Its value.
             connection: The connection of a caller in a transaction; None to commit the value at once.
         """
+        await self._attempt.forget_rolled_back(connection)
         self._check_held()
         with self._waits.progressing():
             session = None if connection is None else await self._connections.check_transaction(connection)
@@ -680,6 +685,11 @@ class AttemptSteps(OpenSteps):
             stored = await self._store(name, CURSOR, value, connection=session)
             if session is not None:
                 await self._callers.note_write(stored, session)
+
+    async def has_open_transaction(self, connection: Any) -> bool:
+        """Return whether a step has locked the row of the job in the open transaction of a connection."""
+        session = await self._connections.check_transaction(connection)
+        return await self._callers.has_locked(session)
 
     def cursor_text(self, name: str, value: Any) -> str:
         """Return the value of a cursor as JSON. Two values are the same if their JSON is.
@@ -773,8 +783,12 @@ class AttemptCursor(StepCursor):
             self._text, self._is_pending = text, True
             await self.flush()
         else:
-            # The caller may roll the value back. So flush() must not store it, and a repeated save() must
-            # write it again although it is the same.
+            # The caller may roll the value back, and then a value that was set before it must be stored. One
+            # that was set in the same transaction is rolled back with it.
+            if self._is_pending and not await self._steps.has_open_transaction(connection):
+                await self.flush()
+            # For the same reason flush() must not store this value, and a repeated save() must write it again
+            # although it is the same.
             await self._steps.write_cursor(self._name, value_from(text), connection)
             self._text, self._written, self._is_pending = text, None, False
 

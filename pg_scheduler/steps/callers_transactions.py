@@ -118,6 +118,13 @@ class CallersTransactions:
                 else:
                     del self._steps[name]
 
+    async def has_locked(self, session: Connection) -> bool:
+        """Return whether a step has locked the row of the job in the transaction that a session has open."""
+        noted = self._open
+        if noted is None or noted.connection is not session:
+            return False
+        return await self._repository.is_locked_by(self._claim.job_id, noted.transaction_id)
+
     async def check(self, name: str, connection: Any) -> None:
         """Raise RuntimeError if a step would wait for a transaction whose caller waits for this step.
 

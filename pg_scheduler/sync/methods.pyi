@@ -91,14 +91,19 @@ class BlockingTasks(BlockingFacet):
     ) -> bool:
         """Stop starting the jobs of a task, under all of its names, on all nodes within a second.
 
+        The name, the aliases and the default name ``module.qualname`` stop on every node, also on one whose
+        code has the task under one of these names, as during a deployment and after a rollback. The bare name
+        of the function stops where the task is registered.
+
         Parameters, values and errors are those of ``Scheduler.tasks.pause()``.
         """
     def resume(self, name: str) -> bool:
         """Start the jobs of a paused task again, on all nodes within a second.
 
         If the pause has suspended expiry, the jobs that are due first get their whole misfire grace time
-        again. The call waits for that, and up to five seconds for jobs that other sessions have locked. If it
-        is cut, by a cancellation or because the database is unavailable, the workers do the rest.
+        again. The call waits for that, and up to five seconds for jobs that other sessions have locked or
+        whose change a trigger of yours refuses; these keep their former time. If the call is cut, by a
+        cancellation or because the database is unavailable, the workers do the rest.
 
         Parameters, values and errors are those of ``Scheduler.tasks.resume()``.
         """

@@ -28,7 +28,7 @@ from pg_scheduler.errors import (
 from pg_scheduler.events import JobStarted, ThreadAbandoned
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import LOCK_TAKEN
-from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError
+from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError, check_returned
 from pg_scheduler.jobs.context import RunningAttempt, RunningJob, cancellation, current
 from pg_scheduler.jobs.executors import ASYNC
 from pg_scheduler.jobs.outcome import (
@@ -297,8 +297,13 @@ class AttemptRunner:
             self._timeouts.remove(attempt, claim.timeout_seconds)
 
 
-def return_result(claim: Claim, value: object) -> ReturnResult:
+def return_result(claim: Claim, value: object) -> Result:
     """Return the result of an attempt whose function returned a value; ``RETURNED`` if nothing keeps it."""
+    if value is not None:
+        try:
+            check_returned(value)
+        except TypeError as error:
+            return ErrorResult(error)
     return RETURNED if claim.options is None or _completes_plainly(claim.options) else ReturnResult(value)
 
 

@@ -16,6 +16,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import with_record
 from pg_scheduler.database.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_locked_out, is_refusal
 from pg_scheduler.database.options import DIVIDED_LOCK_TIMEOUT_MS, LOCK_TIMEOUT_MS
+from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Connection, Record, transact
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
@@ -136,6 +137,7 @@ class ClaimRepository:
         self._results = results
         self._uncounted_jobs = uncounted_jobs
         self._index: str | None = None
+        self._unexplained = RefusedRows("reason of the expiry of job {} not written", is_retried=False)
 
     async def exchange(
         self,
@@ -178,7 +180,7 @@ class ClaimRepository:
         locked: set[str] = set()
         try:
             rows = await self._statements.fetch(
-                "exchange_jobs", *claim_args, ids, attempt, *options, left_out=left_out
+                "exchange_jobs", *claim_args, ids, attempt, *options, left_out=left_out, deletes=not keep
             )
         except DatabaseUnavailableError as fault:
             if not (ids and is_lock_timeout(fault)):
@@ -187,7 +189,7 @@ class ClaimRepository:
             # then the claim is sent without them.
             locked = await self.complete(worker_id, completed, keep=keep)
             rows = await self._statements.fetch(
-                "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out
+                "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out, deletes=not keep
             )
         except REFUSALS as error:
             if not (ids and is_refusal(error)):
@@ -196,7 +198,7 @@ class ClaimRepository:
             # fails again if it is what the table refuses.
             locked = {*ids}
             rows = await self._statements.fetch(
-                "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out
+                "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out, deletes=not keep
             )
         totals = rows.pop()
         jobs: list[Claim] = []
@@ -314,15 +316,18 @@ class ClaimRepository:
             names: The names of jobs that the exchange could claim.
             expired: The jobs.
         """
-        ids = [claim.job_id for claim in expired]
-        args = worker_id, names, ids, self._statements.now
-        rows = await with_record(
-            COUNT_OF_EXPIRED,
-            lambda: self._statements.fetch("explain_expiry", *args),
-            note_unrecorded=lambda rows: self._uncounted_jobs.note(
-                {row["job_id"]: EXPIRED for row in rows}, JobStatus.EXPIRED
-            ),
-        )
+
+        async def explain(ids: Sequence[str]) -> list[Record]:
+            args = worker_id, names, list(ids), self._statements.now
+            return await with_record(
+                COUNT_OF_EXPIRED,
+                lambda: self._statements.fetch("explain_expiry", *args),
+                note_unrecorded=lambda rows: self._uncounted_jobs.note(
+                    {row["job_id"]: EXPIRED for row in rows}, JobStatus.EXPIRED
+                ),
+            )
+
+        rows = await self._unexplained.change_parts([claim.job_id for claim in expired], explain)
         await self._results.consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
 
     async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
@@ -334,7 +339,9 @@ class ClaimRepository:
         ids, attempt = [claim.job_id for claim in completed], completed[0].attempt
         now = self._statements.now
         try:
-            rows = await self._statements.fetch("complete_unlocked", worker_id, now, ids, attempt, keep)
+            rows = await self._statements.fetch(
+                "complete_unlocked", worker_id, now, ids, attempt, keep, deletes=not keep
+            )
         except REFUSALS as error:
             if not is_refusal(error):
                 raise
@@ -503,7 +510,19 @@ class ClaimRepository:
             limit: The maximum number of jobs.
         """
         args = worker_id, json.dumps(attempts), self._statements.now, limit
-        async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
-            rows = await self._statements.fetch("lock_unacknowledged", *args, on=transaction.connection)
-            changes = {(row["job_id"], row["attempt"]): RELEASE.change for row in rows}
-            return sorted(await self._results.settle_divided(changes, worker_id, transaction))
+
+        async def release(*, checks_deferred: bool) -> list[str]:
+            async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
+                if checks_deferred:
+                    await self._statements.execute("apply_deferred", on=transaction.connection)
+                rows = await self._statements.fetch("lock_unacknowledged", *args, on=transaction.connection)
+                changes = {(row["job_id"], row["attempt"]): RELEASE.change for row in rows}
+                return sorted(await self._results.settle_divided(changes, worker_id, transaction))
+
+        try:
+            return await release(checks_deferred=False)
+        except REFUSALS as error:
+            if not is_refusal(error):
+                raise
+            # A check that the application has deferred to the commit refused one of the jobs.
+            return await release(checks_deferred=True)

@@ -5,7 +5,8 @@
 --
 -- Completions: $5, all of attempt $6, fenced by worker and attempt; deleted at once unless $11. The last row
 -- lists those that were refused, for settle_jobs to decide: the lease is lost, the end of the job has consequences
--- ("on_end"), or its row would be deleted without its steps, because it was marked while it ran.
+-- ("on_end"), or its row would be deleted without its steps, because it was marked while it ran, or without the result of
+-- an earlier end of its id (the fragment without_result, which is empty where rows are kept).
 -- Locking the rows first would cost a tenth more, so a locked row is waited for until lock_timeout;
 -- complete_unlocked follows.
 --
@@ -45,7 +46,7 @@ deleted AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE NOT $11::boolean
       AND job_id = ANY ($5) AND status = 'running' AND worker_id = $1 AND attempt = $6 AND on_end IS NULL
-      AND (options -> 'steps') IS NULL
+      AND (options -> 'steps') IS NULL{without_result}
     RETURNING job_id
 ),
 worker AS (
@@ -285,7 +286,7 @@ finished AS (
 deleted AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE NOT $5::boolean AND ctid = ANY (ARRAY (SELECT ctid FROM done))
-      AND (options -> 'steps') IS NULL
+      AND (options -> 'steps') IS NULL{without_result}
     RETURNING job_id
 )
 SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted;

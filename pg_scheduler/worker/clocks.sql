@@ -85,7 +85,7 @@ WITH suspended AS MATERIALIZED (
               AND blocked_on IS NULL
               AND priority = level.priority
               AND execution_time > {future}
-              AND (options -> 'steps') IS NOT NULL
+              AND (options -> 'steps') IS NOT NULL{left_out}
             OFFSET 0
         ) AS early
         CROSS JOIN LATERAL (
@@ -97,47 +97,51 @@ WITH suspended AS MATERIALIZED (
     ) AS job
 ),
 early AS MATERIALIZED (
-    SELECT step.ctid, suspended.ahead, coalesce($1, {now}) AS now
+    SELECT step.ctid, step.job_id, suspended.ahead, coalesce($1, {now}) AS now
     FROM suspended
     JOIN {schema}scheduler_steps AS step ON step.job_id = suspended.job_id
     WHERE step.kind <> 'result' AND {last_write} > coalesce($1, {now})
     ORDER BY step.job_id, step.name
     FOR NO KEY UPDATE OF step SKIP LOCKED
-)
-UPDATE {schema}scheduler_steps AS step SET
+),
+changed AS (
+    UPDATE {schema}scheduler_steps AS step SET
         {times_set_back}
-FROM early
-WHERE step.ctid = early.ctid;
+    FROM early
+    WHERE step.ctid = early.ctid
+    RETURNING step.job_id
+)
+SELECT count(*) FROM changed;
 
 -- name: correct_due_times
 -- route: tuned
 -- Compute the due times of at most $2 jobs again that the server's clock gave before it was set back, and count them.
 WITH early AS MATERIALIZED (
-    SELECT early.ctid, early.due
+    SELECT early.ctid, early.job_id, early.due
     FROM {levels}
     CROSS JOIN LATERAL (
-        SELECT job.ctid, {due_again} AS due
+        SELECT job.ctid, job.job_id, {due_again} AS due
         FROM {schema}scheduled_jobs AS job
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
           AND priority = level.priority
-          AND {is_early}
+          AND {is_early}{left_out}
         LIMIT $2
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS early
     UNION ALL
-    SELECT blocked.ctid, blocked.due
+    SELECT blocked.ctid, blocked.job_id, blocked.due
     FROM (
-        SELECT job.ctid, {due_again} AS due
+        SELECT job.ctid, job.job_id, {due_again} AS due
         FROM {schema}scheduled_jobs AS job
         WHERE blocked_on IS NOT NULL
           AND finished_at IS NULL
-          AND {is_early}
+          AND {is_early}{left_out}
         LIMIT $2
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS blocked
 ),
-corrected AS (
+changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         execution_time = early.due,
         expires_at     = early.due + make_interval(secs => job.misfire_grace_time)
@@ -145,7 +149,7 @@ corrected AS (
     WHERE job.ctid = early.ctid
     RETURNING 1
 )
-SELECT count(*) FROM corrected;
+SELECT count(*) FROM changed;
 
 -- name: find_uncorrected
 -- route: tuned

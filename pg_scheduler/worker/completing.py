@@ -58,6 +58,7 @@ class Completions:
             await asyncio.sleep(0)  # a loop that swallows the exception must not block the event loop
             raise asyncio.CancelledError
         connections = self._statements.connections
+        await attempt.forget_rolled_back(passed_connection)
         previous_completion = attempt.completion
         completion = begin(attempt)
         try:
@@ -82,6 +83,9 @@ class Completions:
                 transaction_id = await self._results.transaction_id(connection)
                 completion.find_end = partial(
                     self._find_end, attempt, completion, transaction, transaction_id, is_plain=is_plain
+                )
+                completion.find_rollback = partial(
+                    self._find_rollback, attempt, completion, connection, transaction_id
                 )
         except BaseException as error:  # whatever it was, the transaction is rolled back, or has no answer
             # If the commit has no answer, the end of the attempt needs the fault. Otherwise it is as if the
@@ -162,6 +166,33 @@ class Completions:
             if await self._results.has_committed(attempt.claim, self._worker_id, transaction_id):
                 self._end(attempt, completion, transaction, is_plain=is_plain)
 
+    async def _find_rollback(
+        self,
+        attempt: Attempt,
+        completion: Completion,
+        session: Connection,
+        transaction_id: int,
+        used_connection: object,
+    ) -> None:
+        """Forget a completion whose transaction its caller has rolled back, as if there had been no block.
+
+        While the transaction is open, only its own connection sees whether the write was rolled back, by a
+        savepoint.
+        """
+        connections, is_same_session = self._statements.connections, False
+        if used_connection is not None:
+            is_same_session = await connections.check_transaction(used_connection) is session
+        was_rolled_back = await self._results.was_rolled_back(
+            attempt.claim,
+            self._worker_id,
+            None if is_same_session else transaction_id,
+            connection=session if is_same_session else None,
+        )
+        # Another task of the job may have opened a block meanwhile.
+        if was_rolled_back and attempt.completion is completion:
+            attempt.completion = None
+            _stop_writing(attempt, completion, end=None)
+
     def _end(
         self, attempt: Attempt, completion: Completion, transaction: Transaction, *, is_plain: bool
     ) -> None:
@@ -186,13 +217,22 @@ def begin(attempt: Attempt) -> Completion:
     """Open the block of an attempt.
 
     Raises:
-        RuntimeError: The attempt has another block, which is open or has completed the job.
+        RuntimeError: The attempt has another block, which is open, has completed the job, or completes it
+            with a transaction of the caller.
     """
+    completion = attempt.completion
     # After a commit that failed or was not answered, the code may open another block.
-    if attempt.completion is not None and attempt.completion.fault is None:
-        state = "is open" if attempt.end is None else "has completed the job"
+    if completion is not None and completion.fault is None:
+        if completion.end is None:
+            state = "which is open"
+        elif completion.end is End.WRITTEN:
+            state = "which has completed the job"
+        elif completion.find_rollback is None:
+            state = "whose end is being written"
+        else:
+            state = "whose transaction was not rolled back"
         raise RuntimeError(
-            f"job {attempt.claim.job_id!r} has another block of completing(), which {state}; use one block, "
+            f"job {attempt.claim.job_id!r} has another block of completing(), {state}; use one block, "
             "with all that belongs to the transaction"
         )
     attempt.completion = Completion()

@@ -344,6 +344,8 @@ class Executor:
                     result = ReturnResult(completion.value)
             if attempt not in self.in_flight.outlived:
                 return result
+            # The job runs here once more, and the newer attempt has the place of this one. So the result of
+            # this one is written apart from it.
             self._put(claim, result, apart=True)
         elif isinstance(result, ErrorResult):
             logger.error(

@@ -58,12 +58,14 @@ class Completion:
         deadline: Until when an interruption waits for the write, by the clock of the event loop.
         find_end: Finds out whether the code has committed its own transaction, and notes the end of the job;
             None if the block opened the transaction, or has not ended.
+        find_rollback: Finds out whether the code has rolled back its own transaction, and forgets the
+            completion then; set with ``find_end``. Its argument is the connection that the code passes now.
         fault: The error that came instead of an answer to the commit, which may have succeeded; None if there
             was an answer, or no commit.
         interruption: Interrupts the attempt at the deadline; None if nothing has tried to.
     """
 
-    __slots__ = ("deadline", "end", "fault", "find_end", "interruption", "value")
+    __slots__ = ("deadline", "end", "fault", "find_end", "find_rollback", "interruption", "value")
 
     def __init__(self) -> None:
         self.end: End | None = None
@@ -72,6 +74,7 @@ class Completion:
         self.fault: BaseException | None = None
         self.interruption: asyncio.TimerHandle | None = None
         self.find_end: Callable[[], Awaitable[None]] | None = None
+        self.find_rollback: Callable[[object], Awaitable[None]] | None = None
 
 
 class OpenSteps(Steps):
@@ -184,6 +187,16 @@ class Attempt:
     def completing(self, connection: object) -> AbstractAsyncContextManager[Any]:
         """Return the block whose end completes the job; called by the code of the job."""
         return self.durability.new_completion(self, connection)
+
+    async def forget_rolled_back(self, connection: object = None) -> None:
+        """Forget the completion if the code has rolled back the transaction of its own that has it.
+
+        Args:
+            connection: The connection that the code passes now; None for none.
+        """
+        completion = self.completion
+        if completion is not None and completion.find_rollback is not None:
+            await completion.find_rollback(connection)
 
     def set_result(self, value: object) -> None:
         """Set the value that the completion keeps; called by the code of the job."""

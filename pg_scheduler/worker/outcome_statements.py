@@ -227,6 +227,20 @@ class ResultRepository:
         args = claim.job_id, worker_id, claim.attempt, transaction_id
         return bool(await self._statements.value("has_committed", *args))
 
+    async def was_rolled_back(
+        self, claim: Claim, worker_id: str, transaction_id: int | None, connection: Connection | None = None
+    ) -> bool:
+        """Return whether nothing is left of the completion of a job, which the attempt holds still.
+
+        Args:
+            claim: The attempt.
+            worker_id: The worker that runs the attempt.
+            transaction_id: The transaction of the completion; None on its own connection.
+            connection: That connection; None for another one, for which the transaction must have ended.
+        """
+        args = claim.job_id, worker_id, claim.attempt, transaction_id
+        return bool(await self._statements.value("was_rolled_back", *args, on=connection))
+
     async def _write_all(
         self, changes: Changes, *, worker_id: str, deleted: Counter[JobStatus] | None
     ) -> Settled:
@@ -309,6 +323,8 @@ class ResultRepository:
             await self._statements.execute("lock_for_claims", on=transaction.connection)
             rows = await self._statements.fetch("lock_settled", job_ids, ending, on=transaction.connection)
         except DatabaseUnavailableError as fault:
+            if not is_locked_out(fault):
+                raise
             # Neither statement waits for a row. So a whole table is locked, and no outcome can be written.
             raise DatabaseUnavailableError(f"a table is locked: {fault}") from fault
         return {row["job_id"] for row in rows}
@@ -459,7 +475,7 @@ class ResultRepository:
             if change.kept is not None and job_id in settled
         }
         if results:
-            await self._kept_results.keep(results, transaction.connection)
+            await self._kept_results.keep(results, transaction.connection, are_outcomes=True)
         if with_consequences:
             ended = [row["job_id"] for row in rows if row["has_consequences"]]
             await self.consequences.run(ended, transaction)

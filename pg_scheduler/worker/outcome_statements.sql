@@ -225,7 +225,7 @@ FOR NO KEY UPDATE OF job;
 --
 -- One that was replaced is pending again. One that another transaction holds, since it adds jobs that wait for it, is
 -- left to the vacuum.
-WITH deleted AS (
+WITH gone AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE ctid = ANY (ARRAY (
         SELECT ctid
@@ -233,12 +233,15 @@ WITH deleted AS (
         WHERE job_id = ANY ($1) AND status = 'completed' AND on_end IS NULL
         FOR UPDATE SKIP LOCKED
     ))
-    RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
+    RETURNING job_id, status, attempt, finished_at, (options -> 'steps') IS NOT NULL AS is_marked
 ),
 steps AS (
-    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM deleted WHERE is_marked))
+    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM gone WHERE is_marked))
+),
+results AS (
+    {delete_former_results}
 )
-SELECT job_id FROM deleted;
+SELECT job_id FROM gone;
 
 -- name: apply_replacements
 -- route: caller
@@ -334,6 +337,17 @@ SELECT CASE WHEN $4::bigint < txid_snapshot_xmax(txid_current_snapshot()) THEN t
         SELECT FROM {schema}scheduled_jobs
         WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
     ) AS has_committed;
+
+-- name: was_rolled_back
+-- route: reserved
+-- Return whether attempt $3 of worker $2 holds the job $1 still, which it has completed in the transaction $4.
+--
+-- $4 is NULL on the connection of that transaction, which sees what is left of it, also after a rollback to a savepoint.
+-- On other connections, that transaction must have ended before this statement began.
+SELECT ($4::bigint IS NULL OR txid_visible_in_snapshot($4, txid_current_snapshot())) AND EXISTS (
+    SELECT FROM {schema}scheduled_jobs
+    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
+) AS was_rolled_back;
 
 -- name: transaction_id
 -- route: caller

@@ -85,7 +85,8 @@ RETURNING job_id;
 
 -- name: apply_deferred
 -- route: caller
--- Run the deferred checks of the application now, which a savepoint that is rolled back would never reach.
+-- Run the deferred checks of the application now, which a savepoint that is rolled back would never reach, and those of
+-- later statements with each of them.
 --
 -- The rollback to the savepoint restores their mode.
 SET CONSTRAINTS ALL IMMEDIATE;

@@ -4,7 +4,33 @@
 --
 -- Live workers correct theirs with the next heartbeat. This is for dead workers, and for claims whose answer
 -- was lost. clock_timestamp(), not now(): heartbeats may have come in since the transaction began.
-WITH worker AS (
+WITH early AS MATERIALIZED (
+    SELECT early.ctid, early.job_id
+    FROM {levels}
+    CROSS JOIN LATERAL (
+        SELECT ctid, job_id
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time <= coalesce($1, {now})
+          AND status = 'running'
+          AND last_heartbeat > coalesce($1, clock_timestamp())
+          AND last_heartbeat < lease_until
+          AND lease_until < {last_day}{left_out}
+        LIMIT $2
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS early
+    LIMIT $2
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs SET
+        last_heartbeat = coalesce($1, clock_timestamp()),
+        lease_until    = coalesce($1, clock_timestamp()) + (lease_until - last_heartbeat)
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM early))
+    RETURNING job_id
+),
+worker AS (
     UPDATE {schema}scheduler_workers SET
         last_beat   = coalesce($1, clock_timestamp()),
         lease_until = coalesce($1, clock_timestamp()) + (lease_until - last_beat)
@@ -15,28 +41,7 @@ WITH worker AS (
         FOR UPDATE SKIP LOCKED
     ))
 )
-UPDATE {schema}scheduled_jobs SET
-    last_heartbeat = coalesce($1, clock_timestamp()),
-    lease_until    = coalesce($1, clock_timestamp()) + (lease_until - last_heartbeat)
-WHERE ctid = ANY (ARRAY (
-    SELECT early.ctid
-    FROM {levels}
-    CROSS JOIN LATERAL (
-        SELECT ctid
-        FROM {schema}scheduled_jobs
-        WHERE finished_at IS NULL
-          AND blocked_on IS NULL
-          AND priority = level.priority
-          AND execution_time <= coalesce($1, {now})
-          AND status = 'running'
-          AND last_heartbeat > coalesce($1, clock_timestamp())
-          AND last_heartbeat < lease_until
-          AND lease_until < {last_day}
-        LIMIT $2
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) AS early
-    LIMIT $2
-));
+SELECT count(*) FROM changed;
 
 -- name: delete_dead_workers
 -- route: caller

@@ -31,6 +31,7 @@ from pg_scheduler.jobs.worker_report import (
     CODE,
     DECLARED,
     DECLARED_FUNCTIONS,
+    EXACT_ALIASES,
     LEFT_OUT,
     UNKNOWN_ZONES,
     ZONE_DATA,
@@ -120,14 +121,17 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
         if task.share is not None
     ]
     resolved = ((name, tasks.resolve(name)) for name in tasks.lists.names)
-    aliases = {name: task.name for name, task in islice(resolved, MAX_ALIASES) if task and task.name != name}
+    tasks_by_alias = {
+        name: task for name, task in islice(resolved, MAX_ALIASES) if task and task.name != name
+    }
     parameters = _parameters_of(tasks)
     positional = {task.name: _positional_of(task.arity) for task in tasks.tasks() if task.name in parameters}
     return {
         **settings,
         "limits": limits[:MAX_LIMITS],
         "shares": shares[:MAX_LIMITS],
-        "aliases": aliases,
+        "aliases": {name: task.name for name, task in tasks_by_alias.items()},
+        EXACT_ALIASES: [name for name in tasks_by_alias if tasks.find_exact(name)],
         "parameters": parameters,
         "options": options_of(tasks),
         "positional": {name: count for name, count in positional.items() if count},

@@ -11,8 +11,9 @@ from pg_scheduler.base.sqltext import qualify
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.database.options import LOCK_TIMEOUT_MS
+from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Record
-from pg_scheduler.database.statements import Repository
+from pg_scheduler.database.statements import Repository, Statements
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import log_refusal
 
@@ -72,6 +73,11 @@ class VacuumTotal:
 
 class RetentionRepository(Repository):
     """The statements that delete finished jobs and count them."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._refused_jobs = RefusedRows("finished job {} not deleted", by_pass=True)
+        self._refused_steps = RefusedRows("old steps of job {} not deleted", by_pass=True)
 
     async def table_blocks(self) -> int:
         """Return the size of the jobs table in blocks."""
@@ -169,7 +175,8 @@ class RetentionRepository(Repository):
 
     async def vacuum_surplus(self, status: JobStatus, keep: int, limit: int) -> int:
         """Delete jobs of a status beyond the newest ``keep`` of each name, and count them."""
-        return await self._statements.number("vacuum_surplus", status.value, keep, limit)
+        args = status.value, keep, limit
+        return await self._refused_jobs.number("vacuum_surplus", *args, statements=self._statements)
 
     async def vacuum_steps(self, after: str, limit: int) -> str | None:
         """Delete old steps without a job that reads them.
@@ -181,8 +188,9 @@ class RetentionRepository(Repository):
         Returns:
             The id at which to continue; None at the end.
         """
-        last_id: str | None = await self._statements.value("vacuum_steps", after, limit, self._statements.now)
-        return last_id
+        args = after, limit, self._statements.now
+        rows = await self._refused_steps.fetch("vacuum_steps", *args, statements=self._statements)
+        return rows[-1]["job_id"] if rows else None
 
     async def record_vacuum(self, deleted: Mapping[JobStatus, int], worker_id: str) -> None:
         """Add deletions to the counts of the current day."""

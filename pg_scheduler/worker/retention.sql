@@ -155,25 +155,34 @@ FROM found;
 -- A job with "on_end" stays until its consequences are applied: other jobs may wait for its outcome.
 -- Walking the table in such steps needs no index on the history, which every finished job would have to pay
 -- for. RETURNING would double the cost of a row, so the server's count of deleted rows is used. The steps of marked
--- jobs are deleted with them: these jobs are locked before the first row is deleted, which is what the count is for.
-WITH marked AS (
-    SELECT job_id
-    FROM {schema}scheduled_jobs
+-- jobs are deleted with them, and the results of earlier ends: these jobs are locked before the first row is deleted, which
+-- is what the count is for.
+WITH gone AS (
+    SELECT job_id, status, attempt, finished_at
+    FROM {schema}scheduled_jobs AS job
     WHERE ctid >= $1::tid AND ctid < $2::tid AND status = $3 AND finished_at <= $4 AND on_end IS NULL
-      AND (options -> 'steps') IS NOT NULL
+      AND ((options -> 'steps') IS NOT NULL
+           OR EXISTS (
+               SELECT FROM {schema}scheduler_results AS kept
+               WHERE kept.job_id = job.job_id AND ({is_of_last_end}) IS NOT TRUE
+               OFFSET 0
+           ))
     FOR UPDATE
 ),
 steps AS (
-    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM marked))
+    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM gone))
+),
+results AS (
+    {delete_former_results}
 )
 DELETE FROM {schema}scheduled_jobs
 WHERE ctid >= $1::tid AND ctid < $2::tid AND status = $3 AND finished_at <= $4 AND on_end IS NULL
-  AND (SELECT count(*) FROM marked) >= 0;
+  AND (SELECT count(*) FROM gone) >= 0;
 
 -- name: vacuum_unlocked
 -- route: pool
 -- Delete what vacuum_blocks deletes, besides the jobs that other transactions hold, and count them.
-WITH unlocked AS (
+WITH gone AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE ctid = ANY (ARRAY (
         SELECT ctid
@@ -181,12 +190,15 @@ WITH unlocked AS (
         WHERE ctid >= $1::tid AND ctid < $2::tid AND status = $3 AND finished_at <= $4 AND on_end IS NULL
         FOR UPDATE SKIP LOCKED
     ))
-    RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
+    RETURNING job_id, status, attempt, finished_at, (options -> 'steps') IS NOT NULL AS is_marked
 ),
 steps AS (
-    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM unlocked WHERE is_marked))
+    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM gone WHERE is_marked))
+),
+results AS (
+    {delete_former_results}
 )
-SELECT count(*) FROM unlocked;
+SELECT count(*) FROM gone;
 
 -- name: count_in_blocks
 -- route: pool
@@ -206,31 +218,38 @@ GROUP BY status;
 -- name: vacuum_surplus
 -- route: pool
 -- Delete at most $3 finished jobs of a status beyond the newest $2 of each name; "on_end" as in vacuum_blocks.
-WITH gone AS (
+WITH surplus AS MATERIALIZED (
+    SELECT ctid, job_id
+    FROM {schema}scheduled_jobs
+    WHERE ctid = ANY (ARRAY (
+        SELECT place
+        FROM (
+            SELECT ctid AS place, job_id,
+                row_number()
+                    OVER (PARTITION BY coalesce(function, job_name) ORDER BY finished_at DESC, job_id DESC) AS rank
+            FROM {schema}scheduled_jobs
+            WHERE status = $1 AND on_end IS NULL
+        ) AS ranked
+        WHERE rank > $2{left_out}
+        LIMIT $3
+    ))
+    FOR UPDATE SKIP LOCKED
+),
+changed AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE finished_at IS NOT NULL
       AND on_end IS NULL
-      AND ctid = ANY (ARRAY (
-        SELECT ctid
-        FROM {schema}scheduled_jobs
-        WHERE ctid = ANY (ARRAY (
-            SELECT place
-            FROM (
-                SELECT ctid AS place,
-                    row_number()
-                        OVER (PARTITION BY coalesce(function, job_name) ORDER BY finished_at DESC, job_id DESC) AS rank
-                FROM {schema}scheduled_jobs
-                WHERE status = $1 AND on_end IS NULL
-            ) AS ranked
-            WHERE rank > $2
-            LIMIT $3
-        ))
-        FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
+      AND ctid = ANY (ARRAY (SELECT ctid FROM surplus))
+    RETURNING job_id, status, attempt, finished_at, (options -> 'steps') IS NOT NULL AS is_marked
+),
+gone AS (
+    SELECT * FROM changed
 ),
 steps AS (
     DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM gone WHERE is_marked))
+),
+results AS (
+    {delete_former_results}
 )
 SELECT count(*) FROM gone;
 
@@ -265,16 +284,16 @@ orphan AS MATERIALIZED (
     ) AS owner ON true
     WHERE owner.is_marked IS NOT TRUE
 ),
-deleted AS (
-    DELETE FROM {schema}scheduler_steps
-    WHERE ctid = ANY (ARRAY (
-        SELECT ctid
-        FROM {schema}scheduler_steps
-        WHERE job_id = ANY (ARRAY (SELECT job_id FROM orphan))
-          AND started_at < (coalesce($3, {now}) - interval '1 hour')
-        LIMIT $2
-        FOR UPDATE SKIP LOCKED
-    ))
+old AS MATERIALIZED (
+    SELECT ctid, job_id
+    FROM {schema}scheduler_steps
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM orphan))
+      AND started_at < (coalesce($3, {now}) - interval '1 hour'){left_out}
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+),
+changed AS (
+    DELETE FROM {schema}scheduler_steps WHERE ctid = ANY (ARRAY (SELECT ctid FROM old))
 )
 SELECT job_id FROM found WHERE n = $2;
 

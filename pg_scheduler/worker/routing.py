@@ -39,7 +39,9 @@ class Routing:
         self._skip = skip
         self._worker_id = worker_id
         self.unexpiring_names: frozenset[str] = frozenset()
+        # The names of pauses, and the exact names of their tasks.
         self._paused: frozenset[str] = frozenset()
+        self._paused_exact_names: frozenset[str] = frozenset()
         self._is_draining = False
         # Each result is computed again when the registry has another list of names than at the last time.
         self._names: list[str] = []
@@ -60,8 +62,16 @@ class Routing:
         registered = self._tasks.lists.names
         if registered is not self._source_of_names:
             self._source_of_names = registered
-            paused = {task.identity for name in self._paused if (task := self._tasks.resolve(name))}
-            names = [name for name in registered if not self._is_draining and self._is_claimed(name, paused)]
+            paused = {
+                task.identity for task in self._tasks.stopped_by(self._paused, self._paused_exact_names)
+            }
+            # Jobs under an exact name of a paused task wait, also if a function of another task has it here.
+            stopped_names = self._paused | self._paused_exact_names
+            names = [
+                name
+                for name in registered
+                if not self._is_draining and self._is_claimed(name, paused) and name not in stopped_names
+            ]
             self._names = registered if len(names) == len(registered) else names
             self._warn_of_executors()
         return self._names
@@ -92,15 +102,20 @@ class Routing:
             self._source_of_names = None  # the next call of names() returns another list
         return was_draining and not is_draining
 
-    def pause(self, names: Collection[str]) -> bool:
+    def pause(self, names: Collection[str], exact_names: Collection[str] = ()) -> bool:
         """Leave out the jobs of these tasks, under all of their names.
 
         Return whether a task that was paused before is not among these, and so is resumed.
+
+        Args:
+            names: The names of the pauses.
+            exact_names: The exact names of the paused tasks. This worker may know the task under one of them.
         """
-        previously_paused, self._paused = self._paused, frozenset(names)
-        if previously_paused != self._paused:
+        previously_paused = self._paused, self._paused_exact_names
+        self._paused, self._paused_exact_names = frozenset(names), frozenset(exact_names)
+        if previously_paused != (self._paused, self._paused_exact_names):
             self._source_of_names = None  # the next call of names() returns another list
-        return not previously_paused <= self._paused
+        return not (previously_paused[0] <= self._paused and previously_paused[1] <= self._paused_exact_names)
 
     def warn_of_patterns(self) -> None:
         """Log patterns that match none of the names with which they are compared."""

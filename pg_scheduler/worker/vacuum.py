@@ -20,7 +20,6 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import for_people
-from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobsVacuumed
 from pg_scheduler.worker.retention import BlockRange, Cutoffs
 from pg_scheduler.worker.service import Service
@@ -125,7 +124,7 @@ class Vacuum(Service):
             async for step in self._walk:
                 self._deleted.update(step.jobs)
                 return self.pause_s
-        except DatabaseUnavailableError:
+        except Exception:
             # The error has ended the generator. The next pass makes another one, which continues the walk.
             self._walk = None
             raise
@@ -218,7 +217,7 @@ class Vacuum(Service):
                 while await self._statistics.fold(span_s, longer_s, days, size) == size:
                     yield Counter()
         batch_size = self.surplus_batch_size
-        while await self._store.kept_results.vacuum(batch_size) == batch_size:
+        while await self._store.kept_results.vacuum(batch_size) >= batch_size:
             yield Counter()
         after = ""
         while (last_id := await self._store.retention.vacuum_steps(after, batch_size)) is not None:
@@ -226,7 +225,7 @@ class Vacuum(Service):
             yield Counter()
         for status, policy in self._policies.items():
             count = batch_size
-            while policy.keep_count is not None and count == batch_size:
+            while policy.keep_count is not None and count >= batch_size:
                 count = await self._store.retention.vacuum_surplus(status, policy.keep_count, batch_size)
                 yield Counter({status: count})
 
@@ -236,7 +235,7 @@ class Vacuum(Service):
         if age is None:
             return
         finished_before = await self._store.statements.read_clock() - age
-        while await self._schedules.vacuum(finished_before, SCHEDULES_BATCH_SIZE) == SCHEDULES_BATCH_SIZE:
+        while await self._schedules.vacuum(finished_before, SCHEDULES_BATCH_SIZE) >= SCHEDULES_BATCH_SIZE:
             pass
 
     async def _delete_audit(self) -> None:

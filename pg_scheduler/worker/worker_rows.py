@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.messages import HEARTBEAT_REQUEST
@@ -15,6 +16,7 @@ from pg_scheduler.database.author import release_of, report_refused, with_record
 from pg_scheduler.database.faults import RECORD_REFUSALS, REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.database.options import LOCK_TIMEOUT_MS
 from pg_scheduler.database.records import worker_from
+from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import Statements
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -145,6 +147,9 @@ class WorkerRepository:
         self._statements = statements
         self._results = results
         self._server_start_grace_s = server_start_grace_s
+        self._refused_restarts = RefusedRows("lease of job {} from a wrong clock not restarted")
+        self._refused_leases = RefusedRows("leases of {} from a wrong clock not restarted", are_jobs=False)
+        self._refused_workers = RefusedRows("dead worker {} not deleted", are_jobs=False)
 
     async def register(
         self,
@@ -308,7 +313,13 @@ class WorkerRepository:
 
     async def restart_leases(self, limit: int = 1000) -> None:
         """Restart leases that began in the future, because the server's clock was set back."""
-        await self._statements.fetch("restart_leases", self._statements.now, limit)
+        args = self._statements.now, limit
+
+        async def restart() -> None:
+            await self._refused_restarts.fetch("restart_leases", *args, statements=self._statements)
+
+        # If the row of a worker is refused, the jobs of others are reclaimed nevertheless.
+        await self._refused_leases.attempt("workers", restart)
 
     async def scan_deadlines(
         self, horizon_s: float, heartbeat_threshold_s: float, worker_id: str | None = None
@@ -358,6 +369,48 @@ class WorkerRepository:
                 leases were not renewed; None to leave the jobs of all live workers alone.
             known_attempts: Returns the attempts of the jobs that it knows, by id.
         """
+        if suspects is not None and (left_out := self._refused_workers.keys()):
+            suspects = [suspect for suspect in suspects if suspect not in left_out]
+        rescue = partial(
+            self._rescue,
+            heartbeat_threshold_s,
+            limit,
+            max_crashes=max_crashes,
+            worker_id=worker_id,
+            known_attempts=known_attempts,
+        )
+        try:
+            return await rescue(suspects)
+        except REFUSALS as error:
+            if not is_refusal(error):
+                raise
+        # The application refuses to delete the row of a worker, or a deferred check refuses the commit.
+        if suspects is None:
+            return await rescue(None, checks_deferred=True)
+        results = [await rescue([], checks_deferred=True)]
+        for suspect in suspects:
+            rescue_one = partial(rescue, [suspect], checks_deferred=True)
+            if (result := await self._refused_workers.attempt(suspect, rescue_one)) is not None:
+                results.append(result)
+        return RescueResult(
+            [worker for result in results for worker in result.dead_workers],
+            sorted(job_id for result in results for job_id in result.job_ids),
+            [failed for result in results for failed in result.quarantined],
+            min((result.due for result in results if result.due is not None), default=None),
+        )
+
+    async def _rescue(
+        self,
+        heartbeat_threshold_s: float,
+        limit: int,
+        suspects: Sequence[str] | None,
+        *,
+        max_crashes: int | None,
+        worker_id: str | None,
+        known_attempts: Callable[[], Mapping[str, int]],
+        checks_deferred: bool = False,
+    ) -> RescueResult:
+        """Do what ``rescue()`` does in one transaction, which fails if the row of a suspect is refused."""
         changes: dict[str, RowChange] = {}
         changes_by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
         rescued: set[str] = set()
@@ -365,6 +418,9 @@ class WorkerRepository:
         async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
             connection = transaction.connection
             rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
+            if checks_deferred:
+                # From now on each statement makes its checks, so a refused job fails with its own savepoint.
+                await self._statements.execute("apply_deferred", on=connection)
             dead = [row["worker_id"] for row in rows]
             stopped = {row["worker_id"] for row in rows if row["stopping"]}
             args = dead, now, heartbeat_threshold_s, limit, worker_id, json.dumps(known_attempts())

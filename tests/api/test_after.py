@@ -20,6 +20,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import Event, JobBlocked, JobCancelled
 from pg_scheduler.queue import consequences
+from pg_scheduler.queue.unique_keys import Holder, UniqueKeyRepository
 from pg_scheduler.worker.overdue import DeadlineScanner
 from tests.api.conftest import Make
 from tests.store.test_steps import until_a_lock_is_awaited
@@ -203,22 +204,107 @@ async def test_bulk_jobs_may_wait_for_each_other_and_for_existing_ones(
     assert [job.job_id for job in await scheduler.list_jobs()] == ["a", "b", "c", "d", "z"]
 
 
-@pytest.mark.parametrize("resolution", [RAISE, ConflictResolution.IGNORE])
-async def test_bulk_call_stores_nothing_when_a_parent_is_refused_for_its_unique_key(
-    scheduler: Scheduler, resolution: ConflictResolution
+@pytest.mark.parametrize("parents", [[], ["first"]], ids=["parent is free", "parent waits too"])
+async def test_bulk_call_stores_nothing_when_it_raises_on_the_unique_key_of_a_parent(
+    scheduler: Scheduler, parents: list[str]
 ) -> None:
     async def wait() -> None: ...
 
     holder = await scheduler.enqueue("work", args=["a"], unique="key", delay=600)
     specs = [
-        JobSpec(wait, now(), job_id="plain"),
-        JobSpec(wait, now(), job_id="parent", unique="key"),
+        JobSpec(wait, now(), job_id="first"),
+        JobSpec(wait, now(), job_id="parent", unique="key", after=parents),
         JobSpec(wait, now(), job_id="child", after=["parent"]),
     ]
-    error = JobConflictError if resolution is RAISE else JobNotFoundError
-    with pytest.raises(error, match="key" if resolution is RAISE else "'parent' does not exist"):
-        await scheduler.schedule_bulk(specs, conflict_resolution=resolution)
+    with pytest.raises(JobConflictError, match="key"):
+        await scheduler.schedule_bulk(specs, conflict_resolution=RAISE)
     assert [(job.job_id, job.job_name) for job in await scheduler.list_jobs()] == [(holder, "work")]
+
+
+async def waits_of(pool: asyncpg.Pool) -> list[tuple[str, str]]:
+    """Return which job waits for which other one."""
+    rows = await pool.fetch("SELECT child_id, parent_id FROM scheduler_after ORDER BY 1, 2")
+    return [(row["child_id"], row["parent_id"]) for row in rows]
+
+
+@pytest.mark.parametrize("within", ["library", "caller"])
+async def test_bulk_job_waits_for_the_job_that_holds_the_unique_key_of_its_parent(
+    scheduler: Scheduler, ran: Ran, pool: asyncpg.Pool, within: str
+) -> None:
+    def spec(job_id: str, *after: str, unique: str | None = None) -> JobSpec:
+        return JobSpec(ran.work, now(), args=(job_id,), job_id=job_id, after=after, unique=unique)
+
+    await scheduler.enqueue("work", args=["holder"], job_id="holder", unique="key", delay=LATER)
+    await scheduler.enqueue("work", args=["taken"], job_id="taken", delay=LATER)
+    specs = [
+        spec("free"),
+        spec("refused", unique="key"),
+        spec("refused too", "free", unique="key"),
+        spec("taken", unique="another key"),
+        spec("child", "refused"),
+        spec("grandchild", "refused too", "child", "taken"),
+    ]
+    async with pool.acquire() as connection, connection.transaction():
+        job_ids = await scheduler.schedule_bulk(
+            specs, connection=connection if within == "caller" else None, conflict_resolution=IGNORE
+        )
+    assert job_ids == ["free", None, None, None, "child", "grandchild"]
+    assert await waits_of(pool) == [
+        ("child", "holder"),
+        ("grandchild", "child"),
+        ("grandchild", "holder"),
+        ("grandchild", "taken"),
+    ]
+    assert await scheduler.run_job_now("holder")
+    assert await scheduler.run_job_now("taken")
+    await ran.until("grandchild")
+    assert set(ran) == {"free", "holder", "taken", "child", "grandchild"}
+    assert ran.index("holder") < ran.index("child")
+
+
+async def test_bulk_job_waits_for_the_first_job_of_the_call_with_the_unique_key_of_its_parent(
+    scheduler: Scheduler, ran: Ran, pool: asyncpg.Pool
+) -> None:
+    specs = [
+        JobSpec(ran.work, now() + LATER, args=("a",), job_id="a", unique="key"),
+        JobSpec(ran.work, now(), args=("b",), job_id="b", unique="key"),
+        JobSpec(ran.work, now(), args=("c",), job_id="c", after=["b"]),
+    ]
+    assert await scheduler.schedule_bulk(specs, conflict_resolution=IGNORE) == ["a", None, "c"]
+    assert await waits_of(pool) == [("c", "a")]
+
+
+async def test_bulk_job_that_would_wait_for_itself_by_the_unique_key_of_its_parent_is_refused(
+    scheduler: Scheduler, ran: Ran
+) -> None:
+    specs = [
+        JobSpec(ran.work, now() + LATER, args=("a",), job_id="a"),
+        JobSpec(ran.work, now(), args=("c",), job_id="c", unique="key", after=["b"]),
+        JobSpec(ran.work, now(), args=("b",), job_id="b", unique="key", after=["a"]),
+    ]
+    with pytest.raises(ValueError, match="job 'c' would wait for itself"):
+        await scheduler.schedule_bulk(specs, conflict_resolution=IGNORE)
+    assert await scheduler.list_jobs() == []
+
+
+async def test_bulk_job_after_one_whose_unique_key_becomes_free_meanwhile_waits_for_that_job(
+    scheduler: Scheduler, ran: Ran, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scheduler.enqueue("work", args=["holder"], job_id="holder", unique="key", delay=LATER)
+    find_conflicts = UniqueKeyRepository.find_conflicts
+
+    async def find_and_cancel(*args: Any, **options: Any) -> list[Holder]:
+        rows = await find_conflicts(*args, **options)
+        await scheduler.cancel_job("holder")
+        return rows
+
+    monkeypatch.setattr(UniqueKeyRepository, "find_conflicts", find_and_cancel)
+    specs = [
+        JobSpec(ran.work, now() + LATER, args=("parent",), job_id="parent", unique="key"),
+        JobSpec(ran.work, now(), args=("child",), job_id="child", after=["parent"]),
+    ]
+    assert await scheduler.schedule_bulk(specs, conflict_resolution=IGNORE) == ["parent", "child"]
+    assert await waits_of(pool) == [("child", "parent")]
 
 
 async def test_job_waits_if_and_only_if_the_callers_transaction_commits(

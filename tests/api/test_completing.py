@@ -917,6 +917,119 @@ async def test_job_completes_with_the_transaction_of_the_caller_or_when_the_func
     assert not seen.of(JobLost)
 
 
+@pytest.mark.parametrize("by", ["the pool", "the same connection", "another connection", "a savepoint"])
+async def test_block_may_be_repeated_after_the_caller_has_rolled_back_its_transaction(
+    make: Make, pools: Pools, pool: asyncpg.Pool, by: str
+) -> None:
+    job_pool = await pools(2)
+    scheduler = make()
+    await scheduler.start()
+    seen = Recorder(scheduler)
+
+    async def complete_on(connection: Any, value: str) -> None:
+        async with current_job().completing(connection=connection) as block_connection:
+            await add_effect(block_connection)
+            current_job().set_result(value)
+
+    async def repeat() -> None:
+        async with job_pool.acquire() as first, job_pool.acquire() as second:
+            outer = first.transaction()
+            await outer.start()
+            rolled_back = first.transaction() if by == "a savepoint" else outer
+            if rolled_back is not outer:
+                await rolled_back.start()
+            await complete_on(first, "rolled back")
+            await rolled_back.rollback()
+            await renew(scheduler)
+            if by == "the pool":
+                await complete_on(None, "kept")
+            elif by == "a savepoint":
+                await complete_on(first, "kept")
+                await outer.commit()
+            else:
+                connection = first if by == "the same connection" else second
+                async with connection.transaction():
+                    await complete_on(connection, "kept")
+
+    await scheduler.enqueue(repeat, job_id="one", keep_result=timedelta(hours=1))
+    await seen.until(JobCompleted)
+    result = await scheduler.get_job_result("one", timeout=PATIENCE)
+    assert isinstance(result, JobResult)
+    assert result.unwrap() == "kept"
+    assert await effects_of(pool) == ["one"]
+    assert (await row(pool, "one"))["attempt"] == 1
+    assert not seen.of(JobLost)
+
+
+@pytest.mark.parametrize("by", ["the pool", "the same connection", "another connection"])
+@pytest.mark.parametrize("commits", [True, False])
+async def test_second_block_states_that_the_transaction_of_the_first_one_was_not_rolled_back(
+    make: Make, pools: Pools, pool: asyncpg.Pool, by: str, commits: bool
+) -> None:
+    """It is open if ``commits`` is False; then it is committed afterwards."""
+    job_pool = await pools(2)
+    scheduler = make()
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    errors: list[str] = []
+
+    async def repeat() -> None:
+        async with job_pool.acquire() as first, job_pool.acquire() as second, second.transaction():
+            transaction = first.transaction()
+            await transaction.start()
+            async with current_job().completing(connection=first):
+                await add_effect(first)
+            if commits:
+                await transaction.commit()
+                transaction = first.transaction()
+                await transaction.start()
+            second_connection = {
+                "the pool": None,
+                "the same connection": first,
+                "another connection": second,
+            }[by]
+            try:
+                async with current_job().completing(connection=second_connection):
+                    pass
+            except RuntimeError as error:
+                errors.append(str(error))
+            await transaction.commit()
+
+    await scheduler.enqueue(repeat, job_id="one")
+    await seen.until(JobCompleted)
+    [error] = errors
+    assert error.startswith(
+        "job 'one' has another block of completing(), whose transaction was not rolled back; use one block"
+    )
+    assert await effects_of(pool) == ["one"]
+
+
+async def test_steps_may_follow_a_block_whose_transaction_the_caller_has_rolled_back(
+    make: Make, pools: Pools, pool: asyncpg.Pool
+) -> None:
+    job_pool = await pools(2)
+    scheduler = make()
+    await scheduler.start()
+    seen = Recorder(scheduler)
+
+    async def work_on() -> None:
+        steps = current_job().steps
+        async with steps.cursor("position") as cursor:
+            async with job_pool.acquire() as connection:
+                transaction = connection.transaction()
+                await transaction.start()
+                async with current_job().completing(connection=connection):
+                    pass
+                await transaction.rollback()
+            await cursor.save(7)
+        await steps.run("later", later, "value")
+
+    await scheduler.enqueue(work_on, job_id="one")
+    await seen.until(JobCompleted)
+    names = await pool.fetch("SELECT name FROM scheduler_steps WHERE job_id = 'one' ORDER BY name")
+    assert [name for (name,) in names] == ["later", "position"]
+
+
 @pytest.mark.parametrize("commits", [True, False])
 async def test_exception_after_the_commit_of_the_caller_is_logged_and_after_its_rollback_retried(
     make: Make, pools: Pools, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, commits: bool
@@ -1089,6 +1202,7 @@ async def test_completing_refuses_connections_that_are_not_of_asyncpg(scheduler:
                 async with current_job().completing(connection=given):
                     pass
 
+            complete.__qualname__ = f"complete_with_{type(given).__name__}"
             error = await failure_of(scheduler, complete)
             assert isinstance(error, TypeError), given
             assert "AsyncSession or AsyncConnection of SQLAlchemy" in str(error)

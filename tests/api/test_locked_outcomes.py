@@ -29,6 +29,7 @@ from pg_scheduler.worker.overdue import DeadlineScanner
 from pg_scheduler.worker.result_buffer import ResultBuffer
 from tests.api.conftest import Make
 from tests.support.guards import guard
+from tests.support.store import use_options
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 KEPT = timedelta(hours=1)
@@ -402,3 +403,40 @@ async def test_completions_that_a_lock_of_the_table_stops_stay_together(
         assert not runtime.node.result_buffer.has_others
     await seen.until(JobCompleted, len(ids))
     await connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waits_by", ["a step", "completing()"])
+async def test_job_that_holds_its_own_row_delays_no_other_job(
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, waits_by: str
+) -> None:
+    """It waits for its own transaction until its timeout, and keeps its lease meanwhile."""
+    use_options(monkeypatch, call_timeout_s=2.5)  # for which its timeout waits in completing()
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    waits = asyncio.Event()
+
+    async def holds_its_row() -> None:
+        me = current_job()
+        async with pool.acquire() as connection, connection.transaction():
+            await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", me.job_id)
+            waits.set()
+            if waits_by == "a step":
+                await me.steps.run("step", quick, 1)
+            else:
+                async with me.completing():
+                    pass
+
+    await scheduler.enqueue(holds_its_row, job_id="own", timeout=2)
+    await asyncio.wait_for(waits.wait(), PATIENCE)
+    others = [await scheduler.enqueue(quick, args=(number,)) for number in range(20)]
+    await seen.until(JobCompleted, len(others))
+    runtime = scheduler._parts.runtime
+    assert runtime is not None
+    for _ in range(3):
+        await runtime.heartbeat.run_once()
+    assert not seen.of(JobFailed), "the other jobs have completed before the timeout"
+    [failed] = await seen.until(JobFailed, job_id="own")
+    assert isinstance(failed.exception, TimeoutError)
+    assert len(seen.of(JobStarted, job_id="own")) == 1

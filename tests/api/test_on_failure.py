@@ -19,14 +19,16 @@ from pg_scheduler import (
     RetryPolicy,
     Scheduler,
     Unique,
+    current_job,
     job,
 )
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed
-from pg_scheduler.jobs.outcome import Outcome
+from pg_scheduler.jobs.outcome import RELEASE, Outcome
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.queue.failure_alerts import alert_id, distinct_alert_id
+from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
 from tests.support.worker import LEASE, Recorder, new_worker
@@ -273,6 +275,103 @@ async def test_alert_written_by_hand_does_not_stop_the_failure(
     await pool.execute("UPDATE scheduled_jobs SET on_end = $1::text::jsonb", json.dumps(on_end))
     await bench.settle(Outcome.fail("no"))
     assert await bench.ids() == ({"a", "a:failed"} if "failed_tasks" in on_end else {"a"})
+
+
+async def attempts_in_alert(scheduler: Scheduler, job_id: str = "a") -> list[int]:
+    """Return the numbers that the alerts of a job have, the earliest alert first."""
+    alerts = await scheduler.list_jobs(job_name="alerts.page")
+    ordered = sorted(alerts, key=lambda alert: (alert.created_at, alert.job_id))
+    return [alert.kwargs["attempts"] for alert in ordered if alert.kwargs["job_id"] == job_id]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "count"),
+    [
+        ([Outcome.fail("no")], 1),
+        ([Outcome.snooze(MINUTE)] * 2 + [Outcome.fail("no")], 1),
+        ([Outcome.snooze(MINUTE), Outcome.retry(MINUTE, "no"), RELEASE, Outcome.fail("no")], 2),
+        ([Outcome.retry(MINUTE, "no")] * 2 + [Outcome.fail("no")], 3),
+        ([Outcome.crash("died", 9), Outcome.fail("no")], 2),
+        ([Outcome.retry(MINUTE, "no"), Outcome.crash("died", 1)], 2),
+    ],
+)
+async def test_alert_counts_failed_attempts(build: Build, outcomes: list[Outcome], count: int) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a", max_retries=9)
+    for outcome in outcomes:
+        await bench.settle(outcome)
+        bench.clock.advance(MINUTE)
+    assert await attempts_in_alert(bench.scheduler) == [count]
+
+
+@pytest.mark.parametrize("is_retried", [True, False])
+async def test_alert_of_a_job_that_expires_counts_the_attempts_before(build: Build, is_retried: bool) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a", delay=1, max_retries=1)
+    bench.clock.advance(timedelta(seconds=1))
+    await bench.settle(Outcome.retry(MINUTE, "no") if is_retried else Outcome.snooze(MINUTE))
+    bench.clock.advance(timedelta(seconds=601))
+    assert len(await bench.store.jobs.expire("me", ["app.work"], 10)) == 1
+    assert await attempts_in_alert(bench.scheduler) == [int(is_retried)]
+
+
+async def test_alert_counts_no_attempts_of_earlier_definitions(build: Build) -> None:
+    bench = build()
+    for _ in range(3):
+        await bench.scheduler.enqueue(
+            "app.work", job_id="a", max_retries=1, conflict_resolution=ConflictResolution.REPLACE
+        )
+        await bench.settle(Outcome.fail("no"))
+        bench.clock.advance(MINUTE)
+    assert await attempts_in_alert(bench.scheduler) == [1, 1, 1]
+
+
+async def test_alert_counts_no_attempts_before_a_retry_by_hand(build: Build) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a", max_retries=9)
+    await bench.settle(Outcome.retry(MINUTE, "no"))
+    await bench.scheduler.cancel_job("a")
+    await bench.scheduler.retry_job("a")
+    await bench.settle(Outcome.fail("no"))
+    assert await attempts_in_alert(bench.scheduler) == [1]
+
+
+async def test_alert_counts_no_attempt_twice_if_the_status_of_a_waiting_job_was_set(build: Build) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a", max_retries=9)
+    await bench.settle(Outcome.retry(MINUTE, "no"))
+    await bench.scheduler.update_job_status("a", JobStatus.FAILED)
+    assert await attempts_in_alert(bench.scheduler) == [1]
+
+
+async def test_alert_counts_the_attempt_that_could_not_read_its_row(build: Build) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a", max_retries=9)
+    for outcome in (Outcome.snooze(MINUTE), Outcome.retry(MINUTE, "no")):
+        await bench.settle(outcome)
+        bench.clock.advance(MINUTE)
+    async with bench.store.statements.transaction() as transaction:
+        await bench.store.claims._quarantine("a", PayloadError("too large"), transaction)
+    await bench.store.results.consequences.apply(["a"])
+    assert await attempts_in_alert(bench.scheduler) == [2]
+
+
+async def test_alert_counts_no_sleeps_and_no_attempts_before_the_last_step(pool: asyncpg.Pool) -> None:
+    async def pause_and_fail() -> None:
+        if current_job().attempt == 1:
+            raise ValueError("before the first step")
+        await current_job().steps.sleep("first", MINUTE)
+        await current_job().steps.sleep("second", MINUTE)
+        raise ValueError("after the last step")
+
+    async with TestScheduler(pool) as t:
+        t.scheduler.register(page, name="alerts.page")
+        t.scheduler.register(
+            pause_and_fail, name="app.pause", on_failure="alerts.page", max_retries=1, retry=QUICK
+        )
+        await t.scheduler.enqueue("app.pause", job_id="a")
+        await t.run_until(timedelta(hours=1))
+        assert await attempts_in_alert(t.scheduler) == [2]
 
 
 async def test_replacing_a_job_replaces_its_alert(build: Build, pool: asyncpg.Pool) -> None:

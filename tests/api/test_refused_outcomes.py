@@ -306,7 +306,11 @@ async def test_job_ends_although_its_alert_is_refused_and_the_alert_follows(
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
     store.consequences._pause_ends.clear()
     await store.consequences.apply_lost(10)
-    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE job_name = 'alert'") == 1
+    count_alerts = "SELECT count(*) FROM scheduled_jobs WHERE job_name = 'alert'"
+    async with asyncio.timeout(PATIENCE):
+        while await pool.fetchval(count_alerts) == 0:  # noqa: ASYNC110 - a scan of the worker may write it
+            await asyncio.sleep(0.01)
+    assert await pool.fetchval(count_alerts) == 1
 
 
 async def test_job_for_which_the_table_accepts_nothing_waits_and_the_shutdown_names_it(

@@ -25,8 +25,11 @@ from pg_scheduler import (
     PoolClosedError,
     ResultUnavailableError,
     Scheduler,
+    VacuumConfig,
+    VacuumPolicy,
 )
 from pg_scheduler.events import JobCompleted, JobFailed, ListenerConnected, ListenerLost
+from pg_scheduler.inspect import Inspector
 from tests.api.conftest import Make, Pools
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Gate, Recorder, now, wire_to
@@ -86,6 +89,94 @@ async def test_result_of_an_earlier_end_is_not_that_of_a_job_that_has_ended_sinc
     completed = await scheduler.get_job_result("one", wait=False)
     assert completed is not None
     assert (completed.status, completed.value) == (JobStatus.COMPLETED, None)
+
+
+FUNCTIONS: dict[str, Any] = {"echo": echo, "fail": fail}
+
+
+async def enqueue_again(scheduler: Scheduler, name: str, _pool: asyncpg.Pool) -> None:
+    await scheduler.enqueue(name, args=(2,), job_id="one")
+
+
+async def replace(scheduler: Scheduler, name: str, _pool: asyncpg.Pool) -> None:
+    await scheduler.enqueue(name, args=(2,), job_id="one", conflict_resolution=ConflictResolution.REPLACE)
+
+
+async def add_in_bulk(scheduler: Scheduler, name: str, _pool: asyncpg.Pool) -> None:
+    assert await scheduler.schedule_bulk([JobSpec(FUNCTIONS[name], args=(2,), job_id="one")]) == ["one"]
+
+
+async def replace_in_bulk(scheduler: Scheduler, name: str, _pool: asyncpg.Pool) -> None:
+    spec = JobSpec(FUNCTIONS[name], args=(2,), job_id="one")
+    await scheduler.schedule_bulk([spec], conflict_resolution=ConflictResolution.REPLACE)
+
+
+async def add_by_sql(_scheduler: Scheduler, name: str, pool: asyncpg.Pool) -> None:
+    await pool.execute("SELECT scheduler_add_job($1, '[2]', job_id => 'one')", name)
+
+
+async def delete(scheduler: Scheduler) -> None:
+    async for _ in Inspector(scheduler).delete_jobs(where="id:one"):
+        pass
+
+
+async def vacuum(scheduler: Scheduler) -> None:
+    await scheduler.run_vacuum()
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [("echo", None), ("echo", vacuum), ("echo", delete), ("fail", vacuum), ("fail", delete)],
+)
+@pytest.mark.parametrize("way_in", [enqueue_again, replace, add_in_bulk, replace_in_bulk, add_by_sql])
+async def test_result_of_an_earlier_job_is_not_that_of_a_later_one_whose_row_is_deleted(
+    make: Make, pool: asyncpg.Pool, way_in: Any, name: str, way_out: Any
+) -> None:
+    """Without a way out, the row is deleted as the job completes."""
+    of_completed = VacuumPolicy.immediate() if way_out is None else VacuumPolicy.keep_last(0)
+    config = VacuumConfig(completed=of_completed, failed=VacuumPolicy.keep_last(0))
+    scheduler = make(vacuum_config=config, vacuum_enabled=way_out is None)
+    seen = Recorder(scheduler)
+    scheduler.register(echo, name="echo")
+    scheduler.register(fail, name="fail")
+    await scheduler.start()
+    await scheduler.enqueue("echo", args=(1,), job_id="one", keep_result=HOUR)
+    assert (await result_of(scheduler, "one")).unwrap() == 1
+    if way_in not in {replace, replace_in_bulk} and way_out is not None:
+        await way_out(scheduler)
+    assert (await result_of(scheduler, "one")).unwrap() == 1
+    await way_in(scheduler, name, pool)
+    await seen.until(JobFailed if name == "fail" else JobCompleted, 1 if name == "fail" else 2)
+    if way_out is not None:
+        await way_out(scheduler)
+    with pytest.raises(JobNotFoundError):
+        await scheduler.get_job_result("one", wait=False)
+    assert await stored(pool) == 0
+
+
+async def test_waiters_of_a_job_do_not_receive_the_result_of_an_earlier_one(make: Make) -> None:
+    scheduler, gate = make(vacuum_config=VacuumConfig(completed=VacuumPolicy.immediate())), Gate()
+
+    async def work(value: str) -> str:
+        if value == "new":
+            await gate.job()
+        return value
+
+    scheduler.register(work, name="work")
+    await scheduler.start()
+    assert await scheduler.run_job("work", args=("old",), job_id="one") == "old"
+    await scheduler.enqueue("work", args=("new",), job_id="one")
+    ignore = ConflictResolution.IGNORE
+    waiter = asyncio.create_task(scheduler.get_job_result("one"))
+    caller = asyncio.create_task(
+        scheduler.run_job("work", args=("new",), job_id="one", conflict_resolution=ignore)
+    )
+    await gate.wait_begun()
+    gate.open.set()
+    with pytest.raises(JobNotFoundError):
+        await waiter
+    with pytest.raises((JobNotFoundError, ResultUnavailableError)):
+        await caller
 
 
 async def test_two_readers_and_a_late_third_receive_the_result(scheduler: Scheduler) -> None:

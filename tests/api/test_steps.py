@@ -2083,6 +2083,24 @@ async def test_cursor_that_could_not_be_saved_in_a_transaction_keeps_its_value(
     assert await run(t, ship, max_retries=1) == 0
 
 
+async def test_cursor_keeps_what_was_set_before_a_transaction_that_was_rolled_back(
+    t: TestScheduler, pool: Pool
+) -> None:
+    async def ship() -> int:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            if current_job().attempt == 1:
+                await cursor.set(1)
+                async with pool.acquire() as connection, connection.transaction():
+                    await cursor.save(2, connection=connection)
+                    # This value belongs to the transaction. To store it, another session would wait for it.
+                    await cursor.set(3)
+                    await cursor.save(4, connection=connection)
+                    raise ValueError
+        return cursor.value  # type: ignore[no-any-return]
+
+    assert await run(t, ship, max_retries=1) == 1
+
+
 @pytest.mark.parametrize("is_given", [False, True], ids=["at once", "with a transaction"])
 async def test_cursor_is_saved_again_after_its_transaction_was_rolled_back(
     t: TestScheduler, pool: Pool, is_given: bool

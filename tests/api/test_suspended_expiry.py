@@ -15,8 +15,10 @@ from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.admission.pause_watcher import FAST_POLL_INTERVAL_S
 from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.events import JobCompleted, JobExpired, TaskResumed
+from pg_scheduler.database import refused_rows
+from pg_scheduler.events import JobCompleted, JobExpired, ServiceRetrying, TaskResumed
 from tests.api.conftest import Make
+from tests.support.guards import guard
 from tests.support.worker import Gate, Recorder, now
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")
@@ -26,6 +28,9 @@ GRACE = timedelta(seconds=10)
 
 
 async def work(*args: Any) -> None: ...
+
+
+async def welcome(*args: Any) -> None: ...
 
 
 async def statuses(pool: asyncpg.Pool) -> dict[str, str]:
@@ -303,6 +308,93 @@ async def test_locked_job_delays_the_end_for_a_bounded_time(
         False,
         True,
     ]
+
+
+REFUSED_RENEWAL = (
+    "IF OLD.job_id = 'bad' AND NEW.expires_at > OLD.expires_at THEN RAISE EXCEPTION 'not this one'; END IF; "
+    "RETURN NEW;"
+)
+
+
+async def test_resume_ends_the_pause_although_the_application_refuses_to_renew_a_job(
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Renewal, "patience_s", 0.2)
+    scheduler = make(misfire_grace_time=1)
+    await scheduler.tasks.pause("mail.send", suspend_expiry=True)
+    hour_ago = now() - timedelta(hours=1)
+    for job_id in ("bad", "good 1", "good 2"):
+        await scheduler.schedule_job("mail.send", hour_ago, {}, job_id=job_id)
+    await guard(pool, REFUSED_RENEWAL, is_deferred=False)
+    assert await scheduler.tasks.resume("mail.send")
+    assert await scheduler.tasks.list() == []
+    renewed = await pool.fetch("SELECT job_id FROM scheduled_jobs WHERE expires_at > $1", now() - GRACE)
+    assert {row["job_id"] for row in renewed} == {"good 1", "good 2"}
+    (message,) = caplog.messages
+    assert message.startswith(
+        "job bad keeps the misfire grace time from before the pause, no further attempt: "
+    )
+
+
+async def test_pauses_end_although_the_application_refuses_to_renew_a_job_of_one(
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Renewal, "patience_s", 0.5)
+    scheduler = make(misfire_grace_time=60)
+    scheduler.register(work, name="mail.send")
+    scheduler.register(welcome, name="mail.welcome")
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    until = now() + timedelta(seconds=1)
+    good = []
+    for name in ("mail.send", "mail.welcome"):
+        await scheduler.tasks.pause(name, until=until, suspend_expiry=True)
+        good.append(await scheduler.schedule_job(name, now(), {}))
+    await scheduler.schedule_job("mail.send", now(), {}, job_id="bad")
+    await guard(pool, REFUSED_RENEWAL, is_deferred=False)
+    for job_id in (*good, "bad"):
+        await seen.until(JobCompleted, job_id=job_id)
+    assert {event.task_name for event in await seen.until(TaskResumed, 2)} == {"mail.send", "mail.welcome"}
+    assert not seen.of(ServiceRetrying)
+    assert len([message for message in caplog.messages if "job bad keeps" in message]) == 1
+
+
+async def test_pause_whose_row_the_application_refuses_to_delete_delays_no_other_end(
+    make: Make, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refused_rows, "REFUSED_PAUSE_S", 0.5)
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    body = "IF OLD.name = 'bad' THEN RAISE EXCEPTION 'not this one'; END IF; RETURN OLD;"
+    await guard(pool, body, on="DELETE", table="scheduler_tasks", is_deferred=False)
+    until = now() + timedelta(seconds=0.5)
+    for name in ("bad", "good 1", "good 2"):
+        await scheduler.tasks.pause(name, until=until, suspend_expiry=True)
+    for name in ("good 1", "good 2"):
+        await seen.until(TaskResumed, task_name=name)
+    assert "pause of task 'bad' not ended" in caplog.text
+    await pool.execute("DROP FUNCTION guard CASCADE")
+    await seen.until(TaskResumed, task_name="bad")
+    assert not seen.of(ServiceRetrying)
+
+
+async def test_pause_whose_names_the_application_refuses_delays_no_other_pause(
+    make: Make, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = make()
+    for name, func in (("bad", work), ("good", welcome)):
+        await make().tasks.pause(name, suspend_expiry=True)
+        owner.register(func, name=name, aliases=[f"{name} alias"])
+    body = "IF OLD.name = 'bad' THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW;"
+    await guard(pool, body, table="scheduler_tasks", is_deferred=False)
+    await owner.start()
+    rows = await pool.fetch("SELECT name, names FROM scheduler_tasks")
+    names = {row["name"]: row["names"] for row in rows}
+    assert "good alias" in names["good"]
+    assert "bad alias" not in names["bad"]
+    (message,) = caplog.messages
+    assert message.startswith("names of the pause of task 'bad' not completed, next attempt in 60 s: ")
 
 
 async def test_lock_that_ends_in_time_loses_no_job(make: Make, pool: asyncpg.Pool) -> None:

@@ -154,3 +154,15 @@ async def test_run_now_adds_the_schedule_even_if_the_key_is_taken(t: TestSchedul
     await t.scheduler.cancel_jobs(job_name=NAME)
     await add(t, run_now=True, max_runs=9, conflict_resolution=ConflictResolution.REPLACE)
     assert (await schedule(t)).last_job_id is not None
+
+
+async def test_fire_time_gets_a_job_after_the_schedule_was_removed_with_its_jobs_and_added_again(
+    t: TestScheduler,
+) -> None:
+    await add(t)
+    await t.scheduler.schedules.backfill("s", START + HOUR, START + 2 * HOUR)
+    assert await t.scheduler.schedules.remove("s", cancel_jobs=True)
+    await add(t)
+    await t.run_until(2 * HOUR)
+    assert await counts(t) == (2, 0, 0)
+    assert t.ran(NAME) == 2

@@ -1,4 +1,4 @@
-"""Every call to the database ends within its time limit, here while the server is frozen."""
+"""Every call to the database ends within its time limit while the server is frozen or its connection ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import fields
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import asyncpg
 import pytest
@@ -27,7 +27,7 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import Route
 from pg_scheduler.database.statements import CallersTransaction, Transaction
 from pg_scheduler.embedded import EmbeddedPostgres
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.errors import ConnectionLostError, DatabaseUnavailableError
 from pg_scheduler.inspect.store.audit import AuditFilters
 from pg_scheduler.inspect.store.bulk import Batch
 from pg_scheduler.inspect.store.deploy import CheckedJob, CheckedStep
@@ -243,7 +243,7 @@ async def first(pages: AsyncIterator[object]) -> object:
 
 async def enter(block: AbstractAsyncContextManager[object]) -> None:
     async with block:
-        raise AssertionError("the frozen server answered")
+        raise AssertionError("the block was entered")
 
 
 def claimed() -> list[Claim]:
@@ -308,6 +308,7 @@ STORE_CALLS: dict[str, Call] = {
     "release_children": lambda it, conn: it.dependencies.release_children([ENDED], Transaction(conn, [])),
     "repair": lambda it, _: it.dependencies.repair(ScanPosition(), blocks=1, jobs=1),
     "statuses_of": lambda it, _: it.jobs.statuses_of(["a"]),
+    "free_fire_times": lambda it, conn: it.jobs.free_fire_times(["a"], {"b": now()}, conn),
     "read_revoked": lambda it, _: it.jobs.read_revoked(["a"]),
     "transaction, of any statements": lambda it, _: enter(it.statements.transaction()),
     "transaction, on a connection": lambda it, conn: enter(it.statements.transaction(within=conn)),
@@ -332,9 +333,10 @@ STORE_CALLS: dict[str, Call] = {
     ),
     "transaction_id": lambda it, conn: it.results.transaction_id(conn),
     "has_committed": lambda it, _: it.results.has_committed(claimed()[0], "w1", 1),
+    "was_rolled_back": lambda it, _: it.results.was_rolled_back(claimed()[0], "w1", 1),
     "version": lambda it, _: it.jobs.version("a"),
     "change, a waiting job": lambda it, _: it.jobs.change("a", "version", "{}", 5),
-    "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn),
+    "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn, are_outcomes=True),
     "keep_ended": lambda it, conn: it.kept_results.keep_ended([KEPT], Transaction(conn, [])),
     "get": lambda it, _: it.kept_results.get(["a"]),
     "vacuum": lambda it, _: it.kept_results.vacuum(10),
@@ -610,3 +612,56 @@ async def test_store_methods_raise_within_the_limit_when_the_server_is_frozen(
             await assert_all_end(calls, it, private_dsn, private_server)
         finally:
             await connections.release_held()
+
+
+class EndingConnection(asyncpg.Connection):
+    """A connection that can end after it has prepared a statement and before it executes it."""
+
+    ends: ClassVar[bool] = False
+
+    async def _get_statement(self, *args: Any, **kwargs: Any) -> Any:
+        parent: Any = super()  # the stubs of asyncpg lack the method
+        statement = await parent._get_statement(*args, **kwargs)
+        if self.ends:
+            self.terminate()
+        return statement
+
+
+OTHER_ENDS: Final = {
+    "copy": type(None),  # asyncpg copies in one step
+    "ping": DatabaseUnavailableError,  # asyncpg itself checks the connection of a prepared statement
+    # Blocks without a statement, which end by the error of enter():
+    "transaction, of any statements": AssertionError,
+    "transaction, on a connection": AssertionError,
+    "transaction": AssertionError,
+    "declaring": AssertionError,
+    # Calls that describe another error, and swallow their own:
+    "find_blockers": DatabaseUnavailableError,
+    "find_holders": DatabaseUnavailableError,
+}
+"""What ends the calls that do not raise ConnectionLostError if their connection ends between two steps."""
+
+
+async def test_store_methods_raise_connection_lost_when_their_connection_ends_between_two_steps(
+    private_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when `pool.terminate()` runs during a call: asyncpg itself raises an AttributeError."""
+    pool = await asyncpg.create_pool(private_dsn, min_size=1, max_size=5, connection_class=EndingConnection)
+    await Scheduler(pool).initialize_db()
+    store = Store(Connections(pool), schema="public")
+    it = SimpleNamespace(**vars(store), migrate=store.migrate, people=InspectionStore(store))
+    others: dict[str, BaseException | None] = {}
+    monkeypatch.setattr(EndingConnection, "ends", True)
+    for name, call in STORE_CALLS.items():
+        # The setup of this connection executes no prepared statement.
+        connection = await asyncpg.connect(private_dsn, connection_class=EndingConnection)
+        await connection.transaction().start()
+        task = asyncio.ensure_future(call(it, connection))
+        await asyncio.wait([task], timeout=MAX_CALL_S)
+        error = task.exception() if task.done() else TimeoutError()
+        if not (isinstance(error, ConnectionLostError) and "between two steps" in str(error)):
+            others[name] = error
+        task.cancel()
+        connection.terminate()
+    pool.terminate()
+    assert {name: type(error) for name, error in others.items()} == OTHER_ENDS, others

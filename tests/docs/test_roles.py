@@ -42,7 +42,7 @@ from pg_scheduler.migrate import migrate, shipped_migrations
 from pg_scheduler.schedules.job_builder import advisory_lock_key
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.webhook import DoctorWebhook
-from pg_scheduler.triggers import Every
+from pg_scheduler.triggers import Cron, Every
 from tests.dashboard.client import request, send
 from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
@@ -550,6 +550,27 @@ def test_page_has_the_further_grants_of_the_admin() -> None:
     code = FILES["docs/operations/database.md admin.sql"].code.replace("jobs_operator", "jobs_admin")
     operator = printed_grants(Role.OPERATOR).replace("jobs_operator", "jobs_admin")
     assert statements_of(code) | statements_of(operator) == statements_of(printed_grants(Role.ADMIN))
+
+
+@pytest.mark.slow
+async def test_operator_role_can_backfill_where_a_job_was_cancelled_but_not_delete_jobs(roles: Roles) -> None:
+    owner = Scheduler(await roles.connect(OWNER), schema="jobs")
+    operator = Scheduler(await roles.connect(OPERATOR), schema="jobs")
+    start, end = datetime(2031, 1, 1, tzinfo=UTC), datetime(2031, 1, 1, 3, tzinfo=UTC)
+    every_hour = Cron("0 * * * *")
+    await owner.schedules.add("app.operated", every_hour, schedule_id="hourly")
+    jobs = await operator.schedules.backfill("hourly", start=start, end=end - timedelta(hours=1))
+    assert len(jobs) == 2
+    assert await operator.cancel_job(jobs[0])
+    assert len(await operator.schedules.backfill("hourly", start=start, end=end)) == 1
+    # The jobs of a schedule that was removed, and was added again under its id, are those of another one.
+    await owner.schedules.remove("hourly", cancel_jobs=True)
+    await owner.schedules.add("app.operated", every_hour, schedule_id="hourly")
+    with pytest.raises(SchemaForbiddenError, match="denied for table scheduled_jobs"):
+        await operator.schedules.backfill("hourly", start=start, end=end)
+    admin = await roles.connect(OPERATOR)
+    await roles.grant(await roles.connect(OWNER), "admin.sql")
+    assert len(await Scheduler(admin, schema="jobs").schedules.backfill("hourly", start=start, end=end)) == 3
 
 
 def printed_grants(role: Role) -> str:

@@ -196,6 +196,7 @@ async def test_job_that_waits_for_a_signal_is_explained_with_its_name_and_timeou
     assert (reason.code, reason.since) == (ReasonCode.SIGNAL, START + DAY)
     assert reason.text.startswith("waits for the signal 'approval' until 2030-01-09 00:00:00 UTC (in 7 d)")
     assert reason.remedy == "send the signal: pg-scheduler jobs signal order approval JSON"
+    assert reason.command == "pg-scheduler jobs signal order approval JSON"
     assert (found.verdict, found.eta) == (Verdict.WAITING, None)
 
 

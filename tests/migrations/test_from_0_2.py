@@ -289,8 +289,13 @@ async def test_producers_of_0_2_insert_jobs_during_and_after_the_migration(
 
 
 async def test_old_release_runs_all_jobs_after_migrating_down_to_0(
-    old_database: asyncpg.Connection, empty_dsn: str, old_environment: dict[str, str]
+    old_database: asyncpg.Connection,
+    empty_dsn: str,
+    old_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Other tests of the process may have registered a function "note" with other parameters.
+    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", TaskRegistry())
     async with old_database.transaction():
         # Wait until the statements of the killed process have ended.
         await old_database.execute("LOCK TABLE scheduled_jobs")

@@ -107,3 +107,22 @@ async def test_settling_leaves_out_what_is_held(store: Store, pool: Pool, dsn: s
         settled = await store.results.settle_unlocked("w1", outcomes)
     assert settled == ({"b"}, {"a"})
     assert await state(pool, "a", "b") == [("running", None), ("failed", None)]
+
+
+async def test_victims_of_a_table_lock_are_not_named_as_its_holders(store: Store, dsn: str) -> None:
+    """A victim holds a lock of rows on one table of the schema, and waits for another table."""
+    holder, victim = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    try:
+        await holder.execute("BEGIN; LOCK TABLE scheduled_jobs")
+        await victim.execute("BEGIN; LOCK TABLE scheduler_steps IN ROW EXCLUSIVE MODE")
+        waiting = asyncio.create_task(victim.execute("LOCK TABLE scheduled_jobs IN ROW EXCLUSIVE MODE"))
+        # Only transactions that began half a second ago are named.
+        await asyncio.sleep(0.6)
+        assert [text.split(",")[0] for text in await store.locks.find_holders()] == [
+            f"pid {holder.get_server_pid()}"
+        ]
+        await holder.execute("ROLLBACK")
+        await waiting
+    finally:
+        await holder.close()
+        await victim.close()

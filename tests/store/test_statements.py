@@ -289,6 +289,8 @@ async def use_suspending_pause(store: Store) -> None:
     assert await store.pauses.renew_due(["mail.send"], NOW, 5, ("-infinity", ""), 1000) is None
     assert await store.pauses.add_names("mail.send", {"send_mail"})
     assert not await store.pauses.add_names("mail.send", {"send_mail"})
+    assert await store.pauses.add_names("mail.send", {"send_mail"}, {"send_mail"})
+    assert not await store.pauses.add_names("mail.send", {"send_mail"}, {"send_mail"})
     names = ["mail.send", "send_mail"]
     deleted = await store.pauses.delete_renewed(names[:1], pause)
     assert (deleted.is_deleted, deleted.was_there, sorted(deleted.names)) == (False, True, names)
@@ -322,6 +324,7 @@ async def use_schedules(store: Store) -> object:
     async with store.connections.transaction() as connection:
         assert await store.schedules.lock_due(anyone, 9, on=connection) == ([], None)
         assert await store.schedules.lock_last_jobs(["gone"], on=connection) == {}
+        assert await store.jobs.free_fire_times(["gone"], {"key": now}, connection) == set()
         assert await store.dependencies.lock_unfinished(["gone"], Transaction(connection, [])) == set()
         assert await store.dependencies.keeping(["gone"], connection) == set()
         await store.dependencies.forget_children(["gone"], connection)
@@ -385,7 +388,7 @@ async def use_path(store: Store) -> object:
     assert await store.statements.read_clock() == NOW
     assert await store.pauses.pause("mail.send", NOW + SECOND, "note", "me")
     assert await store.pauses.paused() == [
-        Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0, suspends_expiry=False, names=[], aliases=[])
+        Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0, False, [], [], exact_names=["mail.send"])
     ]
     assert await store.pauses.end_pauses() == []
     assert await store.pauses.resume(["mail.send"])
@@ -596,9 +599,10 @@ async def use_path(store: Store) -> object:
         number = await store.results.transaction_id(transaction.connection)
     assert await store.results.has_committed(claims["a"], "w1", number)
     assert not await store.results.has_committed(claims["a"], "w1", 2**62)
+    assert not await store.results.was_rolled_back(claims["a"], "w1", number)
     kept = {"a": KeptResult(1.5, "[1]"), "b": KeptResult(60.0, "[2]", None, '{"type": "x"}')}
     async with store.connections.transaction() as connection:
-        await store.kept_results.keep(kept, connection)
+        await store.kept_results.keep(kept, connection, are_outcomes=True)
         assert await store.passed_results.clear(["c"], connection) == {"c": "result:"}
         await store.passed_results.copy([Edge("b", "c", "")], {"c": "next:"}, connection)
         await store.passed_results.take_over(["c"], connection)

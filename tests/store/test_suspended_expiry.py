@@ -88,6 +88,6 @@ async def test_job_under_another_name_of_the_paused_task_does_not_expire(
         [new_job(name, job_name=name, misfire_grace_time=10) for name in (NAME, "paused")]
     )
     clock.advance(11 * SECOND)
-    await store.pauses.pause("main name", None, None, "ada", suspends_expiry=True, names=["paused"])
+    await store.pauses.pause("main name", None, None, "ada", suspends_expiry=True, exact_names=["paused"])
     assert await expire(store) == {NAME}
     assert await pool.fetchval("SELECT status FROM scheduled_jobs WHERE job_id = 'paused'") == "pending"

@@ -16,6 +16,7 @@ from pg_scheduler.cli.job_show import JOB
 from pg_scheduler.cli.output import Format, Output
 from pg_scheduler.cli.values import read_duration
 from pg_scheduler.inspect import parse_search
+from pg_scheduler.inspect.texts import length
 from pg_scheduler.triggers import Every, parse_trigger
 
 NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
@@ -77,3 +78,10 @@ def test_csv_of_a_command_has_no_formulas_and_all_numbers() -> None:
     Output("csv", UTC, out=out).write_list(JOB, [row])
     _, cells = csv.reader(io.StringIO(out.getvalue()))
     assert cells == ["'=1+1", "-1", "'-x", "plain", "true", "", '["=x"]', "-0.5"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 ms"), (0.0001, "< 1 ms"), (0.0005, "< 1 ms"), (0.0006, "1 ms"), (-1, "0 ms")]
+)
+def test_length_that_is_not_zero_is_not_shown_as_zero(seconds: float, text: str) -> None:
+    assert length(seconds) == text

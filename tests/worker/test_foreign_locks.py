@@ -86,7 +86,8 @@ retry_job: call jobs
 change_job: call jobs
 keep_job: call jobs
 cancel_jobs: call jobs
-delete_jobs: call after jobs steps
+delete_jobs: call after jobs results steps
+free_fire_times: call after jobs results
 move_jobs: call jobs
 expire_jobs: skips failures jobs
 keep_results: limited results
@@ -122,16 +123,16 @@ settle_suspended: limited jobs
 set_back_suspended: skips jobs steps
 lock_settled: skips
 lock_held: limited
-delete_completed: skips jobs steps
+delete_completed: skips jobs results steps
 apply_replacements: limited jobs
 refuse_replacement: limited failures jobs
 begin_vacuum_pass: own vacuum_passes
 end_vacuum_pass: own vacuum_passes
 read_ranges: own vacuum_ranges
 note_range: own vacuum_ranges
-vacuum_blocks: limited jobs steps
-vacuum_unlocked: skips jobs steps
-vacuum_surplus: skips jobs steps
+vacuum_blocks: limited jobs results steps
+vacuum_unlocked: skips jobs results steps
+vacuum_surplus: skips jobs results steps
 vacuum_steps: skips steps
 record_vacuum: own vacuum_stats
 lock_declarations: call schedules

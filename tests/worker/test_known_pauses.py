@@ -112,7 +112,7 @@ async def test_lost_listener_makes_pauses_stale(parts: Parts, dsn: str) -> None:
     await listener.run_once()
     parts.calls.clear()
     await kill_backends(dsn, "LISTEN%")
-    await parts.calls.until("connection_lost")
+    await parts.calls.until("connection_lost", "notifications_lost")
     await listener.drain()
 
 

@@ -187,22 +187,22 @@ async def test_job_is_replaced_when_its_cancellation_waits_for_no_lock_of_anothe
     planner = parts.planner()
     clock.advance(HOUR)
     await planner.run_once()
-    first = await pool.fetchval("SELECT job_id FROM scheduled_jobs")
-    dependent = await Scheduler(pool).schedule(invoice, execution_time=NOON, after=[first])
-    await stranger.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", dependent)
+    last_job_id = await pool.fetchval("SELECT job_id FROM scheduled_jobs")
+    dependent_id = await Scheduler(pool).schedule(invoice, execution_time=NOON, after=[last_job_id])
+    await stranger.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", dependent_id)
     clock.advance(HOUR)
     assert await planner.run_once() <= FAST_POLL_INTERVAL_S
     # Neither is the new job written nor the old one cancelled.
     rows = await pool.fetch("SELECT job_id, status FROM scheduled_jobs")
-    assert {tuple(row) for row in rows} == {(first, "pending"), (dependent, "pending")}
+    assert {tuple(row) for row in rows} == {(last_job_id, "pending"), (dependent_id, "pending")}
     await stranger.execute("ROLLBACK")
-    new = fire_time_job_id("invoices", NOON + 2 * HOUR, owner="api")
+    new_job_id = fire_time_job_id("invoices", NOON + 2 * HOUR, owner="api")
     async with asyncio.timeout(PATIENCE):
-        while await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE job_id = $1", new) == 0:
+        while await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE job_id = $1", new_job_id) == 0:
             delay = await planner.run_once()
-            await asyncio.sleep(min(delay, 1.0))
-    rows = await pool.fetch("SELECT job_id, status FROM scheduled_jobs WHERE job_id <> $1", dependent)
-    assert {tuple(row) for row in rows} == {(first, "cancelled"), (new, "pending")}
+            await asyncio.sleep(min(delay, 1.0))  # as the service, between two passes
+    rows = await pool.fetch("SELECT job_id, status FROM scheduled_jobs WHERE job_id <> $1", dependent_id)
+    assert {tuple(row) for row in rows} == {(last_job_id, "cancelled"), (new_job_id, "pending")}
 
 
 # -- schedules that the code declares ----------------------------------------------------------------------

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules.timing import fire_time_job_id
 from tests.support.parts import Parts
 from tests.support.store import new_schedule
 from tests.support.worker import PATIENCE, now
@@ -44,8 +45,15 @@ async def sessions_ended(pool: asyncpg.Pool, own: int) -> None:
             await asyncio.sleep(0)  # the query takes its time
 
 
+CANCELLED = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, options)
+    VALUES ($1, 'app.work', $2, 'cancelled', $2, '{"schedule_id": "s"}')
+"""
+
+
+@pytest.mark.parametrize("has_obsolete_job", [False, True])
 async def test_planner_that_is_killed_between_any_two_statements_leaves_one_job_per_fire_time(
-    parts: Parts, store: Store, pool: asyncpg.Pool, dsn: str
+    parts: Parts, store: Store, pool: asyncpg.Pool, dsn: str, has_obsolete_job: bool
 ) -> None:
     parts.tasks.register(work, name="app.work")
     number, has_died = 0, True
@@ -57,13 +65,17 @@ async def test_planner_that_is_killed_between_any_two_statements_leaves_one_job_
             "s", anchor=due, next_fire_at=due, created_at=due, updated_at=due, overlap="queue_all"
         )
         assert await store.schedules.insert(schedule, ["every"])
+        if has_obsolete_job:
+            # It was cancelled with an earlier schedule.
+            await pool.execute(CANCELLED, fire_time_job_id("s", due), due)
         own = pool.get_size()
         has_died = await plan_until_killed(dsn, number)
         await sessions_ended(pool, own)
-        jobs = await pool.fetchval("SELECT count(*) FROM scheduled_jobs")
-        await pool.execute("DELETE FROM scheduled_jobs")  # they have run, and the vacuum has deleted them
+        jobs = await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'")
+        # The pending ones have run, and the vacuum has deleted them.
+        await pool.execute("DELETE FROM scheduled_jobs WHERE status = 'pending'")
         await parts.planner().run_once()
-        jobs += await pool.fetchval("SELECT count(*) FROM scheduled_jobs")
+        jobs += await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'")
         planned = await store.schedules.get("s")
         assert planned is not None
         assert (number, jobs, planned.runs, planned.last_fire_at) == (number, 1, 1, due)

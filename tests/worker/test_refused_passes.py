@@ -11,7 +11,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.base.settings import VacuumConfig
+from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.refused_rows import MAX_REFUSALS
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.scheduler.store import Store
@@ -197,6 +199,116 @@ async def test_job_that_must_not_be_deleted_delays_no_other_deletion(
     assert await status_of(pool) == {"bad": "completed"}
     (message,) = caplog.messages
     assert re.match(r"finished job in row \d+ of block 0 not deleted, next attempt in a later pass", message)
+
+
+@pytest.mark.parametrize("keep", [0, 2])
+@pytest.mark.parametrize("bad_rows", [["bad"], ["bad 1", "bad 2", "bad 3"]])
+async def test_job_that_must_not_be_deleted_delays_no_other_job_beyond_the_newest(
+    parts: Parts,
+    store: Store,
+    pool: asyncpg.Pool,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    keep: int,
+    bad_rows: list[str],
+) -> None:
+    names = [f"good {number:02}" for number in range(20)]
+    await store.inserts.insert([new_job(name, "work") for name in (*names, *bad_rows)])
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'completed', "
+        "finished_at = now() - right(job_id, 1)::integer * interval '1 hour' "
+        "WHERE job_id LIKE 'good%'"
+    )
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() - interval '5.5 hours' "
+        "WHERE job_id LIKE 'bad%'"
+    )
+    await refuse(pool, "true", on="DELETE")
+    vacuum = parts.vacuum(VacuumConfig(completed=VacuumPolicy.keep_last(keep)))
+    vacuum.surplus_batch_size = 4
+    deleted = await vacuum.run()
+    assert await status_of(pool) == dict.fromkeys((*bad_rows, *["good 00", "good 10"][:keep]), "completed")
+    assert deleted[JobStatus.COMPLETED] == 20 - keep
+    assert len(caplog.messages) == len(bad_rows)
+    for message in caplog.messages:
+        assert re.match(r"finished job bad[ \d]* not deleted, next attempt in a later pass", message)
+
+
+async def test_refused_deletions_end_after_a_number_of_rows(
+    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.inserts.insert([new_job(f"bad {number}", "work") for number in range(MAX_REFUSALS + 5)])
+    await pool.execute("UPDATE scheduled_jobs SET status = 'completed', finished_at = now()")
+    await refuse(pool, "true", on="DELETE")
+    deleted = await parts.vacuum(VacuumConfig(completed=VacuumPolicy.keep_last(0))).run()
+    assert deleted[JobStatus.COMPLETED] == 0
+    assert len(caplog.messages) == MAX_REFUSALS
+
+
+OLD_ROWS = {
+    "scheduler_audit": "(at, actor, via, action) VALUES ($1, 'ada', 'api', 'pause_task')",
+    "scheduler_stats": "(bucket, span, job_name, counts, sums, run_hist, late_hist) "
+    "VALUES ($1, 3600, 'work', '{}', '{}', '{}', '{}')",
+    "scheduler_results": "(job_id, status, attempts, finished_at, expires_at) "
+    "VALUES ('old', 'completed', 1, $1, $1)",
+    "scheduler_steps": "(job_id, name, kind, attempt, started_at, ended_at) "
+    "VALUES ('old', 'a', 'step', 1, $1, $1)",
+    "scheduler_schedules": "(schedule_id, owner, task, trigger, kinds, described, task_data, options, "
+    "metadata, overlap, catch_up, anchor, created_at, updated_at, finished_at) "
+    "VALUES ('old', 'api', 'work', '{}', '{}', '', '{}', '{}', '{}', 'skip', 'latest', $1, $1, $1, $1)",
+}
+"""What inserts a row of each table that a pass deletes since it is older than it may be."""
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("scheduler_schedules", "schedule_id"), ("scheduler_results", "job_id")],
+)
+async def test_row_that_must_not_be_deleted_delays_no_other_row_of_its_table(
+    parts: Parts, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, *, table: str, column: str
+) -> None:
+    """For example since a foreign key of the application refers to it."""
+    for number in range(7):
+        values = OLD_ROWS[table].replace("'old'", f"'{'bad' if number == 3 else number}'")
+        await pool.execute(f"INSERT INTO {table} {values}", now() - timedelta(days=3650 - number))
+    body = f"IF OLD.{column} = 'bad' THEN RAISE EXCEPTION 'not this one'; END IF; RETURN OLD;"
+    await guard(pool, body, on="DELETE", table=table, is_deferred=False)
+    await parts.vacuum(VacuumConfig()).run()
+    assert [row[0] for row in await pool.fetch(f"SELECT {column} FROM {table}")] == ["bad"]
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ("scheduler_schedules", "finished schedule 'old' not deleted"),
+        ("scheduler_audit", "the server refused the deletion of old records"),
+        ("scheduler_stats", "the server refused to merge old statistics"),
+        ("scheduler_results", "old result of job old not deleted"),
+        ("scheduler_steps", "old steps of job old not deleted"),
+    ],
+)
+async def test_table_whose_rows_must_not_be_deleted_delays_no_other_deletion(
+    parts: Parts,
+    store: Store,
+    pool: asyncpg.Pool,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    table: str,
+    problem: str,
+) -> None:
+    """For example a trigger that keeps the records of changes for ever."""
+    await store.inserts.insert([new_job("job", "work")])
+    await pool.execute("UPDATE scheduled_jobs SET status = 'completed', finished_at = now()")
+    for name, values in OLD_ROWS.items():
+        await pool.execute(f"INSERT INTO {name} {values}", now() - timedelta(days=3650))
+    await guard(pool, "RAISE EXCEPTION 'never';", on="DELETE", table=table, is_deferred=False)
+    await parts.vacuum(VacuumConfig(completed=VacuumPolicy.keep_last(0))).run()
+    assert await status_of(pool) == {}, "the last deletion of the pass"
+    left = {name for name in OLD_ROWS if await pool.fetchval(f"SELECT count(*) FROM {name}")}
+    assert left == {table}
+    (message,) = caplog.messages
+    assert message.startswith(problem)
 
 
 @pytest.mark.parametrize("state", STATES)

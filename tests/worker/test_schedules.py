@@ -1761,6 +1761,119 @@ async def test_cancel_spares_the_last_job_when_the_fire_time_has_a_job_already(b
     assert {job.status for job in await bench.jobs()} == {JobStatus.PENDING}
 
 
+@pytest.mark.parametrize("overlap", Overlap)
+@pytest.mark.parametrize("pause", [timedelta(0), SECOND], ids=["at once", "later"])
+async def test_fire_times_get_jobs_after_their_schedule_was_removed_with_its_jobs_and_added_again(
+    bench: Bench, seen: Recorder, overlap: Overlap, pause: timedelta
+) -> None:
+    await bench.add(Every(MINUTE), start=NOON, overlap=overlap)
+    backfilled = await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + 4 * MINUTE)
+    assert len(backfilled) == 3
+    bench.clock.advance(pause)
+    assert await bench.schedules.remove(KEY, cancel_jobs=True)
+    bench.clock.advance(pause)
+    await bench.add(Every(MINUTE), start=NOON + MINUTE, overlap=overlap)
+    ran = []
+    for _ in range(4):
+        await bench.plan(MINUTE)
+        for claim in await bench.claim():
+            ran.append(claim.job_id)
+            await bench.settle(claim, COMPLETE)
+    assert ran[:3] == backfilled
+    schedule = await bench.get()
+    assert (len(ran), schedule.runs, schedule.skipped, schedule.missed) == (4, 4, 0, 0)
+    assert [event.job_id for event in seen.of(ScheduleFired)] == ran
+
+
+async def test_job_that_waits_for_its_jitter_gives_its_fire_time_to_the_schedule_that_replaces_it(
+    bench: Bench,
+) -> None:
+    jitter = timedelta(seconds=59)
+    await bench.add(Every(MINUTE), jitter=jitter)
+    await bench.plan(MINUTE)
+    (job,) = await bench.jobs()
+    assert await bench.schedules.remove(KEY, cancel_jobs=True)
+    bench.clock.advance(SECOND)
+    await bench.add(Every(MINUTE), start=NOON + MINUTE, jitter=jitter)
+    await bench.plan()
+    (again,) = await bench.jobs()
+    assert (again.job_id, again.status) == (job.job_id, JobStatus.PENDING)
+    assert (await bench.get()).runs == 1
+
+
+async def test_backfill_enqueues_fire_times_whose_jobs_were_cancelled_with_an_earlier_schedule(
+    bench: Bench,
+) -> None:
+    await bench.add(Every(MINUTE))
+    backfilled = await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + 4 * MINUTE)
+    assert await bench.schedules.remove(KEY, cancel_jobs=True)
+    await bench.add(Every(MINUTE), start=NOON)
+    assert await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + 4 * MINUTE) == backfilled
+    assert {job.status for job in await bench.jobs()} == {JobStatus.PENDING}
+    assert await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + 4 * MINUTE) == []
+
+
+async def test_runs_that_are_left_are_those_of_fire_times_whose_jobs_were_cancelled_with_an_earlier_schedule(
+    bench: Bench,
+) -> None:
+    options = {"max_runs": 2, "overlap": Overlap.QUEUE_ALL, "catch_up": CatchUp.all()}
+    await bench.add(Every(MINUTE), **options)
+    await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + 3 * MINUTE)
+    assert await bench.schedules.remove(KEY, cancel_jobs=True)
+    await bench.add(Every(MINUTE), start=NOON + MINUTE, **options)
+    await bench.plan(4 * MINUTE)
+    assert await bench.minutes() == [1, 2]
+    assert {job.status for job in await bench.jobs()} == {JobStatus.PENDING}
+    schedule = await bench.get()
+    assert (schedule.runs, schedule.missed, schedule.next_fire_at) == (2, 2, None)
+
+
+@pytest.mark.parametrize("has_begun", [False, True], ids=["pending", "running"])
+async def test_fire_time_keeps_the_job_that_outlived_an_earlier_schedule(
+    bench: Bench, has_begun: bool
+) -> None:
+    await bench.add(Every(MINUTE))
+    await bench.plan(MINUTE)
+    claims = await bench.claim() if has_begun else []
+    # A running job is no pending one, so it still runs.
+    assert await bench.schedules.remove(KEY, cancel_jobs=has_begun)
+    bench.clock.advance(SECOND)
+    await bench.add(Every(MINUTE), start=NOON + MINUTE)
+    await bench.plan()
+    for claim in claims or await bench.claim():
+        await bench.settle(claim, COMPLETE)
+    assert await bench.claim() == []
+    assert [job.status for job in await bench.jobs()] == [JobStatus.COMPLETED]
+
+
+async def test_job_that_is_cancelled_by_hand_is_not_enqueued_again_by_its_schedule(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ALL, catch_up=CatchUp.all())
+    bench.clock.advance(SECOND)
+    cancelled_id, _ = await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + 3 * MINUTE)
+    assert await bench.scheduler.cancel_job(cancelled_id)
+    assert await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + 3 * MINUTE) == []
+    await bench.plan(2 * MINUTE)
+    assert [job.status for job in await bench.jobs()] == [JobStatus.CANCELLED, JobStatus.PENDING]
+    assert (await bench.get()).runs == 0
+
+
+async def test_two_planners_enqueue_one_job_in_place_of_a_cancelled_one(bench: Bench) -> None:
+    other_planner = bench.parts.planner()
+    await bench.add(Every(MINUTE))
+    for minute in range(1, 20):
+        at = NOON + minute * MINUTE
+        await bench.schedules.backfill(KEY, at, at + SECOND)
+        assert await bench.schedules.remove(KEY, cancel_jobs=True)
+        await bench.add(Every(MINUTE), start=at)
+        bench.clock.advance(at - bench.clock.now)
+        await asyncio.gather(bench.planner.run_once(), other_planner.run_once())
+        await bench.plan()
+        assert (await bench.get()).runs == 1
+        assert await bench.minutes() == [float(number) for number in range(1, minute + 1)]
+        (claim,) = await bench.claim()
+        await bench.settle(claim, COMPLETE)
+
+
 async def test_backfill_rejects_a_fixed_delay(bench: Bench) -> None:
     await bench.add(FixedDelay(HOUR))
     with pytest.raises(ValueError, match="has no fire times in the past"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+
 import asyncpg
 
 from pg_scheduler import Scheduler
 from pg_scheduler.scheduler.wiring import wiring
+from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Condition, Signal, Signals
 from tests.support.worker import holds
 
@@ -39,6 +42,24 @@ async def test_wiring_has_every_signal_once(pool: asyncpg.Pool) -> None:
         for signal, receivers in wiring(runtime):
             assert receivers
             assert signal._receivers == receivers, "connected as the table says"
+
+
+async def test_loss_of_notifications_wakes_every_service_that_polls_more_often_without_them(
+    pool: asyncpg.Pool,
+) -> None:
+    async with Scheduler(pool) as scheduler:
+        runtime = scheduler._parts.runtime
+        assert runtime is not None
+        polling = {
+            part.wake
+            for part in runtime.parts
+            if isinstance(part, Service)
+            and "notifications_up.is_set" in inspect.getsource(type(part).run_once)
+        }
+        signals = runtime.node.signals
+        assert polling == {runtime.heartbeat.wake, runtime.planner.wake, runtime.pauses.wake}
+        assert polling == set(signals.notifications_lost._receivers)
+        assert polling < set(signals.notifications_up._receivers)
 
 
 def test_signals_of_two_workers_are_independent() -> None:

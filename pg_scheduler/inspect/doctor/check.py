@@ -42,7 +42,8 @@ class SharedFacts:
         """Return the due jobs that are not held by the pause of their task."""
         backlog = await self.store.inspections.backlog()
         tasks = tasks_of_aliases(await self.once(self.store.worker_reads.workers))
-        held = held_names((row.name for row in backlog.rows), await paused_tasks(self.store), tasks)
+        pauses = await paused_tasks(self.store)
+        held = held_names((row.name for row in backlog.rows), pauses.values(), tasks)
         return backlog._replace(rows=[row for row in backlog.rows if row.name not in held])
 
 

@@ -34,8 +34,10 @@ MAX_RETRIED: Final = 20
 
 WEEK_S: Final = 7 * 86_400.0
 
-EXPLAIN: Final = execute("pg-scheduler jobs explain", "its id")
-"""The step that follows a step whose command prints the id of a job."""
+WITH_ITS_ID: Final = "with the id that it prints:"
+"""The words before a command whose ``ID`` the command of the step before it prints."""
+
+EXPLAIN: Final = execute("pg-scheduler jobs explain ID", before=WITH_ITS_ID)
 
 FAILING_S: Final = 15 * 60.0
 ALWAYS_FAILING: Final = 0.5
@@ -256,7 +258,7 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
         # The list of errors has only jobs that were not retried.
         if not row.failed_for_good:
             listing = execute(command("jobs", "list", term("name", row.job_name)))
-            steps = (listing, then(execute("pg-scheduler jobs show", "its id")))
+            steps = (listing, then(execute("pg-scheduler jobs show ID", before=WITH_ITS_ID)))
         yield warning(
             FindingCode.FAILING,
             row.job_name,

@@ -324,28 +324,28 @@ def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
     for worker in alive:
         health = ReportedHealth.of(worker.health)
         if health.block is not None and health.block.seconds >= lag_s:
-            job = _culprit(health.block)
+            cause = _culprit(health.block)
             block = f"has been blocked for {length(health.block.seconds)}"
         elif health.last_block is not None and health.last_block.seconds >= lag_s:
-            job = _culprit(health.last_block)
+            cause = _culprit(health.last_block)
             block = f"was blocked for {length(health.last_block.seconds)} within the last 15 minutes"
         elif health.loop_lag_s is not None and health.loop_lag_s >= lag_s:
-            job = ""
+            cause = ""
             block = f"was blocked for {length(health.loop_lag_s)} at its last heartbeat"
         else:
             continue
         steps = ["declare the blocking function as a plain one, which runs in a thread"]
-        if job == NO_JOB:
+        if cause == NO_JOB:
             steps = [
                 "the record of its log has the stack",
                 "call that function of the application by asyncio.to_thread()",
             ]
-        elif not job:
-            steps = ["its log has the stack, and the job if it was one", *steps]
+        elif not cause:
+            steps = ["its log has the stack, and names the job if a job blocked it", *steps]
         yield warning(
             FindingCode.LOOP_BLOCKED,
             worker.worker_id,
-            f"the event loop of {on_host(worker)} {block}{job}",
+            f"the event loop of {on_host(worker)} {block}{cause}",
             *steps,
         )
 

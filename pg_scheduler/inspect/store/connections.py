@@ -21,6 +21,9 @@ from pg_scheduler.database.session import Connection, transact_with
 ANSWER_MARGIN_S: Final = 3.0
 """Seconds by which a client waits longer for an answer than the server works on it."""
 
+VERIFY_LOCK_TIMEOUT_MS: Final = 5000
+"""Longest wait for the lock of a table while the schema is verified."""
+
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 5.0
 MAX_POOL_SIZE: Final = 2

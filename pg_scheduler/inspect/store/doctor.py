@@ -12,6 +12,7 @@ from pg_scheduler.database.migrations.shape import TABLES, index_statements
 from pg_scheduler.database.migrations.verify import verify_parts
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import SchemaError
+from pg_scheduler.inspect.store.connections import VERIFY_LOCK_TIMEOUT_MS
 from pg_scheduler.migrate import missing_indexes
 
 MAX_INDEXES: Final = 500
@@ -217,7 +218,8 @@ class DoctorRepository(Repository):
     async def schema_problem(self) -> SchemaError | None:
         """Return how the tables, without indexes, differ from those of this release; None if they do not."""
         schema = await self._statements.schema()
-        async with self._statements.connections.acquire() as connection:
+        connections = self._statements.connections
+        async with connections.transaction(lock_timeout_ms=VERIFY_LOCK_TIMEOUT_MS) as connection:
             try:
                 await verify_parts(connection, schema, optional=index_statements())
             except SchemaError as problem:

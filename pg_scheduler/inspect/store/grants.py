@@ -92,7 +92,7 @@ GRANTS: Final[Mapping[Role, tuple[Grant, ...]]] = {
     Role.OPERATOR: _OPERATOR,
     Role.ADMIN: (
         *_OPERATOR,
-        Grant(("DELETE",), ("scheduled_jobs",)),
+        Grant(("DELETE",), ("scheduled_jobs", "scheduler_results")),
         Grant(("INSERT", "DELETE"), ("scheduler_schedules",)),
     ),
 }

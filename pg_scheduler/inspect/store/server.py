@@ -112,7 +112,7 @@ class ServerRepository(Repository):
         pings, timeout_s = [], self._statements.call_timeout_s
         async with (
             self._statements.connections.acquire() as connection,
-            connection.transaction(isolation="read_committed"),
+            transact(connection, timeout_s),
         ):
             query = await self._statements.query("server_clock", on=connection)
             statement = await connection.prepare(query.text, timeout=timeout_s)

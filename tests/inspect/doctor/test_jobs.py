@@ -190,7 +190,9 @@ async def test_task_whose_attempts_all_fail_is_found_although_its_jobs_are_retri
     assert await Store(Connections(pool)).statistics.add("w1", 1, {"doctor.bank": figures(**counts)})
     finding = await find(pool, FindingCode.FAILING)
     assert finding.evidence.startswith("500 of 1,000 attempts of 'doctor.bank' failed in the last 15 minutes")
-    assert finding.remedy == "pg-scheduler jobs list name:doctor.bank, then pg-scheduler jobs show its id"
+    assert finding.remedy == (
+        "pg-scheduler jobs list name:doctor.bank, then with the id that it prints: pg-scheduler jobs show ID"
+    )
 
 
 async def test_expired_jobs_are_found_although_none_of_their_attempts_failed(

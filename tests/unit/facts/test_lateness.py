@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
+from typing import NamedTuple
 
 from pg_scheduler.facts.lateness import (
     LATE_S,
@@ -23,10 +25,25 @@ NOW = datetime(2030, 1, 2, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
+class PausedTask(NamedTuple):
+    """The pause of a task."""
+
+    name: str
+    stopped_names: Collection[str]
+
+
 def test_pause_holds_the_jobs_of_every_name_of_a_task() -> None:
     tasks = {"old": "mail", "older": "mail"}
     for paused in ("mail", "old"):
-        assert held_names(["mail", "old", "older", "report"], [paused], tasks) == {"mail", "old", "older"}
+        pauses = [PausedTask(paused, [paused])]
+        assert held_names(["mail", "old", "older", "report"], pauses, tasks) == {"mail", "old", "older"}
+
+
+def test_pause_holds_the_jobs_of_its_exact_names_and_of_no_task_that_merely_has_such_a_name() -> None:
+    """Workers of an earlier release report the task under its former name "old"."""
+    pauses = [PausedTask("mail", ["mail", "old", "send"])]
+    tasks = {"older": "old", "send": "letters"}
+    assert held_names(["old", "older", "send", "letters"], pauses, tasks) == {"old", "older", "send"}
 
 
 def test_held_jobs_are_due_and_not_late() -> None:

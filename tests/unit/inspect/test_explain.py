@@ -211,6 +211,25 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         "waits for the limit 'stripe' for the key '42': 2 running of at most 2",
     ),
     (
+        replace(job(blocked_on="limit:account:ACME & S\\xf6hne"), limit=None),
+        Verdict.WAITING,
+        [ReasonCode.LIMIT],
+        "waits for the limit 'account' for the key 'ACME & Söhne'",
+    ),
+    (
+        replace(
+            job(blocked_on="limit:partner:"),
+            limit=LimitUse(running=0, starts=3, max_starts=3, per_s=30.0, next_start_at=NOW + 4 * SECOND),
+            limit_wait=LimitWait([], QueueRow(ahead=9, outranked_by=0)),
+        ),
+        Verdict.WAITING,
+        [ReasonCode.LIMIT, ReasonCode.LIMIT_HELD],
+        (
+            "waits for the limit 'partner': 3 of 3 starts in 30 s are used, the next one is free in 4 s, "
+            "this job starts in about 94 s"
+        ),
+    ),
+    (
         replace(
             job(blocked_on="limit:stripe:"),
             limit_wait=LimitWait(

@@ -116,7 +116,7 @@ def test_job_cancelled_before_its_start_has_no_attempt() -> None:
             [
                 ("attempt 1 due", False),
                 ("starts once its limit has room", True),
-                ("expires unless it has started", True),
+                ("expires 2 min after its due time unless it has started", True),
             ],
         ),
         (

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pg_scheduler import ConfigurationError, Limit, Scheduler, job
+from pg_scheduler.jobs.keys import readable
 from pg_scheduler.jobs.limits import LimitBook, LimitKeyError, LimitNumbers, check_limits, limits_of_job
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
@@ -199,3 +200,17 @@ def test_register_again_changes_the_limits_only_if_they_are_given() -> None:
 def test_check_limits_accepts_any_iterable() -> None:
     limit = Limit(max_running=1)
     assert check_limits(iter([limit])) == (limit,)
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        ("ACME & S\\xf6hne", "ACME & Söhne"),
+        ("\\u6771\\u4eac", "東京"),
+        ("\\U0001f600", "\N{GRINNING FACE}"),
+        ("a\\x00b \\u202e \\ud800 \\Uffffffff", "a\\x00b \\u202e \\ud800 \\Uffffffff"),
+        ("C:\\new", "C:\\new"),
+    ],
+)
+def test_key_is_shown_with_its_printable_characters(stored: str, shown: str) -> None:
+    assert readable(stored) == shown
