@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.meter import Meter
@@ -39,6 +39,9 @@ from pg_scheduler.worker.vacuum import Vacuum
 
 if TYPE_CHECKING:
     from pg_scheduler.sync import SyncScheduler
+
+ENDED_BATCH_SIZE: Final = 100
+"""Ended jobs whose consequences ``is_idle()`` applies at most."""
 
 # -- a Scheduler before its start ----------------------------------------------------------------------
 
@@ -282,6 +285,17 @@ def claimed_names(scheduler: Scheduler) -> frozenset[str]:
     if runtime is None or not runtime.node.config.runs_jobs:
         return frozenset()
     return frozenset(runtime.node.routing.names())
+
+
+async def is_idle(scheduler: Scheduler) -> bool:
+    """Return whether no attempt runs here, all outcomes are written, and ended jobs make no others due.
+
+    The consequences of ended jobs that are left are applied here. Those that a lock or the application delays
+    do not count.
+    """
+    parts = parts_of(scheduler)
+    runs = parts.runtime is not None and parts.runtime.node.in_flight.unreported()
+    return not runs and not await parts.store.consequences.apply_lost(ENDED_BATCH_SIZE)
 
 
 def claims_nothing(scheduler: Scheduler) -> bool:

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Final
 from pg_scheduler import Scheduler
 from pg_scheduler.base.dsn import mask_dsn
 from pg_scheduler.database.author import Author, acting_as
-from pg_scheduler.database.faults import is_read_only, translated
+from pg_scheduler.database.faults import is_read_only, is_timeout, translated
 from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
+from pg_scheduler.events.log import is_lock_wait
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.store.connections import MAX_POOL_SIZE, open_connection, open_pool
+from pg_scheduler.inspect.store.connections import (
+    MAX_POOL_SIZE,
+    VERIFY_LOCK_TIMEOUT_MS,
+    open_connection,
+    open_pool,
+)
 from pg_scheduler.migrate import verify
 
 from .errors import CommandError, ExitCode
@@ -28,6 +34,20 @@ NO_DSN: Final = "no DSN is set: pass --dsn postgresql://user@host/database, or s
 
 class CommandScheduler(Scheduler):
     """The Scheduler of a command, which is never started."""
+
+    async def verify(self, schema: str | None) -> None:
+        """Raise unless the schema fits this release. A lock on a table is waited for briefly."""
+        connections = self._parts.store.connections
+        async with connections.transaction(lock_timeout_ms=VERIFY_LOCK_TIMEOUT_MS) as connection:
+            with translated():
+                await verify(connection, schema=schema)
+
+    async def name_holders(self, fault: DatabaseUnavailableError) -> None:
+        """Add the sessions with locks on the tables to an error, if a lock may have caused it."""
+        if is_lock_wait(fault) or is_timeout(fault):
+            holders = await self._parts.store.locks.find_holders()
+            if holders:
+                fault.add_note(f"these sessions have locks on the tables: {' and '.join(holders)}")
 
     async def flush(self) -> None:
         """Send the notifications that are still to be sent."""
@@ -55,13 +75,15 @@ async def open_scheduler(
             scheduler = CommandScheduler(
                 pool, schema=schema, direct_dsn=settings["direct-dsn"], identity=actor
             )
-            if verified:
-                async with pool.acquire() as connection:
-                    with translated():
-                        await verify(connection, schema=schema)
-            with acting_as(Author(actor, "cli")):
-                yield scheduler
-            await scheduler.flush()
+            try:
+                if verified:
+                    await scheduler.verify(schema)
+                with acting_as(Author(actor, "cli")):
+                    yield scheduler
+                await scheduler.flush()
+            except DatabaseUnavailableError as error:
+                await scheduler.name_holders(error)
+                raise
 
 
 @contextmanager
@@ -75,4 +97,5 @@ def naming_dsn(settings: Settings, name: str) -> Iterator[None]:
         dsn, origin = settings[name], settings.origin(name)
         hint = f"the DSN is {mask_dsn(dsn)}, from {origin}" if dsn else NO_DSN
         code = ExitCode.REFUSED if is_read_only(error) else ExitCode.UNAVAILABLE
-        raise CommandError(code, f"{error}; {hint}") from error
+        message = "; ".join((str(error), *getattr(error, "__notes__", ()), hint))
+        raise CommandError(code, message) from error

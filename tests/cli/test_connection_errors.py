@@ -22,10 +22,12 @@ import pytest
 
 from pg_scheduler import embedded
 from pg_scheduler.base.dsn import address_parts
+from pg_scheduler.cli import connections as cli_connections
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect.store import connections
+from pg_scheduler.inspect.store import doctor as doctor_store
 from tests.cli.conftest import Run
-from tests.conftest import FAST, Connection, run_on
+from tests.conftest import FAST, Connection, held_connection, run_on
 from tests.support.worker import PATIENCE
 
 ROLES = """
@@ -98,6 +100,40 @@ def test_role_without_privileges_is_refused(call: Run, dsn: str, server: embedde
     run_on(server.dsn(), create)
     ran = call("jobs", "list", "--dsn", dsn.replace("postgres@", "cli_powerless@"))
     assert (ran.code, "permission denied" in ran.err) == (ExitCode.REFUSED, True), ran.err
+
+
+@contextmanager
+def locked(dsn: str, table: str) -> Iterator[int]:
+    """Lock a whole table within the block, and yield the process id of the session."""
+    pids: list[int] = []
+
+    async def lock(connection: Connection) -> None:
+        await connection.execute("SET application_name = 'the migration'; BEGIN")
+        await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        await connection.execute("SELECT pg_sleep(0.6)")  # transactions that began just now are not named
+        pids.append(await connection.fetchval("SELECT pg_backend_pid()"))
+
+    with held_connection(dsn) as execute:
+        execute(lock)
+        yield pids[0]
+
+
+@pytest.mark.parametrize("table", ["scheduled_jobs", "scheduler_migrations", "scheduler_workers"])
+@pytest.mark.parametrize(
+    "command", ["status", "doctor", "jobs list", "jobs show a", "workers list", "health", "stats", "audit"]
+)
+def test_command_that_meets_the_lock_of_a_table_ends_soon_and_names_the_session(
+    call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch, table: str, command: str
+) -> None:
+    monkeypatch.setattr(cli_connections, "VERIFY_LOCK_TIMEOUT_MS", 200)
+    monkeypatch.setattr(doctor_store, "VERIFY_LOCK_TIMEOUT_MS", 200)
+    with locked(dsn, table) as pid:
+        began = time.monotonic()
+        ran = call(*command.split(), "--dsn", dsn)
+        assert time.monotonic() - began < PATIENCE
+    assert ran.code == ExitCode.UNAVAILABLE, ran
+    assert f"these sessions have locks on the tables: pid {pid}, application 'the migration'" in ran.err
+    assert "the DSN is" in ran.err
 
 
 def test_server_that_shuts_down_is_unavailable(call: Run, scratch: Path | None) -> None:

@@ -182,7 +182,7 @@ def test_show_has_the_timeline(on: Callable[..., Ran]) -> None:
     assert [(event["title"], event["is_ahead"]) for event in pending] == [
         ("created", False),
         ("attempt 1 due", True),
-        ("expires unless it has started", True),
+        ("expires 5 min after its due time unless it has started", True),
     ]
     table = on("jobs", "show", "mail:0", "-o", "table").out
     assert (

@@ -69,6 +69,24 @@ async def test_drain_runs_what_is_due_and_ends(start: Start, scheduler: Schedule
     assert all(each["level"] == "INFO" and each["time"].endswith("+00:00") for each in own)
 
 
+async def test_drain_runs_what_the_ends_of_short_jobs_make_due(
+    start: Start, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    chain: list[str] = []
+    for number in range(6):
+        args = {"args": [str(tmp_path / f"chain {number}")]}
+        chain.append(
+            await scheduler.schedule_job("cliworker.write", datetime.now(UTC), args, after=chain[-1:])
+        )
+    batch = [await add(scheduler, "cliworker.write", tmp_path / f"batch {number}") for number in range(5)]
+    args = {"args": [str(tmp_path / "callback")]}
+    callback = await scheduler.schedule_job("cliworker.write", datetime.now(UTC), args, after=batch)
+    with start(JOBS, "--drain") as program:
+        assert await program.end() == ExitCode.DONE, program.text
+    ids = [*chain, *batch, callback]
+    assert [await status(scheduler, job_id) for job_id in ids] == ["completed"] * 12
+
+
 async def test_defaults_of_a_project_are_those_of_the_supervisor_alone(start: Start, tmp_path: Path) -> None:
     """Its processes take its options from their arguments: they cannot listen on the same port."""
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -23,7 +23,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobStarted
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.tools import claimed_names
+from pg_scheduler.tools import claimed_names, is_idle
 
 from .options import WorkerOptions
 
@@ -224,22 +224,27 @@ async def wait_until_drained(scheduler: Scheduler) -> str:
 
     Jobs that a limit or other jobs block, and jobs of paused tasks, do not count.
     """
-    inspector = Inspector(scheduler)
-    while True:
-        if not scheduler.health().slots_busy:
-            try:
-                backlog = await inspector.backlog()
-            except DatabaseUnavailableError:
-                backlog = None
-            names = claimed_names(scheduler)
-            if (
-                backlog is not None
-                and not any(task.due for task in backlog.names if task.name in names)
-                # A job may have begun while the backlog was read.
-                and not scheduler.health().slots_busy
-            ):
-                return "no job is due"
-        await asyncio.sleep(INTERVAL_S)
+    inspector, started_jobs = Inspector(scheduler), 0
+
+    def count(_event: object) -> None:
+        nonlocal started_jobs
+        started_jobs += 1
+
+    unsubscribe = scheduler.subscribe(count, JobStarted)
+    try:
+        while True:
+            started_before = started_jobs
+            with suppress(DatabaseUnavailableError):
+                # The order counts: the end of a job makes others due, which the backlog then shows.
+                was_idle = await is_idle(scheduler)
+                backlog, names = await inspector.backlog(), claimed_names(scheduler)
+                is_due = any(task.due for task in backlog.names if task.name in names)
+                # A job may have begun, and even ended, while the backlog was read.
+                if was_idle and not is_due and started_jobs == started_before and await is_idle(scheduler):
+                    return "no job is due"
+            await asyncio.sleep(INTERVAL_S)
+    finally:
+        unsubscribe()
 
 
 def memory_mb() -> float:
