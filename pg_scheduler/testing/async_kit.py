@@ -76,7 +76,8 @@ class AsyncTestKit(TestKitBase):
 
     Jobs that the code under test schedules on the connection are rows of its transaction: the kit finds them
     and runs them there, and the rollback of the test removes them. Statements and outcomes are those of a
-    worker; schedules do not fire, and limits do not apply. Plain functions run in threads.
+    worker; schedules do not fire, limits do not apply, and tenants of a share have no turns. Plain functions
+    run in threads.
 
     Args:
         connection: What the code under test passes as ``connection=``: a connection or session of asyncpg,

@@ -303,7 +303,10 @@ class TestScheduler(JobAssertions):
         return check_execution_time(until, name="until")
 
     async def _worker(self, *, maintains: bool) -> ManualRuntime:
-        """Return the worker, after a renewal of its lease, maintenance and the vacuum, if they are due."""
+        """Return the worker, after a renewal of its lease, and after the vacuum if that is due.
+
+        With ``maintains``, the services of maintenance run too. The vacuum has an interval of its own.
+        """
         scheduler = self._entered()
         worker = await scheduler.manual()
         await worker.renew(self.now)

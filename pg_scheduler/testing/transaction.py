@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, TypeAlias
 
 from pg_scheduler.admission.pause_watcher import PauseWatcher
+from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import PythonClock
@@ -201,7 +202,9 @@ class KitScheduler(NamingScheduler):
         unsubscribe = parts.events.subscribe(tally.record, *OUTCOMES, JobLost)
         try:
             with self._running_jobs():
-                await PauseWatcher(bench.node, parts.store.pauses).run_once()
+                pause_watcher = PauseWatcher(bench.node, parts.store.pauses)
+                while await pause_watcher.run_once() <= Renewal.gap_s:
+                    pass
                 while (job_id := await self._run_next(bench, only, bound)) is not None:
                     if only is not None:
                         only.discard(job_id)

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.database.queries import names_by_text
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
@@ -133,7 +134,7 @@ class ManualRuntime(Runtime):
         return await service.run_once()
 
     async def maintain(self) -> None:
-        """Make a pass of every service that does maintenance, and a second one of the rescuer.
+        """Let every service that does maintenance do what it has to do now, the rescuer a second time.
 
         The first pass of the rescuer requests heartbeats from suspect workers. The second pass reclaims the
         jobs of the workers that made no heartbeat.
@@ -141,7 +142,7 @@ class ManualRuntime(Runtime):
         idle = (Claimer, Completer, Heartbeat, Planner, StatisticsWriter, Vacuum)
         for part in (*self.parts, self.rescuer):
             if isinstance(part, Service) and not isinstance(part, idle):
-                await self.pass_of(part)
+                await self._pass_while_behind(part, within_s=Renewal.gap_s)
 
     async def renew(self, now: datetime) -> None:
         """Renew the lease, unless that is not necessary yet."""
@@ -270,8 +271,9 @@ class ManualRuntime(Runtime):
         await asyncio.sleep(delay)
         return True
 
-    async def _pass_while_behind(self, service: Service) -> None:
-        while await self.pass_of(service) <= 0:
+    async def _pass_while_behind(self, service: Service, *, within_s: float = 0.0) -> None:
+        """Make passes of a service until the next one is due later than so many seconds from now."""
+        while await self.pass_of(service) <= within_s:
             pass
 
     def die(self) -> None:

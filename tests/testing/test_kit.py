@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import (
+    JobSpec,
     JobStatus,
     Limit,
     NotRunningError,
@@ -450,6 +451,32 @@ async def test_jobs_of_a_paused_task_run_when_its_pause_ends(pool: Pool) -> None
         await t.run_until(HOUR)
     assert runs[0] == ("paused", HOUR)
     assert set(runs[1:]) == {("other", 3 * HOUR), ("paused", 3 * HOUR)}, "both at the same instant"
+
+
+async def test_pause_that_suspends_expiry_ends_at_its_time(pool: Pool) -> None:
+    runs: list[timedelta] = []
+
+    @job(name="kit.suspended")
+    async def suspended() -> None:
+        runs.append(t.now - START)
+
+    async with at_start(pool, misfire_grace_time=30) as t:
+        await t.scheduler.tasks.pause("kit.suspended", until=START + HOUR, suspend_expiry=True)
+        await t.scheduler.enqueue(suspended)
+        await t.run_until(2 * HOUR)
+        assert not [task for task in await t.scheduler.tasks.list() if task.is_paused]
+    assert runs == [HOUR]
+
+
+async def test_all_late_jobs_expire_at_their_time(pool: Pool) -> None:
+    @job(name="kit.late")
+    async def late() -> None: ...
+
+    async with at_start(pool) as t:
+        await t.scheduler.tasks.pause("kit.late")
+        await t.scheduler.schedule_bulk([JobSpec(late, START, misfire_grace_time=60) for _ in range(1200)])
+        await t.run_until(timedelta(minutes=2))
+        assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'expired'") == 1200
 
 
 async def test_jobs_under_an_alias_are_jobs_of_the_function(pool: Pool) -> None:

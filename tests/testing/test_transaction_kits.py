@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -33,6 +34,7 @@ from pg_scheduler import (
     PayloadError,
     Retry,
     Scheduler,
+    Share,
     Sleep,
     Snooze,
     Wait,
@@ -301,6 +303,35 @@ def test_run_due_runs_each_job_once_and_drain_runs_what_they_schedule(kit: TestK
     assert ran == [3, 2, 1, 0]
 
 
+def test_jobs_of_all_tenants_of_a_share_run(kit: TestKit) -> None:
+    @job(name="kit.export", share=Share(key=lambda tenant: tenant), max_retries=1)
+    async def export(tenant: str) -> None:
+        ran.append(tenant)
+        if current_job().attempt == 1:
+            raise Retry(60)
+
+    parent = kit.scheduler.enqueue(note)
+    for tenant in ("a", "b", "a"):
+        kit.scheduler.enqueue(export, args=(tenant,), after=[parent] if tenant == "b" else ())
+    assert kit.run_due() == DrainResult(completed=1, retried=2)
+    assert kit.drain() == DrainResult(retried=1)
+    kit.advance(minutes=1)
+    assert kit.drain() == DrainResult(completed=3)
+    assert Counter(ran) == {None: 1, "a": 4, "b": 2}
+
+
+def test_expired_job_of_a_share_has_ended(kit: TestKit) -> None:
+    @job(name="kit.export", share=Share(key=lambda tenant: tenant))
+    async def export(tenant: str) -> None: ...
+
+    kit.scheduler.enqueue(export, args=("a",), delay=60, misfire_grace_time=30, job_id="late")
+    kit.advance(minutes=2)
+    assert kit.drain() == DrainResult(expired=1)
+    late = kit.scheduler.get_job("late")
+    assert late is not None
+    assert (late.status, late.blocked_on) == (JobStatus.EXPIRED, None)
+
+
 def test_late_job_expires_as_a_claim_would_find_it(kit: TestKit) -> None:
     kit.scheduler.enqueue(note, delay=60, misfire_grace_time=30, job_id="late")
     kit.scheduler.enqueue(note, delay=60, misfire_grace_time=None)
@@ -393,6 +424,14 @@ def test_paused_task_and_unregistered_name_stay_pending(kit: TestKit) -> None:
     assert kit.drain() == DrainResult(unregistered=("billing.charge",))
     kit.scheduler.tasks.resume("kit.note")
     assert kit.drain() == DrainResult(completed=1, unregistered=("billing.charge",))
+
+
+def test_pause_that_suspends_expiry_ends_at_its_time(kit: TestKit) -> None:
+    kit.scheduler.tasks.pause("kit.note", until=kit.now + timedelta(minutes=10), suspend_expiry=True)
+    kit.scheduler.enqueue(note, misfire_grace_time=30)
+    assert kit.drain() == DrainResult()
+    kit.advance(minutes=20)
+    assert kit.drain() == DrainResult(completed=1)
 
 
 def test_result_is_kept_in_the_transaction(kit: TestKit) -> None:
