@@ -184,9 +184,14 @@ class Chart:
         if len(self.times) < 2:
             return [(series, "-") for series in self.series]
         return [
-            (series, self.text_of(series.values[-1 if series.tone == "old" else -2]))
+            (series, self._rate_of(series.values[-1 if series.tone == "old" else -2]))
             for series in self.series
         ]
+
+    @property
+    def legend_label(self) -> str:
+        """The slot whose values the legend has: the last complete one."""
+        return self._label(self.times[-2]) if len(self.times) > 1 else "-"
 
     @property
     def width(self) -> timedelta:
@@ -206,8 +211,8 @@ class Chart:
                 label=self._label(at) + (", so far" if place == number - 1 else ""),
                 bars=() if self.is_log else self._bars(place, scale),
                 values=[(series.name, self.text_of(series.values[place])) for series in self.series],
-                # A label in the last tenth would overlap the word "now" at the end of the axis.
-                tick=self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.9 else "",
+                # A label near the end would overlap the word "now" there, on a phone in the last 15 %.
+                tick=self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.85 else "",
                 is_minor=int(at.timestamp()) // step % 2 == 1,
                 is_open=place == number - 1,
                 is_right=place >= number / 2,
@@ -260,6 +265,12 @@ class Chart:
         if self.unit == "s":
             return length(value)
         return f"{value:,.4g}" if value < MANY else f"{value:,.0f}"
+
+    def _rate_of(self, value: float | None) -> str:
+        """Return a value of the legend, which has its unit, because the legend has no axis."""
+        if value is None or self.unit == "s":
+            return self.text_of(value)
+        return f"{value:,.0f}{self.unit}" if value >= 10 else f"{value:.2g}{self.unit}"
 
     def points(self, series: int) -> Sequence[float | None]:
         """Return the values of a series without that of the last slot; none if each is 0 or unknown."""

@@ -21,6 +21,7 @@ from pg_scheduler.dashboard.search_runs import SearchRuns
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.inspect import AuditRecord, Bounds, Inspector, SearchError, SearchPage, parse_search
 from pg_scheduler.inspect.audit import AuditPage
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.jobs import search_part
 from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_names
@@ -28,9 +29,11 @@ from pg_scheduler.inspect.other_jobs import class_about_other_job
 from pg_scheduler.inspect.pages import Wanted
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.search.terms import Pattern, TextField, TextTerm, escape_like
+from pg_scheduler.inspect.tasks import by_stopped_name, paused_tasks
 from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.model import Job, Worker
+from pg_scheduler.jobs.pause import Pause, linked_names
 from pg_scheduler.jobs.worker_report import Parameter
 from pg_scheduler.triggers.zones import named_zone
 
@@ -64,6 +67,8 @@ DEAD_FOR: Final = timedelta(days=1)
 
 MAX_DEAD: Final = 200
 NAMES_AGE_S: Final = 10.0
+PAUSES_AGE_S: Final = 2.0
+"""Seconds for which the pauses are kept."""
 
 
 class View(SimpleNamespace):
@@ -304,13 +309,22 @@ class PageRequest:
         return item
 
     async def names_of_tasks(self, names: Iterable[str]) -> dict[str, set[str]]:
-        """Return, by name, the name itself and the main names that workers and this process know for it.
+        """Return, by name, the name itself and the other names of its task.
 
+        These are the main names that workers and this process know, and the exact names in its pause.
         A pause holds the jobs of all names of a task. So a user who does not see all of these names may
         neither pause the task, nor read who paused it.
         """
         reported = TaskNames.of(await self.workers())
-        return {name: {reported.task_of(name), *self.operations.names_of(name)} for name in names}
+        pauses = (await self.read_shared(_read_pauses, age_s=PAUSES_AGE_S)).values()
+        return {
+            name: linked_names({reported.task_of(name), *self.operations.names_of(name)}, pauses)
+            for name in names
+        }
+
+    async def pauses(self) -> Mapping[str, Pause]:
+        """Return the pauses by each of the names that they stop."""
+        return by_stopped_name(await self.read_shared(_read_pauses, age_s=PAUSES_AGE_S))
 
     async def task_names(self) -> TaskNames:
         """Return the visible tasks that live workers claim. Every page lists them by their main names."""
@@ -327,15 +341,15 @@ class PageRequest:
         main = (await self.task_names()).task_of(task)
         return parameters_of(await self.workers(), main) or ()
 
-    async def argument_names(self, job: Job) -> Sequence[str]:
+    async def argument_names(self, job_name: str, args: Sequence[object]) -> Sequence[str]:
         """Return the names of the parameters to which a visible job passes its positional arguments.
 
         There are none if the job has no such arguments, the request may not see arguments, or no worker
         reports the parameters.
         """
-        if not job.args or not self.access.sees_arguments:
+        if not args or not self.access.sees_arguments:
             return ()
-        return positional_names(await self.workers(), (await self.task_names()).task_of(job.job_name))
+        return positional_names(await self.workers(), (await self.task_names()).task_of(job_name))
 
     async def workers(self, *, is_data: bool = False) -> Sequence[Worker]:
         """Return every worker that has a row; all requests share the read for some seconds.
@@ -500,3 +514,8 @@ def entered_instant(name: str, text: str, now: datetime, zone: str = "") -> date
     if instant is None or not EARLIEST <= instant <= LATEST:
         raise RejectedError(f"{name} must be between 0001-01-02 and 9999-12-30, not {text[:50]!r}")
     return instant
+
+
+async def _read_pauses(request: PageRequest) -> Mapping[str, Pause]:
+    """Read the pauses of all names, whichever the request may see."""
+    return await paused_tasks(tables_of(request.inspector).reads)

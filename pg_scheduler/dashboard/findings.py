@@ -14,7 +14,7 @@ from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Severity
 from pg_scheduler.inspect.audit import Mute, finding_id, is_muted, read_mutes
 from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES, ADVICE
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
-from pg_scheduler.inspect.texts import term
+from pg_scheduler.inspect.texts import listed, term
 
 
 class SubjectLink(NamedTuple):
@@ -58,6 +58,15 @@ LINKS: Final[Mapping[FindingCode, SubjectLink]] = {
 }
 """The links of findings whose subject a page shows."""
 
+TITLES_OF_MANY: Final[Mapping[FindingCode, str]] = {
+    FindingCode.LATE: "Jobs of {} tasks are late",
+    FindingCode.NAME_UNKNOWN: "Jobs of {} tasks cannot start: no live worker has these tasks",
+    FindingCode.QUARANTINE: "Jobs of {} tasks were quarantined: their workers died",
+    FindingCode.FAILING: "{} tasks fail more often than usual",
+    FindingCode.JOBS_EXPIRED: "Jobs of {} tasks expire before they start",
+}
+"""The titles of several findings of a code, each about a task, which the overview shows as one."""
+
 DIAGNOSIS_AGE_S: Final = 10.0
 """Seconds for which a diagnosis is kept: its checks cost some statements."""
 
@@ -95,6 +104,11 @@ class FindingRow:
     def key(self) -> str:
         """Identifies it among the findings of a page."""
         return f"{self.code.lower()}-{crc32((self.subject or self.title).encode()):08x}"
+
+    @property
+    def shown_evidence(self) -> str:
+        """The evidence, or else the meaning, without the name of a task that the title has."""
+        return (self.evidence or self.meaning).replace(f" of {self.subject!r}", "")
 
     @property
     def steps(self) -> tuple[RemedyStep, ...]:
@@ -145,6 +159,27 @@ async def rows_of(findings: Sequence[Finding], request: PageRequest) -> list[Fin
     names = await request.worker_names()
     rows = (_row(finding, mutes.get(finding_id(finding), ()), names, request) for finding in findings)
     return list(dict.fromkeys(rows))
+
+
+def folded(rows: Sequence[FindingRow]) -> list[FindingRow]:
+    """Return findings with those of one code about several tasks as one, at the place of the first."""
+    rows_by_code: dict[str, list[FindingRow]] = {}
+    for row in rows:
+        rows_by_code.setdefault(row.code, []).append(row)
+    return [
+        row if row.code not in TITLES_OF_MANY or len(group) < 2 else _fold(group)
+        for row in rows
+        if (group := rows_by_code[row.code])[0] is row or row.code not in TITLES_OF_MANY
+    ]
+
+
+def _fold(rows: Sequence[FindingRow]) -> FindingRow:
+    """Return one row for the findings of a code, whose evidence is the names of their tasks."""
+    title = TITLES_OF_MANY[FindingCode(rows[0].code)].format(len(rows))
+    names = [row.name for row in rows if row.name is not None]
+    return replace(
+        rows[0], title=title, name=None, evidence=f"the tasks {listed(names)}", link=None, retry=None
+    )
 
 
 def _row(

@@ -45,6 +45,9 @@ KINDS: Final = {
 }
 """The states of attempts by their outcomes; None for an attempt that runs. The others have failed."""
 
+USES_RETRY: Final = frozenset({"error", "timeout"})
+"""The outcomes of attempts after which a job is retried, as long as it has retries."""
+
 WAITS: Final = frozenset({"wait", "backoff", "limit"})
 
 
@@ -105,6 +108,8 @@ class Gantt:
     steps: Sequence[str]
     """The times since its begin at one and two thirds of the axis."""
     is_open: bool
+    left_out: timedelta
+    """The first part of a long first wait, which the axis does not have."""
     summary: str
     """How long the job took, and how much of that it ran; empty if it has not ended."""
 
@@ -163,6 +168,7 @@ def gantt_of(
         bars=bars,
         steps=[f"+{length((end - begin) * share)}" for share in STEPS],
         is_open=job.finished_at is None and end == now,
+        left_out=begin - job.created_at,
         summary=_summary(job, attempts),
     )
 
@@ -186,10 +192,12 @@ def _summary(job: Job, attempts: Sequence[Attempt]) -> str:
 def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, is_durable: bool) -> Iterator[Span]:
     """Yield the waits and the attempts of a job in the order of their times."""
     at, previous = job.created_at, None
+    final = _final_attempt(job, attempts)
     for attempt in attempts:
         if attempt.started_at is None:
             continue
-        yield from _wait(at, attempt.started_at, previous, attempt.held_by)
+        is_retried = previous is not None and previous is final
+        yield from _wait(at, attempt.started_at, previous, attempt.held_by, is_retried=is_retried)
         at, previous = attempt.ended_at or now, attempt
         is_exact = attempt.ended_at is not None and attempt.outcome != SUSPENDED
         duration_text = f", {length(at - attempt.started_at)}" if is_exact else ""
@@ -198,7 +206,8 @@ def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, is_durable: 
     if job.status is JobStatus.PENDING:
         due = max(_due(job), at)
         is_suspended = is_durable and previous is not None and job.attempt > previous.claim
-        yield from _wait(at, due, previous, "step" if is_suspended else "")
+        is_retried = previous is not None and previous is final
+        yield from _wait(at, due, previous, "step" if is_suspended else "", is_retried=is_retried)
         if (job.blocked_on or "").startswith(BLOCKED_BY_LIMIT):
             kind, title = "limit", "a limit"
         else:
@@ -215,8 +224,30 @@ def _due(job: Job) -> datetime:
     return job.created_at if job.execution_time >= NO_TIMEOUT else job.execution_time
 
 
-def _wait(since: datetime, until: datetime, previous: Attempt | None, held_by: str = "") -> Iterator[Span]:
-    """Yield the wait between the previous attempt, if there was one, and the next."""
+def _final_attempt(job: Job, attempts: Sequence[Attempt]) -> Attempt | None:
+    """Return the last attempt after which the job had failed until a person retried it; None for none.
+
+    A retry by a person resets the number of used retries. So the attempts since then are those that used
+    these retries, and of a failed job the last attempt.
+    """
+    failed_attempts = [attempt for attempt in attempts if attempt.outcome in USES_RETRY]
+    has_failed_since = job.status is JobStatus.FAILED and attempts[-1:] == failed_attempts[-1:]
+    earlier_attempts = failed_attempts[: len(failed_attempts) - job.retry_count - has_failed_since]
+    return earlier_attempts[-1] if job.retry_count < len(failed_attempts) and earlier_attempts else None
+
+
+def _wait(
+    since: datetime,
+    until: datetime,
+    previous: Attempt | None,
+    held_by: str = "",
+    *,
+    is_retried: bool = False,
+) -> Iterator[Span]:
+    """Yield the wait between the previous attempt, if there was one, and the next.
+
+    ``is_retried`` is whether the job had failed, and a person retried it.
+    """
     kind, what = "wait", "waited"
     if held_by == "limit":
         kind, what = "limit", "a limit," if previous is None else "backoff and a limit,"
@@ -224,5 +255,7 @@ def _wait(since: datetime, until: datetime, previous: Attempt | None, held_by: s
         what = "suspended"
     elif previous is not None:
         kind, what = "backoff", "postponed" if previous.outcome == "snoozed" else "backoff"
+        if is_retried:
+            what = "retried after"
     if until > since:
         yield Span(kind, since, until, f"{what} {length(until - since)}")

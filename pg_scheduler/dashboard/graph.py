@@ -21,7 +21,8 @@ MAX_ROWS: Final = 6
 """The maximum number of nodes in one column."""
 
 LABEL_LENGTH: Final = 20
-NOTE_LENGTH: Final = 25
+NOTE_LENGTH: Final = 21
+"""Characters of a note that fit into a node. Notes are ids, whose characters are equally wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Node:
     job_id: str = ""
     """The job to which it leads; empty for none."""
     is_current: bool = False
+    detail: str = ""
+    """What its tooltip has besides the note."""
 
 
 class PlacedNode(NamedTuple):

@@ -19,7 +19,7 @@ from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import read_blockers
 from pg_scheduler.inspect.store.inspections import BlockerRow
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.inspect.timeline import last_attempt
+from pg_scheduler.inspect.timeline import is_retry_next, last_attempt
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job, JobPriority
@@ -215,6 +215,8 @@ def _retries(job: Job) -> str:
         return f"{job.crash_count:,} {'crash' if job.crash_count == 1 else 'crashes'}"
     if not job.max_retries:
         return "no retries"
+    if is_retry_next(job):
+        return f"retry {job.retry_count:,} of {job.max_retries:,} is next"
     return f"{job.retry_count:,} of {job.max_retries:,} retries used"
 
 

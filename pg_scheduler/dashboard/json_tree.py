@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
@@ -35,11 +35,13 @@ class JsonTree(NamedTuple):
         html: Nested ``<details>``.
         length: Characters of the value as JSON.
         is_cut: Whether parts are missing.
+        has_rows: Whether it is a row for each argument, under its name.
     """
 
     html: Markup
     length: int
     is_cut: bool
+    has_rows: bool = False
 
 
 def json_tree(value: Any, names: Sequence[str] = ()) -> JsonTree:
@@ -56,12 +58,66 @@ def json_tree(value: Any, names: Sequence[str] = ()) -> JsonTree:
     return JsonTree(html, len(json.dumps(value, ensure_ascii=False)), writer.is_cut)
 
 
+def arguments_tree(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> JsonTree:
+    """Return arguments as a row for each, under its name.
+
+    The text is the JSON of all, whose brackets and keys are hidden. If a positional argument has no name,
+    the arguments are a tree.
+
+    Args:
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+        names: The names of the first positional arguments.
+    """
+    value = plain(arguments_of(args, kwargs))
+    if len(names) < len(args) or not 0 < len(args) + len(kwargs) <= MAX_ITEMS:
+        return json_tree(value, names)
+    writer = _Writer(())
+    html = Markup("").join(writer.write_rows(value["args"] if args else [], plain(kwargs), names))
+    return JsonTree(html, len(json.dumps(value, ensure_ascii=False)), writer.is_cut, has_rows=True)
+
+
+def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a job as one value: its keyword arguments if it has no others."""
+    return kwargs if not args else {"args": list(args), **({"kwargs": kwargs} if kwargs else {})}
+
+
 class _Writer:
     def __init__(self, names: Sequence[str]) -> None:
         self.is_cut = False
         self._names = names
         self._characters_left = MAX_LENGTH
         self._lines = 0
+
+    def write_rows(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
+    ) -> Iterator[Markup]:
+        """Yield a row for each argument. What JSON needs besides the values is hidden."""
+        hidden = Markup('<span class="sr" aria-hidden="true">{}</span>')
+        keys = [f"{self._text(name)}: " for name in kwargs]
+        before = [*[""] * len(args), *keys]
+        after = [", "] * len(before)
+        if kwargs:
+            before[len(args)] = (', "kwargs": {' if args else "{") + before[len(args)]
+            after[-1] = "}}" if args else "}"
+        if args:
+            before[0] = '{"args": ['
+            after[len(args) - 1] = "]" if kwargs else "]}"
+        for place, (name, value) in enumerate(
+            zip([*names[: len(args)], *kwargs], [*args, *kwargs.values()], strict=True)
+        ):
+            if self._characters_left <= 0:
+                self.is_cut = True
+                yield Markup('<div class="cut">{:,} more</div>').format(len(before) - place)
+                return
+            label = Markup('<span class="nt" data-name="{}"></span>').format(visible(name[:MAX_TEXT_LENGTH]))
+            head = hidden.format(before[place]) if before[place] else Markup("")
+            tail = hidden.format(after[place]) if after[place] else Markup("")
+            if isinstance(value, dict | list) and not _is_short(value):
+                yield from self.write(head + label, value, tail, 1)
+                continue
+            row = Markup('<div class="argument">{}{}<span>{}{}</span></div>')
+            yield row.format(head, label, self._inline(value), tail)
 
     def write(
         self, key: Markup, value: Any, tail: Markup, level: int, names: Sequence[str] = ()

@@ -97,8 +97,9 @@ def lanes_of(attempts: Iterable[Attempt], now: datetime) -> Lanes:
             bars.append(_bar(attempt, lane, since, now))
         else:
             other_attempts.append(attempt)
+    longest = "the longest" if len(bars) == 1 else f"the {len(bars):,} longest"
     summary = counted(len(recent_attempts), "attempt") + (
-        f", bars for the {len(bars):,} longest" if other_attempts and bars else ""
+        f", {'a bar' if len(bars) == 1 else 'bars'} for {longest}" if other_attempts and bars else ""
     )
     return Lanes(since, now, min(len(ends), MAX_LANES), bars, _minutes(other_attempts, since, now), summary)
 

@@ -63,7 +63,6 @@ _TEXTS: Final[Mapping[str, str]] = {
     "signal_sent": "the signal was sent",
     "sleep_ended": "the sleep has ended; the job continues",
     "stack_requested": "the worker was requested to show the stack of the job",
-    "run_started": "the run has started",
     "run_stopped": "the run stops after the batch in progress",
     "run_resumed": "the run continues",
     "task_paused": "the task is paused; waiting jobs that would expire during the pause: {:,}",

@@ -38,6 +38,7 @@ class NavigationData(NamedTuple):
         are_errors_capped: Whether a bound has cut the groups of errors, so that there may be more.
         are_limits_capped: Whether one has cut the limits.
         are_tasks_capped: Whether one has cut the tasks.
+        is_new: Whether there is nothing yet: no job, task, schedule, worker or error.
     """
 
     jobs: int | None
@@ -51,6 +52,7 @@ class NavigationData(NamedTuple):
     are_errors_capped: bool
     are_limits_capped: bool
     are_tasks_capped: bool
+    is_new: bool
 
 
 async def read_navigation(request: PageRequest) -> NavigationData:
@@ -76,15 +78,15 @@ async def _read(request: PageRequest) -> NavigationData:
     schedules = await inspector.schedules(limit=MAX_READ)
     task_list = await in_time(inspector.tasks())
     tasks = () if task_list is None else task_list.items
+    workers = await inspector.workers()
+    jobs = (await inspector.totals()).jobs
     return NavigationData(
-        jobs=(await inspector.totals()).jobs,
+        jobs=jobs,
         errors=[group for group in groups if group.fingerprint not in muted_ids],
         schedules={schedule.schedule_id: schedule.task for schedule in schedules},
         tasks=[task.name for task in tasks],
         workers={
-            worker.worker_id: worker.identity or worker.worker_id
-            for worker in await inspector.workers()
-            if worker.is_alive
+            worker.worker_id: worker.identity or worker.worker_id for worker in workers if worker.is_alive
         },
         limits=limits,
         paused_schedules=frozenset(
@@ -94,6 +96,7 @@ async def _read(request: PageRequest) -> NavigationData:
         are_errors_capped=len(groups) >= MAX_READ,
         are_limits_capped=limit_list.is_capped,
         are_tasks_capped=task_list is not None and (task_list.is_capped or task_list.is_blocked_capped),
+        is_new=not (jobs or workers or groups or schedules or tasks) and task_list is not None,
     )
 
 
@@ -143,11 +146,15 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
             number(data.schedules.values(), is_capped=len(data.schedules) >= MAX_READ), "schedules"
         ),
         "/tasks": Count(count(len(tasks), is_capped=data.are_tasks_capped), "tasks"),
-        "/workers": Count(str(len(data.workers)), "live workers", "" if data.workers else "bad"),
+        "/workers": Count(
+            str(len(data.workers)), "live workers", "" if data.workers or data.is_new else "bad"
+        ),
         "/limits": Count(limits, "limits"),
-        "/doctor": Count(str(len(findings)), "findings", "bad" if is_error else "warn"),
+        "/doctor": Count(
+            str(len(findings)), "findings", "" if data.is_new else "bad" if is_error else "warn"
+        ),
     }
-    if request.access.visible_names is None and data.jobs is not None:
-        counts["/jobs"] = Count(rounded(data.jobs), "jobs, about")
+    if request.access.visible_names is None and data.jobs:
+        counts["/jobs"] = Count(f"~{rounded(data.jobs)}", "jobs, about")
     # A count of 0 is not shown, except that of workers: without live workers, no job runs.
     return {path: entry for path, entry in counts.items() if entry.text != "0" or path == "/workers"}

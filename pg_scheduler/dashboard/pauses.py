@@ -6,15 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from pg_scheduler.dashboard.context import PageRequest, entered_instant
+from pg_scheduler.dashboard.context import PAUSES_AGE_S, PageRequest, entered_instant
 from pg_scheduler.errors import SchedulerError
-from pg_scheduler.inspect.base import tables_of
-from pg_scheduler.inspect.tasks import paused_tasks
 from pg_scheduler.jobs.pause import Pause
-
-PAUSES_AGE_S: Final = 2.0
-"""Seconds for which the pauses are kept."""
-
 
 FIELDS: Final = ("until", "for", "zone", "note", "at_end", "suspend_expiry")
 """The fields of the form of a pause."""
@@ -96,16 +90,12 @@ async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, 
 
     A pause that is stored under a name that the request may not see is left out.
     """
-    pauses = await request.read_shared(_read_pauses, age_s=PAUSES_AGE_S)
+    pauses = await request.pauses()
     pauses_by_name = {}
     names_of_tasks = await request.names_of_tasks(set(names)) if pauses else {}
     for name, names_of_task in names_of_tasks.items():
-        aliases = sorted(names_of_task & pauses.keys())
-        pause = next((pauses[alias] for alias in aliases if request.access.sees_name(alias)), None)
+        task_pauses = (pauses[alias] for alias in sorted(names_of_task & pauses.keys()))
+        pause = next((pause for pause in task_pauses if request.access.sees_name(pause.name)), None)
         if pause is not None:
             pauses_by_name[name] = pause
     return pauses_by_name
-
-
-async def _read_pauses(request: PageRequest) -> Mapping[str, Pause]:
-    return await paused_tasks(tables_of(request.inspector).reads)

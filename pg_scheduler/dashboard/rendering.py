@@ -21,6 +21,7 @@ from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.findings import needs_attention
 from pg_scheduler.dashboard.gantt import state_of
 from pg_scheduler.dashboard.job_rows import share_done
+from pg_scheduler.dashboard.json_tree import arguments_of
 from pg_scheduler.dashboard.messages import job_of, message_of, undo_of
 from pg_scheduler.dashboard.navigation import read_counts
 from pg_scheduler.dashboard.pages import (
@@ -45,6 +46,7 @@ from pg_scheduler.inspect.limits import limit_counts, use_count
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.inspect.tasks import describe_waiting
 from pg_scheduler.inspect.texts import count, counted, length, rounded, term
+from pg_scheduler.jobs.keys import readable
 from pg_scheduler.triggers.zones import zone_names
 from pg_scheduler.version import __version__
 
@@ -71,9 +73,9 @@ OF_REQUEST: Final = (
 
 FILTERS: Final = (
     texts.ago, texts.initials, texts.json_text, texts.linked, texts.sentence, texts.short, texts.timed,
-    texts.took, texts.utc, count, counted, describe_waiting, rounded, share_done, small_bars, small_line,
-    needs_attention, audit.verb_of, errors.error_text, errors.retrying, errors.title_of, limit_counts,
-    use_count, workers.grouped,
+    texts.took, texts.unbroken, texts.utc, count, counted, describe_waiting, rounded, share_done,
+    small_bars, small_line, needs_attention, audit.verb_of, errors.error_text, errors.retrying,
+    errors.title_of, limit_counts, use_count, workers.grouped,
 )  # fmt: skip
 """Functions that templates apply under their names."""
 
@@ -232,6 +234,8 @@ def _environment() -> Environment:
         "number": lambda number: f"{number:,}",
         "percent": lambda text: quote(text, safe=""),
         "python": highlighted,
+        "readable": readable,
+        "arguments_of": arguments_of,
     }
     return environment
 

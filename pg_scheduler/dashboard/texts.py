@@ -23,6 +23,9 @@ MAX_DEPTH: Final = 50
 
 SHORT_LENGTH: Final = 120
 
+MAX_WORD: Final = 36
+"""Characters of a word that is not broken, as many as an id has. A phone has room for them."""
+
 _INSTANT: Final = re.compile(
     r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b(?:, \d+ (?:ms|s|min|h|d) ago\b)?", re.ASCII
 )
@@ -42,6 +45,17 @@ def short(text: str | None, most: int = SHORT_LENGTH) -> str:
     """Return the text in one line of bounded length; an empty one for None."""
     line = " ".join((text or "")[: 10 * most].split())
     return line if len(line) <= most else f"{line[:most]}…"
+
+
+def unbroken(text: str) -> Markup:
+    """Return a command as HTML that is not broken at the hyphens of its words, such as ``--since``."""
+    words = [
+        Markup('<span class="word">{}</span>').format(word)
+        if "-" in word and "\n" not in word and len(word) <= MAX_WORD
+        else escape(word)
+        for word in visible(text).split(" ")
+    ]
+    return Markup(" ").join(words)
 
 
 def initials(name: str) -> str:

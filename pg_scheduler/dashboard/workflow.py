@@ -68,6 +68,8 @@ class Line:
     total: int = 0
     more: int = 0
     """Children that are not listed."""
+    ran: str = ""
+    """How long the last attempt of its only child ran; empty if it has not begun, or the line has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +235,19 @@ def _lines(
         (child,) = children
         tree = _result_of(child, results)
         state = child.state or "missing"
+        if step.ended_at is None:
+            bar = bar._replace(kind=state)
         yield Line(
-            key, step.name, step.kind, state, bar, duration_text, job_id=child.job_id, step=step, tree=tree
+            key,
+            step.name,
+            step.kind,
+            state,
+            bar,
+            duration_text,
+            job_id=child.job_id,
+            step=step,
+            tree=tree,
+            ran=_ran(child, now),
         )
         return
     if not children:
@@ -349,10 +362,14 @@ def _nodes(
         label = step.name if len(children) == 1 else child.job_name or f"{step.name}:{number}"
         name = child.job_name or "child" if len(children) == 1 else f"{step.name}:{number}"
         is_current = step.ended_at is None and child.finished_at is None
+        # An only child is shown with the time of its step, as in the table, and its run in the tooltip.
+        ran = _ran(child, now)
+        took, detail = (duration_text, f"ran {ran}" if ran else "") if len(children) == 1 else (ran, "")
         yield Node(
             label,
-            " · ".join(filter(None, (name, _ran(child, now)))),
+            " · ".join(filter(None, (name, took))),
             child.state or "",
             child.job_id,
             is_current,
+            detail,
         )

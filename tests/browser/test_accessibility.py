@@ -84,7 +84,7 @@ async def test_no_page_violates_a_rule(
     await page.locator("[name=row]").first.check()  # with each of them, there is no further one to select
     await page.locator("[name=all]").check()
     found += await violations(page)
-    for title, button in (("Confirm", "Retry"), ("Bulk run", "Retry all")):
+    for title, button in (("Retry", "Retry"), ("Bulk run", "Retry all")):
         await page.get_by_role("button", name=button, exact=True).click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text(title)
         found += await violations(page)

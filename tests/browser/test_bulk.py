@@ -39,7 +39,7 @@ async def test_failures_are_retried_at_a_rate_stopped_and_resumed_in_another_bro
     await person.check(page.locator("[name=row]").first)
     await person.check(page.get_by_role("group", name="Selected jobs").get_by_label("Select all"))
     await person.press(page.get_by_role("button", name="Retry", exact=True))
-    await person.fill(page.get_by_label("At most jobs/s"), "500")
+    await person.fill(page.get_by_label("At most this many jobs per second"), "500")
     label = page.locator("label", has_text="to confirm")
     number = re.sub(r"\D", "", await label.inner_text())
     await person.fill(page.get_by_label("to confirm"), number)

@@ -242,6 +242,9 @@ async def test_all_instants_of_a_page_are_in_the_zone_that_was_chosen(
 ) -> None:
     until = datetime(2099, 7, 1, 12, tzinfo=UTC)
     await scheduler.tasks.pause("browser.mail", until=until, note="the provider is down")
+    # The worker claims the job before it reads the pause, unless it reads it here.
+    assert scheduler._parts.runtime
+    await scheduler._parts.runtime.pauses.run_once()
     job_id = await scheduler.enqueue("browser.mail", args=("eve",), job_id="mail-eve")
     await scheduler.schedules.pause(shop.schedule, until=until)
     await scheduler.schedules.add("browser.mail", Cron("30 12 * * *"), args=("all",), schedule_id="noon")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from playwright.async_api import expect
 
+from pg_scheduler import Scheduler
+from pg_scheduler.triggers import Cron
 from tests.browser.conftest import Open
 from tests.browser.shop import Shop
 from tests.browser.site import Site
-from tests.support.world import MINUTE, World
+from tests.dashboard.test_overview import add_figures
+from tests.support.world import DAY, MINUTE, World
 
 
 async def test_bars_of_errors_begin_at_one_place(open_page: Open, shop: Shop, world: World) -> None:
@@ -65,6 +70,40 @@ async def test_headings_of_lists_are_at_one_height(open_page: Open, shop: Shop, 
         assert box is not None
         places[path] = box["y"]
     assert len(set(places.values())) == 1, places
+
+
+async def test_plots_of_charts_next_to_each_other_are_level(open_page: Open, world: World) -> None:
+    await add_figures(world, ["export"])
+    page = await open_page("/task?id=export", viewport={"width": 1440, "height": 900})
+    boxes = await page.locator("#charts .chart").evaluate_all(
+        """charts => charts.map((chart) => {
+            const place = (part) => Math.round(chart.querySelector(part).getBoundingClientRect().y);
+            return [place("h2"), place(".legend"), place(".plot")];
+        })"""
+    )
+    assert len(boxes) > 1
+    assert boxes[-1] == boxes[-2]
+    title, legend, _ = boxes[-1]
+    assert legend > title, "a narrow chart has its legend below the title"
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+async def test_names_of_schedules_stay_in_the_cells_of_the_calendar(
+    width: int, open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    await scheduler.schedules.add(
+        "browser.mail", Cron("30 12 * * *"), args=("all",), schedule_id="a-name-that-is-wider-than-the-cell"
+    )
+    week = datetime.now(UTC).date() + 7 * DAY
+    page = await open_page(f"/calendar?start={week}", viewport={"width": width, "height": 844})
+    cells = page.locator(".calendar td:has(a)")
+    assert await cells.count()
+    wide = await cells.evaluate_all(
+        """cells => cells.filter((cell) => [...cell.querySelectorAll(".clip, .alone")].some((part) =>
+            part.getBoundingClientRect().width > cell.getBoundingClientRect().width)).length"""
+    )
+    assert wide == 0
+    assert (await cells.first.inner_text()).strip(), "the number stays"
 
 
 async def test_names_do_not_break_within_a_word(open_page: Open, shop: Shop) -> None:

@@ -82,9 +82,10 @@ async def press_until(page: Page, key: str, text: str) -> None:
         focused = page.locator(":focus")
         if await focused.count() == 0:
             continue
-        # The field of the top bar is drawn by the form around it.
+        # The fields of the top bar and of the search are drawn by the forms around them.
         style = await focused.evaluate(
-            "each => getComputedStyle(each.matches('.find input') ? each.parentElement : each).outlineStyle"
+            "each => getComputedStyle("
+            "each.matches('.find input, .filter > input') ? each.parentElement : each).outlineStyle"
         )
         assert style != "none", await focused.inner_html()
         if await focused.inner_text() == text:

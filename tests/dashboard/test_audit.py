@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -181,6 +182,14 @@ async def test_hostile_records_are_shown_as_text(text: str, world: World, app: A
         assert answer.status == 200
         check(answer.text)
         assert len((await request(app, url, headers=JSON)).data["items"]) == 3
+
+
+async def test_each_page_has_a_key_of_its_own(app: App) -> None:
+    html = (await request(app, "/about")).text
+    by_key = {attrs["data-key"]: attrs["title"] for attrs in Page(html).all("a") if "data-key" in attrs}
+    listed = re.findall(r"<kbd>g</kbd>\s*<kbd>(.)</kbd></dt><dd>([^<]+)</dd>", html)
+    assert len({key for key, _ in listed}) == len(listed)
+    assert dict(listed) == {key: title for key, title in by_key.items() if title != "About"}
 
 
 async def test_about_states_rights(build: Callable[..., App]) -> None:

@@ -143,7 +143,11 @@ async def test_all_jobs_of_a_search_are_changed_after_a_question(
     page = Page((await request(app, f"/jobs?q={Q}")).text)
     assert {"row", "all"} <= {each.get("name") for each in page.all("input")}
     asked = Page((await send(app, CANCEL, {"rate": "5000"})).text)
-    assert "Cancel all jobs that match name:bulk.*? 700 jobs found." in asked.text
+    text = " ".join(asked.text.split())
+    assert "Cancel 700 jobs?" in text
+    assert "700 jobs found. name:bulk.*" in text
+    assert len([link for link in asked.links() if link.startswith("/job?id=")]) == 3, "the first jobs"
+    assert "At most this many jobs per second (empty: no limit)" in text
     assert "typed" not in {each.get("name") for each in asked.all("input")}
     assert await count(pool, "pending") == 700
     fields = {str(each["name"]): each["value"] for each in asked.all("input") if each.get("type") != "search"}
@@ -624,25 +628,41 @@ async def test_retry_of_a_group_leaves_jobs_that_failed_after_the_page_was_read(
     await recount_errors(pool)
     app = create()
     page = Page((await request(app, "/errors?since=1h")).text)
-    (form,) = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
+    (action,) = [str(form["action"]) for form in page.all("form") if "errors/retry" in str(form["action"])]
     span = {str(each["name"]): str(each["value"]) for each in page.all("input") if each["type"] == "hidden"}
     assert set(span) == {"back", "last"}, "the menu of the user has the first"
     await pool.execute("UPDATE scheduled_jobs SET finished_at = now() WHERE job_id = 'j00009'")
-    asked = Page((await send(app, form, span)).text)
+    asked = Page((await send(app, action, span)).text)
     assert "8 jobs found: 5 of the last day, 3 older." in asked.text
     fields = {str(each["name"]): each["value"] for each in asked.all("input")}
-    answer = await send(app, form, {**fields, "take": "day"})
+    answer = await send(app, action, {**fields, "take": "day"})
     await runs(app).wait()
     assert (await count(pool, "pending"), await count(pool, "failed")) == (5, 4)
     run = run_id(answer.headers["location"])
     assert "bulk.mail: BulkError: no answer after # s" in (await request(app, f"/run?id={run}")).text
-    again = Page((await send(app, form, span)).text)
+    again = Page((await send(app, action, span)).text)
     assert "3 jobs found, all older than a day." in again.text
-    wrong = await send(app, form, {"last": "soon"})
+    wrong = await send(app, action, {"last": "soon"})
     assert (wrong.status, "Last must be a time" in wrong.text) == (400, True)
     for text in ("9999-12-31T23:59:59.999999", "0001-01-01T00:00+14:00"):
-        wrong = await send(app, form, {"last": text})
+        wrong = await send(app, action, {"last": text})
         assert (wrong.status, "Last must be between" in wrong.text) == (400, True)
+
+
+async def test_question_of_a_group_lists_jobs_of_the_group_and_no_others(
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 5, "failed")
+    await world.jobs(20, "other.mail", job_id="other{}".format, due=DAY)
+    await recount_errors(pool)
+    app = create()
+    page = Page((await request(app, "/errors?since=1h")).text)
+    (action,) = [str(form["action"]) for form in page.all("form") if "errors/retry" in str(form["action"])]
+    asked = Page((await send(app, action)).text)
+    assert "Retry 5 jobs?" in asked.text
+    jobs = [link for link in asked.links() if "/job?id=" in link]
+    assert len(jobs) == 3
+    assert all("id=j0000" in link for link in jobs), jobs
 
 
 @pytest.mark.parametrize("take", ["all", "day"])

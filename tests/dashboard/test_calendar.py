@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -56,6 +57,9 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
     answer = await request(app, WEEK)
     check(answer.text)
     text = Page(answer.text).text
+    assert re.findall(
+        r'href="[^"]*hour=2\b[^"]*#hour"[^>]*>\s*<span class="clip"><bdi>(\w+)</bdi>', answer.text
+    ) == (["nightly"] * 6)
     assert "Sun 03-28 nightly: 02:30 does not exist" in text
     links = [each["href"] for each in Page(answer.text).all("a")]
     day = "/calendar?span=day&start=2027-03-28&zone=Europe%2FBerlin"
@@ -142,7 +146,7 @@ async def test_frequent_schedules_are_named_and_not_listed(scheduler: Scheduler,
     await add(scheduler, "delay", FixedDelay(timedelta(hours=1)))
     data = (await request(app, WEEK, headers=JSON)).data
     assert data["frequent"] == {"often": "every second"}
-    assert "1 schedule too frequent to be listed" in data["summary"]
+    assert data["summary"] == "167 fire times of 1 schedule; 1 schedule too frequent to be listed"
 
 
 async def test_calendar_leaves_out_what_exceeds_its_bounds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.findings import FindingRow, folded
 from pg_scheduler.dashboard.texts import timed
-from pg_scheduler.inspect import Diagnosis, FindingCode, Inspector, Thresholds
+from pg_scheduler.inspect import Diagnosis, FindingCode, Inspector, Severity, Thresholds
 from pg_scheduler.inspect.status import STATUS_CODES
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.triggers import Every
@@ -43,13 +45,54 @@ async def test_findings_have_evidence_remedy_and_an_entry_in_the_runbook(world: 
     check(answer.text)
     page = Page(answer.text)
     shown = " ".join(page.text.split())
-    before, _, after = found["evidence"].partition("the oldest since ")
+    # The title has the name of the task, so the shown evidence lacks it.
+    before, _, after = found["evidence"].replace(" of 'doctored.mail'", "").partition("the oldest since ")
     assert f"{before[0].upper()}{before[1:]}the oldest since " in shown
     assert after.partition(" UTC")[2] in shown
     assert f"passed {len(data['made']) - len({each['code'] for each in data['findings']})}" in shown
     assert "Jobs of doctored.mail cannot start: no live worker has this task" in shown
     assert found["runbook"] in page.links()
     assert "/jobs?q=status%3Adue%20name%3Adoctored.mail" in page.links()
+
+
+async def test_steps_of_a_remedy_are_numbered_if_there_are_several(world: World, app: App) -> None:
+    await world.worker(names=["doctored.mail"])
+    await world.job("one", "doctored.mail", due=-HOUR)
+    await world.job("two", "doctored.other", due=-HOUR)
+    html = (await request(app, "/doctor")).text
+    text = " ".join(Page(html).text.split())
+    assert "With the id that it prints:pg-scheduler jobs explain ID" in text
+    lists = re.findall(r'<(ol|ul) class="steps">(.*?)</\1>', html, re.DOTALL)
+    assert {tag for tag, _ in lists} == {"ol", "ul"}
+    assert all((steps.count("<li>") > 1) is (tag == "ol") for tag, steps in lists)
+
+
+async def test_overview_has_findings_of_several_tasks_once_and_opens_three(world: World, app: App) -> None:
+    await add_late_jobs(world, *(f"doctored.mail-{number}" for number in range(4)))
+    page = Page((await request(app, "/")).text)
+    text = " ".join(page.text.split())
+    assert "Jobs of 4 tasks cannot start: no live worker has these tasks" in text
+    assert "The tasks doctored.mail-0, doctored.mail-1, doctored.mail-2, doctored.mail-3" in text
+    assert "Jobs of doctored.mail-0 cannot start" not in text
+    assert "4 things need attention" in text
+    assert "Jobs of doctored.mail-0 cannot start" in Page((await request(app, "/doctor")).text).text
+
+
+def test_findings_of_different_codes_are_folded_apart() -> None:
+    def row(code: FindingCode, name: str) -> FindingRow:
+        return FindingRow(
+            code=code.value, severity=Severity.WARNING, title=name, meaning="", subject=name, name=name,
+            evidence="", remedy=None, runbook="", link=None,
+        )  # fmt: skip
+
+    rows = [
+        row(FindingCode.LATE, "a"),
+        row(FindingCode.STUCK, "1"),
+        row(FindingCode.LATE, "b"),
+        row(FindingCode.STUCK, "2"),
+        row(FindingCode.FAILING, "c"),
+    ]
+    assert [row.title for row in folded(rows)] == ["Jobs of 2 tasks are late", "1", "2", "c"]
 
 
 async def test_quarantined_jobs_are_retried_from_their_finding(
@@ -71,10 +114,11 @@ async def test_quarantined_jobs_are_retried_from_their_finding(
         for each in page.all("form")
         if "bulk" in str(each["action"]) and "board.1" in str(each)
     ]
+    assert '<span class="word">pg-scheduler</span> jobs' in (await request(admin, "/doctor")).text
     asked = await send(admin, action, {})
     assert "3 jobs found" in asked.text
     answer = await send(admin, action, {"confirm": "yes", "shown": "3", "rate": "", "all": "yes"})
-    assert answer.did == "run_started"
+    assert answer.headers["location"].startswith("/run?id=bulk-")
 
 
 async def test_a_diagnosis_is_shared_by_all_requests_of_a_minute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -12,7 +13,8 @@ import pytest
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.errors import error_text
-from tests.dashboard.client import JSON, App, Page, request
+from pg_scheduler.jobs.outcome import quarantine_error
+from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, check, insert
 from tests.support.errors import count_since
 from tests.support.world import DAY, HOUR, MINUTE, SECOND, World
@@ -119,6 +121,7 @@ async def test_errors_without_groups_say_so(app: App) -> None:
         ("acme.errors.Declined: card", "Declined", "card"),
         ("KeyError", "KeyError", ""),
         ("quarantined: 3 workers died", "Quarantined", "3 workers died"),
+        (quarantine_error(3), "Quarantined", "3 workers died while they ran this job"),
         ("not started in time", "", "not started in time"),
         ("", "", ""),
     ],
@@ -202,6 +205,7 @@ async def test_page_of_a_group_has_its_traceback_and_what_its_jobs_share(
     assert data["jobs"][1]["ran_s"] == 2.0
     page = Page((await request(app, url)).text)
     assert "app/web.py" in page.text
+    assert "ArgumentsRanEnded" in page.text
     assert "visa 4711" not in page.text
     assert {"/job?id=job-0", "/worker?id=w1", "/task?id=errors.call"} <= set(page.links())
     found = (await request(app, f"/jobs?q={quote(data['where'])}", headers=JSON)).data["items"]
@@ -233,7 +237,9 @@ async def test_page_of_a_group_retries_the_jobs_that_it_counted(
     (form,) = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
     assert "group=" in form
     names = [each["name"] for each in page.all("input") if each.get("name") in {"last", "rate"}]
-    assert names == ["last", "rate"]
+    assert names == ["last"], "the question that follows asks for the rate"
+    question = Page((await send(app, form, {"last": datetime.now(UTC).isoformat()})).text)
+    assert [field["name"] for field in question.all("input") if field.get("name") == "rate"] == ["rate"]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

@@ -131,7 +131,7 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
         f"\\[{NUMBER} tasks\\]": ["SELECT count(DISTINCT coalesce(function, job_name)) FROM scheduled_jobs"],
         f"\\[{NUMBER} live workers\\]": [WORKERS],
         f"\\[{NUMBER} limits\\]": ["SELECT 4"],
-        f"\\[{NUMBER} jobs, about\\]": [jobs("true")],
+        f"\\[~{NUMBER} jobs, about\\]": [jobs("true")],
         f"{NUMBER} things? needs? attention": ["SELECT 1"],
     },
     "/jobs": {

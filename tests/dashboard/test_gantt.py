@@ -21,6 +21,7 @@ FAILED = replace(
     created_at=NOW - HOUR,
     execution_time=NOW - HOUR + 4 * MINUTE,
     attempt=4,
+    retry_count=2,
     errors=(entry(1), entry(3), entry(4)),
     started_at=NOW - HOUR + 4 * MINUTE,
     finished_at=NOW - HOUR + 4 * MINUTE + 2 * SECOND,
@@ -63,9 +64,24 @@ def test_wait_after_a_step_suspended_the_job_is_no_backoff_and_no_limit() -> Non
     ]
 
 
+def test_wait_after_a_failure_for_good_is_no_backoff() -> None:
+    """A person has retried the job, which resets its number of used retries."""
+    again = replace(FAILED, attempt=5, retry_count=0, errors=(entry(1), entry(3), entry(4), entry(5)))
+    waits = [bar.title for bar in bars_of(again).bars if not bar.is_attempt]
+    assert waits[1:] == ["backoff and a limit, 118 s", "backoff 58 s", "retried after 58 s"]
+    retried = replace(
+        FAILED, status=JobStatus.PENDING, retry_count=0, started_at=None, finished_at=None, execution_time=NOW
+    )
+    assert [bar.title[:7] for bar in bars_of(retried).bars][-2:] == ["retried", "waits"]
+    waiting = replace(retried, retry_count=3)
+    assert [bar.title[:7] for bar in bars_of(waiting).bars][-2:] == ["backoff", "waits"]
+
+
 def test_long_wait_before_the_first_attempt_is_cut() -> None:
+    assert bars_of(FAILED).left_out == timedelta()
     found = bars_of(replace(FAILED, created_at=NOW - 90 * 24 * HOUR))
     assert (found.end - found.begin) < timedelta(minutes=5)
+    assert found.left_out > 89 * timedelta(days=1)
     assert found.bars[0].width == pytest.approx(20, abs=0.1)
 
 

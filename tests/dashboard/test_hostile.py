@@ -9,7 +9,7 @@ from urllib.parse import quote
 import asyncpg
 import pytest
 
-from pg_scheduler.dashboard.texts import plain, visible
+from pg_scheduler.dashboard.texts import plain, unbroken, visible
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_security import check_headers, check_policy
 from tests.support.cases import each_case
@@ -120,6 +120,14 @@ async def test_rows_written_by_hand_are_shown(app: App, pool: asyncpg.Pool) -> N
 
 def test_visible_escapes_what_hides_or_reorders() -> None:
     assert visible("a\u202eb\x00\u200d\n") == "a\\u202eb\\x00\u200d\n"
+
+
+def test_command_is_not_broken_within_its_words() -> None:
+    html = unbroken("jobs errors --since 15m <b>-1\u202e")
+    assert html == (
+        'jobs errors <span class="word">--since</span> 15m <span class="word">&lt;b&gt;-1\\u202e</span>'
+    )
+    assert "span" not in unbroken(f"jobs show {'x-' * 40}"), "a phone has no room for it"
 
 
 def test_plain_values_are_json() -> None:

@@ -26,7 +26,7 @@ from tests.dashboard.test_limits import declare
 from tests.dashboard.test_schedule import add_nightly
 from tests.support.codecs import KeyedCodec
 from tests.support.errors import count_errors
-from tests.support.world import SECOND, World
+from tests.support.world import HOUR, SECOND, World
 
 INSERT = """
     INSERT INTO scheduled_jobs SELECT * FROM jsonb_populate_recordset(NULL::scheduled_jobs, $1::text::jsonb)
@@ -65,6 +65,20 @@ async def test_positional_arguments_have_the_names_of_the_parameters_that_a_work
     await world.worker(names=["board.charge"], settings=settings)
     page = Page((await request(build(), "/job?id=pay")).text)
     assert [attrs["data-name"] for attrs in page.all("span") if "data-name" in attrs] == ["account", "by"]
+    await scheduler.enqueue("board.charge", job_id="refund", args=(113, "card"), kwargs={"note": None})
+    page = Page((await request(build(), "/job?id=refund")).text)
+    names = [attrs["data-name"] for attrs in page.all("span") if "data-name" in attrs]
+    assert names == ["account", "by", "note"]
+    (rows,) = [attrs for attrs in page.all("div") if attrs.get("id") == "arguments-json"]
+    assert rows["class"] == "json named"
+    await scheduler.schedules.add("board.charge", Every(HOUR), args=(113,), schedule_id="hourly")
+    page = Page((await request(build(), "/schedule?id=hourly")).text)
+    assert [attrs["data-name"] for attrs in page.all("span") if "data-name" in attrs] == ["account"]
+    await scheduler.schedules.add("board.charge", Every(HOUR), schedule_id="bare")
+    bare = Page((await request(app, "/schedule?id=bare")).text).text
+    assert "no arguments" in bare
+    assert "Last runs" in bare
+    assert "gaps: no job" not in bare, "there is no chart"
 
 
 async def insert_failed(pool: asyncpg.Pool, job_id: str = "pay:1", **columns: Any) -> None:
@@ -143,6 +157,27 @@ async def test_job_that_postponed_itself_has_the_state_of_the_list_on_its_page(
     page = await read_page(app, "/job?id=pay:1")
     assert listed["state"] == "scheduled"
     assert "Scheduled: board.charge" in page.text
+
+
+async def test_retry_that_is_next_does_not_count_as_used(pool: asyncpg.Pool, app: App) -> None:
+    changes: dict[str, Any] = dict.fromkeys(("started_at", "finished_at", "worker_id"))
+    changes |= {"status": "pending", "retry_count": 1, "max_retries": 5, "errors": [entry(1)], "attempt": 1}
+    await insert_failed(pool, execution_time="2100-01-01T00:00:00Z", **changes)
+    words = " ".join((await read_page(app, "/job?id=pay:1")).text.split())
+    assert "Waits for retry 1 of 5, in " in words
+    assert "Retries1 of 5 is next" in words
+    assert "Ahead: 4 retries left after it" in words
+    assert "of 5 used" not in words
+
+
+async def test_quarantine_is_stated_once(pool: asyncpg.Pool, app: App) -> None:
+    await insert_failed(pool, error_message=quarantine_error(3), crash_count=3, errors=[])
+    page = await read_page(app, "/job?id=pay:1")
+    words = " ".join(page.text.split())
+    assert "Quarantined: 3 workers died while they ran this job" in words
+    assert words.count("Quarantined: ") == 2, "in the title of the page, and in that of the cause"
+    assert "retry_job()" not in words
+    assert "no arguments" in words
 
 
 @pytest.mark.parametrize(
@@ -248,8 +283,9 @@ async def test_dependencies_are_links_in_both_directions(
     await add(scheduler, "board.report", job_id="report", after=["join"])
     page = await read_page(build(), "/job?id=join")
     assert {"/job?id=load", "/job?id=pay", "/job?id=report"} <= set(page.links())
-    assert "Waits for other jobs" in page.text
-    assert "so jobs that have ended since are not here" in page.text
+    assert "Waits for 2 other jobs" in page.text
+    assert "jobs that have ended are not shown" in page.text
+    assert "Waits for board.join" in (await read_page(build(), "/job?id=report")).text
     assert "/job?id=join" in (await read_page(build(), "/job?id=load")).links()
     restricted = build(authorize=lambda _: Access("bob", names=("board.*",)))
     for headers in ({}, JSON):
@@ -257,6 +293,7 @@ async def test_dependencies_are_links_in_both_directions(
         assert "payroll" not in answer.text
         assert "/job?id=pay" not in answer.text
     page = await read_page(restricted, "/job?id=join")
+    assert "Waits for other jobs" in page.text
     assert {"/job?id=load", "/job?id=report"} <= set(page.links())
     assert "and other jobs" in page.text
 

@@ -7,11 +7,12 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import asyncpg
 import pytest
 
-from pg_scheduler import JobPriority, Limit, Scheduler
+from pg_scheduler import JobPriority, Limit, Scheduler, Unique
 from pg_scheduler.dashboard import Access
 from pg_scheduler.events import JobBlocked, JobCompleted
 from tests.dashboard.client import JSON, App, Page, follow, request, send
@@ -251,6 +252,24 @@ async def test_job_with_positional_arguments_has_no_fields(
     assert '"note": "x"' in Page(form.text).text
 
 
+async def test_positional_arguments_have_fields_if_they_can_be_passed_by_name(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool, world: World
+) -> None:
+    parameters = {"board.charge": [("account", True), ("note", False)]}
+    await world.worker(
+        names=["board.charge"], settings={"parameters": parameters, "positional": {"board.charge": 2}}
+    )
+    await scheduler.enqueue("board.charge", args=(113,), kwargs={"note": "x"}, job_id="pay")
+    await pool.execute(FAIL, "pay")
+    form = await request(admin, FORM)
+    assert fields_of(form.text) == {"arg.account": "113", "arg.note": "x"}
+    assert "Positional arguments" not in form.text
+    answer = await send(admin, SEND, {"args": "[]", "kwargs": "", "arg.account": "114", "arg.note": "x"})
+    assert answer.did == "job_added"
+    task_data = await pool.fetchval("SELECT task_data::text FROM scheduled_jobs WHERE job_id <> 'pay'")
+    assert json.loads(task_data) == {"args": [], "kwargs": {"account": 114, "note": "x"}}
+
+
 # -- the change of a job that waits --------------------------------------------------------------------
 
 CHANGE_FORM = "/job-form?id=pay&change=yes"
@@ -345,6 +364,16 @@ async def test_job_with_values_that_follow_from_its_arguments_is_not_changed(
     before = await pool.fetchrow("SELECT * FROM scheduled_jobs")
     assert (await send(admin, CHANGE, fields)).status == 409
     assert await pool.fetchrow("SELECT * FROM scheduled_jobs") == before
+
+
+async def test_job_of_a_time_span_is_not_changed(scheduler: Scheduler, admin: App) -> None:
+    async def send_digest(account: int) -> None: ...
+
+    scheduler.register(send_digest, name="board.digest", unique=Unique(per=timedelta(days=1)))
+    job_id = await scheduler.enqueue("board.digest", kwargs={"account": 1}, delay=3600)
+    form = f"/job-form?id={quote(job_id)}&change=yes"
+    assert form not in (await request(admin, f"/job?id={quote(job_id)}")).text
+    assert (await request(admin, form)).status == 409
 
 
 @pytest.mark.parametrize(

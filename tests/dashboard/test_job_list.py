@@ -54,9 +54,9 @@ async def data_of(app: App, url: str) -> Any:
 
 
 async def head_of(app: App, url: str) -> str:
-    found = re.search(r'id="summary"[^>]*>([^<]*)<', (await request(app, url)).text)
-    assert found is not None
-    return found[1].strip()
+    summary = re.search(r'id="summary"[^>]*><span[^>]*>([^<]*)<', (await request(app, url)).text)
+    assert summary is not None
+    return summary[1].strip()
 
 
 def heads(page: Page) -> int:
@@ -142,7 +142,7 @@ async def test_head_states_what_was_found_what_was_searched_for_it_and_the_order
     await fill(world, 60)
     newest, all_jobs, by_id = (
         "the newest end first",
-        "the newest first, then those with ids of schedules or your own",
+        "newest first; those with chosen ids follow",
         "by id, descending",
     )
     for url, head in {
@@ -460,3 +460,19 @@ async def test_sample_of_one_request_is_not_shown_to_another(world: World, build
         found.append((len(await completions(app, "name:")), len(await completions(app, "arg."))))
         rights.pop(0)
     assert found == [(2, 3), (1, 3), (2, 0), (0, 0)]
+
+
+async def test_retry_that_is_ahead_is_not_counted_as_used(world: World, build: Callable[..., App]) -> None:
+    await world.job("again", "list.mail", due=HOUR, retry_count=2, max_retries=2, attempt=2)
+    page = await page_of(as_role(build, "admin"), "/jobs?q=status:retrying")
+    assert "retry 2 of 2 is next" in page.text
+    assert "retries used" not in page.text
+
+
+async def test_phones_keep_the_progress_of_running_jobs(world: World, app: App) -> None:
+    """They leave out cells of the class ``less``."""
+    await world.job("import", status="running", started=-MINUTE, progress={"done": 1, "total": 4})
+    await world.job("plain", status="running", started=-MINUTE)
+    html = (await request(app, "/jobs?q=status:running")).text
+    cells = dict(re.findall(r'<tr data-key="(\w+)".*?<td class="fit (done[ \w]*)">', html, re.DOTALL))
+    assert cells == {"import": "done", "plain": "done less"}

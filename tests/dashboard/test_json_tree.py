@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pg_scheduler.dashboard.json_tree import MAX_ITEMS, MAX_LENGTH, json_tree
+from pg_scheduler.dashboard.json_tree import (
+    MAX_ITEMS,
+    MAX_LENGTH,
+    arguments_of,
+    arguments_tree,
+    json_tree,
+)
+from pg_scheduler.dashboard.texts import visible
 from tests.dashboard.client import Page
 
 VALUES = st.recursive(
@@ -30,11 +37,38 @@ def test_items_of_args_have_names_that_are_no_part_of_the_text() -> None:
     value = {"args": [113, "card", [1], 4], "kwargs": {"args": [7]}}
     tree = str(json_tree(value, ["account", "<b>", "items"]).html)
     page = Page(tree)
-    assert [each["data-name"] for each in page.all("span") if "data-name" in each] == [
+    assert [label["data-name"] for label in page.all("span") if "data-name" in label] == [
         "account", "<b>", "items",
     ]  # fmt: skip
     assert json.loads(page.text) == value
     assert "data-name" not in str(json_tree(value).html)
+
+
+@given(st.lists(VALUES, max_size=3), st.dictionaries(st.text(max_size=9), VALUES, max_size=3))
+def test_arguments_with_names_are_rows_whose_text_is_the_json_of_all(
+    args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    tree = arguments_tree(args, kwargs, ["first", "second", "third", "fourth"])
+    page = Page(str(tree.html))
+    assert json.loads(page.text) == arguments_of(args, kwargs)
+    if args or kwargs:
+        names = [label["data-name"] for label in page.all("span") if "data-name" in label]
+        assert names == [*["first", "second", "third"][: len(args)], *map(visible, kwargs)]
+        assert tree.has_rows
+
+
+def test_argument_without_a_name_makes_a_tree_of_all() -> None:
+    tree = arguments_tree([1, 2], {"note": None}, ["first"])
+    assert tree == json_tree({"args": [1, 2], "kwargs": {"note": None}}, ["first"])
+
+
+def test_large_arguments_with_names_are_cut() -> None:
+    tree = arguments_tree(["x" * 900] * 50, {}, [f"name{number}" for number in range(50)])
+    assert tree.is_cut
+    assert "more" in Page(str(tree.html)).text
+    tree = arguments_tree([], {"x" * 100_000: 1}, [])
+    assert tree.is_cut
+    assert len(tree.html) < 10_000
 
 
 def test_tree_opens_some_levels_and_states_what_is_folded() -> None:

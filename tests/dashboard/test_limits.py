@@ -12,7 +12,7 @@ from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.support.worker import PATIENCE
-from tests.support.world import World
+from tests.support.world import MINUTE, World
 
 
 def declare(name: str, *tasks: str, **numbers: object) -> list[dict[str, object]]:
@@ -213,3 +213,22 @@ async def test_hostile_tenants_and_shares_are_shown_as_text(text: str, world: Wo
     answer = await request(app, "/limits")
     assert answer.status == 200
     check(answer.text)
+
+
+async def test_limit_without_keys_lists_its_first_jobs_and_those_that_are_due(world: World, app: App) -> None:
+    await world.worker(settings={"limits": declare("partner", "hook.send", max_starts=3, per_s=30.0)})
+    await world.jobs(
+        7,
+        "hook.send",
+        job_id="hook{}".format,
+        due=-MINUTE,
+        blocked_on="limit:partner:",
+        task_data=lambda n: {"args": [f"order-{n}"], "kwargs": {}},
+    )
+    page = Page((await request(app, "/limit?name=partner")).text)
+    text = " ".join(page.text.split())
+    assert "7 waiting jobs" in text
+    assert "1 key" not in text
+    assert text.count("due 60 s ago") == 5
+    assert text.count('"order-') == 5, "the arguments tell the jobs of one task apart"
+    assert "2 more" in text

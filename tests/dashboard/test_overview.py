@@ -592,10 +592,31 @@ def test_large_numbers_have_no_exponent_and_the_axis_has_thousands() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     times = [now + timedelta(hours=hour) for hour in range(3)]
     chart = Chart("x", "Outcomes", "/h", times, [Series("completed", [45_720.4, 54_000.0, 9.0])])
-    assert [text for _, text in chart.legend] == ["54,000"]
+    assert [text for _, text in chart.legend] == ["54,000/h"]
+    assert chart.legend_label == f"{chart.times[-2]:%H:%M}", "the slot of this value, which is a rate"
     assert chart.text_of(45_720.4) == "45,720"
     assert chart.text_of(258.52) == "258.5"
     assert {tick.label for tick in chart.y_ticks} >= {"0", "20 k"}
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(274.8, "275/min"), (10.0, "10/min"), (0.6, "0.6/min"), (0, "0/min")]
+)
+def test_legend_has_rates_with_their_unit(rate: float, text: str) -> None:
+    now = datetime(2026, 1, 1, 18, 15, tzinfo=UTC)
+    times = [now + timedelta(minutes=5 * place) for place in range(3)]
+    drawn = Chart("x", "Outcomes", "/min", times, [Series("completed", [1.0, rate, 9.0])])
+    assert [value for _, value in drawn.legend] == [text]
+
+
+def test_no_label_of_the_axis_is_near_the_word_now() -> None:
+    """On a phone, a label is as wide as a tenth of the axis, and so is this word."""
+    now = datetime(2026, 1, 1, 18, 27, tzinfo=UTC)
+    times = [now - timedelta(minutes=59 - minute) for minute in range(60)]
+    drawn = Chart("x", "Outcomes", "/min", times, [Series("completed", [1.0] * 60)])
+    places = [place for place, slot in enumerate(drawn.slots) if slot.tick]
+    assert times[52].minute == 20, "would have a label"
+    assert max(places) == 42
 
 
 def test_legend_has_the_age_of_the_oldest_waiting_job_as_of_now() -> None:

@@ -21,7 +21,9 @@ async def test_run_that_has_ended_states_what_became_of_its_jobs(
     app = as_role(build, "admin")
     answer = await send(app, "/actions/bulk/retry?q=status%3Afailed+name%3Alist.mail", {"confirm": "yes"})
     await app._operations.runs.wait()  # type: ignore[attr-defined]
+    assert answer.did is None, "the page of the run states how far it is"
     run = answer.headers["location"]
+    assert "Searched" not in (await page_of(app, run)).text, "it is complete"
     assert (await data_of(app, run))["outcomes"] == [["pending", 4, "id:j002,j004,j006,j008 status:pending"]]
     await pool.execute(
         "UPDATE scheduled_jobs"
@@ -33,6 +35,8 @@ async def test_run_that_has_ended_states_what_became_of_its_jobs(
     assert (await data_of(later, run))["outcomes"] == [["failed", 3, "id:j002,j004,j006 status:failed"]]
     page = await page_of(later, run)
     assert "0 completed, 3 failed again, 1 deleted since" in " ".join(page.text.split())
+    assert "Show 3 failed jobs" in " ".join(page.text.split())
+    assert "The run goes on" not in page.text, "it has ended"
     (link,) = [each for each in page.links() if "id%3Aj002" in each]
     assert len((await data_of(later, link))["items"]) == 3
 

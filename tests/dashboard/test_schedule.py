@@ -21,6 +21,7 @@ from pg_scheduler.schedules import own_thread
 from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every, Trigger, trigger_kind
 from tests.dashboard.client import JSON, App, Page, request, send
+from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.support.worker import PATIENCE
 from tests.support.world import World
@@ -313,6 +314,10 @@ async def test_paused_schedule_shows_who_paused_it_and_when_it_would_fire(
         assert "if resumed" in page.text or "if it were resumed" in page.text
         assert page.all("s"), "what it would do is struck through"
         assert f"by {actor}" in page.text
+    page = Page((await request(as_role(build, "admin"), URL)).text)
+    buttons = {button["id"]: button.get("class") or "" for button in page.all("button") if button.get("id")}
+    assert "primary" in buttons["pause-schedule"], "it resumes the schedule"
+    assert "primary" not in buttons["trigger"]
     limited = build(authorize=lambda _: Access("bob", names=("strip.*",)))
     for url in ("/schedules", URL):
         for headers in ({}, JSON):

@@ -527,7 +527,7 @@ async def test_hidden_arguments_are_neither_shown_nor_changed(
 
 
 async def test_positional_arguments_of_a_schedule_stay(
-    admin: App, scheduler: Scheduler, world: World
+    admin: App, build: Callable[..., App], scheduler: Scheduler, world: World
 ) -> None:
     await report(world, PARAMETERS)
     await scheduler.schedules.add(
@@ -536,7 +536,11 @@ async def test_positional_arguments_of_a_schedule_stay(
     html = (await request(admin, "/schedule-form?id=mine")).text
     fields = entered(html)
     assert "arg.copies" not in fields
-    assert 'Positional arguments, which are kept: "ada"' in " ".join(Page(html).text.split())
+    assert 'Positional arguments (kept): "ada"' in " ".join(Page(html).text.split())
+    settings = json.dumps({"parameters": PARAMETERS, "positional": {"board.mail": 1}})
+    await world.worker("names", names=["board.mail"], settings=settings)
+    html = (await request(build(authorize=lambda _: Access("ada", "admin")), "/schedule-form?id=mine")).text
+    assert "Positional arguments (kept): to=ada" in " ".join(Page(html).text.split())
     assert (await send(admin, UPDATE, {**fields, "kwargs": '{"copies": 2}'})).did == "schedule_updated"
     schedule = await scheduler.schedules.get("mine")
     assert schedule is not None

@@ -15,7 +15,7 @@ from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.triggers import Every
-from tests.dashboard.client import App, Page, follow, request, send
+from tests.dashboard.client import JSON, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.support.world import HOUR, MINUTE, World
 
@@ -145,8 +145,8 @@ async def test_form_of_a_pause_says_how_many_jobs_expire_before_it_is_sent(
     page = Page((await request(admin, "/task?id=board.mail")).text)
     text = page.text
     assert "5 due jobs wait; 4 expire by " in text
-    assert re.findall("(hour|hours|day|resumed) ([0-9]+) expire", text) == [
-        ("hour", "4"), ("hours", "6"), ("day", "6"), ("resumed", "6"),
+    assert re.findall("(hour|hours|day|resume it) ([0-9]+) expire", text) == [
+        ("hour", "4"), ("hours", "6"), ("day", "6"), ("resume it", "6"),
     ]  # fmt: skip
     (suspends,) = (each for each in page.all("input") if each.get("name") == "suspend_expiry")
     assert "checked" in suspends
@@ -194,6 +194,37 @@ async def test_alias_of_an_invisible_task_cannot_be_paused(
     limited = as_role(build, "admin", names=("billing.*",))
     assert (await send(limited, "/actions/tasks/pause?id=billing.alias")).status == 404
     assert await pool.fetchval("SELECT count(*) FROM scheduler_tasks") == 0
+
+
+async def test_reader_of_a_former_name_learns_of_the_pause_but_not_who_made_it(
+    scheduler: Scheduler, build: Callable[..., App], world: World
+) -> None:
+    async def work() -> None: ...
+
+    declaring = Scheduler(scheduler.db_pool)
+    declaring.register(work, name="board.renamed", aliases=["billing.former"])
+    await declaring.tasks.pause("board.renamed", note="a secret")
+    await world.worker(names=["billing.former"])  # of the previous release
+    await world.job("late", "billing.former", due=-HOUR)
+    limited, everyone = as_role(build, "admin", names=("billing.*",)), as_role(build, "admin")
+    task_rows = {}
+    for app in (limited, everyone):
+        tasks = (await request(app, "/tasks", headers=JSON)).data["items"]
+        (task_rows[app],) = (task for task in tasks if task["name"] == "billing.former")
+        assert task_rows[app]["paused_at"] is not None
+    assert (task_rows[limited]["note"], task_rows[limited]["actor"]) == (None, None)
+    assert task_rows[everyone]["note"] == "a secret"
+    for path in ("/", "/tasks", "/task?id=billing.former", "/job?id=late", "/audit"):
+        for headers in ({}, JSON):
+            text = (await request(limited, path, headers=headers)).text
+            for hidden in ("a secret", "board.renamed", "by None"):
+                assert hidden not in text, (path, hidden)
+    for path in ("/tasks", "/task?id=billing.former", "/job?id=late"):
+        assert "a secret" in (await request(everyone, path)).text, path
+    for verb in ("pause", "resume"):
+        assert (await send(limited, f"/actions/tasks/{verb}?id=billing.former")).status == 404
+    assert (await send(everyone, "/actions/tasks/resume?id=billing.former")).status == 303
+    assert not [task.name for task in await declaring.tasks.list() if task.is_paused]
 
 
 # -- workers -------------------------------------------------------------------------------------------

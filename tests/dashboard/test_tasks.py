@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -29,7 +30,9 @@ async def test_tasks_have_the_figures_of_the_last_hour(
 ) -> None:
     await add_figures(world, ["figures.mail", "figures.report"])
     await world.worker("w2", names=["figures.idle"])
-    idle, mail, _ = (await request(app, "/tasks", headers=JSON)).data["items"]
+    by_starts = (await request(app, "/tasks", headers=JSON)).data["items"]
+    assert [task["started"] for task in by_starts] == [5, 5, 0], "idle tasks are the last"
+    idle, mail, _ = (await request(app, "/tasks?sort=name", headers=JSON)).data["items"]
     assert (mail["name"], mail["failed"], round(60 * mail["per_minute"])) == ("figures.mail", 1, 5)
     assert 0 < mail["run_p50_s"] <= mail["run_p95_s"] < 1
     assert (idle["failed"], idle["per_minute"], idle["run_p50_s"]) == (0, 0, None)
@@ -199,6 +202,16 @@ async def test_state_of_a_task_says_why_it_starts_no_jobs(
         assert text in " ".join(Page((await request(app, f"/task?id=state.{name}")).text).text.split())
 
 
+async def test_kind_of_waiting_jobs_without_a_number_is_left_out(world: World, app: App) -> None:
+    await add_figures(world, ["export", "idle"])
+    await world.jobs(3, "export", blocked_on="limit:warehouse:")
+    for url in ("/tasks", "/task?id=export", "/task?id=idle"):
+        page = " ".join(Page((await request(app, url)).text).text.partition("Waiting")[2].split())
+        assert "due 0" not in page, url
+        assert ("3 blocked" in page) is (url == "/task?id=export"), url
+        assert ("blocked 3" in page) is (url == "/tasks"), url
+
+
 async def test_blocked_jobs_of_a_task_wait_in_all_places(world: World, app: App) -> None:
     await add_figures(world, ["export"])
     await world.jobs(21, "export", blocked_on="limit:warehouse:")
@@ -255,7 +268,7 @@ async def test_tasks_are_filtered_by_a_part_of_any_name(world: World, app: App) 
     }.items()
     none = Page((await request(app, f"/tasks?q={quote('<i>')}")).text)
     assert "No task has this text in its name." in none.text
-    assert "/tasks?range=1h&sort=name" in none.links()
+    assert "/tasks?range=1h&sort=-starts" in none.links()
 
 
 async def test_page_of_a_task_has_its_newest_failures_by_their_end(
@@ -319,3 +332,29 @@ async def test_pages_of_tasks_and_jobs_show_all_that_a_limit_counts(world: World
     for text in texts:
         assert "0 / 2" in text, "no job runs"
         assert "0 / 9" in text, "none has started"
+
+
+async def test_page_of_a_task_without_attempts_has_a_line_and_no_charts(world: World, app: App) -> None:
+    await world.worker(names=["idle.mail"])
+    await world.job("waits", "idle.mail", due=-MINUTE)
+    page = Page((await request(app, "/task?id=idle.mail")).text)
+    text = " ".join(page.text.split())
+    assert "No attempt in the last hour" in text
+    assert "/task?id=idle.mail&range=6h" in page.links()
+    assert "Outcomes per minute" not in text
+    assert "Newest failures" not in text, "there are no errors"
+    longest = " ".join(Page((await request(app, "/task?id=idle.mail&range=90d")).text).text.split())
+    assert "No attempt in the last 90 days" in longest
+    assert "Show" not in longest.partition("No attempt in the last 90 days")[2].partition("Its jobs")[0]
+    await world.attempts("idle.mail", 3, at=-MINUTE)
+    assert "Outcomes per minute" in Page((await request(app, "/task?id=idle.mail&range=6h")).text).text
+
+
+async def test_shares_of_all_and_of_no_attempts_have_no_decimals(world: World, app: App) -> None:
+    await world.attempts("all.fail", 3, at=-MINUTE, failed=3)
+    await world.attempts("none.fails", 3, at=-MINUTE)
+    await world.attempts("one.fails", 3, at=-MINUTE, failed=1)
+    await world.worker(names=["all.fail", "none.fails", "one.fails"])
+    html = (await request(app, "/tasks")).text
+    shares = re.findall(r'data-label="failed"[^>]*>([^<]*)<', html)
+    assert sorted(map(str.strip, shares)) == ["0 %", "100 %", "33.3 %"]

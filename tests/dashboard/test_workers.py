@@ -257,8 +257,10 @@ def test_lanes_are_bounded() -> None:
     assert (found.count, len(found.bars)) == (MAX_LANES, MAX_LANES)
     assert found.summary == f"999 attempts, bars for the {MAX_LANES} longest"
     assert sum(int(each.title.split()[0]) for each in found.minutes) == 999 - MAX_LANES
-    found = lanes_of([attempt(f"{n}", n * 6 * SECOND, 6 * SECOND) for n in range(1, 500)], NOW)
-    assert (found.count, len(found.bars)) == (1, MAX_BARS)
+    lanes = lanes_of([attempt("a", 5 * MINUTE, MINUTE), attempt("b", 2 * MINUTE, SECOND)], NOW)
+    assert lanes.summary == "2 attempts, a bar for the longest"
+    lanes = lanes_of([attempt(f"{n}", n * 6 * SECOND, 6 * SECOND) for n in range(1, 500)], NOW)
+    assert (lanes.count, len(lanes.bars)) == (1, MAX_BARS)
 
 
 async def test_page_without_a_live_worker_says_how_to_start_one(

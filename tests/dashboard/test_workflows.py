@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from functools import partial
@@ -12,13 +13,14 @@ from urllib.parse import quote
 import asyncpg
 import pytest
 
-from pg_scheduler import Job, JobStatus, call, current_job
+from pg_scheduler import Job, JobStatus, RetryPolicy, call, current_job
 from pg_scheduler.dashboard import Access, dashboard
+from pg_scheduler.dashboard.graph import Node, PlacedNode
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.testing import TestScheduler
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import records
-from tests.support.world import DAY, World
+from tests.support.world import DAY, HOUR, MINUTE, SECOND, World
 
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -47,6 +49,14 @@ async def fan(number: int) -> None:
     await asyncio.gather(*(steps.child(f"part-{n}", call(part, n), delay=DAY) for n in range(3)))
 
 
+async def unstable(number: int) -> None:
+    raise TimeoutError
+
+
+async def parent(number: int) -> None:
+    await current_job().steps.child("invoice", call(unstable, number))
+
+
 async def approval(number: int) -> None:
     await current_job().steps.wait("approved")
 
@@ -54,8 +64,10 @@ async def approval(number: int) -> None:
 @pytest.fixture
 async def kit(pool: asyncpg.Pool) -> AsyncIterator[TestScheduler]:
     async with TestScheduler(pool) as kit:
-        for function in (label, order, part, fan, approval):
+        for function in (label, order, part, fan, approval, parent):
             kit.scheduler.register(function, name=f"flow.{function.__name__}")
+        retry = RetryPolicy(base=10 * MINUTE, maximum=HOUR)
+        kit.scheduler.register(unstable, name="flow.unstable", max_retries=3, retry=retry)
         yield kit
 
 
@@ -91,8 +103,68 @@ async def test_suspended_job_has_attempts_behind_it_and_no_useless_button(
     page = await page_of(app, "/job?id=order:1")
     assert not [button for button in page.all("button") if button.get("id") == "run"]
     text = " ".join(page.text.split())
-    assert "Continues" in text
+    assert "Continues" not in text, "the line after it has the end of the sleep"
+    assert text.count("Sleeps in the step 'delivery' until ") == 1
+    assert re.search(r"Sleeps in the step 'delivery' until [^,]+ UTC, in \d+ d", text)
+    assert text.lower().count("sleeps") == 1, "the graph does not repeat it"
+    assert "after its sleep" not in text
     assert "Would start" not in text
+
+
+async def test_job_that_waits_for_its_child_names_the_child_and_its_next_retry(
+    kit: TestScheduler, app: App
+) -> None:
+    await start(kit, "parent", "parent:1")
+    html = (await request(app, "/job?id=parent:1")).text
+    text = " ".join(Page(html).text.split())
+    assert re.search(r"Waits for its child invoice \(retry 1 of 3 in [\d.]+ min\)", text)
+    assert "Waits for other jobs" not in text
+    assert "Runbook: AFTER" not in text
+    cause, _, steps = text.partition("Workflowwaits for invoice")
+    assert "flow.unstable retrying" in cause
+    assert "invoice child parent:1:invoice retrying" in steps
+    assert "without a timeout" not in text, "its wait has no end that could be shown"
+    assert '<rect class="retrying warn"' in html, "the bar has the color of the state"
+    assert '<rect class="running' not in html
+
+
+async def test_job_that_waits_for_several_children_names_them_or_states_their_number(
+    world: World, app: App
+) -> None:
+    async def title_of(job_id: str) -> str:
+        answer = await request(app, f"/job?id={job_id}")
+        (title,) = re.findall("<h2>(Waits for .*?)</h2>", answer.text)
+        return str(title)
+
+    for job_id, ids_by_step in {
+        "few": {"card": ["few:card"], "label": ["few:label"]},
+        "fan": {"parts": [f"fan:{number}" for number in range(5)]},
+        "mixed": {"card": ["mixed:card"], "parts": [f"mixed:{number}" for number in range(2)]},
+    }.items():
+        options = {"steps": 1, "suspended": {"attempt": 1, "kind": "child"}}
+        await world.job(job_id, "flow.order", attempt=1, options=options, blocked_on="after")
+        for step, ids in ids_by_step.items():
+            await world.step(job_id, step, "child", value=ids, ended=None, until=LATEST)
+            for child_id in ids:
+                status = "completed" if child_id in {"fan:0", "fan:1"} else "pending"
+                await world.job(child_id, "flow.part", status=status)
+    assert await title_of("few") == "Waits for its 2 children card, label"
+    assert await title_of("fan") == "Waits for 3 of the 5 children of parts"
+    assert await title_of("mixed") == "Waits for its 3 children"
+
+
+async def test_child_has_the_same_duration_in_the_graph_and_in_the_table(world: World, app: App) -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    await world.job("order", "flow.order", status="completed", attempt=1, options={"steps": 1})
+    await world.step(
+        "order", "label", "child", value=["order:label"], started=begin, ended=begin + 9 * SECOND
+    )
+    await world.job("order:label", "flow.label", status="completed", started=begin, ended=begin + 4 * SECOND)
+    html = (await request(app, "/job?id=order")).text
+    assert "flow.label · 9 s" in html
+    assert "flow.label · 9 s, ran 4 s" in html, "the tooltip of the graph"
+    assert "its child ran 4 s" in html, "the tooltip of the table"
+    assert "flow.label · 4 s" not in html
 
 
 async def test_page_links_children_and_parents_both_ways(kit: TestScheduler, app: App) -> None:
@@ -308,3 +380,8 @@ async def test_long_list_continues_and_hides_what_may_not_be_seen(
     assert "flow.0" not in answer.text
     assert (await request(limited, "/workflows", headers=JSON)).data["steps"] == []
     assert (await request(app, "/workflows?state=awaiting&after=nonsense")).status == 400
+
+
+def test_id_of_a_job_is_cut_to_the_width_of_its_node() -> None:
+    node = Node("mail.send", "01a21e77-b23d-750c-a1da-6da1f0f62b0b", "completed")
+    assert PlacedNode(node, 0, 0).note == "01a21e77-b23d-750c-a…"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -10,11 +10,17 @@ from typing import Final
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Redirect
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
+from pg_scheduler.dashboard.job_rows import row_of
+from pg_scheduler.dashboard.pages.errors import search_of
 from pg_scheduler.dashboard.pages.run import visible_state
+from pg_scheduler.dashboard.search_bar import terms_of
+from pg_scheduler.inspect import ErrorGroup
 from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkState
+from pg_scheduler.inspect.errors import is_in_group
 from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.texts import count as capped
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.jobs.model import Job
 
 MAX_UNTYPED: Final = 1000
 """The number of jobs above which a user must type the number to confirm the action."""
@@ -24,6 +30,12 @@ MIN_MARGIN: Final = 10
 
 MAX_COUNTED: Final = 20
 """Batches of jobs that are counted for the question."""
+
+SAMPLE: Final = 3
+"""Jobs that the question lists."""
+
+SEARCHED_FOR_SAMPLE: Final = 20
+"""Jobs among which those of a group of errors are looked for."""
 
 MAX_RATE: Final = 10_000
 RECENT: Final = timedelta(days=1)
@@ -39,7 +51,7 @@ async def change_all(
     jobs = BulkJobs(verb=action, where=where, names=request.access.visible_names, rate=_rate(request))
     if action == "move":
         jobs = replace(jobs, to=(to or request.instant("to") or request.page.now).isoformat())
-    return await _ask_or_start(request, jobs, f"that match {where}", "/jobs")
+    return await _ask_or_start(request, jobs, "", "/jobs")
 
 
 async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
@@ -64,7 +76,7 @@ async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
     )
     error = request.page.visible_error(group.text)
     group_text = f"of {group.job_name} with the error {error!r}"
-    return await _ask_or_start(request, all_jobs, group_text, "/errors", recent_jobs=recent_jobs)
+    return await _ask_or_start(request, all_jobs, group_text, "/errors", recent_jobs=recent_jobs, group=group)
 
 
 async def stop(request: ActionRequest) -> Redirect:
@@ -93,13 +105,21 @@ async def _changeable_run(request: ActionRequest) -> tuple[str, BulkState]:
 
 
 async def _ask_or_start(
-    request: ActionRequest, jobs: BulkJobs, jobs_text: str, back: str, *, recent_jobs: BulkJobs | None = None
+    request: ActionRequest,
+    jobs: BulkJobs,
+    group_text: str,
+    back: str,
+    *,
+    recent_jobs: BulkJobs | None = None,
+    group: ErrorGroup | None = None,
 ) -> Redirect | ConfirmPage:
     """Start a run if the user has confirmed it; otherwise return the question.
 
     The form of the question contains the number of jobs that it shows. If they are many, the user must type
     this number. The question is asked again if many more jobs are found now than it showed, unless it stated
-    that the search continues. ``recent_jobs`` are those of the last day, which the user may choose instead.
+    that the search continues. ``group_text`` describes a group of errors. It is empty for a search, because
+    the question lists its terms. ``recent_jobs`` are those of the last day: the user may choose them instead.
+    ``group`` is the group of errors, None for a search.
     """
     shown_number, had_more = request.number("shown"), request.text("more") == "yes"
     max_number = MAX_UNTYPED if shown_number is None else shown_number + max(shown_number // 10, MIN_MARGIN)
@@ -110,7 +130,8 @@ async def _ask_or_start(
     is_typed = number <= MAX_UNTYPED or request.number("typed") == number
     if request.is_confirmed and is_typed and not has_grown:
         run_id = await request.operations.runs.start(chosen_jobs)
-        return Redirect("/run", "run_started", {"id": run_id})
+        # Its page states how far it is. A message would be outdated once the run is complete.
+        return Redirect("/run", parameters={"id": run_id})
     if chosen_jobs is not jobs:
         count, has_more = await _count(request, jobs, max_number)
     problem = None
@@ -125,17 +146,31 @@ async def _ask_or_start(
         choices, shares_text = _shares(
             count, *await _count(request, recent_jobs, max_number), has_more=has_more
         )
-    question = f"{jobs.verb.capitalize()} all jobs {jobs_text}? {count_text}{shares_text}{before_text}."
+    verb = jobs.verb.capitalize()
+    found_text = f"{count_text}{shares_text}{before_text}."
+    sample = await _sample(request, jobs, group) if count else ()
     return ConfirmPage(
-        question,
-        "Retry" if choices else f"{jobs.verb.capitalize()} all",
+        f"{verb} all jobs {group_text}? {found_text}" if group_text else found_text,
+        "Retry" if choices else f"{verb} all",
         back,
         fields={**_fields(request, jobs), "shown": str(count), "more": "yes" if has_more else "no"},
         rate="" if jobs.rate is None else f"{jobs.rate:.0f}",
         number=count if count > MAX_UNTYPED else None,
         problem=problem,
+        heading=f"{verb} {'at least ' if has_more else ''}{counted(count, 'job')}?",
+        terms=[search_term.text for search_term in terms_of(jobs.where)],
+        sample=[row_of(job, request.page) for job in sample],
         choices=choices,
     )
+
+
+async def _sample(request: ActionRequest, jobs: BulkJobs, group: ErrorGroup | None) -> Sequence[Job]:
+    """Return the first jobs that a run would change."""
+    if group is None:
+        return (await request.page.search_jobs(jobs.where, SAMPLE)).items
+    # The search for a group finds a few other jobs too, so it reads more jobs than the question lists.
+    found_jobs = (await request.page.search_jobs(search_of(group), SEARCHED_FOR_SAMPLE)).items
+    return [job for job in found_jobs if is_in_group(job, group)][:SAMPLE]
 
 
 def _shares(

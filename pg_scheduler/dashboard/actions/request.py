@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, entered_instant
+from pg_scheduler.dashboard.job_rows import JobRow
 from pg_scheduler.dashboard.messages import Undo
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.pauses import FIELDS, PauseForm
@@ -76,6 +77,12 @@ class ConfirmPage:
     """The jobs per second that the form proposes, empty for no bound; None if it does not ask for them."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     """The parameters of the address, which the address of the previous page had too."""
+    heading: str = "Confirm"
+    """What is asked, in a few words."""
+    terms: Sequence[str] = ()
+    """The terms of the search that finds the jobs; none for selected rows."""
+    sample: Sequence[JobRow] = ()
+    """The first jobs that the search finds; none for selected rows."""
     choices: Mapping[str, str] = field(default_factory=dict)
     """The choices of jobs, by the value of the field ``take``; the first is the default."""
 

@@ -114,7 +114,7 @@ async def build(request: PageRequest) -> View:
             problems=dict(list(problems.items())[:SHOWN]),
             summary=_summary(
                 len(fires),
-                len(items),
+                len(items) - len(frequent),
                 len(frequent),
                 plan.left_out if request.access.visible_names is None else 0,
                 is_capped=is_capped,

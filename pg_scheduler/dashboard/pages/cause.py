@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pg_scheduler.dashboard.context import View
-from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
+from pg_scheduler.inspect import Explanation, Reason, ReasonCode, StepState, Verdict
 from pg_scheduler.inspect.reasons import KINDS
 from pg_scheduler.inspect.timeline import Attempt, retries_used
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.outcome import without_quarantine_remedy
+from pg_scheduler.jobs.step_values import SIGNAL, SLEEP
 
 TONES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.LIMIT: "held",
@@ -21,6 +23,9 @@ TONES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.RUNNING: "run",
 }
 """Colors of reasons that have one of their own."""
+
+WAITS: Final = {ReasonCode.SLEEPING: SLEEP, ReasonCode.SIGNAL: SIGNAL}
+"""The kinds of the open steps that reasons are about."""
 
 VERDICTS: Final = {
     Verdict.ENDED: "bad",
@@ -38,13 +43,17 @@ def cause_of(
     limit: str = "",
     *,
     names_holders: bool = False,
+    parents_title: str = "",
+    waits: Sequence[StepState] = (),
 ) -> View | None:
     """Return why a job is where it is; None if there is no reason to state, as for a completed job.
 
     The title has the reason in a few words, ``error`` the error of an attempt, ``text`` further facts. The
     most decisive reason is there with its code, remedy and command, then the other reasons. ``limit`` is the
     name of the limit that the job waits for; empty if there is none, or it is hidden. If the page names the
-    holders of the limit itself, ``names_holders``, the reason about them is left out.
+    holders of the limit itself, ``names_holders``, the reason about them is left out. ``parents_title`` is
+    the title of a job that waits for other jobs; empty if they are unknown. ``waits`` are its open steps. If
+    the reason is about one of them alone, it is there as ``wait``, and the text does not repeat it.
     """
     if not explanation.reasons:
         return None
@@ -56,6 +65,10 @@ def cause_of(
     title, error, text = KINDS[reason.code].heading, "", _sentence(reason.text)
     if reason.text == title:
         text = ""
+    wait = _only_wait(reason, waits)
+    if wait is not None:
+        _, separator, early_signals = reason.text.rpartition("; other signals")
+        text = _sentence(f"other signals{early_signals}") if separator else ""
     match reason.code:
         case ReasonCode.FAILED:
             title, error, text = _failure(job, attempts)
@@ -63,14 +76,24 @@ def cause_of(
             retry = f"retry {job.retry_count} of {job.max_retries}"
             title, error, text = f"Waits for {retry}", attempts[-1].error, ""
         case ReasonCode.AFTER | ReasonCode.RUNNING | ReasonCode.NOT_DUE:
-            text = ""
+            title, text = (parents_title if reason.code is ReasonCode.AFTER else "") or title, ""
+        case ReasonCode.QUARANTINED:
+            title, text = without_quarantine_remedy(text), ""
         case ReasonCode.LIMIT if limit:
             title = f"Waits for the limit “{limit}”"
             text = _sentence(reason.text.removeprefix(f"waits for the limit {limit!r}").removeprefix(":"))
     tone = TONES.get(reason.code, VERDICTS.get(explanation.verdict, "wait"))
     if reason.code is ReasonCode.CANCELLED:
         tone = "wait"
-    return View(title=title, tone=tone, error=error, text=text, reason=reason, others=other_reasons)
+    return View(
+        title=title, tone=tone, error=error, text=text, reason=reason, others=other_reasons, wait=wait
+    )
+
+
+def _only_wait(reason: Reason, waits: Sequence[StepState]) -> StepState | None:
+    """Return the open step that a reason is about; None for none or several, or if they are hidden."""
+    steps = [step for step in waits if step.kind == WAITS.get(reason.code)]
+    return steps[0] if len(steps) == 1 else None
 
 
 def _failure(job: Job, attempts: Sequence[Attempt]) -> tuple[str, str, str]:

@@ -227,6 +227,7 @@ def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
         # The text of an object or a list cannot be searched if some values are hidden.
         is_short = 0 < len(text) <= MAX_VALUE_LENGTH and text[0] not in "{["
         searched_text = f"{path}:{quoted(text)}" if is_short else ""
+        # A tag is found by a field of the search, and not by a path within a value.
         yield ("" if path == "tag" else path), searched_text
 
 

@@ -23,6 +23,7 @@ from pg_scheduler.inspect.audit import is_muted, read_muted, read_mutes
 from pg_scheduler.inspect.errors import ErrorGroups, is_in_group
 from pg_scheduler.inspect.texts import count, counted, quoted, term
 from pg_scheduler.jobs.model import Job, Worker
+from pg_scheduler.jobs.outcome import without_quarantine_remedy
 
 MAX_GROUPS: Final = 200
 """Groups that a page reads. If there are more, its numbers have a "+"."""
@@ -83,8 +84,10 @@ def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
     match = _KIND.match(text)
     if match is None:
         return ErrorText("", text)
-    kind = (match[1] or match[2]).rpartition(".")[2]
-    return ErrorText("Quarantined" if text.startswith(QUARANTINED) else kind, text[match.end() :])
+    message = text[match.end() :]
+    if text.startswith(QUARANTINED):
+        return ErrorText("Quarantined", without_quarantine_remedy(message))
+    return ErrorText((match[1] or match[2]).rpartition(".")[2], message)
 
 
 def title_of(group: ErrorGroup) -> ErrorText:

@@ -12,7 +12,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.gantt import gantt_of
 from pg_scheduler.dashboard.job_rows import seconds_left, share_done
-from pg_scheduler.dashboard.json_tree import json_tree
+from pg_scheduler.dashboard.json_tree import arguments_tree, json_tree
 from pg_scheduler.dashboard.pages import job_forms
 from pg_scheduler.dashboard.pages.cause import cause_of
 from pg_scheduler.dashboard.pages.job_context import (
@@ -38,13 +38,14 @@ from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
 from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.texts import command as shell_command
-from pg_scheduler.inspect.texts import later
-from pg_scheduler.inspect.timeline import SUSPENDED, attempts_of, timeline_of
+from pg_scheduler.inspect.texts import counted, later, length, listed
+from pg_scheduler.inspect.timeline import SUSPENDED, attempts_of, is_retry_next, timeline_of
 from pg_scheduler.inspect.workflows import RESULT, Family, read_family
 from pg_scheduler.jobs import metadata
+from pg_scheduler.jobs.keys import readable
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.step_values import SLEEP
+from pg_scheduler.jobs.step_values import CHILD, SLEEP
 from pg_scheduler.jobs.worker_report import ReportedHealth
 
 STOPS: Final[Mapping[str, str]] = {
@@ -59,6 +60,7 @@ MAX_COMMAND_LENGTH: Final = 4000
 MAX_LINKS: Final = 20
 MAX_CHANGES: Final = 10
 MAX_TAGS: Final = 20
+SHOWN_PARENTS: Final = 5
 
 PRECISE_S: Final = 120.0
 """If a job ends in less than this many seconds, the estimate of its end is rounded to a second."""
@@ -100,11 +102,16 @@ async def build(request: PageRequest) -> View:
     used = {job.worker_id, *(error.worker_id for error in job.errors)}
     shown_explanation = await _visible(explanation, raw, job, request)
     attempts = attempts_of(job, steps)
-    names = await request.argument_names(job)
-    limit, limit_key = limit_of(job.blocked_on)
+    names = await request.argument_names(job.job_name, job.args)
+    limit, limit_key = map(readable, limit_of(job.blocked_on))
     limit = limit if request.access.visible_names is None else ""
     limit_wait = await limit_wait_of(raw, request)
     state = state_of(job, request.now)
+    parents = await _parents(job, dependencies, request)
+    child_title = _child_title(job, family, parents, request.now)
+    workflow = workflow_of(
+        job, steps, family, attempts, now=request.now, expanded=request.parameters.get("step", "")
+    )
     return View(
         job=job,
         sees_arguments=request.access.sees_arguments,
@@ -130,20 +137,29 @@ async def build(request: PageRequest) -> View:
         runs_on=await _runs_on(job, request),
         actions=list(_actions(raw, dependencies, steps, family, request)),
         _state=state,
-        _cause=cause_of(job, shown_explanation, attempts, limit, names_holders=limit_wait is not None),
+        _cause=cause_of(
+            job,
+            shown_explanation,
+            attempts,
+            limit,
+            names_holders=limit_wait is not None,
+            parents_title=child_title or _parents_title(dependencies),
+            waits=workflow.open_steps,
+        ),
+        _waits_for_children=bool(child_title),
+        _is_retry_next=is_retry_next(job),
+        _parent_states={parent.job_id: state_of(parent, request.now) for parent in parents},
         _attempts=[attempt for attempt in attempts[::-1] if attempt.outcome != SUSPENDED],
         _gantt=gantt_of(job, attempts, request.now, steps),
         _family=family,
         _links=links_of(job, state, dependencies, family),
-        _workflow=workflow_of(
-            job, steps, family, attempts, now=request.now, expanded=request.parameters.get("step", "")
-        ),
+        _workflow=workflow,
         _waiting=waiting_signals(steps),
         _end_at=_end_at(job, request.now),
         _limit_key=limit_key,
         _limit_wait=limit_wait,
         _values={
-            part: json_tree(value, names if part == "arguments" else ())
+            part: arguments_tree(job.args, job.kwargs, names) if part == "arguments" else json_tree(value)
             for part, value in values_of(job, result, request).items()
         },
         _tags=metadata.tags_of(job.metadata)[:MAX_TAGS],
@@ -166,6 +182,56 @@ async def _runs_on(job: Job, request: PageRequest) -> list[RunningOn]:
         for attempt in ReportedHealth.of(worker.health).abandoned
         if attempt.job_id == job.job_id
     ]
+
+
+async def _parents(job: Job, dependencies: Dependencies, request: PageRequest) -> list[Job]:
+    """Return the first jobs that a pending job waits for, of which the links have only the status."""
+    if job.status is not JobStatus.PENDING or not dependencies.parents:
+        return []
+    ids = [parent.job_id for parent in dependencies.parents[:SHOWN_PARENTS]]
+    return list((await request.inspector.get_jobs(ids)).values())
+
+
+def _child_title(job: Job, family: Family, parents: Sequence[Job], now: datetime) -> str:
+    """Return for which of its children a suspended job waits; empty if it waits for none."""
+    if job.status is not JobStatus.PENDING or job.suspended_by != CHILD:
+        return ""
+    open_children = family.open_children
+    if not open_children or family.has_more_children:
+        return "Waits for its children"
+    if len(open_children) > 1:
+        return _children_title(family)
+    (child,) = open_children
+    retries = [
+        f" (retry {parent.retry_count} of {parent.max_retries} in {length(parent.execution_time - now)})"
+        for parent in parents
+        if parent.job_id == child.job_id and state_of(parent, now) == "retrying"
+    ]
+    return f"Waits for its child {child.step}{''.join(retries)}"
+
+
+def _children_title(family: Family) -> str:
+    """Return for which of its children a job waits if they are several: their steps, or their number."""
+    open_steps = list(dict.fromkeys(child.step for child in family.open_children))
+    siblings = {step: len(family.children[step]) for step in open_steps}
+    if len(open_steps) == 1 and siblings[open_steps[0]] > len(family.open_children):
+        return (
+            f"Waits for {len(family.open_children):,} of the {siblings[open_steps[0]]:,} children"
+            f" of {open_steps[0]}"
+        )
+    if set(siblings.values()) == {1}:
+        return f"Waits for its {len(open_steps):,} children {listed(open_steps)}"
+    return f"Waits for its {len(family.open_children):,} children"
+
+
+def _parents_title(dependencies: Dependencies) -> str:
+    """Return for which other jobs a job waits; empty if they are not all known."""
+    parents = dependencies.parents
+    if not parents or dependencies.has_more_parents:
+        return ""
+    if len(parents) > 1:
+        return f"Waits for {counted(len(parents), 'other job')}"
+    return f"Waits for {parents[0].job_name or parents[0].job_id}"
 
 
 def _end_at(job: Job, now: datetime) -> datetime | None:

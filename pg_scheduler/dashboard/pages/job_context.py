@@ -58,7 +58,7 @@ async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageReque
     ]
     figures = await _figures(job.job_name, request)
     return LastRuns(
-        sorted(items, key=itemgetter("ended_at"))[-MAX_RUNS:],
+        sorted(items, key=itemgetter("ended_at")),
         figures.durations.quantile(0.5),
         figures.durations.quantile(0.95),
         failure_rate(figures),

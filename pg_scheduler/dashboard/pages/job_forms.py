@@ -14,6 +14,7 @@ from pg_scheduler.dashboard.pages.job_values import read_job, read_steps, waitin
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.jobs.metadata import TRACE
 from pg_scheduler.jobs.model import UNSET, Job
+from pg_scheduler.jobs.unique import UNIQUE_PREFIX
 from pg_scheduler.jobs.worker_report import Parameter
 
 MAX_LENGTH: Final = 100_000
@@ -34,7 +35,7 @@ class JobFormPage:
     errors: Mapping[str, str] = field(default_factory=dict)
     """What is wrong, by field. The empty name stands for the whole form."""
     parameters: Sequence[Parameter] = ()
-    """The parameters of the task, if a live worker reports them and the job has no positional arguments."""
+    """The parameters of the task, if a live worker reports them, also for positional arguments."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """The texts of the fields of the parameters."""
     version: str | None = None
@@ -91,13 +92,16 @@ async def build_add(request: PageRequest) -> JobFormPage:
         raise RejectedError(
             "arguments or metadata of this job are hidden, no JSON, or too long for a form", 403
         )
-    parameters = () if raw.args else await request.task_parameters(job.job_name)
-    if not parameters:
+    parameters = await request.task_parameters(job.job_name)
+    names = await request.argument_names(job.job_name, raw.args)
+    named_arguments = dict(zip(names, raw.args, strict=False))
+    # Positional arguments have fields if all of them can be passed by name.
+    has_fields = len(named_arguments) == len(raw.args) and named_arguments.keys().isdisjoint(raw.kwargs)
+    if not parameters or not has_fields:
         return JobFormPage(job, values, raw)
-    arguments, other_arguments = fields_of(raw.kwargs, parameters)
-    return JobFormPage(
-        job, {**values, "kwargs": other_arguments}, raw, parameters=parameters, arguments=arguments
-    )
+    arguments, other_arguments = fields_of({**named_arguments, **raw.kwargs}, parameters)
+    values = {"args": "[]", "kwargs": other_arguments}
+    return JobFormPage(job, values, raw, parameters=parameters, arguments=arguments)
 
 
 async def build_change(request: PageRequest) -> JobFormPage:
@@ -137,8 +141,11 @@ async def build_signal(request: PageRequest) -> SignalFormPage:
 
 def can_change(raw: Job, request: PageRequest) -> bool:
     """Return whether the request may change the job unless it has steps, which are in another table."""
-    is_changeable = raw.status is JobStatus.PENDING and raw.unique_key is None
-    return is_changeable and not (raw.blocked_on or "").startswith("share:") and can_add_like(raw, request)
+    if raw.status is not JobStatus.PENDING or not can_add_like(raw, request):
+        return False
+    # The key of a unique job follows from its arguments, and so do the id of a time span and a tenant.
+    is_unique = raw.unique_key is not None or raw.job_id.startswith(UNIQUE_PREFIX)
+    return not is_unique and not (raw.blocked_on or "").startswith("share:")
 
 
 def can_add_like(raw: Job, request: PageRequest) -> bool:

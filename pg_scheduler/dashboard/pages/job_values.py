@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.json_tree import arguments_of
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.errors import JobNotFoundError
@@ -76,8 +77,7 @@ def values_of(job: Job, result: Result, request: PageRequest) -> dict[str, Any]:
     """Return the values of a visible job that are shown, the result first."""
     values: dict[str, Any] = {"result": result[0]} if result else {}
     if request.access.sees_arguments:
-        keyword_arguments = {"kwargs": job.kwargs} if job.kwargs else {}
-        values["arguments"] = {"args": list(job.args), **keyword_arguments} if job.args else job.kwargs
+        values["arguments"] = arguments_of(job.args, job.kwargs)
         if job.metadata:
             values["metadata"] = job.metadata
     return values

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.dashboard.job_rows import SORTS, rows_of, sorted_rows
+from pg_scheduler.dashboard.navigation import read_navigation
 from pg_scheduler.dashboard.pages.completion import Sample, arguments_with, paths_with
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.search_bar import (
@@ -381,7 +382,10 @@ async def state_counts(request: PageRequest) -> Mapping[str, StateCount]:
     """Return the numbers of all jobs by state; none if the request may not see them."""
     if request.access.visible_names is not None:
         return {}
-    return await request.read_shared(_read_counts, age_s=COUNTS_AGE_S)
+    counts = await request.read_shared(_read_counts, age_s=COUNTS_AGE_S)
+    # The side bar has the number of all jobs too, from a read that all pages share.
+    jobs = (await read_navigation(request)).jobs
+    return counts if jobs is None else {**counts, "": StateCount(jobs, is_estimated=True)}
 
 
 async def _read_counts(request: PageRequest) -> Mapping[str, StateCount]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
+from pg_scheduler.dashboard.job_rows import row_of
 from pg_scheduler.dashboard.pages.history import MAX_NAMES, read_period
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import LimitKeyList, LimitState, ShareState, TenantState
@@ -20,6 +21,12 @@ from pg_scheduler.inspect.texts import counted, quoted
 
 AGE_S: Final = 2.0
 """Seconds for which limits are kept: each costs a statement."""
+
+SHOWN_JOBS: Final = 5
+"""Jobs of a key that are listed."""
+
+MAX_LINES: Final = 100
+"""Jobs of all keys that are listed with their arguments."""
 
 MAX_QUEUES: Final = 8
 """Tenants that are shown for each share."""
@@ -102,7 +109,7 @@ async def build_one(request: PageRequest) -> View:
     key_list, jobs = await request.read_shared(_read_keys, name, age_s=AGE_S)
     # Keys are made from arguments, so they are hidden with these.
     sees_keys = request.access.sees_arguments
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "state": state if sees_keys or not state.key else replace(state, key=HIDDEN),
             "holders": _jobs(jobs.holders.get(state.key, ()), request),
@@ -111,6 +118,7 @@ async def build_one(request: PageRequest) -> View:
         }
         for state in key_list.items
     ]
+    shown_jobs = [job for row in rows for job in (*row["holders"][:SHOWN_JOBS], *row["queue"][:SHOWN_JOBS])]
     period = await read_period(request, limit.tasks[:MAX_NAMES])
     outcomes, lateness, _ = await run_in_thread(period.charts)
     where = f"name:{','.join(map(quoted, limit.tasks[:MAX_NAMES]))}"
@@ -124,7 +132,16 @@ async def build_one(request: PageRequest) -> View:
         is_capped=key_list.is_capped or key_list.is_waiting_capped,
         is_waiting_capped=key_list.is_waiting_capped,
         sees_keys=sees_keys,
+        _arguments=await _arguments([job.job_id for job in shown_jobs[:MAX_LINES]], request),
     )
+
+
+async def _arguments(job_ids: Sequence[str], request: PageRequest) -> dict[str, str | None]:
+    """Return the arguments of jobs in one line each; none if the request may not see arguments."""
+    if not request.access.sees_arguments:
+        return {}
+    jobs = await request.inspector.get_jobs(job_ids)
+    return {job_id: row_of(job, request).arguments for job_id, job in jobs.items()}
 
 
 async def _read_keys(request: PageRequest, name: str) -> tuple[LimitKeyList, LimitJobs]:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from pg_scheduler.base.settings import JOB_ROLES
 from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest, View
-from pg_scheduler.dashboard.findings import FindingRow, read_diagnosis, visible_problems
+from pg_scheduler.dashboard.findings import FindingRow, folded, read_diagnosis, visible_problems
 from pg_scheduler.dashboard.findings import rows_of as finding_rows
 from pg_scheduler.dashboard.job_rows import rows_of
 from pg_scheduler.dashboard.pages.errors import MAX_GROUPS, new_releases
@@ -29,6 +29,7 @@ from pg_scheduler.dashboard.pages.overview_parts import (
     worker_rows,
 )
 from pg_scheduler.dashboard.pages.release import recent
+from pg_scheduler.dashboard.pages.tasks import visible_tasks
 from pg_scheduler.dashboard.pages.workers import attempts_by_worker, slots_of
 from pg_scheduler.facts.lateness import (
     count_held,
@@ -42,7 +43,7 @@ from pg_scheduler.inspect.audit import read_muted
 from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.status import STATUS_CODES
 from pg_scheduler.inspect.store.statistics import StatisticsRow
-from pg_scheduler.inspect.tasks import describe_waiting, fold_tasks
+from pg_scheduler.inspect.tasks import describe_waiting
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.inspect.workers import Attempt
 from pg_scheduler.jobs.model import Worker
@@ -98,9 +99,7 @@ async def build(request: PageRequest) -> View:
         "tasks": slow.tasks if slow.load_until else None,
     }
     task_names = await request.task_names()
-    tasks = fold_tasks(
-        (task for task in (slow.tasks.items if slow.tasks else ()) if access.sees_name(task.name)), task_names
-    )
+    tasks = visible_tasks(slow.tasks, task_names, request) if slow.tasks else []
     name_backlogs = (
         [name_backlog for name_backlog in backlog.names if access.sees_name(name_backlog.name)]
         if backlog
@@ -209,6 +208,7 @@ async def build(request: PageRequest) -> View:
         else {},
         worker_list=worker_rows(workers, request) if is_open else [],
         worker_jobs=_worker_jobs(workers, attempts) if is_open else {},
+        _findings=folded(problems)[:MAX_PROBLEMS],
         _severities=", ".join(counted(number, severity.value) for severity, number in severities.items()),
     )
 

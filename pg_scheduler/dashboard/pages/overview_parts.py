@@ -112,7 +112,8 @@ def rates(period: Period) -> Iterator[Tile]:
     late = total.lateness.quantile(0.95)
     past_late = earlier.lateness.quantile(0.95) if earlier else None
     note, mood = change_since(late, past_late, is_bad_up=True) if late is not None and past_late else ("", "")
-    value, _, unit = "-".partition(" ") if late is None else length(late).partition(" ")
+    lateness = "-" if late is None else length(late)
+    value, _, unit = lateness.partition(" ")
     points = _points(period, lambda figures: figures.lateness.quantile(0.95))
     yield Tile(
         label="Lateness p95",

@@ -289,20 +289,26 @@ async def _compare(
 
 
 async def _read(
-    request: PageRequest, release: Release, other: Release | None, length: timedelta
+    request: PageRequest, release: Release, earlier_release: Release | None, length: timedelta
 ) -> Comparison:
-    """Read two periods of at most this length.
+    """Read the period after a release and the period before it, each of at most this length.
 
-    The second one begins with the release. The first one ends with the other release, or where the release
-    begins if there is no other one, and is not longer than the second one.
+    The period after it begins with the release. The period before it ends with the earlier release, or where
+    the release begins if there is no earlier one, and is not longer than the period after it.
     """
-    until = min(release.ended_at or request.now, release.started_at + length)
-    after = ComparedPeriod(release.started_at, max(until, release.started_at), release.name)
-    end = release.started_at if other is None or other.ended_at is None else other.ended_at
-    since = end - max(after.until - after.since, timedelta(minutes=1))
-    if other is not None:
-        since = max(since, other.started_at)
-    before = ComparedPeriod(since, end, None if other is None else other.name)
+    # The release may have started after the time of this page was read.
+    after_end = max(min(release.ended_at or request.now, release.started_at + length), release.started_at)
+    after = ComparedPeriod(release.started_at, after_end, release.name)
+    before_end = release.started_at
+    if earlier_release is not None and earlier_release.ended_at is not None:
+        before_end = earlier_release.ended_at
+    # Figures are kept per minute, so a shorter period could have none.
+    before_start = before_end - max(after.until - after.since, timedelta(minutes=1))
+    earlier_name = None
+    if earlier_release is not None:
+        earlier_name = earlier_release.name
+        before_start = max(before_start, earlier_release.started_at)
+    before = ComparedPeriod(before_start, before_end, earlier_name)
     # Workers add their figures some seconds later, so a period that ends now is read without an end.
     after_until = None if after.until >= request.now else after.until
     statistics = tables_of(request.inspector).reads.statistics

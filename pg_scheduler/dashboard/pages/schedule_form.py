@@ -57,6 +57,7 @@ class FormPage:
     schedule_id: str | None
     """The schedule to edit; None for a new one."""
     task: str | None
+    """The task of the schedule to edit; None for a new one."""
     names: Sequence[str]
     """The tasks that a new schedule may have: those that live workers claim."""
     values: Texts
@@ -89,8 +90,8 @@ async def build(request: PageRequest) -> FormPage:
 async def new_form(request: PageRequest, values: Texts, arguments: Texts | None = None) -> FormPage:
     """Return the form of a new schedule with fields for the parameters of its task."""
     names = await request.task_names()
-    task = values["task"] or next(iter(names.main), None)
-    parameters = await request.task_parameters(task)
+    shown_task = values["task"] or next(iter(names.main), None)
+    parameters = await request.task_parameters(shown_task)
     return FormPage(
         schedule_id=None,
         task=None,
@@ -99,6 +100,15 @@ async def new_form(request: PageRequest, values: Texts, arguments: Texts | None 
         parameters=parameters,
         arguments=arguments or {},
     )
+
+
+async def _positional(schedule: Schedule, request: PageRequest) -> str:
+    """Return the positional arguments in one line, with their names if workers report all of them."""
+    names = await request.argument_names(schedule.task, schedule.args)
+    if len(names) < len(schedule.args):
+        return arguments_line(schedule.args, {}, request.settings.redaction.is_hidden)
+    named_arguments = dict(zip(names, schedule.args, strict=False))
+    return arguments_line((), named_arguments, request.settings.redaction.is_hidden)
 
 
 async def edit_form(
@@ -122,9 +132,7 @@ async def edit_form(
         return page
     if arguments is None:
         values, arguments = {**values, "kwargs": other_arguments}, fields
-    positional = (
-        arguments_line(schedule.args, {}, request.settings.redaction.is_hidden) if schedule.args else ""
-    )
+    positional = await _positional(schedule, request)
     page = replace(page, positional=positional, has_arguments=True)
     return replace(page, values=values, parameters=parameters, arguments=arguments)
 

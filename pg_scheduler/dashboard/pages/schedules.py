@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from pg_scheduler.base.foreign import class_name, message_of
 from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, View
+from pg_scheduler.dashboard.json_tree import JsonTree, arguments_tree
 from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
 from pg_scheduler.dashboard.pauses import PauseForm, pauses_of
 from pg_scheduler.dashboard.positions import read_after, write_next
@@ -147,6 +148,12 @@ class SchedulePage(ShownSchedule):
     sees_arguments: bool
     is_claimed: bool
     """Whether code defines it and a live worker may declare it again, so that it cannot be removed."""
+    _argument_names: Sequence[str] = ()
+    """The names of its first positional arguments, as far as workers report them."""
+
+    @property
+    def _arguments(self) -> JsonTree:
+        return arguments_tree(self.args, self.kwargs, self._argument_names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +277,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
         changes=[item_of(record, request) for record in records] if is_open else None,
         sees_arguments=request.access.sees_arguments,
         is_claimed=is_claimed(schedule, await request.workers()),
+        _argument_names=await request.argument_names(schedule.task, schedule.args),
     )
 
 

@@ -32,6 +32,16 @@ MAX_CHANGED: Final = 5
 MAX_SCHEDULES: Final = 500
 SHOWN: Final = 10
 
+PERIODS: Final = {
+    "1h": "hour",
+    "6h": "6 hours",
+    "1d": "day",
+    "7d": "7 days",
+    "30d": "30 days",
+    "90d": "90 days",
+}
+"""The ranges in words, after "the last"."""
+
 SETTINGS: Final = ("max_retries", "timeout", "misfire_grace_time", "priority", "executor", "keep_result")
 
 
@@ -69,6 +79,8 @@ async def build(request: PageRequest) -> View:
     claiming = [worker for worker in workers if worker.is_alive and name in (worker.names or ())]
     groups = await request.read_shared(_read_groups, tuple(own_names), age_s=GROUPS_AGE_S)
     failed_jobs = await request.sample_jobs(f"{where} status:failed", SHOWN, FIGURES_AGE_S)
+    charts = await run_in_thread(period.charts, task.oldest_due_at)
+    longer_ranges = list(history.RANGES)[list(history.RANGES).index(period.range) + 1 :]
     return View(
         task=task,
         is_capped=task_list.is_capped,
@@ -84,7 +96,11 @@ async def build(request: PageRequest) -> View:
         failures=[job_row(job, request) for job in failed_jobs],
         settings=await _settings(own_names, request),
         changes=await _changes(own_names[:MAX_CHANGED], request),
-        charts=await run_in_thread(period.charts, task.oldest_due_at),
+        charts=charts,
+        # The chart of the lateness has the oldest waiting job, which is no attempt.
+        _has_attempts=charts[0].has_values or charts[2].has_values,
+        _period=PERIODS[period.range],
+        _longer_range=next(iter(longer_ranges), ""),
         _pause=PauseForm(suspend_expiry="yes"),
         _price=await price_of_pause(name, request) if request.may("task_pause") else None,
     )

@@ -97,9 +97,9 @@ BADGES: Final = {
     "limit full": ("blocked", "Limit full"),
 }
 
-SORTS: Final[Mapping[str, Callable[[TaskRow], float | str]]] = {
+SORTS: Final[Mapping[str, Callable[[TaskRow], float | str | tuple[int, int]]]] = {
     "name": lambda task: task.name,
-    "starts": lambda task: task.started,
+    "starts": lambda task: (task.started, task.waiting),
     "failed": lambda task: -1.0 if task.failed_share is None else task.failed_share,
     "p50": lambda task: task.run_p50_s or 0.0,
     "p95": lambda task: task.run_p95_s or 0.0,
@@ -111,9 +111,13 @@ SORTS: Final[Mapping[str, Callable[[TaskRow], float | str]]] = {
 """The orders of tasks, by the parameter ``sort``. A ``-`` before the parameter reverses the order."""
 
 
+DEFAULT_SORT: Final = "-starts"
+"""Tasks at work first, then idle ones, of which those with waiting jobs come first."""
+
+
 async def build(request: PageRequest) -> View:
     """Read the names that workers claim, that have jobs to do, or that are paused."""
-    chosen, sort = request.choice("range", RANGES, "1h"), request.parameters.get("sort") or "name"
+    chosen, sort = request.choice("range", RANGES, "1h"), request.parameters.get("sort") or DEFAULT_SORT
     if sort.removeprefix("-") not in SORTS:
         choices = ", ".join(SORTS)
         raise RejectedError(f"sort must be one of {choices}, with '-' for descending, not {sort[:50]!r}")
@@ -142,8 +146,16 @@ async def build(request: PageRequest) -> View:
 
 
 def visible_tasks(task_list: TaskList, names: TaskNames, request: PageRequest) -> list[TaskState]:
-    """Return the visible tasks under their main names."""
-    return fold_tasks((state for state in task_list.items if request.access.sees_name(state.name)), names)
+    """Return the visible tasks under their main names.
+
+    The name, the note and the actor of a pause are left out if the request may not see that name.
+    """
+    states = []
+    for state in task_list.items:
+        if request.access.sees_name(state.name):
+            is_hidden = state.paused_name is not None and not request.access.sees_name(state.paused_name)
+            states.append(replace(state, paused_name=None, note=None, actor=None) if is_hidden else state)
+    return fold_tasks(states, names)
 
 
 def row_of(
