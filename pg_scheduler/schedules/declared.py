@@ -555,7 +555,8 @@ class PeriodicCatalogue:
         """Add a config, or replace the one of the same function and key.
 
         Raises:
-            ValueError: Another function has the key, or its given job name.
+            ValueError: Another function has the key, or its given job name, or this function has the key with
+                other options.
             NameConflictError: The function has another key with other captured values or another object.
         """
         previous_config = self._configs.get(config.dedup_key)
@@ -563,6 +564,12 @@ class PeriodicCatalogue:
             raise ValueError(
                 f"dedup_key {config.dedup_key!r} already belongs to {previous_config.function}; "
                 f"pass another dedup_key= for {config.function}"
+            )
+        # A module that is loaded again defines another function, whose options replace those of the former.
+        if previous_config and previous_config.func is config.func and previous_config != config:
+            raise ValueError(
+                f"{config.function} already has a schedule of this trigger, with other options; "
+                "pass another dedup_key= for one of the two"
             )
         for key, other_config in self._configs.items():
             if key != config.dedup_key and not _may_share_name(config, other_config):

@@ -74,8 +74,8 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
 
     Raises:
         TypeError: The decorated object is not a function.
-        ValueError: The function requires arguments, another function has the ``dedup_key``, or a parameter is
-            invalid; the message contains its value.
+        ValueError: The function requires arguments, another function has the ``dedup_key``, the function
+            itself has it with other options, or a parameter is invalid; the message contains its value.
         NameConflictError: Another function has the ``job_name``; or the same function with other captured
             values, or the same method of another object, has a schedule under another ``dedup_key``. Their
             jobs would have the same name. A ValueError.

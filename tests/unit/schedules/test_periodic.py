@@ -269,6 +269,31 @@ def test_dedup_key_is_rejected_when_another_function_has_it(schedules: PeriodicC
     assert only(schedules).function == "app.jobs.one"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"jitter": timedelta(minutes=1)},
+        {"start": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"end": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"priority": JobPriority.HIGH},
+        {"enabled": False},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_second_schedule_of_a_function_needs_a_key_if_its_trigger_is_the_same(
+    schedules: PeriodicCatalogue, options: dict[str, Any]
+) -> None:
+    sweep = make()
+    periodic(HOUR)(sweep)
+    with pytest.raises(ValueError, match=r"already has a schedule of this trigger.* pass another dedup_key="):
+        periodic(HOUR, **options)(sweep)
+    assert only(schedules) == PeriodicJobConfig(sweep, HOUR)
+    # The same decorator once more changes nothing.
+    periodic(HOUR)(sweep)
+    periodic(HOUR, dedup_key="second", **options)(sweep)
+    assert len(schedules.configs()) == 2
+
+
 def test_given_job_name_is_rejected_when_another_function_has_it(schedules: PeriodicCatalogue) -> None:
     periodic(HOUR, job_name="nightly")(make("one"))
     with pytest.raises(NameConflictError, match="'nightly'"):
