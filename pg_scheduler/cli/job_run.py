@@ -19,7 +19,7 @@ from pg_scheduler.tools import find_task, server_now
 from .commands import Command, reject_empty
 from .completion import TaskName
 from .errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
-from .job_show import JOB, RESULT, JobId, job_row, progress_text
+from .job_show import JOB, RESULT, JobId, job_row, pause_of, progress_text
 from .progress import ProgressStyle, Reporter, read_style
 from .values import Args, Kwargs, Metadata, Priority, Retries, read_duration, read_json, read_time
 
@@ -196,9 +196,9 @@ async def run(
         async for step in steps:
             if not step.done:
                 raise RefusedError(f"job {job_id!r} changed in the meantime; try it again")
-        warning = warning_about(job.job_name, await inspector.workers())
+        warnings = warning_about(job.job_name, await inspector.workers()), await pause_of(inspector, job_id)
         job = await scheduler.get_job(job_id) or job
-    if warning is not None:
+    for warning in filter(None, warnings):
         command.output.say(warning)
     command.output.write_list(JOB, [job_row(job)])
     return ExitCode.DONE

@@ -15,6 +15,7 @@ from pg_scheduler.base.text.numbers import exact
 from pg_scheduler.base.text.values import copy_fields, plain
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector, StepState
+from pg_scheduler.inspect.reasons import ReasonCode
 from pg_scheduler.inspect.schedule_history import PastFire, last_results
 from pg_scheduler.inspect.texts import short
 from pg_scheduler.inspect.timeline import Event, timeline_of
@@ -107,6 +108,16 @@ def column_row(job: Job, columns: Iterable[Column]) -> dict[str, Any]:
     row["tags"] = ", ".join(row["tags"])
     row["progress"] = None if job.progress is None else progress_text(job.progress)
     return {column.key: row[column.key] for column in columns}
+
+
+async def pause_of(inspector: Inspector, job_id: str) -> str | None:
+    """Return that the task of a job is paused, so that no worker starts it; None if it is not."""
+    try:
+        explanation = await inspector.explain_job(job_id)
+    except JobNotFoundError:
+        return None
+    reasons = (reason.text for reason in explanation.reasons if reason.code is ReasonCode.TASK_PAUSED)
+    return next(reasons, None)
 
 
 def progress_text(progress: JobProgress) -> str:

@@ -79,6 +79,36 @@ def test_job_runs_here_and_once_more_after_its_end(on: Callable[..., Ran], tmp_p
     assert "@" in records[0]["actor"]
 
 
+def test_job_of_a_paused_task_waits_and_runs_here_nevertheless(on: Callable[..., Ran]) -> None:
+    assert on("tasks", "pause", "cliworker.write").code == 0
+    waiting = on("jobs", "run", "write")
+    assert (waiting.code, waiting.checked("job")[0]["status"]) == (0, "pending")
+    assert "the task 'cliworker.write' was paused" in waiting.err
+    ran = on("jobs", "run", "write", "--here", JOBS)
+    assert (ran.code, ran.checked("job")[0]["status"]) == (0, "completed")
+    assert "the task 'cliworker.write' was paused" in ran.err
+    assert "; this job runs here nevertheless" in ran.err
+
+
+def test_job_that_is_claimed_meanwhile_is_refused_with_its_worker(
+    on: Callable[..., Ran], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is claimed after it was checked, while the worker in this process starts."""
+
+    async def claim(*_: object) -> None:
+        connection = await asyncpg.connect(dsn)
+        await connection.execute(
+            "UPDATE scheduled_jobs SET status = 'running', attempt = 1, execution_time = now(), "
+            "worker_id = 'w1', started_at = now(), last_heartbeat = now(), "
+            "lease_until = now() + interval '1 h' WHERE job_id = 'write'"
+        )
+        await connection.close()
+
+    monkeypatch.setattr("pg_scheduler.cli.worker.here.pause_of", claim)
+    ran = on("jobs", "run", "write", "--here", JOBS)
+    assert (ran.code, "runs on worker w1" in ran.err) == (ExitCode.REFUSED, True)
+
+
 def test_failed_attempt_exits_with_1_and_is_kept(on: Callable[..., Ran]) -> None:
     ran = on("jobs", "run", "fail", "--here", JOBS)
     assert (ran.code, ran.checked("job")[0]["status"]) == (ExitCode.NEGATIVE, "failed")

@@ -12,6 +12,7 @@ from pg_scheduler import Job, JobCall, JobStatus, Scheduler
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
+from pg_scheduler.cli.job_show import pause_of
 from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.retry import snooze_of
@@ -29,6 +30,9 @@ from .options import WorkerOptions
 from .process import open_scheduler
 from .target import Source
 
+Check = Callable[[Scheduler, str], Awaitable[Job]]
+"""Returns a job, or raises if it may not run."""
+
 CHECK_INTERVAL_S: Final = 0.1
 """Seconds between two reads of the job that runs here."""
 
@@ -37,7 +41,7 @@ async def run_here(
     command: Command,
     source: Source | None,
     job_id: str,
-    check: Callable[[Scheduler, str], Awaitable[Job]],
+    check: Check,
     *,
     use_pdb: bool,
 ) -> Job:
@@ -71,18 +75,22 @@ async def run_here(
                     f"job {job_id!r} cannot run again: it has changed, or its cancelled attempt still runs; "
                     "try it again later"
                 )
+            # A task is paused for its fault, which is then looked for here.
+            if (pause := await pause_of(Inspector(scheduler), job_id)) is not None:
+                command.output.say(f"{pause}; this job runs here nevertheless")
             try:
-                return await _run(scheduler, job_id)
+                return await _run(scheduler, job_id, check)
             except asyncio.CancelledError:  # by Ctrl-C: the shutdown releases the job at once
                 hurry(scheduler)
                 raise
 
 
-async def _run(scheduler: Scheduler, job_id: str) -> Job:
+async def _run(scheduler: Scheduler, job_id: str, check: Check) -> Job:
     """Make an attempt of the job, and return the job when the attempt has ended."""
     attempt = await execute_one(scheduler, job_id)
     if attempt is None:
-        raise RefusedError(f"another worker has just claimed job {job_id!r}")
+        changed = await check(scheduler, job_id)  # names the worker that has just claimed it
+        raise RefusedError(f"job {job_id!r} has just changed: it is {changed.status.value}; try it again")
     inspector = Inspector(scheduler)
     with acting_as(Author(inspector.actor, "cli")):
         await inspector.record_action("run_job", job_id, attempt=attempt)
