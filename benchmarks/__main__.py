@@ -31,6 +31,7 @@ RESULTS: Final = Path(__file__).resolve().parent / "results"
 ROWS: Final = (
     "drain",
     "drain_default",
+    "failing",
     "slots",
     "limited_drain",
     "one_at_a_time",

@@ -45,11 +45,17 @@ async def short(t: float, user: str) -> None:  # noqa: ARG001 - a typical argume
     await asyncio.sleep(SHORT_S)
 
 
+async def fail(t: float, user: str) -> None:
+    """Record the start and fail for good."""
+    record(t)
+    raise LookupError(f"no invoice of {user}")
+
+
 async def other(t: float, user: str) -> None:
     """Do nothing; workers do not register this job."""
 
 
-JOBS = {"work": work, "short": short, "nap": sleep, "other": other, **DURABLE_JOBS}
+JOBS = {"work": work, "short": short, "fail": fail, "nap": sleep, "other": other, **DURABLE_JOBS}
 
 
 class Ours(Peer):
