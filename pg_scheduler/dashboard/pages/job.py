@@ -268,21 +268,27 @@ def _actions(
     if not steps and job_forms.can_change(job, request):
         yield "change"
     if job.status in ALLOWED["move"] and request.may("move"):
-        yield "move"
-        can_expire = job.expires_at is not None and job.expires_at > request.now
-        if can_expire and (job.blocked_on is not None or job.execution_time <= request.now):
-            yield "keep"
-        # An attempt of a suspended job that was moved would come to the same step, and wait again.
-        if job.execution_time > request.now and job.suspended_by is None:
-            yield "run"
-        if job.suspended_by == SLEEP and job.blocked_on is None:
-            yield "wake"
+        yield from _changes_of_time(job, request.now)
     if steps and job.finished_at is None and request.may("signal"):
         yield "signal"
     # A job that has children cannot be deleted.
     has_children = dependencies.children or dependencies.has_more_children
     if job.status in ALLOWED["delete"] and request.may("delete") and not has_children:
         yield "delete"
+
+
+def _changes_of_time(job: Job, now: datetime) -> Iterator[str]:
+    """Yield the actions that change when a pending job starts or expires."""
+    can_expire = job.expires_at is not None and job.expires_at > now
+    if can_expire and (job.blocked_on is not None or job.execution_time <= now):
+        yield "keep"
+    # An attempt of a suspended job that was moved would come to the same step, and wait again.
+    if job.suspended_by is None:
+        yield "move"
+        if job.execution_time > now:
+            yield "run"
+    if job.suspended_by == SLEEP and job.blocked_on is None:
+        yield "wake"
 
 
 async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
