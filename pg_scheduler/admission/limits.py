@@ -30,6 +30,7 @@ class Unblocked(NamedTuple):
         jobs: The number of jobs that were unblocked.
         late: The number of them that are past their misfire grace time.
         due: When the first of them is due; None if there is none.
+        names: Their names; None if there is none.
     """
 
     key: str
@@ -37,6 +38,7 @@ class Unblocked(NamedTuple):
     jobs: int
     late: int
     due: datetime | None
+    names: Sequence[str] | None
 
 
 class SurplusPosition(NamedTuple):
@@ -177,6 +179,21 @@ class LimitRepository(Repository):
             statements=self._statements,
         )
         return [Unblocked(*(row[name] for name in Unblocked._fields)) for row in rows]
+
+    async def unblock_unclaimed(
+        self, keys: Sequence[str], names: Sequence[str], worker_id: str, limit: int
+    ) -> set[str]:
+        """Unblock jobs of those of the names that no live worker claims; return these names.
+
+        Args:
+            keys: The limits, of each of which the first jobs are read.
+            names: The names. The worker that asks does not claim them.
+            worker_id: That worker, whose row may not show it yet.
+            limit: The number of jobs to read of each limit.
+        """
+        args = keys, names, worker_id, limit, self._statements.now
+        rows = await self._refused_unblocks.fetch("unblock_unclaimed", *args, statements=self._statements)
+        return {row["name"] for row in rows}
 
     async def blocked_keys(self, after: str, limit: int) -> list[str]:
         """Return limits that block jobs, after this one, in the order of the index."""

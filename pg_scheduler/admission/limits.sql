@@ -66,8 +66,8 @@ WHERE due.status = 'pending'
 --
 -- $3 to $6 are the numbers of each limit, by set: the set with the most room decides. To unblock too many is
 -- harmless, because they pass admission control again. The result has a row for each limit with blocked jobs:
--- how many were unblocked, how many of them are past their misfire grace time, when the first one is due, and the
--- seconds until one more attempt may start, NULL if that depends on the end of an attempt.
+-- how many were unblocked, their names, how many of them are past their misfire grace time, when the first one is due,
+-- and the seconds until one more attempt may start, NULL if that depends on the end of an attempt.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1, clock_timestamp()) AS at
 ),
@@ -107,10 +107,11 @@ room AS MATERIALIZED (
     GROUP BY each.key
 ),
 first AS MATERIALIZED (
-    SELECT room.key, job.ctid, job.job_id, job.expires_at, job.due
+    SELECT room.key, job.ctid, job.job_id, job.name, job.is_late, job.due
     FROM room
     CROSS JOIN LATERAL (
-        SELECT ctid, job_id, expires_at, {bounded_due}
+        SELECT ctid, job_id, coalesce(function, job_name) AS name,
+            expires_at < coalesce($1, {now}) AND {may_expire} AS is_late, {bounded_due}
         FROM {schema}scheduled_jobs
         WHERE blocked_on = room.key{left_out}
         ORDER BY priority, execution_time, job_id COLLATE "C"
@@ -121,14 +122,59 @@ first AS MATERIALIZED (
 changed AS (
     UPDATE {schema}scheduled_jobs SET
         blocked_on = NULL,
-        error_message = CASE WHEN expires_at < coalesce($1, {now}) THEN {limit_wait_note} ELSE error_message END
+        error_message = CASE WHEN expires_at < coalesce($1, {now}) AND {may_expire}
+            THEN {limit_wait_note} ELSE error_message END
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM first))
 )
-SELECT room.key, room.free_in, count(first.ctid) AS jobs,
-    count(first.ctid) FILTER (WHERE first.expires_at < coalesce($1, {now})) AS late, min(first.due) AS due
+SELECT room.key, room.free_in, count(first.ctid) AS jobs, array_agg(DISTINCT first.name) AS names,
+    count(first.ctid) FILTER (WHERE first.is_late) AS late, min(first.due) AS due
 FROM room
 LEFT JOIN first ON first.key = room.key
 GROUP BY room.key, room.free_in;
+
+-- name: unblock_unclaimed
+-- route: shared, tuned
+-- Unblock the jobs of those names ($2) that no live worker but $3 claims, among the first $4 jobs of the limits ($1).
+--
+-- Their tasks are paused, or their workers are down. Jobs of other tasks would wait behind them, although the limit has
+-- room. They wait in the claim index, as other due jobs of these tasks do, and pass admission control when they are
+-- claimed. To unblock too many is harmless for that reason. The names that no other live worker claims are the result.
+WITH unclaimed AS MATERIALIZED (
+    SELECT waiting.name
+    FROM unnest($2::text[]) AS waiting (name)
+    WHERE NOT EXISTS (
+        SELECT FROM {schema}scheduler_workers AS worker
+        WHERE worker.worker_id <> $3
+          AND worker.lease_until > coalesce($5, {now})
+          AND {claims_jobs}
+          AND (worker.names IS NULL OR waiting.name = ANY (worker.names))
+    )
+),
+head AS MATERIALIZED (
+    SELECT job.ctid, job.name
+    FROM unnest($1::text[]) AS declared (key)
+    CROSS JOIN LATERAL (
+        SELECT ctid, coalesce(function, job_name) AS name
+        FROM {schema}scheduled_jobs
+        WHERE blocked_on = declared.key AND (SELECT count(*) FROM unclaimed) > 0
+        ORDER BY priority, execution_time, job_id COLLATE "C"
+        LIMIT $4
+    ) AS job
+),
+first AS MATERIALIZED (
+    SELECT job.ctid, job.job_id
+    FROM {schema}scheduled_jobs AS job
+    WHERE job.ctid = ANY (ARRAY (
+        SELECT head.ctid FROM head WHERE head.name = ANY (ARRAY (SELECT unclaimed.name FROM unclaimed))
+    ))
+      AND job.blocked_on IS NOT NULL{left_out}
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs SET blocked_on = NULL
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM first))
+)
+SELECT unclaimed.name FROM unclaimed;
 
 -- name: blocked_keys
 -- route: shared, tuned
@@ -181,7 +227,8 @@ late AS MATERIALIZED (
     SELECT job.ctid, job.job_id
     FROM {schema}scheduled_jobs AS job
     WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM walked WHERE expires_at < coalesce($6, {now})))
-      AND job.blocked_on IS NOT NULL{left_out}
+      AND job.blocked_on IS NOT NULL
+      AND {may_expire}{left_out}
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 changed AS (

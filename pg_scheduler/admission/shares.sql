@@ -35,7 +35,8 @@ candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS 
 --
 -- A moved job has a row in scheduler_starts, with attempt 0, while it counts as in flight: until it has ended, waits
 -- for a retry or is suspended. One that waits for children would delay them, if they are of its tenant. One that a limit
--- blocks counts, or its tenant would move all of its jobs there. No cleanup of starts deletes these rows, because of
+-- blocks counts, or its tenant would move all of its jobs there. One that no live worker claims, as of a paused task, does
+-- not count: its tenant would have no turn for other tasks. No cleanup of starts deletes these rows, because of
 -- their keep_s. The time of the last turn is in a row without a job; the cleanup deletes it an hour later. It is after
 -- the one before, also if the clock was set back, or stands still as in tests: else a tenant would keep its turn. To
 -- move too many jobs is harmless: limits are checked afterwards.
@@ -50,9 +51,7 @@ worker AS MATERIALIZED (
     FROM {schema}scheduler_workers AS worker
     CROSS JOIN clock
     WHERE worker.lease_until > clock.at
-      AND NOT worker.stopping
-      AND worker.role = ANY (ARRAY ['both', 'worker'])
-      AND coalesce(worker.state, '') <> ALL (ARRAY ['draining', 'stopping'])
+      AND {claims_jobs}
 ),
 task AS MATERIALIZED (
     SELECT pair.prefix, pair.name, (
@@ -72,7 +71,10 @@ moved AS MATERIALIZED (
             WHEN job.unfinished IS NOT TRUE OR job.blocked_on > 'share:' OR job.blocked_on = 'after' THEN 'past'
             WHEN job.blocked_on IS NOT NULL OR job.status = 'running' THEN 'started'
             WHEN job.execution_time > (clock.at + interval '4 seconds') THEN 'past'
-            WHEN job.name <> ALL ($5) THEN 'left'
+            WHEN job.name <> ALL ($5) THEN CASE
+                WHEN EXISTS (SELECT FROM worker WHERE worker.names IS NULL OR job.name = ANY (worker.names)) THEN 'left'
+                ELSE 'stalled'
+            END
             WHEN job.execution_time > clock.at THEN 'early'
             ELSE 'due'
         END AS state
@@ -89,7 +91,10 @@ moved AS MATERIALIZED (
     WHERE start.key > 'share:'
 ),
 flight AS MATERIALIZED (
-    SELECT moved.key, count(*) AS jobs FROM moved WHERE moved.state <> 'past' GROUP BY moved.key
+    SELECT moved.key, count(*) AS jobs
+    FROM moved
+    WHERE moved.state <> ALL (ARRAY ['past', 'stalled'])
+    GROUP BY moved.key
 ),
 tenant AS MATERIALIZED (
     SELECT waiting.key, waiting.prefix, waiting.n, coalesce(flight.jobs, 0) AS in_flight,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import ClassVar, Final
 
-from pg_scheduler.admission.limits import LatePosition, LimitRepository
+from pg_scheduler.admission.limits import LatePosition, LimitRepository, Unblocked
 from pg_scheduler.database.faults import REFUSALS, is_refusal
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitBook, LimitNumbers
@@ -86,6 +86,10 @@ class Unblocker(BlockedJobs):
     name: ClassVar[str] = "unblocker"
     gap_s = 0.005
     """Seconds between two passes after ends of attempts."""
+    unclaimed_grace_s = 5.0
+    """Seconds for which jobs that no worker claims keep their place in a limit: their workers may restart."""
+    max_foreign_names = 1000
+    """Names that other workers claim, for which this one keeps since when it has unblocked their jobs."""
 
     def __init__(self, node: Node, limits: LimitRepository) -> None:
         super().__init__(node, limits)
@@ -101,6 +105,10 @@ class Unblocker(BlockedJobs):
         self._blocked: dict[str, None] = {}
         # When a limit with a rate allows the next start, by the monotonic clock.
         self._free_at: dict[str, float] = {}
+        self._routing = node.routing
+        self._worker_id = node.worker_id
+        # Since when jobs of a name that this worker does not claim were unblocked, by the monotonic clock.
+        self._foreign_since: dict[str, float] = {}
         self._next_pass = 0.0
         self._is_scan_requested = False
         # The limit after which the scan continues.
@@ -213,9 +221,47 @@ class Unblocker(BlockedJobs):
                 self._free_at[result.key] = time.monotonic() + result.free_in
             room_in = self.scan_interval_s if result.free_in is None else result.free_in
             self.next_room_in = room_in if self.next_room_in is None else min(self.next_room_in, room_in)
+        if await self._unblock_unclaimed(results):
+            is_behind = True
         due = min((result.due for result in results if result.due is not None), default=None)
         self._report(sum(result.jobs for result in results), sum(result.late for result in results), due)
         return is_behind
+
+    async def _unblock_unclaimed(self, results: Iterable[Unblocked]) -> bool:
+        """If jobs that no worker starts were unblocked, unblock others in front of the queue too.
+
+        Such jobs leave their room to others. Return whether there were any.
+        """
+        names_by_key = {result.key: self._stalled(result.names) for result in results if result.names}
+        keys = [key for key, names in names_by_key.items() if names]
+        if not keys:
+            return False
+        names = {name for key in keys for name in names_by_key[key]}
+        unclaimed = await self._limits.unblock_unclaimed(keys, list(names), self._worker_id, self.batch_size)
+        self._foreign_since.update(dict.fromkeys(names - unclaimed, time.monotonic()))
+        stalled_keys = [key for key in keys if not unclaimed.isdisjoint(names_by_key[key])]
+        self._freed.update(dict.fromkeys(stalled_keys))
+        return bool(stalled_keys)
+
+    def _stalled(self, names: Iterable[str]) -> list[str]:
+        """Return those of the names that this worker does not claim, and perhaps no other worker either.
+
+        A task that is paused here is paused everywhere. Other workers may restart, so their names count only
+        after some time.
+        """
+        if self._routing.is_draining:
+            return []
+        now = time.monotonic()
+        claimed_names, claimable_names = self._routing.names(), self._routing.claimable()
+        foreign_names = [name for name in names if name not in claimed_names]
+        if len(self._foreign_since) > self.max_foreign_names:
+            self._foreign_since.clear()
+        return [
+            name
+            for name in foreign_names
+            if name in claimable_names
+            or now - self._foreign_since.setdefault(name, now) >= self.unclaimed_grace_s
+        ]
 
     async def _scan(self) -> bool:
         """Check a page of the limits that block jobs; return whether there may be more."""

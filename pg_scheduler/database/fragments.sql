@@ -587,6 +587,13 @@ NOT EXISTS (
       AND (paused.name = coalesce(function, job_name) OR coalesce(function, job_name) = ANY (paused.names))
 )
 
+-- Whether a worker with a lease claims jobs.
+
+-- fragment: claims_jobs
+NOT worker.stopping
+          AND worker.role = ANY (ARRAY ['both', 'worker'])
+          AND coalesce(worker.state, '') <> ALL (ARRAY ['draining', 'stopping'])
+
 -- Excludes jobs whose claim a trigger or a constraint of the application refuses, or names whose jobs do not expire
 -- during a pause; empty unless there are some. See load_variant() in database/queries.py.
 --

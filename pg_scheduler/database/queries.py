@@ -116,6 +116,7 @@ LEFT_OUT: Final = {
     "block_surplus": " AND job_id <> ALL ($9::text[])",
     "unblock_limited": " AND job_id <> ALL ($8::text[])",
     "unblock_late": " AND job_id <> ALL ($7::text[])",
+    "unblock_unclaimed": " AND job_id <> ALL ($6::text[])",
     "unblock_forgotten": " AND job_id <> ALL ($4::text[])",
     # Its own argument $7 has the jobs that it leaves out.
     "feed_shares": " AND job_id <> ALL ($8::text[])",
@@ -142,6 +143,7 @@ REFUSABLE: Final = {
     "block_surplus": "SELECT job_id FROM surplus",
     "unblock_limited": "SELECT job_id FROM first",
     "unblock_late": "SELECT job_id FROM late",
+    "unblock_unclaimed": "SELECT job_id FROM first",
     "unblock_forgotten": "SELECT job_id FROM first",
     "feed_shares": "SELECT job_id FROM chosen",
     "renew_due": "SELECT job_id FROM unrenewed",

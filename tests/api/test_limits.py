@@ -46,6 +46,49 @@ BLOCKED = "SELECT count(*) FROM scheduled_jobs WHERE blocked_on IS NOT NULL"
 LEFT = "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"
 
 
+async def test_jobs_of_a_paused_task_keep_no_limit_from_jobs_of_other_tasks(
+    make: Make, gate: Gate, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Unblocker, "scan_interval_s", 3600)
+    monkeypatch.setattr(Unblocker, "batch_size", 5)
+    scheduler = make(max_concurrent_jobs=5)
+    scheduler.register(gate.job, name="pages", limits=[Limit("api", max_running=1)])
+    scheduler.register(noop, name="users", limits=[Limit("api", max_running=1)])
+    record = Recorder(scheduler)
+    await scheduler.start()
+    await scheduler.schedule_bulk(specs(gate.job, 20))
+    await until(pool, BLOCKED, 19)
+    await scheduler.tasks.pause("pages")
+    await scheduler._parts.runtime.pauses.run_once()  # type: ignore[union-attr]
+    gate.open.set()
+    await record.until(JobCompleted)
+    await scheduler.schedule_bulk(specs(noop, 3))
+    await record.until(JobCompleted, 4)
+    assert len(gate.calls) == 1, "the others are paused"
+    assert await pool.fetchval(BLOCKED) == 0
+    await scheduler.tasks.resume("pages")
+    await record.until(JobCompleted, 23)
+    assert gate.most == 1
+
+
+async def test_jobs_that_no_worker_claims_keep_no_limit_from_jobs_of_other_tasks(
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service that has their task is down."""
+    monkeypatch.setattr(Unblocker, "batch_size", 5)
+    monkeypatch.setattr(Unblocker, "unclaimed_grace_s", 0.0)
+    scheduler = make()
+    scheduler.register(noop, name="users", limits=[Limit("api", max_running=1)])
+    record = Recorder(scheduler)
+    for _ in range(20):
+        await scheduler.schedule_job("crawl.pages", now(), {})
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'limit:api:'")
+    await scheduler.start()
+    await scheduler.schedule_bulk(specs(noop, 3))
+    await record.until(JobCompleted, 3)
+    await until(pool, BLOCKED, 0)
+
+
 async def test_job_of_another_task_starts_at_once_when_a_limit_blocks_a_backlog(
     make: Make, gate: Gate, pool: asyncpg.Pool
 ) -> None:

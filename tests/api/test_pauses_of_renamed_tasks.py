@@ -299,7 +299,7 @@ STATEMENTS = {
     *("pause_task", "add_names", "resume_tasks", "end_pauses", "delete_renewed", "paused_tasks"),
     *("hold_tasks", "held_tasks", "next_instants"),
     # These compare the names of jobs with all names of a pause that suspends expiry.
-    *("exchange_jobs", "expire_jobs", "find_late", "claim_next"),
+    *("exchange_jobs", "expire_jobs", "find_late", "claim_next", "unblock_late", "unblock_limited"),
     # This one compares them with the exact names.
     "explain_expiry",
 }

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler import JobSpec, JobStatus, Scheduler, Share
 from pg_scheduler.admission.pause_watcher import FAST_POLL_INTERVAL_S
 from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.clock import FakeClock
@@ -69,6 +69,30 @@ async def test_jobs_do_not_expire_during_the_pause_and_get_their_time_again(
     assert [event.job_id for event in seen.of(JobExpired)] == [other]
     assert len(seen.of(TaskResumed)) == 1
     assert not await scheduler.tasks.resume("mail.send")
+
+
+async def test_jobs_of_a_share_keep_their_turns_during_the_pause(
+    make: Make, pool: asyncpg.Pool, open_gate: Gate
+) -> None:
+    """Another task with a share is not paused, so the feeder looks for late jobs of all tenants."""
+    clock = FakeClock(START)
+    scheduler = make(clock=clock, misfire_grace_time=10, max_concurrent_jobs=1)
+    scheduler.register(open_gate.job, name="export", share=Share("exports", key=lambda tenant: tenant))
+    scheduler.register(work, name="other", share=Share(key=lambda tenant: tenant))
+    seen = Recorder(scheduler)
+    assert await scheduler.tasks.pause("export", suspend_expiry=True)
+    await scheduler.start()
+    tenants = ["loud"] * 6 + ["quiet"]
+    await scheduler.schedule_bulk([JobSpec(open_gate.job, START, args=(tenant,)) for tenant in tenants])
+    clock.advance(GRACE * 2)
+    assert scheduler._parts.runtime
+    scheduler._parts.runtime.feeder.request_scan()
+    await scheduler._parts.runtime.feeder.run_once()
+    rows = await pool.fetch("SELECT DISTINCT left(blocked_on, 6) AS wait, error_message FROM scheduled_jobs")
+    assert [tuple(row) for row in rows] == [("share:", None)]
+    assert await scheduler.tasks.resume("export")
+    await seen.until(JobCompleted, 7)
+    assert ("quiet",) in open_gate.calls[:2]
 
 
 async def test_worker_that_does_not_know_the_task_leaves_its_aliases_alone(

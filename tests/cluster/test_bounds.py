@@ -504,6 +504,7 @@ STORE_CALLS: dict[str, Call] = {
     "feed": lambda it, _: it.shares.feed(["share:s:t"], {"share:s:": [NAME]}, [NAME]),
     "find_locked": lambda it, _: it.shares.find_locked(["a"]),
     "unblock_late": lambda it, _: it.limits.unblock_late(["limit:a:"], None, 1),
+    "unblock_unclaimed": lambda it, _: it.limits.unblock_unclaimed(["limit:a:"], [NAME], "w1", 1),
     "unblock_forgotten": lambda it, _: it.limits.unblock_forgotten(["limit:a:"], [NAME], 1),
     "delete_past_starts": lambda it, _: it.limits.delete_past_starts(1),
     "add": lambda it, _: it.statistics.add("w1", 1, {NAME: JobFigures(started=1)}),

@@ -497,6 +497,40 @@ async def test_unblock_late_walks_the_blocked_jobs_in_bounded_steps(
     assert await store.limits.unblock_late(["limit:none:"], None, 100) == (0, None)
 
 
+@pytest.mark.parametrize(
+    ("worker_columns", "claims"),
+    [
+        ("names = ARRAY['other', 'app.work']", True),
+        ("names = NULL", True),
+        ("names = ARRAY['other']", False),
+        ("names = ARRAY['app.work'], stopping = true", False),
+        ("names = ARRAY['app.work'], state = 'draining'", False),
+        ("names = ARRAY['app.work'], role = 'planner'", False),
+        ("names = ARRAY['app.work'], lease_until = started_at", False),
+    ],
+)
+async def test_unblock_unclaimed_leaves_the_jobs_that_a_live_worker_claims(
+    store: Store, pool: Pool, clock: FakeClock, worker_columns: str, claims: bool
+) -> None:
+    for worker_id in ("w1", "w2"):
+        await store.workers.register(worker(worker_id), LEASE)
+    await block_by_hand(pool, store, KEY, "a", "b")
+    await block_by_hand(pool, store, OTHER, "c")
+    await pool.execute("UPDATE scheduled_jobs SET job_name = 'else' WHERE job_id = 'b'")
+    clock.advance(SECOND)
+    await pool.execute(f"UPDATE scheduler_workers SET {worker_columns} WHERE worker_id = 'w2'")
+    unblocked = await store.limits.unblock_unclaimed([KEY], [NAME], "w1", 100)
+    assert unblocked == (set() if claims else {NAME})
+    assert await blocked(pool) == {"b": KEY, "c": OTHER} | ({"a": KEY} if claims else {})
+
+
+async def test_unblock_unclaimed_reads_the_first_jobs_only(store: Store, pool: Pool) -> None:
+    await block_by_hand(pool, store, KEY, "a", "b", "c")
+    await pool.execute("UPDATE scheduled_jobs SET job_name = 'else' WHERE job_id = 'a'")
+    assert await store.limits.unblock_unclaimed([KEY], [NAME], "w1", 2) == {NAME}
+    assert await blocked(pool) == {"a": KEY, "c": KEY}
+
+
 async def test_unblock_forgotten_leaves_the_jobs_of_other_names(store: Store, pool: Pool) -> None:
     await block_by_hand(pool, store, KEY, "a", "b")
     await pool.execute("UPDATE scheduled_jobs SET job_name = 'other' WHERE job_id = 'b'")

@@ -84,6 +84,7 @@ TYPES = {
     "unblock_limited": "timestamptz, text[], integer[], integer[], integer[], double precision[], integer",
     "blocked_keys": "text, text, integer",
     "unblock_late": "text[], integer[], timestamptz[], text[], integer, timestamptz",
+    "unblock_unclaimed": "text[], text[], text, integer, timestamptz",
     "unblock_forgotten": "text[], text[], integer",
     "renew_due": "text[], timestamptz, timestamptz, integer, text, text, integer",
     "renew_blocked": "text[], timestamptz, timestamptz, text, integer, text, text, integer",
@@ -186,6 +187,7 @@ VALUES = {
     "unblock_limited": f"{INSTANT}, '{{limit:a:}}', '{{0}}', '{{100}}', '{{100}}', '{{10}}', 100",
     "blocked_keys": "'after', 'share:', 100",
     "unblock_late": f"'{{limit:a:}}', '{{0}}', '{{NULL}}', '{{\"\"}}', 100, {INSTANT}",
+    "unblock_unclaimed": f"'{{limit:a:}}', '{{{NAME}}}', 'w1', 100, {INSTANT}",
     "unblock_forgotten": f"'{{limit:a:}}', '{{{NAME}}}', 100",
     "renew_due": f"'{{{NAME}}}', {INSTANT}, {INSTANT}, 5, '-infinity', '', 100",
     "renew_blocked": f"'{{{NAME}}}', {INSTANT}, {INSTANT}, '', 0, '-infinity', '', 100",
@@ -327,6 +329,7 @@ EXPECTED = {
     "unblock_limited": {BLOCKED, ("Index Only Scan", "scheduled_jobs_blocked"), TID, KEY},
     "blocked_keys": {("Index Only Scan", "scheduled_jobs_blocked")},
     "unblock_late": {BLOCKED, TID},
+    "unblock_unclaimed": {BLOCKED, TID},
     "unblock_forgotten": {BLOCKED, TID},
     "renew_due": {CLAIM, TID},
     "renew_blocked": {BLOCKED, TID},
@@ -555,6 +558,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.pauses.renew_due([NAME], NOW, 5, ("-infinity", ""), 1)
         await store.pauses.renew_blocked([NAME], NOW, ("", 0, "-infinity", ""), 1)
         await store.pauses.delete_renewed([NAME], ended)
+        await store.limits.unblock_unclaimed(["limit:a:"], [NAME], "w1", 1)
         await store.limits.unblock_forgotten(["limit:a:"], [NAME], 1)
         await store.consequences.report_gone("w1", {}, 1)
         await store.statistics.add("w1", 1, {NAME: JobFigures(started=1)})

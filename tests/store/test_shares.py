@@ -235,6 +235,26 @@ async def test_jobs_of_names_that_no_worker_claims_take_no_room(store: Store, po
     assert await claimable(pool) == ["paused-0", "paused-1", "z"]
 
 
+@pytest.mark.parametrize(
+    ("names_of_other_worker", "place"), [("'{app.paused}'", 2), ("NULL", 2), ("'{app.work}'", 0)]
+)
+async def test_moved_jobs_that_no_worker_claims_count_for_no_turn_of_their_tenant(
+    store: Store, pool: Pool, clock: FakeClock, names_of_other_worker: str, place: int
+) -> None:
+    await start_worker(store, 4)
+    await start_worker(store, 4, "w2")
+    await pool.execute("UPDATE scheduler_workers SET names = $1", [NAME])
+    await insert(store, *(queued(f"paused-{n}", "a", job_name="app.paused") for n in range(2)))
+    assert (await feed(store, [NAME, "app.paused"])).jobs == 2
+    await pool.execute(f"UPDATE scheduler_workers SET names = {names_of_other_worker} WHERE worker_id = 'w2'")
+    clock.advance(SECOND)
+    # The job of this tenant is due first. It comes last if its tenant has more jobs in flight.
+    later = NOW + SECOND / 2
+    await insert(store, queued("of a", "a"), queued("of b", "b", later), queued("of c", "c", later))
+    assert (await feed(store)).jobs == 3
+    assert (await claimable(pool))[2:].index("of a") == place
+
+
 async def test_room_is_that_of_live_workers_that_claim_the_task(store: Store, pool: Pool) -> None:
     await start_worker(store, 1)
     await start_worker(store, 2, "second")

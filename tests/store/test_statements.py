@@ -570,8 +570,9 @@ async def use_path(store: Store) -> object:
     assert await store.shares.feed(["share:s:t"], {"share:s:": [NAME]}, [NAME]) == Fed(0, None, 25, True)
     assert await store.shares.find_locked(["a"]) == set()
     (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitNumbers(9, 9, 60.0)]]}, 9)
-    assert unblocked == ("limit:a:", None, 1, 0, NOW)
+    assert unblocked == ("limit:a:", None, 1, 0, NOW, [NAME])
     assert await store.limits.unblock_late(["limit:a:"], None, 9) == (0, None)
+    assert await store.limits.unblock_unclaimed(["limit:a:"], [NAME], "w1", 9) == {NAME}
     assert await store.limits.unblock_forgotten(["limit:a:"], [NAME], 9) == 0
     await store.limits.delete_past_starts(9)
     (claims["a"],) = (await store.claims.exchange("w1", [NAME], 10)).jobs

@@ -95,6 +95,7 @@ vacuum_results: skips results
 block_surplus: skips jobs
 unblock_limited: skips jobs
 unblock_late: skips jobs
+unblock_unclaimed: skips jobs
 unblock_forgotten: skips jobs
 take_advisory_lock: advisory
 drop_advisory_lock: advisory

@@ -78,6 +78,10 @@ async def unblock_late(store: Store, _: object) -> int:
     return (await store.limits.unblock_late([KEY], None, 100))[0]
 
 
+async def unblock_unclaimed(store: Store, _: object) -> None:
+    assert await store.limits.unblock_unclaimed([KEY], [NAME], "me", 100) == {NAME}
+
+
 async def unblock_forgotten(store: Store, _: object) -> int:
     return await store.limits.unblock_forgotten([KEY], [NAME], 100)
 
@@ -163,6 +167,7 @@ NOT_RENEWED: Final = "job bad keeps the misfire grace time from before the pause
 CASES: Final = {
     "unblock_limited": Case(unblock_limited, [KEY], UNBLOCKED, "job bad not unblocked"),
     "unblock_late": Case(unblock_late, [KEY], UNBLOCKED, "job bad not unblocked"),
+    "unblock_unclaimed": Case(unblock_unclaimed, [KEY], UNBLOCKED, "job bad not unblocked"),
     "unblock_forgotten": Case(unblock_forgotten, [KEY], UNBLOCKED, "job bad not unblocked"),
     "block_surplus": Case(
         block_surplus,
