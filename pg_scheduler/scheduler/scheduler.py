@@ -1542,7 +1542,7 @@ class Scheduler:
 
     async def recover_orphaned_jobs(self) -> None:
         """Reclaim the jobs of dead workers now."""
-        await self._parts.running().rescuer.run_once()
+        await self._parts.running().rescuer.reclaim_now()
 
     async def periodic_orphan_recovery(self) -> None:
         """Reclaim the jobs of dead workers now. A running Scheduler does so whenever a lease expires."""

@@ -140,6 +140,7 @@ class ManualRuntime(Runtime):
         jobs of the workers that made no heartbeat.
         """
         idle = (Claimer, Completer, Heartbeat, Planner, StatisticsWriter, Vacuum)
+        self.rescuer.scan_jobs()
         for part in (*self.parts, self.rescuer):
             if isinstance(part, Service) and not isinstance(part, idle):
                 await self._pass_while_behind(part, within_s=Renewal.gap_s)

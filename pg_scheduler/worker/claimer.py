@@ -82,6 +82,7 @@ class Claimer(Service):
         self._failed_claims = 0
         self._has_timed_out = False
         self._refused_claims = node.refused_claims
+        self._lock_looks = node.lock_looks
         self._meter = node.meter
         self._claiming = asyncio.Lock()
         # Whether a notification came, or the next job is due.
@@ -306,6 +307,9 @@ class Claimer(Service):
                 left_out=self._refused_claims.ids(),
             )
             completions.refused = answer.refused
+        # Only a claim that has room for further jobs looks at the liveness locks.
+        if len(answer.jobs) + len(answer.expired) < limit:
+            self._lock_looks.last_at = time.monotonic()
         if answer.silence:
             self._signals.worker_silent()
         try:

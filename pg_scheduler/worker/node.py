@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, Protocol
 
 from pg_scheduler.base.messages import Look
@@ -92,6 +93,7 @@ class Node:
         self.looks: deque[Look] = deque(maxlen=MAX_LOOKS)
         self.unknown_zones = UnknownZones()
         self.refused_claims = RefusedClaims(self.worker_id)
+        self.lock_looks = LockLooks()
         self.suspensions = SuspensionPass()
         self.child_waits = ChildWaits(config.max_concurrent_jobs)
 
@@ -129,6 +131,19 @@ class UnknownZones:
             if met_at > oldest
         }
         return {schedule_id: zone for schedule_id, (zone, _) in self._unknown_zones.items()}
+
+
+class LockLooks:
+    """When this worker has looked at the liveness locks of the others.
+
+    Attributes:
+        last_at: The last time, by the monotonic clock.
+    """
+
+    __slots__ = ("last_at",)
+
+    def __init__(self) -> None:
+        self.last_at = -inf
 
 
 class Audience:

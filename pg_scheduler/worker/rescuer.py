@@ -1,10 +1,13 @@
 """Reclaim the jobs of dead workers: those whose lease expired or whose process ended.
 
 The deadline scanner signals an expired lease. The claimer's polls detect an ended process by its free
-liveness lock. But a session may also have reconnected, and a clock that is set forward expires every lease at
-once. So the rescuer requests a heartbeat from a suspect worker first, and reclaims its jobs if neither a
-heartbeat nor a new lock follows in time: ``worker/worker_rows.py`` makes them pending, or failed after too
-many crashes, as ``reclaim_change()`` in ``jobs/outcome.py`` decides.
+liveness lock. Claims that get as many jobs as they ask for do not look at the locks, and none are sent while
+all slots are taken. So the rescuer looks itself, if no claim has for some seconds.
+
+But a session may also have reconnected, and a clock that is set forward expires every lease at once. So the
+rescuer requests a heartbeat from a suspect worker first, and reclaims its jobs if neither a heartbeat nor a
+new lock follows in time: ``worker/worker_rows.py`` makes them pending, or failed after too many crashes, as
+``reclaim_change()`` in ``jobs/outcome.py`` decides.
 
 An old lease in the row of a job does not show that its worker is dead, because heartbeats skip a row that a
 transaction of the application has locked. So a worker's jobs are left to it as long as it has a row. Its own
@@ -21,7 +24,7 @@ from typing import ClassVar, NamedTuple
 
 from pg_scheduler.events import JobFailed, JobsReclaimed
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.service import NEVER, Service
+from pg_scheduler.worker.service import Service
 
 
 class Suspicion(NamedTuple):
@@ -54,7 +57,8 @@ class Rescuer(Service):
         self._heartbeat_threshold = config.heartbeat_threshold
         self._max_crashes = config.max_crashes
         self._namesakes = None if config.identity is None else (config.identity, platform.node())
-        self._lock_scan_interval_s = None if config.runs_jobs else config.polling.max_interval
+        # On a node that runs jobs, polls usually look before that.
+        self._lock_scan_interval_s = config.polling.max_interval * (2 if config.runs_jobs else 1)
         self._scans_locks = False
         self._scans_jobs = True
         self._suspicions: dict[str, Suspicion] = {}
@@ -70,13 +74,17 @@ class Rescuer(Service):
             self._scans_locks = True
             self.wake()
 
+    async def reclaim_now(self) -> None:
+        """Make a pass that scans for both."""
+        self._scans_jobs = self._scans_locks = True
+        await self.run_once()
+
     async def run_once(self) -> float:
         """Reclaim once. Skip if this worker's own lease is not trusted: it must be renewed first."""
         if not self._node.lease.is_trusted:
             return self.untrusted_delay_s
-        # The statements about jobs read every due row. A node that runs no jobs polls, and a poll sends them
-        # only if a scan has found an expired lease. The passes of any other node send them always.
-        scans_jobs, self._scans_jobs = self._scans_jobs or self._lock_scan_interval_s is None, False
+        # The statements about jobs read every due row, so a pass that only looks at the locks sends none.
+        scans_jobs, self._scans_jobs = self._scans_jobs, False
         try:
             return await self._reclaim(scans_jobs=scans_jobs)
         except BaseException:  # whatever it was, some jobs may not have been read
@@ -88,9 +96,10 @@ class Rescuer(Service):
         batch_size = self.batch_size
         if scans_jobs:
             await self._node.store.workers.restart_leases(batch_size)
-        # On a node that runs no jobs, no claim reports a free liveness lock, so each pass searches for one.
-        if self._lock_scan_interval_s is not None:
+        if self._until_lock_scan_s() <= 0:
             self._scans_locks = True
+        if not (scans_jobs or self._scans_locks or self._suspicions or self._namesakes):
+            return self._next_delay()
         dead = await self._find_dead()
         # The first pass also finds the workers of earlier processes with this identity on this host.
         if self._namesakes is not None:
@@ -124,11 +133,17 @@ class Rescuer(Service):
     def _next_delay(self) -> float:
         if self._suspicions:
             return self.answer_timeout_s
-        return NEVER if self._lock_scan_interval_s is None else self._lock_scan_interval_s
+        return max(self._until_lock_scan_s(), 0)
+
+    def _until_lock_scan_s(self) -> float:
+        """Return the seconds until the liveness locks are to be looked at again."""
+        return self._node.lock_looks.last_at + self._lock_scan_interval_s - time.monotonic()
 
     async def _find_dead(self) -> list[str]:
         """Return the suspect workers that sent no heartbeat in time, and request one from new suspects."""
         previous_suspicions, self._suspicions = self._suspicions, {}
+        if self._scans_locks:
+            self._node.lock_looks.last_at = time.monotonic()
         states = await self._node.store.workers.suspect_workers(
             self._node.worker_id, silence=self._scans_locks
         )

@@ -224,6 +224,9 @@ async def test_poll_of_an_observer_reads_no_jobs_unless_a_lease_expired(
     await rescuer.run_once()
     assert (await sent.take()).named.keys() >= about_jobs, "its start may follow a crash"
     await rescuer.run_once()
+    assert (await sent.take()).named == {}, "it has just looked"
+    parts.lock_looks.last_at -= parts.config.polling.max_interval
+    await rescuer.run_once()
     assert (await sent.take()).named == {"suspect_workers": 1}
     rescuer.scan_jobs()
     await rescuer.run_once()

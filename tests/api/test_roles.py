@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,12 +12,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobCall, JobExecutor, JobStatus, PollingConfig, Scheduler, periodic
+from pg_scheduler import JobCall, JobExecutor, JobSpec, JobStatus, PollingConfig, Scheduler, periodic
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.events import JobCompleted, JobsReclaimed, PassFinished, WorkerStarted
+from pg_scheduler.events import JobCompleted, JobsReclaimed, JobStarted, PassFinished, WorkerStarted
 from pg_scheduler.schedules.declared import periodic_catalogue
+from tests.api.conftest import Make
 from tests.support.cases import each_case
-from tests.support.worker import Recorder, now
+from tests.support.worker import Gate, Recorder, now
 
 
 async def work() -> None: ...
@@ -133,6 +135,34 @@ async def test_start_releases_the_jobs_of_an_ended_worker_with_the_same_identity
         assert (row.identity, row.hostname, row.metadata) == ("pod", "here", {"zone": ["a", 1]})
         (event,) = seen.of(WorkerStarted)
         assert event.identity == "pod"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_worker_without_a_free_slot_reclaims_the_jobs_of_one_that_was_killed(
+    make: Make, gate: Gate, pool: asyncpg.Pool, ends: bool
+) -> None:
+    """Its slots are taken for long, or each claim gets as many jobs as it asks for."""
+    scheduler = make(max_concurrent_jobs=2, polling_config=PollingConfig(max_interval=0.5))
+    scheduler._parts.store.workers._server_start_grace_s = 0.0
+    seen = Recorder(scheduler)
+    chain = asyncio.Event()
+
+    async def follow() -> None:
+        """Leave a job behind itself, so that no claim finds fewer jobs than there are slots."""
+        if not chain.is_set():
+            await scheduler.schedule_bulk([JobSpec(follow, now())] * 2)
+
+    scheduler.register(follow)
+    scheduler.register(gate.job)
+    async with scheduler:
+        await scheduler.schedule_bulk([JobSpec(follow if ends else gate.job, now())] * 4)
+        await seen.until(JobStarted, 2)
+        await add_dead_worker(pool, "killed", "pod", "there")
+        await seen.until(JobsReclaimed)
+        assert gate.cancelled == 0
+        chain.set()
+        gate.open.set()
+    assert seen.of(JobsReclaimed)[0].dead_workers == ("killed",)
 
 
 async def test_two_live_workers_with_one_identity_keep_their_jobs(dsn: str, pool: asyncpg.Pool) -> None:

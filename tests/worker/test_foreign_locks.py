@@ -449,6 +449,7 @@ class World:
         self.completer = parts.completer()
         rescuer = parts.rescuer()
         rescuer.answer_timeout_s = 0.0
+        parts.signals.lease_expired.connect(rescuer.scan_jobs)
         self.services: list[Service] = [
             parts.scanner(),
             parts.expirer(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from time import monotonic
 
 import asyncpg
 import pytest
@@ -164,9 +165,14 @@ async def test_feeder_looks_for_jobs_of_forgotten_shares_only_when_there_are_som
 
 
 @pytest.mark.parametrize("size", [1])
-async def test_rescuer_and_expirer_sleep_until_woken_when_idle(parts: Parts) -> None:
-    assert await parts.rescuer().run_once() == NEVER
+async def test_rescuer_sends_nothing_while_polls_look_at_the_locks(parts: Parts, log: Log) -> None:
+    rescuer = parts.rescuer()
+    assert 0 < await rescuer.run_once() <= 2 * parts.config.polling.max_interval
     assert await parts.expirer().run_once() == NEVER
+    await log.take()
+    parts.lock_looks.last_at = monotonic()  # as the poll of an idle worker does
+    assert 0 < await rescuer.run_once() <= 2 * parts.config.polling.max_interval
+    assert await log.take() == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])

@@ -21,7 +21,7 @@ from pg_scheduler.worker.overdue import DeadlineScanner
 from pg_scheduler.worker.rescuer import Rescuer
 from pg_scheduler.worker.service import NEVER
 from pg_scheduler.worker.worker_rows import RescueResult
-from tests.support.parts import Parts
+from tests.support.parts import Parts, sent_statements
 from tests.support.worker import LEASE, Recorder, claim, new_job, new_worker, statuses
 
 ANSWER_S = Rescuer.answer_timeout_s
@@ -50,8 +50,9 @@ async def rescue(parts: Parts, **options: int | None) -> None:
     """Make two passes: suspect workers are asked for a heartbeat first, and get no time to answer here."""
     rescuer = parts.rescuer(**options)
     rescuer.answer_timeout_s = 0.0
-    await rescuer.run_once()
-    await rescuer.run_once()
+    for _ in range(2):
+        rescuer.scan_jobs()
+        await rescuer.run_once()
 
 
 # -- rescuer -------------------------------------------------------------------------------------------
@@ -70,7 +71,7 @@ async def test_rescuer_reclaims_the_jobs_of_a_dead_worker(
         worker_id="dead",
     )
     await claim(parts.store, new_job("c"), worker_id="alive", lease=600)
-    assert await parts.rescuer().run_once() == NEVER
+    assert await parts.rescuer().run_once() != ANSWER_S
     assert seen.events == []
     clock.advance(timedelta(seconds=61))
     await rescue(parts)
@@ -138,6 +139,7 @@ async def test_rescuer_reclaims_a_row_without_a_lease_after_the_heartbeat_thresh
     await rescuer.run_once()
     assert await statuses(parts.store, "a") == ["running"]
     clock.advance(timedelta(seconds=2))
+    rescuer.scan_jobs()
     await rescuer.run_once()
     assert await statuses(parts.store, "a") == ["pending"]
 
@@ -151,6 +153,7 @@ async def test_rescuer_reclaims_a_job_that_was_manually_set_to_running_after_one
     await rescuer.run_once()
     assert await statuses(parts.store, "a") == ["running"]
     clock.advance(timedelta(seconds=61))
+    rescuer.scan_jobs()
     await rescuer.run_once()
     assert await statuses(parts.store, "a") == ["pending"]
 
@@ -240,9 +243,9 @@ async def test_rescuer_requests_one_heartbeat_before_it_declares_a_worker_dead(
     assert (await parts.store.claims.exchange("dead", ["test.job"], 1)).jobs
     rescuer = parts.rescuer()
     rescuer.scan_locks()
-    assert await rescuer.run_once() == NEVER
+    assert await rescuer.run_once() != ANSWER_S
     await locks.drop(1)
-    assert await rescuer.run_once() == NEVER, "no signal told it to scan the locks"
+    assert await rescuer.run_once() != ANSWER_S, "no signal told it to scan the locks"
     rescuer.scan_locks()
     assert await rescuer.run_once() == ANSWER_S
     time.now += 0.9 * ANSWER_S
@@ -250,7 +253,7 @@ async def test_rescuer_requests_one_heartbeat_before_it_declares_a_worker_dead(
     assert await rescuer.run_once() == ANSWER_S
     assert (parts.calls, seen.events) == (["asked dead"], [])
     time.now += 0.1 * ANSWER_S
-    assert await rescuer.run_once() == NEVER
+    assert await rescuer.run_once() != ANSWER_S
     assert parts.calls == ["asked dead", "worker_gone", "due"]
     assert seen.events == [JobsReclaimed(("a",), ("dead",))]
     assert await statuses(parts.store, "a") == ["pending"]
@@ -275,7 +278,7 @@ async def test_rescuer_does_not_declare_a_worker_dead_that_responded(
         await parts.store.workers.renew("back", {}, LEASE)
     time.now += ANSWER_S
     again = sign == "a heartbeat"  # its lock is still free: another heartbeat is requested
-    assert await rescuer.run_once() == (ANSWER_S if again else NEVER)
+    assert (await rescuer.run_once() == ANSWER_S) is again
     assert parts.calls == ["asked back"] * (1 + again)
     assert seen.events == []
 
@@ -299,9 +302,10 @@ async def test_rescuer_reclaims_no_job_while_a_held_lock_extends_the_lease(
     rescuer = parts.rescuer()
     clock.advance(timedelta(seconds=LEASE + 539))
     for _ in range(2):
+        rescuer.scan_jobs()
         assert await rescuer.run_once() == ANSWER_S
         time.now += ANSWER_S
-        assert await rescuer.run_once() == NEVER
+        assert await rescuer.run_once() != ANSWER_S
         assert (await parts.store.workers.rescue(120)).dead_workers == []
     assert parts.calls == ["asked busy"] * 2, "the clock may have been set forward"
     if ends == "extension":
@@ -310,6 +314,7 @@ async def test_rescuer_reclaims_no_job_while_a_held_lock_extends_the_lease(
         await locks.drop(1)
     else:  # as a worker of an earlier release leaves it
         await locks.connection.execute("UPDATE scheduler_workers SET lease_extension = NULL")
+    rescuer.scan_jobs()
     await rescuer.run_once()
     time.now += ANSWER_S
     await rescuer.run_once()
@@ -345,7 +350,7 @@ async def test_rescuer_gives_each_suspect_worker_its_own_deadline(
     assert seen.events == [JobsReclaimed((), ("one", "two"))]
     assert parts.calls[2:] == ["asked three", "worker_gone"]
     time.now += ANSWER_S
-    assert await rescuer.run_once() == NEVER
+    assert await rescuer.run_once() != ANSWER_S
     assert seen.of(JobsReclaimed)[1:] == [JobsReclaimed((), ("three",))]
 
 
@@ -375,7 +380,7 @@ async def test_rescuer_counts_the_response_time_from_the_end_of_the_request(
     assert await rescuer.run_once() == ANSWER_S
     assert (parts.calls, seen.events) == (["asked slow"], [])
     time.now += 0.1 * ANSWER_S
-    assert await rescuer.run_once() == NEVER
+    assert await rescuer.run_once() != ANSWER_S
     assert seen.events == [JobsReclaimed((), ("slow",))]
 
 
@@ -387,8 +392,42 @@ async def test_rescuer_suspects_no_worker_when_the_server_has_just_started(
     await locks.drop(1)
     rescuer = parts.rescuer()
     rescuer.scan_locks()
-    assert await rescuer.run_once() == NEVER
+    assert await rescuer.run_once() != ANSWER_S
     assert parts.calls == []
+
+
+async def test_rescuer_looks_at_the_locks_when_no_claim_does(
+    parts: Parts, locks: Locks, time: FakeTime, seen: Recorder
+) -> None:
+    """As while every claim gets as many jobs as it asks for, or all slots are taken."""
+    await locks.register("dead", 1)
+    await locks.drop(1)
+    rescuer = parts.rescuer()
+    parts.lock_looks.last_at = time.now
+    look_s = 2 * parts.config.polling.max_interval
+    await rescuer.run_once()
+    statements = sent_statements(parts)
+    assert await rescuer.run_once() == look_s
+    time.now += look_s / 2
+    assert await rescuer.run_once() == look_s / 2
+    assert statements == [], "a claim has looked, or may look in time"
+    time.now += look_s / 2
+    assert await rescuer.run_once() == ANSWER_S
+    assert parts.calls == ["asked dead"]
+    time.now += ANSWER_S
+    assert await rescuer.run_once() != ANSWER_S
+    assert seen.events == [JobsReclaimed((), ("dead",))]
+
+
+@pytest.mark.parametrize(("limit", "looks"), [(2, False), (3, True)])
+async def test_claim_looks_at_the_locks_unless_it_gets_all_that_it_asks_for(
+    parts: Parts, limit: int, looks: bool
+) -> None:
+    await parts.store.workers.register(new_worker("me"), LEASE)
+    await parts.store.inserts.insert([new_job("a"), new_job("b")])
+    parts.tasks.register(test_claim_looks_at_the_locks_unless_it_gets_all_that_it_asks_for, name="test.job")
+    await parts.claimer(batch=limit).run_once()
+    assert (parts.lock_looks.last_at > 0) is looks
 
 
 async def test_claimer_signals_a_free_liveness_lock(parts: Parts, locks: Locks) -> None:
@@ -596,6 +635,7 @@ async def test_scanner_finds_running_rows_that_no_worker_renews(
     await rescuer.run_once()
     assert await scanner.run_once() == pytest.approx(9)
     clock.advance(timedelta(seconds=10))
+    rescuer.scan_jobs()
     await rescuer.run_once()
     assert await statuses(parts.store, "legacy", "by hand", "a") == ["pending", "pending", "running"]
     clock.advance(timedelta(seconds=38))
