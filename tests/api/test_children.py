@@ -27,6 +27,8 @@ from pg_scheduler import (
     RetryPolicy,
     Snooze,
     Unique,
+    VacuumConfig,
+    VacuumPolicy,
     call,
     current_job,
     job,
@@ -1625,6 +1627,48 @@ async def test_child_whose_new_definition_is_dropped_ends_the_step_that_waits_fo
     async with asyncio.timeout(PATIENCE):
         result = await worker.get_job_result("job")
     assert result.unwrap() == ("JobCancelledError" if end.startswith("cancel") else "JobFailedError")
+
+
+@pytest.mark.parametrize("deletes", [False, True], ids=["kept", "deleted"])
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["no replacement", "replaced"])
+async def test_child_that_ends_while_its_job_runs_on_runs_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch, *, is_replaced: bool, deletes: bool
+) -> None:
+    """The replacement of the job has no steps yet, and the row of the child may be deleted at its end."""
+    monkeypatch.setattr("pg_scheduler.steps.waits.LOOK_INTERVAL_S", 0.05)
+    policy = VacuumPolicy.immediate() if deletes else VacuumPolicy.never()
+    worker = make(vacuum_config=VacuumConfig(completed=policy))
+    seen = Recorder(worker)
+    charges: list[int] = []
+    child_may_end, may_end = asyncio.Event(), asyncio.Event()
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def charge() -> int:
+        charges.append(1)
+        await child_may_end.wait()
+        return 7
+
+    async def order(number: int) -> None:
+        async def ask() -> None:
+            answer.set_result(await current_job().steps.child("charge", call(charge)))
+
+        if number == 1:
+            await asyncio.gather(ask(), may_end.wait())
+
+    for function in (charge, order):
+        worker.register(function, name=function.__name__)
+    await worker.start()
+    await worker.enqueue("order", args=(1,), job_id="job")
+    await seen.until(JobStarted, job_name="charge")
+    if is_replaced:
+        replace = ConflictResolution.REPLACE
+        await worker.enqueue("order", args=(2,), job_id="job", conflict_resolution=replace)
+    child_may_end.set()
+    async with asyncio.timeout(PATIENCE):
+        assert await answer == 7
+    may_end.set()
+    await seen.until(JobCompleted, 1 + is_replaced, job_name="order")
+    assert charges == [1]
 
 
 @pytest.mark.parametrize("step", [-HOUR, 0 * HOUR, HOUR], ids=["set back", "stands still", "goes on"])
