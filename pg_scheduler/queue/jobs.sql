@@ -276,8 +276,10 @@ SELECT job_id, status, is_free AS changed FROM found;
 -- route: pool
 -- Make those of the jobs $1 that are pending due at $2, or $3 seconds after their time, and return all.
 --
--- Each gets its whole misfire grace time again. Of a job that is due at once, last_heartbeat has that time. A suspended job still waits for its steps: what it waits for makes it due
--- before the new time. One that waits without end has no time of its own to be moved from, so by $3 it is left as it is.
+-- Each gets its whole misfire grace time again. Of a job that is due at once, last_heartbeat has that time. One that waits
+-- for a limit and is moved to the future leaves the queue of the limit, where it would keep the place of jobs that are due. A
+-- suspended job still waits for its steps: what it waits for makes it due before the new time. One that waits without end
+-- has no time of its own to be moved from, so by $3 it is left as it is.
 WITH found AS (
     SELECT job_id, status,
         status = 'pending' AND ($2::timestamptz IS NOT NULL OR (options -> 'steps') IS NULL OR attempt = 0
@@ -288,8 +290,10 @@ WITH found AS (
     FOR NO KEY UPDATE
 ),
 moved AS (
-    UPDATE {schema}scheduled_jobs AS job SET (execution_time, last_heartbeat, expires_at, options) = (
+    UPDATE {schema}scheduled_jobs AS job SET (execution_time, blocked_on, last_heartbeat, expires_at, options) = (
         SELECT target.at,
+            CASE WHEN left(job.blocked_on, 6) = 'limit:' AND target.at > coalesce($4, {now}) THEN NULL
+                ELSE job.blocked_on END,
             CASE WHEN target.at <= coalesce($4, {now})
                     AND target.at > (coalesce($4, {now}) - interval '1 minute')
                 THEN target.at ELSE job.last_heartbeat END,

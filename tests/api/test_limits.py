@@ -11,10 +11,20 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import Codec, ConflictResolution, JobSpec, JobStatus, Limit, PollingConfig, RetryPolicy
+from pg_scheduler import (
+    Codec,
+    ConflictResolution,
+    JobPriority,
+    JobSpec,
+    JobStatus,
+    Limit,
+    PollingConfig,
+    RetryPolicy,
+)
 from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobBlocked, JobCompleted, JobExpired, JobFailed, JobStarted
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.queue.locks import LOCK_CLASS
 from tests.api.conftest import Make, Pools
 from tests.support.codecs import KeyedCodec
@@ -69,6 +79,28 @@ async def test_jobs_of_a_paused_task_keep_no_limit_from_jobs_of_other_tasks(
     await scheduler.tasks.resume("pages")
     await record.until(JobCompleted, 23)
     assert gate.most == 1
+
+
+async def test_jobs_that_are_moved_to_the_future_leave_the_queue_of_their_limit(
+    make: Make, gate: Gate, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have a higher priority than the jobs that are due."""
+    monkeypatch.setattr(Unblocker, "scan_interval_s", 3600)
+    scheduler = make(max_concurrent_jobs=5)
+    api = [Limit("api", max_running=1)]
+    scheduler.register(gate.job, name="pages", limits=api, priority=JobPriority.HIGH)
+    scheduler.register(noop, name="users", limits=api)
+    record = Recorder(scheduler)
+    await scheduler.start()
+    await scheduler.schedule_bulk(specs(gate.job, 20))
+    await until(pool, BLOCKED, 19)
+    async for _ in Inspector(scheduler).move_jobs(where="name:pages", by=timedelta(hours=1)):
+        pass
+    assert await pool.fetchval(BLOCKED) == 0
+    gate.open.set()
+    await scheduler.schedule_bulk(specs(noop, 3))
+    await record.until(JobCompleted, 4)
+    assert len(gate.calls) == 1
 
 
 async def test_jobs_that_no_worker_claims_keep_no_limit_from_jobs_of_other_tasks(
