@@ -10,7 +10,7 @@ from typing import Final
 
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.facts.outcomes import FAILED_ENTRIES, FAILED_JOBS
-from pg_scheduler.inspect.texts import counted, length
+from pg_scheduler.inspect.texts import count, counted, length
 from pg_scheduler.inspect.workers import Attempt
 
 SPAN: Final = timedelta(hours=1)
@@ -73,8 +73,11 @@ class Lanes:
     summary: str = ""
 
 
-def lanes_of(attempts: Iterable[Attempt], now: datetime) -> Lanes:
-    """Return where the attempts of the last hour are drawn: the longest as bars, the others by minute."""
+def lanes_of(attempts: Iterable[Attempt], now: datetime, *, is_capped: bool = False) -> Lanes:
+    """Return where the attempts of the last hour are drawn: the longest as bars, the others by minute.
+
+    ``is_capped`` is whether there may be further attempts.
+    """
     now -= (now - datetime.fromtimestamp(0, UTC)) % STEP  # so that a live page does not change all the time
     since = now - SPAN
     recent_attempts = [
@@ -98,10 +101,11 @@ def lanes_of(attempts: Iterable[Attempt], now: datetime) -> Lanes:
         else:
             other_attempts.append(attempt)
     longest = "the longest" if len(bars) == 1 else f"the {len(bars):,} longest"
-    summary = counted(len(recent_attempts), "attempt") + (
+    summary = counted(len(recent_attempts), "attempt", is_capped=is_capped) + (
         f", {'a bar' if len(bars) == 1 else 'bars'} for {longest}" if other_attempts and bars else ""
     )
-    return Lanes(since, now, min(len(ends), MAX_LANES), bars, _minutes(other_attempts, since, now), summary)
+    minutes = _minutes(other_attempts, since, now, is_capped=is_capped)
+    return Lanes(since, now, min(len(ends), MAX_LANES), bars, minutes, summary)
 
 
 def _end(attempt: Attempt, now: datetime) -> datetime:
@@ -118,7 +122,7 @@ def _bar(attempt: Attempt, lane: int, since: datetime, now: datetime) -> Bar:
     return Bar(lane, round(x, 2), round(width, 2), TONES.get(attempt.outcome, "wait"), attempt.job_id, title)
 
 
-def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime) -> list[Minute]:
+def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime, *, is_capped: bool) -> list[Minute]:
     """Return the numbers of attempts by the minutes in which they ended; the greatest one is 100 % high."""
     counts, failures = Counter[int](), Counter[int]()
     for attempt in attempts:
@@ -129,9 +133,10 @@ def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime) -> lis
     return [
         Minute(
             round(100 * place / MINUTES, 2),
-            round(100 * count / maximum, 1),
+            round(100 * number / maximum, 1),
             round(100 * failures[place] / maximum, 1),
-            counted(count, "attempt") + (f", {failures[place]:,} failed" if failures[place] else ""),
+            counted(number, "attempt", is_capped=is_capped)
+            + (f", {count(failures[place], is_capped=is_capped)} failed" if failures[place] else ""),
         )
-        for place, count in sorted(counts.items())
+        for place, number in sorted(counts.items())
     ]

@@ -67,8 +67,9 @@ class AuditPage:
     @property
     def summary(self) -> str:
         """The number of records found, in one line, as every front end shows it."""
-        extent = "all records searched" if self.next is None else "older records follow"
-        return f"{counted(len(self.items), 'record')} found, {extent}"
+        has_more = self.next is not None
+        extent = "older records follow" if has_more else "all records searched"
+        return f"{counted(len(self.items), 'record', is_capped=has_more)} found, {extent}"
 
 
 class AuditReads(InspectorBase):

@@ -25,7 +25,7 @@ from pg_scheduler.inspect.search.terms import (
     TimeTerm,
     escape_like,
 )
-from pg_scheduler.inspect.store.errors import ErrorRow
+from pg_scheduler.inspect.store.errors import ErrorPage, ErrorRow
 from pg_scheduler.inspect.texts import counted, instant
 from pg_scheduler.jobs.error_text import EXPIRED, OTHER_ERRORS, fingerprint_of, text_of
 from pg_scheduler.jobs.model import Job
@@ -76,6 +76,9 @@ class ErrorGroup:
     """The release of the worker on which the last job failed; None if it named none."""
     since: datetime | None = None
     """The start of the period of ``count``; None for any time."""
+    is_capped: bool = False
+    """Whether ``count``, ``total`` and ``history`` may be too low: if more than 2,000 failures of the last
+    seconds are not in the groups yet, only 2,000 of them are read."""
 
     @property
     def state(self) -> str:
@@ -102,7 +105,7 @@ class ErrorGroups:
     since: datetime | None
     """The start of the period, a full minute, hour or day; None for any time."""
     is_capped: bool
-    """Whether there may be more groups than ``limit``."""
+    """Whether there may be more groups than ``limit``, or more failures in them."""
     counted_since: datetime | None
     """When counting of failures began, with the upgrade of the tables; None if that is unknown."""
 
@@ -144,8 +147,8 @@ class Period:
         start = begin - (begin - _EPOCH) % timedelta(seconds=span_s)
         return cls(None if since is None else start, span_s, start)
 
-    def group_of(self, row: ErrorRow, now: datetime) -> ErrorGroup:
-        """Return the group of a row."""
+    def group_of(self, row: ErrorRow, page: ErrorPage) -> ErrorGroup:
+        """Return the group of a row of a page."""
         return ErrorGroup(
             fingerprint=row.fingerprint,
             job_name=row.job_name,
@@ -156,11 +159,12 @@ class Period:
             last_job_id=row.last_job_id,
             example=row.example,
             status=JobStatus(row.status),
-            history=self._history(row.parts, now),
+            history=self._history(row.parts, page.now),
             total=row.total,
             first_release=row.first_release,
             last_release=row.last_release,
             since=self.since,
+            is_capped=page.is_capped,
         )
 
     def _history(self, parts: Iterable[tuple[datetime, int]], now: datetime) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.facts.lateness import held_names
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
+from pg_scheduler.inspect.store.workers import MAX_WORKERS, InspectedWorker, SlotsRow
 from pg_scheduler.inspect.tasks import tasks_of_aliases
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook, lowest_numbers, numbers_of
 from pg_scheduler.jobs.model import Job
@@ -133,6 +133,11 @@ class JobFacts:
     advisory_lock: LockRow | None = None
     standby_lag_s: float | None = None
     slot_use: Sequence[tuple[str, float]] = ()
+
+    @property
+    def are_workers_capped(self) -> bool:
+        """Whether there may be further workers, because not all were read."""
+        return len(self.workers) >= MAX_WORKERS
 
 
 async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBook) -> JobFacts | None:

@@ -241,8 +241,9 @@ class JobReads(InspectorBase):
         period = await self._period(since)
         job_names = None if names is None else check_list("names", names)
         page = await self._reads.errors.list(*period.bounds, limit + 1, job_names)
-        groups = [period.group_of(row, page.now) for row in page.rows]
-        return ErrorGroups(groups[:limit], period.since, len(groups) > limit, page.counted_since)
+        groups = [period.group_of(row, page) for row in page.rows]
+        is_capped = len(groups) > limit or page.is_capped
+        return ErrorGroups(groups[:limit], period.since, is_capped, page.counted_since)
 
     async def error_group(self, fingerprint: str, *, since: datetime | None = None) -> ErrorGroup | None:
         """Return one group of errors; None if there is none. It is deleted 90 days after its last failure.
@@ -263,7 +264,7 @@ class JobReads(InspectorBase):
         """
         period = await self._period(since)
         page = await self._reads.errors.read(*period.bounds, fingerprint)
-        return period.group_of(page.rows[0], page.now) if page.rows else None
+        return period.group_of(page.rows[0], page) if page.rows else None
 
     async def _period(self, since: datetime | None) -> Period:
         if since is not None:

@@ -73,7 +73,10 @@ class LimitList:
         # Workers may declare different numbers for one name. Each of these items counts the same jobs.
         one_item_per_name = {item.name: item for item in self.items}.values()
         limits = counted(len(self.items), "limit", is_capped=self.is_capped)
-        return f"{limits}, {_waiting(one_item_per_name, is_capped=self.is_waiting_capped)}"
+        waiting = _waiting(
+            one_item_per_name, is_capped=self.is_capped, is_waiting_capped=self.is_waiting_capped
+        )
+        return f"{limits}, {waiting}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class LimitKeyList:
     def summary(self) -> str:
         """The numbers of items and waiting jobs, in one line, as every front end shows them."""
         # If counting blocked jobs stopped, keys that only blocked jobs have may be missing.
-        waiting = _waiting(self.items, is_capped=self.is_waiting_capped)
+        waiting = _waiting(self.items, is_capped=self.is_capped, is_waiting_capped=self.is_waiting_capped)
         # The only item of a limit without keys is the limit itself.
         if [item.key for item in self.items] == [""] and not self.is_capped:
             return waiting
@@ -168,10 +171,11 @@ class LimitKeyList:
         return f"{keys}, {waiting}"
 
 
-def _waiting(items: Iterable[LimitState | LimitKeyState], *, is_capped: bool) -> str:
+def _waiting(items: Iterable[LimitState | LimitKeyState], *, is_capped: bool, is_waiting_capped: bool) -> str:
+    """Return how many jobs wait. ``is_capped`` is whether there may be further items."""
     jobs = sum(item.waiting for item in items)
-    bound = " among the first 20,000 blocked jobs and 500 keys" if is_capped else ""
-    return f"{counted(jobs, 'waiting job', is_capped=is_capped)}{bound}"
+    bound = " among the first 20,000 blocked jobs and 500 keys" if is_waiting_capped else ""
+    return f"{counted(jobs, 'waiting job', is_capped=is_capped or is_waiting_capped)}{bound}"
 
 
 def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:

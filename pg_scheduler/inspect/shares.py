@@ -57,11 +57,11 @@ class ShareList:
     @property
     def summary(self) -> str:
         """The numbers of shares, tenants and jobs, in one line, as every front end shows them."""
-        shares = counted(len(self.items), "share")
+        shares = counted(len(self.items), "share", is_capped=self.is_capped)
         tenants = counted(sum(item.tenants for item in self.items), "tenant", is_capped=self.is_capped)
         jobs = _jobs(
             self.items,
-            is_in_flight_capped=self.is_in_flight_capped,
+            is_in_flight_capped=self.is_capped or self.is_in_flight_capped,
             is_waiting_capped=self.is_capped or self.is_waiting_capped,
         )
         return f"{shares}, {tenants}, {jobs}"
@@ -104,7 +104,7 @@ class TenantList:
         tenants = counted(len(self.items), "tenant", is_capped=self.is_capped)
         jobs = _jobs(
             self.items,
-            is_in_flight_capped=self.is_in_flight_capped,
+            is_in_flight_capped=self.is_capped or self.is_in_flight_capped,
             is_waiting_capped=self.is_capped or self.is_waiting_capped,
         )
         return f"{tenants}, {jobs}"

@@ -13,7 +13,7 @@ from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.names import TaskNames, merge_aliases
 from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.inspect.store.workers import InspectedWorker
+from pg_scheduler.inspect.store.workers import MAX_WORKERS, InspectedWorker
 from pg_scheduler.inspect.texts import count, counted, rounded
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.pause import Pause
@@ -68,7 +68,7 @@ class Backlog:
     due: int
     """Due jobs of these names."""
     is_capped: bool
-    """Whether counting stopped after 50,000 unfinished jobs, so that there may be more."""
+    """Whether counting stopped after 50,000 unfinished jobs or 500 names, so that there may be more."""
     due_estimate: int
     """The number of due jobs; if counting stopped, the estimate of the database's planner."""
     blocked: Mapping[str, int]
@@ -89,7 +89,8 @@ class Backlog:
             is_blocked_capped=self.is_blocked_capped,
         )
         estimate = f", about {rounded(self.due_estimate)} due" if self.is_capped else ""
-        return f"{counted(len(self.names), 'name')}, {waiting_text}{estimate}"
+        names = counted(len(self.names), "name", is_capped=self.is_capped or self.is_blocked_capped)
+        return f"{names}, {waiting_text}{estimate}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,8 @@ class TaskList:
     may be more."""
     is_blocked_capped: bool = False
     """Whether counting blocked jobs stopped after 20,000 jobs or 500 names, so that there may be more."""
+    are_workers_capped: bool = False
+    """Whether only the first 500 workers were read, so that more may claim the names."""
 
     @property
     def summary(self) -> str:
@@ -133,7 +136,8 @@ class TaskList:
             is_due_capped=self.is_capped,
             is_blocked_capped=self.is_blocked_capped,
         )
-        return f"{counted(len(self.items), 'task')}, {paused} paused, {running} running, {waiting_text}"
+        tasks = counted(len(self.items), "task", is_capped=self.is_capped or self.is_blocked_capped)
+        return f"{tasks}, {paused} paused, {running} running, {waiting_text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +253,8 @@ class TaskReads(InspectorBase):
         At most 50,000 unfinished and 20,000 blocked jobs are examined.
         """
         inspections = self._reads.inspections
-        rows, is_capped, _ = await inspections.backlog()
+        rows, is_job_capped, are_names_capped = await inspections.backlog()
+        is_capped = is_job_capped or are_names_capped
         blocked = await self._reads.limits.blocked()
         blocked_names = await self._reads.limits.blocked_names()
         workers = await self._reads.worker_reads.workers()
@@ -306,7 +311,7 @@ class TaskReads(InspectorBase):
                 )
             items.append(state)
         is_capped = backlog.is_capped or backlog.are_names_capped
-        return TaskList(items, is_capped, blocked_names.is_capped)
+        return TaskList(items, is_capped, blocked_names.is_capped, len(workers) >= MAX_WORKERS)
 
     async def count_expiring(self, name: str, until: datetime | None) -> ExpiringJobs:
         """Count the waiting jobs of a task, under all of its names, that expire while it is paused.

@@ -40,13 +40,15 @@ def hosts(workers: Sequence[Worker | InspectedWorker]) -> str:
     return listed([*map(on_host, workers)])
 
 
-def listed(texts: Sequence[str], number: int | None = None) -> str:
+def listed(texts: Sequence[str], number: int | None = None, *, is_capped: bool = False) -> str:
     """Join the first five texts, and state how many follow.
 
     ``number`` is the total number of texts if ``texts`` has only some of them; None if it has all.
+    ``is_capped`` is whether there may be more than this number.
     """
     remainder = (len(texts) if number is None else number) - min(len(texts), MAX_LISTED)
-    return ", ".join(texts[:MAX_LISTED]) + (f" and {remainder} more" if remainder > 0 else "")
+    number_text = count(remainder, is_capped=is_capped)
+    return ", ".join(texts[:MAX_LISTED]) + (f" and {number_text} more" if remainder > 0 else "")
 
 
 def extent_of(searched: int, total: int | None, *, is_complete: bool, noun: str = "job") -> str:

@@ -8,10 +8,21 @@ from typing import Final
 
 from pg_scheduler.inspect.job_facts import JobFacts, LimitUse, LimitWait
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
-from pg_scheduler.inspect.store.inspections import WaitRow
+from pg_scheduler.inspect.store.inspections import MAX_PARENTS, WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
 from pg_scheduler.inspect.tasks import claimed_names
-from pg_scheduler.inspect.texts import command, counted, holder, hosts, instant, later, length, listed, short
+from pg_scheduler.inspect.texts import (
+    command,
+    count,
+    counted,
+    holder,
+    hosts,
+    instant,
+    later,
+    length,
+    listed,
+    short,
+)
 from pg_scheduler.jobs.keys import readable
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of
 from pg_scheduler.jobs.naming import likely_new_name
@@ -129,7 +140,9 @@ def _held_by(facts: JobFacts, wait: LimitWait) -> Reason:
 
 def _waits_for_jobs(facts: JobFacts, since: datetime) -> Reason:
     parents = [f"{job_id!r} ({status or 'does not exist'})" for job_id, status in facts.parents]
-    parents_text = f"{counted(len(parents), 'job')}: {listed(parents)}" if parents else "other jobs"
+    is_capped = len(parents) >= MAX_PARENTS
+    jobs = counted(len(parents), "job", is_capped=is_capped)
+    parents_text = f"{jobs}: {listed(parents, is_capped=is_capped)}" if parents else "other jobs"
     return Reason(
         ReasonCode.AFTER, f"waits for {parents_text}", "let these jobs end, or cancel this one", since
     )
@@ -260,6 +273,7 @@ def _name_unknown(facts: JobFacts, alive: Sequence[InspectedWorker]) -> Reason:
             f"pass executors={{{executor!r}: ...}} to the Scheduler of a worker",
         )
     names = sorted(claimed_names(alive))
+    other_tasks = counted(len(names), "other task", is_capped=facts.are_workers_capped)
     similar = likely_new_name(facts.task, names)
     meant = (
         f"; or is {similar!r} its new name? then write aliases=[{facts.task!r}] in its @job"
@@ -268,7 +282,7 @@ def _name_unknown(facts: JobFacts, alive: Sequence[InspectedWorker]) -> Reason:
     )
     return Reason(
         ReasonCode.NAME_UNKNOWN,
-        f"no live worker claims {facts.task!r}; {counted(len(names), 'other task')} claimed",
+        f"no live worker claims {facts.task!r}; {other_tasks} claimed",
         f"import the module that defines it in a worker, or check only= and skip={meant}",
     )
 
@@ -334,7 +348,10 @@ def _queueing(facts: JobFacts) -> Iterator[Reason]:
         rate = (
             "" if wait_s is None else f"; at the rate of the last minutes it starts in about {length(wait_s)}"
         )
-        full = f"{used} of {slots} slots of {counted(len(claiming), 'worker')} are in use"
+        is_capped = facts.are_workers_capped
+        used_text, slots_text = (count(number, is_capped=is_capped) for number in (used, slots))
+        workers = counted(len(claiming), "worker", is_capped=is_capped)
+        full = f"{used_text} of {slots_text} slots of {workers} are in use"
         remedy = "add workers, or raise max_concurrent_jobs="
         if waiting := sum(row.waiting for row in in_use):
             full += f", {min(waiting, used)} of them by jobs that wait for children in memory"

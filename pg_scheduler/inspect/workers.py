@@ -6,10 +6,10 @@ No index contains the worker of a job, so the attempts of a worker are searched 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.database.author import acting_as
@@ -158,20 +158,30 @@ async def running_attempts(inspector: InspectorBase) -> dict[str, list[Attempt]]
     return attempts_by_worker
 
 
+class EndedAttempts(NamedTuple):
+    """Attempts that ended, the oldest first.
+
+    Attributes:
+        is_capped: Whether there may be more, because a bound has cut the jobs that were examined.
+    """
+
+    items: Sequence[Attempt]
+    is_capped: bool
+
+
 async def ended_attempts(
     inspector: InspectorBase, worker_id: str, since: datetime, now: datetime
-) -> list[Attempt]:
-    """Return attempts of a worker that ended between two instants, the oldest first.
+) -> EndedAttempts:
+    """Return attempts of a worker that ended between two instants.
 
     Of completed jobs, the newest 5,000 with a generated id and the newest 100 of each schedule that fired are
     examined. Attempts of completed jobs are missing if a caller chose the id, or if ``trigger()`` enqueued
     the job.
     """
     reads = tables_of(inspector).reads
+    schedule_rows = await reads.cluster.schedules(MAX_SCHEDULES)
     fired_ids = [
-        row.schedule_id
-        for row in await reads.cluster.schedules(MAX_SCHEDULES)
-        if row.last_fire_at is not None and row.last_fire_at >= since
+        row.schedule_id for row in schedule_rows if row.last_fire_at is not None and row.last_fire_at >= since
     ]
     prefixes = [job_id_prefix(schedule_id, owner) for schedule_id in fired_ids for owner in ("code", "api")]
     # Generated ids begin with the milliseconds of their creation, in 12 hexadecimal digits. The upper bound
@@ -181,17 +191,22 @@ async def ended_attempts(
     # After the prefix, the id of a fire time has a digit, which sorts before "A", and that of a manual run
     # a small letter.
     ranges += [IdRange(prefix, f"{prefix}A", MAX_FIRED) for prefix in prefixes]
-    rows = [
-        *await reads.worker_reads.unsuccessful(worker_id, since),
-        *await reads.worker_reads.completed(worker_id, since, ranges),
-    ]
+    unsuccessful_rows = await reads.worker_reads.unsuccessful(worker_id, since)
+    completed_rows = await reads.worker_reads.completed(worker_id, since, ranges)
+    # If the last job of a range ended before the period, so did those that precede it, as far as jobs end in
+    # the order of their ids.
+    is_capped = len(schedule_rows) >= MAX_SCHEDULES or any(
+        row.is_last and (row.finished_at is None or row.finished_at >= since)
+        for row in (*unsuccessful_rows, *completed_rows)
+    )
     attempts = {
         attempt
-        for row in rows
+        for row in (*unsuccessful_rows, *(row for row in completed_rows if row.status == "completed"))
+        if row.worker_id == worker_id
         for attempt in _attempts_of(row)
         if attempt.ended_at and attempt.ended_at >= since
     }
-    return sorted(attempts, key=lambda attempt: attempt.started_at)
+    return EndedAttempts(sorted(attempts, key=lambda attempt: attempt.started_at), is_capped)
 
 
 def _attempts_of(row: AttemptRow) -> Iterator[Attempt]:

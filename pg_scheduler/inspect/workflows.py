@@ -25,6 +25,8 @@ class Family:
     """The children by the name of their step, at most 1,000 in all."""
     has_more_children: bool = False
     """Whether there are further children, or hidden ones."""
+    cut_step: str | None = None
+    """The step of which only some children were read, because the job has too many; None for none."""
     owner: OwnerRow | None = None
     """The job whose step has started this one; None if no step did, or the job is hidden."""
 
@@ -50,7 +52,13 @@ async def read_family(
     for row in visible_rows:
         children.setdefault(row.step, []).append(row)
     is_owner_visible = owner is not None and sees_name(owner.job_name or "")
-    return Family(children, len(visible_rows) < len(rows), owner if is_owner_visible else None)
+    return Family(
+        children,
+        has_more_children=len(visible_rows) < len(rows),
+        # The row after the last one that is shown begins with the children which were not read.
+        cut_step=rows[-1].step if len(rows) > MAX_CHILDREN else None,
+        owner=owner if is_owner_visible else None,
+    )
 
 
 def is_result_of_child(step: StepState) -> bool:

@@ -138,7 +138,7 @@ async def test_limits_and_tasks_announce_counts_that_stopped_at_a_bound(
     for url, summary in (
         ("/limits", "2 limits, 4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"),
         ("/limit?name=account", "3+ keys, 4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"),
-        ("/tasks", "3 tasks, 0 paused, 1+ running, waiting 7+: due 3+, blocked 4+"),
+        ("/tasks", "3+ tasks, 0 paused, 1+ running, waiting 7+: due 3+, blocked 4+"),
     ):
         answer = await request(app, url, headers=JSON)
         assert answer.data["is_capped"] is True

@@ -67,7 +67,7 @@ async def test_ended_attempts_are_those_of_the_worker_within_the_span(
         world, retried, "failed", error_message="no", errors=json.dumps(history), attempt=3, **times
     )
     await add_job(world, "odd", "failed", error_message="no", errors='"odd"', **times)
-    found = await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)
+    found = (await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)).items
     assert found[0].job_id == longer, "the oldest first"
     assert {(each.job_id, each.outcome) for each in found} == {
         (longer, "completed"),
@@ -87,9 +87,9 @@ async def test_completed_jobs_of_schedules_are_found_by_their_ids(
     job_id = f"schedule:hourly:{(now - MINUTE).isoformat()}"
     await add_job(world, job_id, "completed", started_at=now - MINUTE, finished_at=now)
     inspector = Inspector(planner)
-    assert await ended_attempts(inspector, "w1", now - 60 * MINUTE, now) == []
+    assert (await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)).items == []
     await pool.execute("UPDATE scheduler_schedules SET last_fire_at = now()")
-    found = await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)
+    found = (await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)).items
     assert [each.job_id for each in found] == [job_id]
 
 

@@ -77,11 +77,11 @@ async def test_backlog_states_its_bounds(
     backlog = await inspector.backlog()
     assert (backlog.due, backlog.is_capped, backlog.is_blocked_capped) == (3, True, True)
     assert backlog.due_estimate >= backlog.due
-    assert backlog.summary == (f"1 name, waiting 5+: due 3+, blocked 2+, about {backlog.due_estimate} due")
+    assert backlog.summary == (f"1+ names, waiting 5+: due 3+, blocked 2+, about {backlog.due_estimate} due")
     tasks = await inspector.tasks()
     assert (tasks.is_capped, tasks.summary) == (
         True,
-        "1 task, 0 paused, 1+ running, waiting 5+: due 3+, blocked 2+",
+        "1+ tasks, 0 paused, 1+ running, waiting 5+: due 3+, blocked 2+",
     )
     monkeypatch.setattr(f"{NAMES}.MAX_GROUPS", 1)
     monkeypatch.setattr(f"{BLOCKED}.MAX_BLOCKED_KEYS", 1)

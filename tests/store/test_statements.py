@@ -495,7 +495,7 @@ async def use_path(store: Store) -> object:
     assert {row.schedule_id for row in await people.cluster.schedules(9)} <= {"declared"}
     assert (await people.cluster.server()).oldest_transaction_s >= 0
     assert await people.cluster.last_death(10) is None
-    assert await people.doctor.quarantined(9.0) == []
+    assert await people.doctor.quarantined(9.0) == ([], False)
     assert await people.doctor.failing(9.0, 99.0) == []
     assert await people.doctor.expired_names(9.0) == []
     assert await people.doctor.endings(9.0) == (
@@ -507,7 +507,7 @@ async def use_path(store: Store) -> object:
     assert await people.doctor.orphaned_steps() == (0, [])
     assert set(await people.doctor.oldest()) <= {"failed", "cancelled", "expired"}
     assert await people.doctor.overdue(9.0) == []
-    assert await people.doctor.schedule_tasks() == []
+    assert await people.doctor.schedule_tasks() == ([], False)
     assert await people.doctor.lost_schedules(["a"]) == ["a"]
     assert await people.doctor.retired() == []
     assert await people.doctor.herds(0) == []

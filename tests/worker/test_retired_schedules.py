@@ -161,7 +161,7 @@ async def test_retired_schedule_is_not_overdue_for_people_but_for_the_planner_th
     await pool.execute("UPDATE scheduler_schedules SET next_fire_at = now() - interval '1 hour'")
     inspected = InspectionStore(store)
     assert await inspected.doctor.overdue(60) == []
-    assert await inspected.doctor.schedule_tasks() == []
+    assert await inspected.doctor.schedule_tasks() == ([], False)
     (figures,) = await inspected.cluster.schedules(10)
     assert (figures.is_enabled, figures.overdue_s) == (False, 0)
     counts, _ = await inspected.schedule_lists.count(ScheduleFilters())

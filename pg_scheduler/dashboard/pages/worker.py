@@ -22,7 +22,7 @@ from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect import AuditRecord
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.texts import length, term
-from pg_scheduler.inspect.workers import Attempt, ended_attempts
+from pg_scheduler.inspect.workers import Attempt, EndedAttempts, ended_attempts
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.worker.worker_rows import MAX_RECORDED
 
@@ -66,7 +66,7 @@ async def build(request: PageRequest) -> View:
     died_at = None if item is None else item.died_at
     ended = await request.read_shared(_read_ended, worker_id, died_at, age_s=LANES_AGE_S)
     lost_jobs = await _read_lost(death, request)
-    attempts = {*ended, *(job.attempt for job in lost_jobs if job.attempt is not None)} | {
+    attempts = {*ended.items, *(job.attempt for job in lost_jobs if job.attempt is not None)} | {
         Attempt(job.job_id, job.job_name, job.status.value, job.started_at)
         for job in running.items
         if job.started_at is not None
@@ -76,12 +76,17 @@ async def build(request: PageRequest) -> View:
     return View(
         worker_id=worker_id,
         item=item,
-        lanes=lanes_of([attempt for attempt in attempts if sees_name(attempt.job_name)], until),
+        lanes=lanes_of(
+            [attempt for attempt in attempts if sees_name(attempt.job_name)],
+            until,
+            is_capped=ended.is_capped or running.next is not None,
+        ),
         names=None if item is None or item.worker.names is None else names.main,
         other_names=names.others,
         lost=lost_jobs,
         chips=() if item is None else list(_chips(item)),
         jobs=await rows_of(running.items, request),
+        are_all_jobs=running.is_complete,
         summary=summary_of(running, request),
     )
 
@@ -90,7 +95,7 @@ def _end_of_lanes(request: PageRequest, died_at: datetime | None) -> datetime:
     return max(died_at or request.now, request.now - OLDEST)
 
 
-async def _read_ended(request: PageRequest, worker_id: str, died_at: datetime | None) -> list[Attempt]:
+async def _read_ended(request: PageRequest, worker_id: str, died_at: datetime | None) -> EndedAttempts:
     until = _end_of_lanes(request, died_at)
     return await ended_attempts(request.inspector, worker_id, until - SPAN, until)
 

@@ -24,9 +24,9 @@ from pg_scheduler.inspect.paths import UNSUCCESSFUL_INDEX
 from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import FailingRow, QuarantinedRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
-from pg_scheduler.inspect.store.workers import InspectedWorker
+from pg_scheduler.inspect.store.workers import MAX_WORKERS, InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
-from pg_scheduler.inspect.texts import command, counted, instant, length, listed, term
+from pg_scheduler.inspect.texts import command, count, counted, instant, length, listed, term
 
 SAMPLE: Final = 1000
 MAX_RETRIED: Final = 20
@@ -56,11 +56,13 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
     if not claiming:
         return  # the finding is WORKER-NONE
     names = sorted(claimed_names(claiming))
+    is_capped = len(workers) >= MAX_WORKERS
+    live_workers = counted(len(claiming), "live worker", is_capped=is_capped)
     for row in backlog.rows:
         if not row.due or row.oldest_due_at is None:
             continue
         if count_claiming(workers, row.name, with_draining=True) == 0:
-            yield _unknown_name_finding(row, backlog, names, claiming)
+            yield _unknown_name_finding(row, backlog, names, claiming, live_workers=live_workers)
             continue
         able = [
             worker
@@ -70,7 +72,7 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
         # If all workers that claim the name drain, the finding is WORKER-DRAINING.
         if able and is_late(row.oldest_due_at, now, thresholds.late_s):
             late_s = (now - row.oldest_due_at).total_seconds()
-            yield _late_finding(row, backlog, late_s, able)
+            yield _late_finding(row, backlog, late_s, able, are_workers_capped=is_capped)
 
 
 @check(FindingCode.QUARANTINE)
@@ -82,7 +84,8 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
     by_name = defaultdict[str, list[QuarantinedRow]](list)
     # The quarantined jobs of one dead worker end at the same instant, so they are found by it.
     ids_by_end = defaultdict[datetime, list[str]](list)
-    for row in await facts.store.doctor.quarantined(WEEK_S):
+    rows, is_capped = await facts.store.doctor.quarantined(WEEK_S)
+    for row in rows:
         by_name[row.job_name].append(row)
         ids_by_end[row.finished_at].append(row.job_id)
     for name, jobs in by_name.items():
@@ -92,9 +95,9 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
             FindingCode.QUARANTINE,
             name,
             Evidence(
-                f"{counted(len(jobs), 'quarantined job')} of {name!r}, the last one at "
-                f"{instant(jobs[0].finished_at)}: {listed(ids)}",
-                f"; {listed(neighbours)} ran on the same worker" if neighbours else "",
+                f"{counted(len(jobs), 'quarantined job', is_capped=is_capped)} of {name!r}, the last one at "
+                f"{instant(jobs[0].finished_at)}: {listed(ids, is_capped=is_capped)}",
+                f"; {listed(neighbours, is_capped=is_capped)} ran on the same worker" if neighbours else "",
             ),
             "read the logs of the workers that died, correct the function",
             then(execute(command("jobs", "retry", *ids[:MAX_RETRIED]))),
@@ -174,13 +177,17 @@ async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> CheckRe
 
 
 def _unknown_name_finding(
-    row: BacklogRow, backlog: BacklogRows, names: Sequence[str], workers: Sequence[InspectedWorker]
+    row: BacklogRow,
+    backlog: BacklogRows,
+    names: Sequence[str],
+    workers: Sequence[InspectedWorker],
+    *,
+    live_workers: str,
 ) -> Finding:
     missing = next(filter(None, (worker.health.missing_executors.get(row.name) for worker in workers)), None)
     evidence = (
         f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the oldest "
-        f"since {instant(row.oldest_due_at)}, and none of {counted(len(workers), 'live worker')} claims that "
-        "name"
+        f"since {instant(row.oldest_due_at)}, and none of {live_workers} claims that name"
     )
     if missing is not None:
         return error(
@@ -199,10 +206,16 @@ def _unknown_name_finding(
 
 
 def _late_finding(
-    row: BacklogRow, backlog: BacklogRows, late_s: float, workers: Sequence[InspectedWorker]
+    row: BacklogRow,
+    backlog: BacklogRows,
+    late_s: float,
+    workers: Sequence[InspectedWorker],
+    *,
+    are_workers_capped: bool,
 ) -> Finding:
     slots = sum(worker.slots for worker in workers)
     free = sum(max(worker.slots - worker.running_jobs, 0) for worker in workers)
+    free_text, slots_text = (count(number, is_capped=are_workers_capped) for number in (free, slots))
     search = command("jobs", "list", "status:due", term("name", row.name), "--limit", "1")
     steps: tuple[str | RemedyStep, ...] = (execute(search), then(EXPLAIN))
     if not free:
@@ -212,7 +225,7 @@ def _late_finding(
         row.name,
         Evidence(
             f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the "
-            f"oldest for {length(late_s)}; {free} of {slots} slots are free",
+            f"oldest for {length(late_s)}; {free_text} of {slots_text} slots are free",
             _describe_load(row, backlog),
         ),
         *steps,

@@ -23,7 +23,7 @@ from pg_scheduler.inspect.doctor.check import (
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
-from pg_scheduler.inspect.store.workers import InspectedWorker
+from pg_scheduler.inspect.store.workers import MAX_WORKERS, InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, hosts, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
@@ -55,16 +55,17 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> CheckResults:
     if not claiming:
         return  # the finding is WORKER-NONE
     known_names = sorted(claimed_names(claiming))
-    for row in await facts.store.doctor.schedule_tasks():
+    rows, is_capped = await facts.store.doctor.schedule_tasks()
+    for row in rows:
         if count_claiming(workers, row.task, with_draining=True) != 0:
             continue
         yield error(
             FindingCode.SCHED_UNKNOWN,
             row.task,
             Evidence(
-                f"the task {row.task!r} of {counted(row.schedules, 'schedule')} "
-                f"({listed(row.ids, row.schedules)}) is claimed by none of "
-                f"{counted(len(claiming), 'live worker')}"
+                f"the task {row.task!r} of {counted(row.schedules, 'schedule', is_capped=is_capped)} "
+                f"({listed(row.ids, row.schedules, is_capped=is_capped)}) is claimed by none of "
+                f"{counted(len(claiming), 'live worker', is_capped=len(workers) >= MAX_WORKERS)}"
             ),
             execute(command("schedules", "pause", row.ids[0]), before="import its module in a worker, or"),
             *hint_at_new_name(row.task, known_names),

@@ -97,12 +97,17 @@ OFF: Final = SettingRow("off", "default")
 
 
 class QuarantinedRow(NamedTuple):
-    """A job that reached ``max_crashes``."""
+    """A job that reached ``max_crashes``.
+
+    Attributes:
+        examined: The number of unsuccessful jobs among which it was found.
+    """
 
     job_id: str
     job_name: str
     crash_count: int
     finished_at: datetime
+    examined: int
 
 
 class FailingRow(NamedTuple):
@@ -251,13 +256,15 @@ class DoctorRepository(Repository):
         rows = await self._statements.fetch("doctor_settings", list(SETTINGS))
         return {row["name"]: SettingRow(row["value"], row["source"]) for row in rows}
 
-    async def quarantined(self, seconds: float) -> list[QuarantinedRow]:
-        """Return quarantined jobs that ended in the last seconds, the newest first.
+    async def quarantined(self, seconds: float) -> tuple[list[QuarantinedRow], bool]:
+        """Return quarantined jobs of the last seconds, the newest first, and whether there may be more.
 
         At most 100 jobs are returned, among the newest 20,000 unsuccessful ones.
         """
         args = seconds, MAX_UNSUCCESSFUL, MAX_QUARANTINED, self._statements.now
-        return await self._rows(QuarantinedRow, "doctor_quarantined", *args)
+        rows = await self._rows(QuarantinedRow, "doctor_quarantined", *args)
+        is_capped = bool(rows) and rows[0].examined >= MAX_UNSUCCESSFUL
+        return rows, is_capped or len(rows) >= MAX_QUARANTINED
 
     async def failing(self, seconds: float, earlier_s: float) -> list[FailingRow]:
         """Return the 100 job names with most failed attempts in the last seconds.
@@ -323,9 +330,10 @@ class DoctorRepository(Repository):
         """Return the first 100 schedules that the code declares no longer."""
         return await self._rows(RetiredRow, "doctor_retired_schedules", MAX_SCHEDULES_RETURNED)
 
-    async def schedule_tasks(self) -> list[ScheduleTaskRow]:
-        """Return the tasks of the first 10,000 schedules that fire next."""
-        return await self._rows(ScheduleTaskRow, "doctor_schedule_tasks", MAX_SCHEDULES)
+    async def schedule_tasks(self) -> tuple[list[ScheduleTaskRow], bool]:
+        """Return the tasks of the first 10,000 schedules that fire next, and whether there may be more."""
+        rows = await self._rows(ScheduleTaskRow, "doctor_schedule_tasks", MAX_SCHEDULES)
+        return rows, sum(row.schedules for row in rows) >= MAX_SCHEDULES
 
     async def herds(self, size: int) -> list[HerdRow]:
         """Return the seconds in which more than this number of the first 10,000 schedules fire."""

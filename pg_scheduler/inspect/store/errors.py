@@ -40,10 +40,15 @@ class ErrorRow(NamedTuple):
 
 
 class ErrorPage(NamedTuple):
-    """Groups of errors, the time of the database, and since when it counts errors."""
+    """Groups of errors, the time of the database, and since when it counts errors.
+
+    Attributes:
+        is_capped: Whether more failures than are read wait to be added, so that the numbers may be too low.
+    """
 
     now: datetime
     counted_since: datetime | None
+    is_capped: bool
     rows: Sequence[ErrorRow]
 
 
@@ -81,8 +86,8 @@ class ErrorReadRepository(Repository):
 def _page_of(records: Sequence[asyncpg.Record]) -> ErrorPage:
     rows = []
     for record in records:
-        _, _, fingerprint, *values, jobs, buckets, counts, example = record
+        _, _, _, fingerprint, *values, jobs, buckets, counts, example = record
         if fingerprint is not None:
             parts = tuple(zip(buckets or (), counts or (), strict=True))
             rows.append(ErrorRow._make((fingerprint, *values, jobs, parts, example)))
-    return ErrorPage(records[0]["now"], records[0]["counted_since"], rows)
+    return ErrorPage(records[0]["now"], records[0]["counted_since"], records[0]["is_capped"], rows)

@@ -71,6 +71,8 @@ class AttemptRow(NamedTuple):
         started_at: When the attempt started; None if that is unknown.
         finished_at: When the job ended; None while the attempt runs.
         history: The entries of ``errors`` by the same worker, as JSON; None if there are none.
+        is_last: Whether it is the last one of as many jobs as a statement examines at most. It may be an
+            attempt of another worker.
     """
 
     job_id: str
@@ -81,6 +83,7 @@ class AttemptRow(NamedTuple):
     started_at: datetime | None
     finished_at: datetime | None
     history: str | None = None
+    is_last: bool = False
 
 
 class IdRange(NamedTuple):
@@ -108,7 +111,10 @@ class WorkerReadRepository(Repository):
         return await self._rows(SlotsRow, "inspect_slots", MAX_DUE, self._statements.now, job_id)
 
     async def unsuccessful(self, worker_id: str, since: datetime) -> list[AttemptRow]:
-        """Return the last attempts, by a worker, of jobs that ended with an error since an instant."""
+        """Return the last attempts, by a worker, of jobs that ended with an error since an instant.
+
+        The last job of those that are examined is returned in any case.
+        """
         return await self._rows(
             AttemptRow, "inspect_unsuccessful_attempts", worker_id, since, MAX_UNSUCCESSFUL
         )
@@ -116,7 +122,7 @@ class WorkerReadRepository(Repository):
     async def completed(self, worker_id: str, since: datetime, ranges: Sequence[IdRange]) -> list[AttemptRow]:
         """Return the last attempts, by a worker, of jobs that completed since an instant.
 
-        Only jobs with ids in the ranges are examined.
+        Only jobs with ids in the ranges are examined. The last one of a range is returned in any case.
         """
         columns = [list(column) for column in zip(*ranges, strict=True)]
         return await self._rows(AttemptRow, "inspect_completed_attempts", worker_id, since, *columns)

@@ -56,18 +56,23 @@ WHERE name = ANY ($1::text[]);
 -- name: doctor_quarantined
 -- route: tuned
 -- Return $3 quarantined jobs among the newest $2 unsuccessful ones of the last $1 seconds, the newest first.
-SELECT job_id, job_name, crash_count, finished_at
+--
+-- "examined" is the number of the unsuccessful jobs among which they were found.
+SELECT job_id, job_name, crash_count, finished_at, total AS examined
 FROM (
-    SELECT job_id, {named}, crash_count, error_message,
-        least(greatest(finished_at, {first_instant}), {last_instant}) AS finished_at
-    FROM {schema}scheduled_jobs
-    WHERE finished_at IS NOT NULL
-      AND error_message IS NOT NULL
-      AND finished_at > (coalesce($4, now()) - make_interval(secs => $1::double precision))
-    ORDER BY scheduled_jobs.finished_at DESC, job_id COLLATE "C" DESC
-    LIMIT $2::bigint
-) AS examined
-WHERE {is_quarantined}
+    SELECT job_id, job_name, crash_count, finished_at, {is_quarantined} AS is_quarantined, count(*) OVER () AS total
+    FROM (
+        SELECT job_id, {named}, crash_count, error_message,
+            least(greatest(finished_at, {first_instant}), {last_instant}) AS finished_at
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NOT NULL
+          AND error_message IS NOT NULL
+          AND finished_at > (coalesce($4, now()) - make_interval(secs => $1::double precision))
+        ORDER BY scheduled_jobs.finished_at DESC, job_id COLLATE "C" DESC
+        LIMIT $2::bigint
+    ) AS examined
+) AS counted
+WHERE is_quarantined
 LIMIT $3::bigint;
 
 -- name: doctor_failing

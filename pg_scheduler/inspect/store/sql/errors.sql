@@ -11,9 +11,12 @@ WITH chosen AS (
     ORDER BY last_at DESC
     LIMIT $4
 ),
+waiting AS MATERIALIZED (
+    SELECT * FROM {schema}scheduler_failures LIMIT $3
+),
 fresh AS MATERIALIZED (
     SELECT {fresh_columns}
-    FROM (SELECT * FROM {schema}scheduler_failures LIMIT $3) AS failure
+    FROM waiting
     WHERE $5::text[] IS NULL OR job_name = ANY ($5)
 ),
 {grouped_errors};
@@ -24,9 +27,12 @@ fresh AS MATERIALIZED (
 WITH chosen AS (
     SELECT $5::text AS fingerprint
 ),
+waiting AS MATERIALIZED (
+    SELECT * FROM {schema}scheduler_failures LIMIT $3
+),
 fresh AS MATERIALIZED (
     SELECT {fresh_columns}
-    FROM (SELECT * FROM {schema}scheduler_failures LIMIT $3) AS failure
+    FROM waiting
     WHERE fingerprint = $5
 ),
 {grouped_errors};
@@ -92,6 +98,7 @@ merged AS (
 )
 SELECT coalesce($6, {now}) AS now,
     (SELECT applied_at FROM {schema}scheduler_migrations WHERE version = 5) AS counted_since,
+    (SELECT count(*) FROM waiting) >= $3 AS is_capped,
     merged.*, least(coalesce(history.jobs, 0)::numeric + coalesce(added.jobs, 0), 9223372036854775807)::bigint AS jobs,
     history.buckets || added.buckets AS buckets, history.counts || added.counts AS counts,
     coalesce(left(job.error_message, 300), merged.text) AS example

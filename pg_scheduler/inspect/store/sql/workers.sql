@@ -34,7 +34,7 @@ CASE WHEN started_at IS NOT NULL THEN least(greatest(started_at, {first_instant}
 -- name: inspect_running_attempts
 -- route: tuned
 -- Return running attempts, as far as the first $1 due jobs of each priority tell.
-SELECT job_id, {named}, status, worker_id, attempt, {attempt_times}, NULL AS history
+SELECT job_id, {named}, status, worker_id, attempt, {attempt_times}, NULL AS history, false AS is_last
 FROM {first_running};
 
 -- name: inspect_slots
@@ -53,31 +53,43 @@ GROUP BY due.worker_id;
 -- name: inspect_unsuccessful_attempts
 -- route: tuned
 -- Return the last attempts by the worker $1 of jobs that ended with an error at or after $2, among the newest $3.
-SELECT job_id, {named}, status, worker_id, attempt, {attempt_times}, {attempt_history} AS history
+--
+-- The last one of so many jobs is returned in any case: it shows that others were not examined.
+SELECT job_id, {named}, status, worker_id, attempt, {attempt_times}, {attempt_history} AS history,
+    place = $3 AS is_last
 FROM (
-    SELECT *
-    FROM {schema}scheduled_jobs
-    WHERE finished_at IS NOT NULL AND error_message IS NOT NULL AND finished_at >= $2::timestamptz
-    ORDER BY finished_at DESC, job_id COLLATE "C" DESC
-    LIMIT $3::bigint
+    SELECT newest.*, row_number() OVER () AS place
+    FROM (
+        SELECT *
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NOT NULL AND error_message IS NOT NULL AND finished_at >= $2::timestamptz
+        ORDER BY finished_at DESC, job_id COLLATE "C" DESC
+        LIMIT $3::bigint
+    ) AS newest
 ) AS examined
-WHERE worker_id = $1;
+WHERE worker_id = $1 OR place = $3;
 
 -- name: inspect_completed_attempts
 -- route: tuned
 -- Return the last attempts by the worker $1 of jobs that completed at or after $2, among those with the greatest ids
 -- of ranges: from $3 on and before $4, at most $5 of each.
+--
+-- The last one of so many jobs is returned in any case: it shows that others were not examined.
 SELECT examined.job_id, {named}, examined.status, examined.worker_id, examined.attempt, {attempt_times},
-    {attempt_history} AS history
+    {attempt_history} AS history, examined.place = range.most AS is_last
 FROM ROWS FROM (unnest($3::text[]), unnest($4::text[]), unnest($5::bigint[])) AS range (low, high, most)
 CROSS JOIN LATERAL (
-    SELECT *
-    FROM {schema}scheduled_jobs AS job
-    WHERE job.job_id >= range.low AND job.job_id < range.high
-    ORDER BY job.job_id DESC
-    LIMIT range.most
+    SELECT greatest_ids.*, row_number() OVER () AS place
+    FROM (
+        SELECT *
+        FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id >= range.low AND job.job_id < range.high
+        ORDER BY job.job_id DESC
+        LIMIT range.most
+    ) AS greatest_ids
 ) AS examined
-WHERE examined.worker_id = $1 AND examined.status = 'completed' AND examined.finished_at >= $2::timestamptz;
+WHERE (examined.worker_id = $1 AND examined.status = 'completed' AND examined.finished_at >= $2::timestamptz)
+   OR examined.place = range.most;
 
 -- name: inspect_workers
 -- route: pool
