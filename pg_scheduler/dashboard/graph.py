@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from pg_scheduler.inspect.texts import count
+
 WIDTH: Final = 164
 HEIGHT: Final = 44
 GAP: Final = 44
@@ -57,6 +59,10 @@ class PlacedNode(NamedTuple):
     def note(self) -> str:
         """The part of the note that has room."""
         return _cut(self.node.note, NOTE_LENGTH)
+
+
+OTHER_JOBS: Final = Node("and other jobs", "", "")
+"""Stands at the end of a column for jobs that were not read."""
 
 
 class Edge(NamedTuple):
@@ -128,8 +134,10 @@ def _folded(columns: Sequence[Sequence[Node]]) -> list[Sequence[Node]]:
 def _folded_rows(column: Sequence[Node]) -> Sequence[Node]:
     if len(column) <= MAX_ROWS:
         return column
-    missing_count = len(column) - MAX_ROWS + 1
-    return [*column[: MAX_ROWS - 1], Node(f"{missing_count:,} more", "see the list below", "")]
+    has_others = column[-1] == OTHER_JOBS
+    missing_count = len(column) - MAX_ROWS + 1 - has_others
+    label = f"{count(missing_count, is_capped=has_others)} more"
+    return [*column[: MAX_ROWS - 1], Node(label, "see the list below", "")]
 
 
 def _top(place: int, count: int, height: int) -> int:

@@ -9,14 +9,14 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.folded_scale import FoldedScale, Piece
-from pg_scheduler.dashboard.graph import Graph, Node, graph_of
+from pg_scheduler.dashboard.graph import OTHER_JOBS, Graph, Node, graph_of
 from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
 from pg_scheduler.inspect import StepState
 from pg_scheduler.inspect.dependencies import Dependencies
 from pg_scheduler.inspect.steps import SLEEPING, WAITING
 from pg_scheduler.inspect.store.inspections import LinkedJob
 from pg_scheduler.inspect.store.workflows import ChildRow
-from pg_scheduler.inspect.texts import length
+from pg_scheduler.inspect.texts import count, length
 from pg_scheduler.inspect.timeline import Attempt
 from pg_scheduler.inspect.workflows import RESULT, Family, is_result_of_child
 from pg_scheduler.jobs.model import Job
@@ -66,6 +66,8 @@ class Line:
     """The numbers of several children by state."""
     completed: int = 0
     total: int = 0
+    is_cut: bool = False
+    """Whether there are further children, which were not read, so that these numbers may be too low."""
     more: int = 0
     """Children that are not listed."""
     ran: str = ""
@@ -132,12 +134,15 @@ def workflow_of(
             spans[step.name],
             scale,
             now=now,
+            is_cut=step.name == family.cut_step,
             is_expanded=step.name == expanded,
         )
     ]
     return Workflow(
         lines=lines,
-        graph=graph_of(list(_columns(job, shown_steps, children_by_step, spans, now)))
+        graph=graph_of(
+            list(_columns(job, shown_steps, children_by_step, spans, now, cut_step=family.cut_step))
+        )
         if shown_steps
         else None,
         folds=[piece for piece in scale.pieces if piece.is_folded],
@@ -154,9 +159,8 @@ def links_of(job: Job, state: str, links: Dependencies, family: Family) -> Graph
     own_ids = {child.job_id for children in family.children.values() for child in children}
     nodes_before = [_linked(linked_job) for linked_job in links.parents if linked_job.job_id not in own_ids]
     nodes_after = [_linked(linked_job) for linked_job in links.children]
-    other_jobs = Node("and other jobs", "", "")
-    nodes_before += [other_jobs] if links.has_more_parents and not own_ids else []
-    nodes_after += [other_jobs] if links.has_more_children else []
+    nodes_before += [OTHER_JOBS] if links.has_more_parents and not own_ids else []
+    nodes_after += [OTHER_JOBS] if links.has_more_children else []
     if not nodes_before and not nodes_after:
         return None
     return graph_of([nodes_before, [Node(job.job_name, job.job_id, state, is_current=True)], nodes_after])
@@ -226,12 +230,13 @@ def _lines(
     scale: FoldedScale,
     *,
     now: datetime,
+    is_cut: bool,
     is_expanded: bool,
 ) -> Iterator[Line]:
     """Yield the line of a step, and those of its children if it has several."""
     key, bar, duration_text = f"step-{step.name}", _bar(_tone_of(step), span, scale), _took(step, span, now)
     tree = None if step.value is None else json_tree(step.value)
-    if len(children) == 1:
+    if len(children) == 1 and not is_cut:
         (child,) = children
         tree = _result_of(child, results)
         state = child.state or "missing"
@@ -270,6 +275,7 @@ def _lines(
         counts=counts.most_common(),
         completed=counts["completed"],
         total=len(children),
+        is_cut=is_cut,
         more=len(children) - len(shown_children),
     )
     for child in shown_children:
@@ -326,6 +332,8 @@ def _columns(
     children_by_step: Mapping[str, Sequence[ChildRow]],
     spans: Mapping[str, tuple[datetime, datetime]],
     now: datetime,
+    *,
+    cut_step: str | None,
 ) -> Iterator[list[Node]]:
     """Yield the columns of the graph. Steps that lasted at the same time are in one column."""
     column: list[Node] = []
@@ -337,7 +345,8 @@ def _columns(
         if column and (column_end is None or begin >= column_end):
             yield column
             column, column_end = [], None
-        column += _nodes(step, children_by_step.get(step.name, ()), spans[step.name], now)
+        children = children_by_step.get(step.name, ())
+        column += _nodes(step, children, spans[step.name], now, is_cut=step.name == cut_step)
         end = end if step.ended_at is not None else datetime.max.replace(tzinfo=end.tzinfo)
         column_end = end if column_end is None else max(column_end, end)
     if column:
@@ -347,18 +356,26 @@ def _columns(
 
 
 def _nodes(
-    step: StepState, children: Sequence[ChildRow], span: tuple[datetime, datetime], now: datetime
+    step: StepState,
+    children: Sequence[ChildRow],
+    span: tuple[datetime, datetime],
+    now: datetime,
+    *,
+    is_cut: bool,
 ) -> Iterator[Node]:
     duration_text = _took(step, span, now)
     if not children:
         note = " · ".join(filter(None, (step.kind, duration_text)))
         yield Node(step.name, note, step.state, is_current=step.state in {SLEEPING, WAITING})
-    elif len(children) > MAX_NODES:
+    elif is_cut or len(children) > MAX_NODES:
         counts = Counter(child.state or "missing" for child in children)
         state = next((state for state in URGENT if counts[state]), counts.most_common(1)[0][0])
-        note = f"{counts['completed']:,} of {len(children):,} completed"
-        yield Node(step.name, note, state, is_current=step.ended_at is None)
-    for number, child in enumerate(children if len(children) <= MAX_NODES else ()):
+        completed, total = (
+            count(number, is_capped=is_cut) for number in (counts["completed"], len(children))
+        )
+        yield Node(step.name, f"{completed} of {total} completed", state, is_current=step.ended_at is None)
+        return
+    for number, child in enumerate(children):
         label = step.name if len(children) == 1 else child.job_name or f"{step.name}:{number}"
         name = child.job_name or "child" if len(children) == 1 else f"{step.name}:{number}"
         is_current = step.ended_at is None and child.finished_at is None

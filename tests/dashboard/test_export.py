@@ -95,7 +95,7 @@ async def test_terms_with_visible_names_are_offered(
     await world.worker(names=["billing.invoice", "billing.app.invoice", "payroll.run"], settings=settings)
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     found = (await request(app, "/jobs", headers=JSON)).data["completions"]
-    texts = [text for text, _ in found]
+    texts = [text for text, *_ in found]
     assert {each for each in texts if each.startswith("name:")} == {
         "name:billing.invoice",
         "name:billing.gone",

@@ -230,8 +230,8 @@ async def test_many_children_are_counted_and_those_that_need_a_look_come_first(
     )
     page = await page_of(app, "/job?id=fan")
     text = " ".join(page.text.split())
-    assert "996 of 1,000" in text
-    assert "4 failed" in text
+    assert "996+ of 1,000+" in text, "200 children were not read"
+    assert "4+ failed" in text
     links = [link for link in page.links() if "fan%3Aparts%3A" in link]
     assert len(links) < 20
     assert "There are further children" in text

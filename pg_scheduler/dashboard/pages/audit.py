@@ -14,6 +14,7 @@ from pg_scheduler.dashboard.texts import utc
 from pg_scheduler.inspect import AuditPage, AuditRecord
 from pg_scheduler.inspect.bulk_runs import PREFIX
 from pg_scheduler.inspect.schedule_history import ChangedPart, differences
+from pg_scheduler.inspect.store.bulk_runs import START
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.history import instant_from
 
@@ -108,6 +109,7 @@ class AuditItem:
         is_batch: Whether a bulk run, its subject, changed the jobs.
         changes: The parts of a schedule before and after.
         batches: How many records it stands for: those of batches of the same run.
+        is_cut: Whether other pages may have further batches of the run.
     """
 
     record: AuditRecord
@@ -119,6 +121,7 @@ class AuditItem:
     is_batch: bool
     changes: Sequence[ChangedPart]
     batches: int = 1
+    is_cut: bool = False
 
     @property
     def details(self) -> Mapping[str, Any]:
@@ -138,7 +141,11 @@ async def build(request: PageRequest) -> View:
     page = await read(request, PAGE_LENGTH, request.parameters.get("after") or None)
     filters = {name: request.parameters.get(name, "") for name in FILTERS}
     names = await request.worker_names()
-    items = folded([item_of(record, request, names) for record in page.items])
+    items = folded(
+        [item_of(record, request, names) for record in page.items],
+        has_newer=bool(request.parameters.get("after")),
+        has_older=page.next is not None,
+    )
     return View(
         filters=filters,
         since=request.parameters.get("since", ""),
@@ -217,18 +224,27 @@ def item_of(
     )
 
 
-def folded(items: Sequence[AuditItem]) -> list[AuditItem]:
+def folded(
+    items: Sequence[AuditItem], *, has_newer: bool = False, has_older: bool = False
+) -> list[AuditItem]:
     """Return items in which the newest batch of a bulk run stands for all of its batches.
 
-    It has the number of the jobs of all these batches.
+    It has the number of the jobs of all these batches. The number has a "+" if another page may have batches
+    of the run: if there are newer records, or older ones and the start of the run is not among the items.
     """
+    begun_runs = {item.record.subject for item in items if item.record.action == START}
     items_by_key: dict[object, AuditItem] = {}
     for item in items:
         record = item.record
         key = (record.subject, record.action, record.actor, record.via) if item.is_batch else record.id
         newer_item = items_by_key.get(key)
         items_by_key[key] = item if newer_item is None else _added(newer_item, item)
-    return list(items_by_key.values())
+    return [
+        _marked(item)
+        if item.is_batch and (has_newer or (has_older and item.record.subject not in begun_runs))
+        else item
+        for item in items_by_key.values()
+    ]
 
 
 def _added(item: AuditItem, older: AuditItem) -> AuditItem:
@@ -238,6 +254,13 @@ def _added(item: AuditItem, older: AuditItem) -> AuditItem:
     record = replace(item.record, details={**item.record.details, "count": number})
     verb = f"{VERBS[record.action][0]} {counted(number, 'job')}"
     return replace(item, record=record, verb=verb, batches=item.batches + 1)
+
+
+def _marked(item: AuditItem) -> AuditItem:
+    """Return an item of a bulk run whose numbers a page has cut."""
+    number = item.record.details.get("count")
+    jobs = counted(number, "job", is_capped=True) if isinstance(number, int) else "jobs"
+    return replace(item, verb=f"{VERBS[item.record.action][0]} {jobs}", is_cut=True)
 
 
 def _until(record: AuditRecord) -> str:

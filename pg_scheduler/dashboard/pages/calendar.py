@@ -11,7 +11,7 @@ from typing import Final
 
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
-from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
+from pg_scheduler.inspect.calendar import MAX_FIRES, FirePlan, ScheduleFires, plan_fires
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.triggers.zones import named_zone
 
@@ -74,7 +74,9 @@ async def build(request: PageRequest) -> View:
     since, until = (
         datetime.combine(day, time(), zone).astimezone(UTC) for day in (first_day, last_day + DAY)
     )
-    plan, is_capped = await request.read_shared(_read_plan, since, until, age_s=AGE_S)
+    plan, are_schedules_capped = await request.read_shared(_read_plan, since, until, age_s=AGE_S)
+    # A schedule that was left out or not read may fire in any hour, so each number may be too low.
+    is_capped = are_schedules_capped or plan.left_out > 0
     days = [first_day + number * DAY for number in range((last_day - first_day).days + 1)]
 
     def page() -> View:
@@ -110,14 +112,18 @@ async def build(request: PageRequest) -> View:
             fires=[] if hour is None else by_hour[chosen_day, hour][:FIRES_OF_HOUR],
             days=calendar_days,
             collisions=_collisions(fires, zone),
+            is_capped=is_capped,
             frequent=dict(list(frequent.items())[:SHOWN]),
+            number_of_frequent=len(frequent),
             problems=dict(list(problems.items())[:SHOWN]),
+            number_of_problems=len(problems),
             summary=_summary(
                 len(fires),
                 len(items) - len(frequent),
                 len(frequent),
                 plan.left_out if request.access.visible_names is None else 0,
                 is_capped=is_capped,
+                are_schedules_capped=are_schedules_capped,
             ),
             _most=max(part.count for part in parts),
         )
@@ -216,14 +222,25 @@ def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[dict[str, o
     ]
 
 
-def _summary(fires: int, schedules: int, frequent: int, left_out: int, *, is_capped: bool) -> str:
-    parts = [f"{counted(fires, 'fire time')} of {counted(schedules, 'schedule')}"]
+def _summary(
+    fires: int,
+    schedules: int,
+    frequent: int,
+    left_out: int,
+    *,
+    is_capped: bool,
+    are_schedules_capped: bool,
+) -> str:
+    fires_text, schedules_text, frequent_text = (
+        counted(number, noun, is_capped=is_capped)
+        for number, noun in ((fires, "fire time"), (schedules, "schedule"), (frequent, "schedule"))
+    )
+    parts = [f"{fires_text} of {schedules_text}"]
     if frequent:
-        parts.append(f"{counted(frequent, 'schedule')} too frequent to be listed")
+        parts.append(f"{frequent_text} too frequent to be listed")
     if left_out:
-        parts.append(
-            f"{counted(left_out, 'schedule')} left out: the calendar has at most 20,000 fire times and 1 s"
-        )
-    if is_capped:
+        number = counted(left_out, "schedule", is_capped=are_schedules_capped)
+        parts.append(f"{number} left out: the calendar has at most {MAX_FIRES:,} fire times and 1 s")
+    if are_schedules_capped:
         parts.append(f"only the first {MAX_SCHEDULES} schedules are read")
     return "; ".join(parts)

@@ -54,6 +54,8 @@ class Completion(NamedTuple):
     text: str
     jobs: int | None
     """The jobs of the sample that it finds; None for a term that was not counted."""
+    is_capped: bool
+    """Whether the search finds further jobs than those of the sample."""
 
 
 class Sample(NamedTuple):
@@ -62,15 +64,17 @@ class Sample(NamedTuple):
     Attributes:
         paths: How many jobs have a value at each path, such as ``arg.user.id``.
         terms: How many jobs each term finds, such as ``arg.user.id:42`` or ``name:mail.send``.
+        is_capped: Whether the sample lacks jobs of its search.
     """
 
     paths: Counter[str]
     terms: Counter[str]
+    is_capped: bool
 
     @classmethod
-    async def of(cls, jobs: Iterable[Job], request: PageRequest) -> Sample:
+    async def of(cls, jobs: Iterable[Job], request: PageRequest, *, is_capped: bool) -> Sample:
         """Return what jobs contain, and with 0 jobs the other visible names of jobs and tasks."""
-        sample = cls(Counter(), Counter())
+        sample = cls(Counter(), Counter(), is_capped)
         counted_names = filter(request.access.sees_name, await request.job_names())
         names = {*counted_names, *(await request.task_names()).main}
         sample.terms.update({term("name", name): 0 for name in sorted(names)})
@@ -102,7 +106,7 @@ class Sample(NamedTuple):
         # A text without a colon may be the beginning of a field or of a name.
         starts = (prefix, f"name:{prefix}") if text and ":" not in text else (prefix,)
         matching = [
-            Completion(f"{sign}{candidate}", count or None)
+            Completion(f"{sign}{candidate}", count or None, self.is_capped)
             for candidate, count in candidates.items()
             if candidate != text
             and any(
@@ -113,8 +117,11 @@ class Sample(NamedTuple):
 
     def listed(self) -> list[Completion]:
         """Return terms to choose from without a script: the usual ones, and those of most jobs."""
-        completions = [Completion(choice, None) for choice in _CHOICES]
-        completions += [Completion(text, count or None) for text, count in self.terms.most_common(MAX_LISTED)]
+        completions = [Completion(choice, None, self.is_capped) for choice in _CHOICES]
+        completions += [
+            Completion(text, count or None, self.is_capped)
+            for text, count in self.terms.most_common(MAX_LISTED)
+        ]
         return completions[:MAX_LISTED]
 
 
@@ -193,7 +200,7 @@ async def _read(request: PageRequest, q: str, typed: str) -> Sample:
             return await _search(request, f"{q} {field}:{quoted(beginning)}*")
     with suppress(SearchError, PayloadError):
         return await _search(request, q)
-    return await Sample.of((), request)
+    return await Sample.of((), request, is_capped=False)
 
 
 async def _search(request: PageRequest, where: str) -> Sample:
@@ -205,7 +212,8 @@ async def _search(request: PageRequest, where: str) -> Sample:
 
 
 async def _read_sample(request: PageRequest, where: str) -> Sample:
-    return await Sample.of((await request.search_jobs(where, SAMPLE_JOBS)).items, request)
+    page = await request.search_jobs(where, SAMPLE_JOBS)
+    return await Sample.of(page.items, request, is_capped=not page.is_complete)
 
 
 def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:

@@ -253,6 +253,7 @@ async def build_one(request: PageRequest) -> View:
         error=(None if newest is None else newest.error_message) or group.example,
         traceback=next((attempt.traceback for attempt in reversed(attempts) if attempt.traceback), None),
         sampled=len(jobs),
+        is_sample=group.is_capped or len(jobs) != group.count,
         releases=_counts_of(_release_of(job, workers_by_id, new_in.releases) for job in jobs),
         workers=[
             replace(count, label=names_of_workers.get(count.label, count.label), worker_id=count.label)

@@ -20,6 +20,7 @@ from pg_scheduler.dashboard.pages.errors import error_text
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.names import TaskNames
+from pg_scheduler.inspect.texts import count
 
 MAX_OF_KIND: Final = 8
 MAX_ACTIONS: Final = 20
@@ -141,7 +142,7 @@ def _objects(data: NavigationData, names: TaskNames, request: PageRequest) -> It
     for name in _tasks(data, names, request):
         yield entry(FoundItem("task", name, url("/task", id=name)), *names.all_of(name))
     for group in request.visible_groups(data.errors):
-        note = f"{group.job_name}, {group.count:,}"
+        note = f"{group.job_name}, {count(group.count, is_capped=group.is_capped)}"
         page = url("/error", id=group.fingerprint)
         yield entry(FoundItem("error", _title(group), page, note=note), group.job_name)
     for name, tasks in data.limits.items():
@@ -178,7 +179,8 @@ def _actions_on_objects(data: NavigationData, names: TaskNames, request: PageReq
         else:
             yield FoundItem("action", f"Pause task {name}…", url=f"{url('/task', id=name)}#menu-pause")
     for group in request.visible_groups(data.errors) if may("retry") else ():
-        name = f"Retry {_title(group)} of {group.job_name} ({group.count:,})…"
+        number = count(group.count, is_capped=group.is_capped)
+        name = f"Retry {_title(group)} of {group.job_name} ({number})…"
         fingerprint = group.fingerprint
         yield FoundItem("action", name, url=f"{url('/error', id=fingerprint)}#retry-{fingerprint}")
     for schedule_id in [schedule_id for schedule_id, task in data.schedules.items() if sees(task)]:

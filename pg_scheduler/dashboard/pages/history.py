@@ -195,4 +195,4 @@ async def build(request: PageRequest) -> View:
     chart = next((chart for chart in period.charts() if chart.id == chart_id), None)
     if chart is None:
         raise NotFoundError(f"there is no chart {chart_id[:50]!r}")
-    return View(chart=chart, range=period.range, name=name)
+    return View(chart=chart, range=period.range, name=name, is_complete=period.is_complete)

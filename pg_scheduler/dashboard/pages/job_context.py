@@ -87,7 +87,11 @@ async def siblings_of(job: Job, request: PageRequest) -> dict[str, object] | Non
         return None
     fingerprint = fingerprint_of(job.job_name, text_of(job.status, job.error_message))
     group = await request.read_shared(_read_group, fingerprint, age_s=AGE_S, is_data=False)
-    return {"fingerprint": fingerprint, "count": None if group is None else group.count}
+    return {
+        "fingerprint": fingerprint,
+        "count": None if group is None else group.count,
+        "is_capped": group is not None and group.is_capped,
+    }
 
 
 async def _read_group(request: PageRequest, fingerprint: str) -> ErrorGroup | None:

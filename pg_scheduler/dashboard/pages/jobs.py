@@ -191,6 +191,8 @@ async def build(request: PageRequest) -> View:
     # With redact=, words are not searched in arguments, so those that a sample has are offered.
     if not shown_rows or not request.settings.redaction.shows_all_values(request.access):
         suggestions |= await _arguments_meant(typed_query, ("", ANY_FIELD), request)
+    has_more = not page.is_complete or bool(request.parameters.get("after"))
+    sample = await Sample.of([*page.items, *early_jobs], request, is_capped=has_more)
     return View(
         q=q,
         error=None,
@@ -206,7 +208,7 @@ async def build(request: PageRequest) -> View:
         found=page.found,
         total=_total(page, state, terms, counts),
         next=await write_next(request, page.next),
-        completions=(await Sample.of([*page.items, *early_jobs], request)).listed(),
+        completions=sample.listed(),
         after=request.parameters.get("after") or None,
         sort=sort,
         cols=cols,

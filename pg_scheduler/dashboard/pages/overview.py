@@ -135,7 +135,8 @@ async def build(request: PageRequest) -> View:
     )
     # A backlog that was not read in time may contain jobs.
     has_jobs = backlog is None or bool(name_backlogs) or (totals is not None and bool(totals.jobs))
-    severities = Counter(problem.severity for problem in problems[:MAX_PROBLEMS])
+    severities = Counter(problem.severity for problem in problems)
+    folded_problems = folded(problems)
     return View(
         sentence=_sentence(
             problems,
@@ -208,7 +209,8 @@ async def build(request: PageRequest) -> View:
         else {},
         worker_list=worker_rows(workers, request) if is_open else [],
         worker_jobs=_worker_jobs(workers, attempts) if is_open else {},
-        _findings=folded(problems)[:MAX_PROBLEMS],
+        _findings=folded_problems[:MAX_PROBLEMS],
+        _are_findings_capped=len(folded_problems) > MAX_PROBLEMS,
         _severities=", ".join(counted(number, severity.value) for severity, number in severities.items()),
     )
 

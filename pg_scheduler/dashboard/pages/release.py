@@ -21,7 +21,7 @@ from pg_scheduler.inspect.errors import ErrorGroups
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.statistics import MAX_SUMMED_ROWS, why_uncounted
 from pg_scheduler.inspect.store.statistics import StatisticsByName
-from pg_scheduler.inspect.texts import counted
+from pg_scheduler.inspect.texts import count, counted
 
 LENGTHS: Final = {name: RANGES[name].length for name in ("1h", "6h", "1d", "7d")}
 """The maximum length of each of the two periods, by the parameter ``range``."""
@@ -164,6 +164,11 @@ class Comparison:
     groups: ErrorGroups
     """The groups of errors since the start of the release."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all statistics of both periods were read."""
+        return self.figures_before.is_complete and self.figures_after.is_complete
+
     def tasks(self, names: TaskNames, request: PageRequest) -> list[TaskComparison]:
         """Return the visible tasks under their main names: those that are worse first, then by starts."""
         before, after = (
@@ -228,6 +233,7 @@ async def build(request: PageRequest) -> View:
         after=comparison.after,
         items=rows[:SHOWN_TASKS],
         number_of_tasks=len(rows),
+        are_tasks_capped=not comparison.is_complete,
         errors=errors[:SHOWN_ERRORS],
         number_of_errors=len(errors),
         are_errors_capped=comparison.groups.is_capped,
@@ -235,7 +241,7 @@ async def build(request: PageRequest) -> View:
         workers_of_release=sum(release_of(worker.metadata) == release.name for worker in workers)
         if is_open
         else None,
-        is_complete=comparison.figures_before.is_complete and comparison.figures_after.is_complete,
+        is_complete=comparison.is_complete,
         uncounted=request.uncounted(why_uncounted(workers)),
     )
 
@@ -249,13 +255,14 @@ async def recent(request: PageRequest) -> RecentRelease | None:
     comparison = await _compare(request, release, other, RECENT)
     rows = comparison.tasks(await request.task_names(), request)
     errors = comparison.new_errors(await known_releases(request), request)
-    worse_tasks = [row for row in rows if row.worse]
+    worse_tasks, is_cut = [row for row in rows if row.worse], not comparison.is_complete
     return RecentRelease(
         release=release,
         before=comparison.before,
         items=worse_tasks[:SHOWN_ON_OVERVIEW],
         new_errors=len(errors),
-        summary=f"{len(worse_tasks)} of {counted(len(rows), 'task')} worse, "
+        summary=f"{count(len(worse_tasks), is_capped=is_cut)} of "
+        f"{counted(len(rows), 'task', is_capped=is_cut)} worse, "
         f"{counted(len(errors), 'new error', is_capped=comparison.groups.is_capped)}",
     )
 

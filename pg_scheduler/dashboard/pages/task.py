@@ -85,6 +85,7 @@ async def build(request: PageRequest) -> View:
         task=task,
         is_capped=task_list.is_capped,
         is_blocked_capped=task_list.is_blocked_capped,
+        are_workers_capped=task_list.are_workers_capped,
         range=period.range,
         uncounted=request.uncounted(period.uncounted),
         is_complete=period.is_complete,

@@ -140,6 +140,7 @@ async def build(request: PageRequest) -> View:
         summary=replace(task_list, items=rows).summary,
         is_capped=task_list.is_capped,
         is_blocked_capped=task_list.is_blocked_capped,
+        are_workers_capped=task_list.are_workers_capped,
         uncounted=request.uncounted(figures.uncounted),
         is_complete=figures.is_complete,
     )

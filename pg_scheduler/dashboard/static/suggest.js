@@ -21,8 +21,8 @@ const suggest = (field, { question, initial, pick }) => {
 
   const show = (items) => {
     choices = items.filter(({ button }) => !button || document.getElementById(button) !== null);
-    list.replaceChildren(...choices.map(({ text, name, kind, note, jobs }, number) => {
-      const notes = [kind, note, jobs?.toLocaleString("en")].filter(Boolean).join(" · ");
+    list.replaceChildren(...choices.map(({ text, name, kind, note, jobs, is_capped: is_cut }, number) => {
+      const notes = [kind, note, jobs && jobs.toLocaleString("en") + (is_cut ? "+" : "")].filter(Boolean).join(" · ");
       const label = make("bdi", { textContent: text ?? name });
       const remark = make("span", { className: "note", textContent: notes });
       return make("li", { id: `${list.id}-${number}`, role: "option" }, label, remark);
