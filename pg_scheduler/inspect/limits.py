@@ -162,8 +162,10 @@ class LimitKeyList:
     @property
     def summary(self) -> str:
         """The numbers of items and waiting jobs, in one line, as every front end shows them."""
+        # Keys with fewer waiting jobs are left out first, so if the last one has none, all jobs are counted.
+        are_jobs_cut = self.is_capped and bool(self.items) and self.items[-1].waiting > 0
+        waiting = _waiting(self.items, is_capped=are_jobs_cut, is_waiting_capped=self.is_waiting_capped)
         # If counting blocked jobs stopped, keys that only blocked jobs have may be missing.
-        waiting = _waiting(self.items, is_capped=self.is_capped, is_waiting_capped=self.is_waiting_capped)
         # The only item of a limit without keys is the limit itself.
         if [item.key for item in self.items] == [""] and not self.is_capped:
             return waiting

@@ -87,7 +87,7 @@ def test_lists_announce_counts_that_stopped_at_a_bound(
     for arguments, summary in (
         (("limits", "list"), f"2 limits, {waiting}"),
         (("limits", "show", "account"), f"3+ keys, {waiting}"),
-        (("tasks", "list"), "1 task, 0 paused, 1+ running, waiting 4+: due 0+, blocked 4+"),
+        (("tasks", "list"), "1+ tasks, 0 paused, 1+ running, waiting 4+: due 0+, blocked 4+"),
     ):
         ran = on(*arguments, "-o", "json")
         document = json.loads(ran.out)
