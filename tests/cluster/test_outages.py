@@ -21,6 +21,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, Scheduler
+from pg_scheduler.database import refused_rows
 from pg_scheduler.embedded import EmbeddedPostgres, StopMode
 from pg_scheduler.errors import (
     ConnectionRejectedError,
@@ -37,7 +38,7 @@ from pg_scheduler.events import (
     OutcomeRefused,
     ServiceRetrying,
 )
-from pg_scheduler.queue import consequences, jobs
+from pg_scheduler.queue import consequences
 from pg_scheduler.schedules import planner
 from pg_scheduler.worker import completer, refused_claims
 from tests.cluster.outages import (
@@ -215,7 +216,7 @@ async def test_scheduler_recovers_when_a_trigger_refused_every_write(
     private_dsn: str, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     """The trigger raises the SQLSTATE of a full disk, lack of memory, a conflict or a cancellation."""
-    for module in (completer, consequences, jobs, planner, refused_claims):
+    for module in (completer, consequences, refused_rows, planner, refused_claims):
         monkeypatch.setattr(module, "REFUSED_PAUSE_S", 0.2)
     connection = await asyncpg.connect(private_dsn)
     async with start_workload(private_dsn) as workload:
