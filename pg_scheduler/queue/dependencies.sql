@@ -198,11 +198,11 @@ SELECT child_id, parent_id FROM ancestor;
 -- Whether consequences of a job wait for the jobs that it waited for; and the prefix of the names under which their
 -- results are stored, NULL for a job to which none are passed. They are passed to a finished job too, for its retry. A
 -- new definition that has waited in vain gets none, but the steps of the attempt that runs do, also if the new definition
--- has no steps: then the prefix is that of the results of children, and no others are passed.
+-- has no steps: then the prefix is empty, and only the results of children are passed.
 job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited,
     CASE WHEN (on_end -> 'replacement') IS NOT NULL
             THEN CASE WHEN (on_end #> ARRAY ['replacement', 'options', 'steps']) IS NOT NULL THEN 'next:'
-                WHEN (options -> 'steps') IS NOT NULL THEN 'child:' END
+                WHEN (options -> 'steps') IS NOT NULL THEN '' END
         WHEN (options -> 'steps') IS NOT NULL THEN 'result:' END AS passed_to
 
 -- name: lock_children

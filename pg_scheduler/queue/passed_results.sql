@@ -69,7 +69,7 @@ SELECT job_id FROM running;
 -- explain, and '' for other jobs. Nothing is passed to a definition that has gone. The result of a child is passed to its
 -- job whether a step waits for it or not, since the step may be repeated when the child has gone. An earlier statement
 -- has locked the waiting jobs. A result that was deleted after its lifetime has no "value", and replaces none that was passed
--- before. To a job with the prefix 'child:', only those of its children are. A result of a child has its step, and whether the job that ended is a child of the job or another one of its id.
+-- before. To a job with an empty prefix, only those of its children are. A result of a child has its step, and whether the job that ended is a child of the job or another one of its id.
 -- OFFSET 0 keeps the planner from reading the index of all jobs, under a plan that was made for an empty table.
 WITH kept AS (
     INSERT INTO {schema}scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at, definition)
@@ -146,7 +146,7 @@ LEFT JOIN {schema}scheduler_results AS kept
 WHERE (job.job_id IS NOT NULL OR kept.job_id IS NOT NULL)
   AND (edge.definition IS NULL OR edge.definition = ''
        OR edge.definition = edge.own_definition AND (edge.step IS NOT NULL OR ({step_of_child}) IS NOT NULL))
-  AND (edge.prefix <> 'child:' OR edge.step IS NOT NULL OR edge.definition <> '')
+  AND (edge.prefix <> '' OR edge.step IS NOT NULL OR edge.definition <> '')
 ON CONFLICT (job_id, name) DO UPDATE SET
     kind = EXCLUDED.kind, value = EXCLUDED.value, started_at = EXCLUDED.started_at, ended_at = EXCLUDED.ended_at,
     definition = EXCLUDED.definition
