@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import Scheduler, current_job
 from pg_scheduler.dashboard import Access
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.base import tables_of
@@ -43,6 +43,32 @@ async def seen(app: App, is_there: Callable[[Any], object]) -> Any:
             if is_there(look):
                 return look
             await asyncio.sleep(0.05)
+
+
+@pytest.mark.usefixtures("kept_lines_of_jobs")
+async def test_log_of_a_job_stays_while_it_reports_progress(scheduler: Scheduler, operator: App) -> None:
+    reports, may_end = asyncio.Queue[int](), asyncio.Event()
+
+    async def work() -> None:
+        logging.getLogger("looks").warning("the only line")
+        current_job().progress(1, 9)
+        await reports.get()
+        current_job().progress(2, 9)
+        await may_end.wait()
+
+    scheduler.register(work, name="render")
+    await scheduler.start()
+    await scheduler.enqueue(work, job_id="a")
+    await seen(operator, lambda look: look and look["log"])
+    reports.put_nowait(2)
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            job = (await request(operator, "/job?id=a&look=log", headers=JSON)).data
+            if job["job"]["progress"]["done"] == 2:
+                break
+            await asyncio.sleep(0.05)
+    assert (job["look"]["log"], job["look"]["problem"]) == (["the only line"], None)
+    may_end.set()
 
 
 @pytest.mark.usefixtures("kept_lines_of_jobs")
