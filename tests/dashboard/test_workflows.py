@@ -340,14 +340,17 @@ async def test_workflows_are_listed_by_what_they_wait_for(kit: TestScheduler, ap
     await world.job("plain", "flow.order", status="failed", error_message="no")
     await world.job("broken", "flow.order", status="failed", error_message="no", options={"steps": 1})
     await world.step("broken", "charge")
+    await world.job("again", "flow.order", due=HOUR, retry_count=1, attempt=1, options={"steps": 1})
+    await world.step("again", "charge")
     assert await listed(app, "/workflows?state=sleeping") == ["order:1"]
+    assert await listed(app, "/workflows?state=retrying") == ["again"]
     assert await listed(app, "/workflows?state=awaiting") == ["approval:1", "approval:2"]
     assert await listed(app, "/workflows?state=children") == ["fan:1"]
     assert await listed(app, "/workflows?state=failed") == ["broken"]
     assert await listed(app, "/workflows?state=awaiting&name=approved") == ["approval:1", "approval:2"]
     assert await listed(app, "/workflows?state=awaiting&name=other") == []
     assert await listed(app, "/workflows?state=awaiting&task=flow.order") == []
-    assert sorted(await listed(app)) == ["approval:1", "approval:2", "broken", "fan:1", "order:1"]
+    assert sorted(await listed(app)) == ["again", "approval:1", "approval:2", "broken", "fan:1", "order:1"]
     data = (await request(app, "/workflows", headers=JSON)).data
     assert {label: number for label, number, *_ in data["tabs"] if number} == {
         "Waits for a signal": "2", "Sleeping": "1", "Waits for children": "1",

@@ -33,6 +33,7 @@ TABS: Final[Mapping[str, str]] = {
     "awaiting": "Waits for a signal",
     "sleeping": "Sleeping",
     "children": "Waits for children",
+    "retrying": "Waits for a retry",
     "failed": "Failed",
 }
 
