@@ -7,7 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
+from pg_scheduler import Scheduler
 from pg_scheduler.database.author import Author, acting_as
+from pg_scheduler.database.identity import Released
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.tools import identity_of
@@ -41,27 +43,41 @@ async def adopt(
     """Let workers start in a copy of a database, such as a restored dump."""
     if hold and resume:
         raise UsageError("--hold and --resume exclude one another; pass one of them")
+    restored = ""
     async with command.scheduler() as scheduler:
         identity = identity_of(scheduler)
         database, recorded = await identity.read()
         copy_of = None if recorded is None or database.is_same(recorded) else recorded.name
         with acting_as(Author(Inspector(scheduler).actor, "cli")):
             if resume:
-                tasks, schedules = await identity.held()
-                for name in tasks:
-                    await scheduler.tasks.resume(name)
-                for schedule_id in schedules:
-                    await scheduler.schedules.resume(schedule_id)
-                adopted = Adopted(database.name, copy_of, len(tasks), len(schedules))
+                released = await release(scheduler)
+                restored = _restored(released)
+                adopted = Adopted(database.name, copy_of, len(released.tasks), len(released.schedules))
             else:
                 adopted = Adopted(database.name, copy_of, *await identity.adopt(hold=hold))
     command.output.write_list(ADOPTED, [adopted])
     changed = f"{counted(adopted.tasks, 'task')} and {counted(adopted.schedules, 'schedule')}"
     if resume:
-        command.output.say(f"resumed {changed}")
+        command.output.say(f"resumed {changed}{restored}")
     elif hold:
         command.output.say(
             f"adopted {database.name}, and paused {changed}; resume them by pg-scheduler adopt --resume"
         )
     else:
         command.output.say(f"adopted {database.name}: workers start here")
+
+
+async def release(scheduler: Scheduler) -> Released:
+    """Resume what a copy holds, but for the tasks and schedules that have the pause from before again."""
+    released = await identity_of(scheduler).release()
+    for schedule in released.schedules:
+        keeps_fire_times = schedule.former("keeps_fire_times")
+        await scheduler.schedules.resume(schedule.name, resume_from="pause" if keeps_fire_times else "now")
+    return released
+
+
+def _restored(released: Released) -> str:
+    """Return the end of the message about what is paused again as it was before the hold."""
+    numbers = ((released.paused_tasks, "task"), (released.paused_schedules, "schedule"))
+    parts = [counted(number, noun) for number, noun in numbers if number]
+    return f"; paused again as before the hold: {' and '.join(parts)}" if parts else ""

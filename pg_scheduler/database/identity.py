@@ -13,7 +13,9 @@ the database of the worker has moved to another server. Any other difference is 
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.database.audit import AuditRepository
@@ -27,6 +29,10 @@ OnCopy = Literal["refuse", "adopt", "hold"]
 
 HELD: Final = "held by pg-scheduler adopt --hold"
 """The note of the tasks and schedules that were paused because the database is a copy."""
+
+HELD_INSTEAD: Final = f"{HELD}, in place of this pause: "
+"""How their note begins if they had a pause with an end. That pause follows as JSON: its end, its note, and
+the actor of a task, or what becomes of the fire times of a schedule."""
 
 ADOPT: Final = "adopt_database"
 
@@ -54,6 +60,34 @@ class Held(NamedTuple):
 
     tasks: int
     schedules: int
+
+
+class Hold(NamedTuple):
+    """A task or a schedule that a copy holds.
+
+    ``former_pause`` is the pause with an end that the hold has replaced; None if there was none.
+    """
+
+    name: str
+    note: str
+    former_pause: Mapping[str, Any] | None
+
+    def former(self, key: str) -> Any:
+        """Return a value of the former pause; None if there was none."""
+        return None if self.former_pause is None else self.former_pause[key]
+
+
+class Released(NamedTuple):
+    """The tasks and schedules whose hold has ended.
+
+    ``schedules`` still are to be resumed. The numbers are those of the tasks and schedules that are paused as
+    they were before the hold.
+    """
+
+    tasks: Sequence[str]
+    schedules: Sequence[Hold]
+    paused_tasks: int
+    paused_schedules: int
 
 
 class IdentityRepository:
@@ -143,10 +177,10 @@ class IdentityRepository:
             connection, held = transaction.connection, Held(0, 0)
             identity, recorded = await self.read(on=connection)
             if hold:
-                actor = self._statements.author.actor
+                notes, actor = (HELD, HELD_INSTEAD), self._statements.author.actor
                 held = Held(
-                    await self._statements.number("hold_tasks", HELD, actor, now, on=connection),
-                    await self._statements.number("hold_schedules", HELD, now, on=connection),
+                    await self._statements.number("hold_tasks", *notes, actor, now, on=connection),
+                    await self._statements.number("hold_schedules", *notes, now, on=connection),
                 )
             await self._record(identity, on=connection)
             details = {"copy_of": None if recorded is None else recorded.name, **held._asdict()}
@@ -155,12 +189,61 @@ class IdentityRepository:
 
         return await self._statements.run_retrying(adopt)
 
-    async def held(self) -> tuple[list[str], list[str]]:
+    async def held(self, *, on: Connection | None = None) -> tuple[list[Hold], list[Hold]]:
         """Return the tasks and the schedules that a copy holds."""
-        tasks = await self._statements.fetch("held_tasks", HELD)
-        schedules = await self._statements.fetch("held_schedules", HELD)
-        return [row[0] for row in tasks], [row[0] for row in schedules]
+        tasks = await self._statements.fetch("held_tasks", HELD, HELD_INSTEAD, on=on)
+        schedules = await self._statements.fetch("held_schedules", HELD, HELD_INSTEAD, on=on)
+        return _holds(tasks), _holds(schedules)
+
+    async def release(self) -> Released:
+        """End what `adopt()` holds. Tasks and schedules that were paused until a time are paused so again."""
+
+        async def release(transaction: Transaction) -> Released:
+            connection, now = transaction.connection, self._statements.now
+            tasks, schedules = await self.held(on=connection)
+            rows = await self._statements.fetch("resume_held_tasks", _as_json(tasks), now, on=connection)
+            paused_tasks = {name for name, is_paused, _ in rows if is_paused}
+            rows = await self._statements.fetch("restore_schedules", _as_json(schedules), now, on=connection)
+            paused_schedules = {row[0] for row in rows}
+            for hold in tasks:
+                action = "pause_task" if hold.name in paused_tasks else "resume_task"
+                await self._record_release(action, hold, on=connection)
+            for hold in schedules:
+                if hold.name in paused_schedules:
+                    await self._record_release("pause_schedule", hold, on=connection)
+            return Released(
+                [hold.name for hold in tasks if hold.name not in paused_tasks],
+                [hold for hold in schedules if hold.name not in paused_schedules],
+                len(paused_tasks),
+                len(paused_schedules),
+            )
+
+        return await self._statements.run_retrying(release)
+
+    async def _record_release(self, action: str, hold: Hold, *, on: Connection) -> None:
+        details = {} if action == "resume_task" else {key: hold.former(key) for key in ("until", "note")}
+        await self._audit.record(action, hold.name, on=on, **details)
 
     async def _record(self, identity: Identity, *, on: Connection | None = None) -> None:
         values = *identity, self._statements.author.actor, self._statements.now
         await self._statements.fetch("record_database", *values, on=on)
+
+
+def _as_json(holds: Sequence[Hold]) -> str:
+    """Return holds as the statements that end them read them."""
+    values = [{"name": hold.name, "note": hold.note, "pause": hold.former_pause} for hold in holds]
+    return json.dumps(values)
+
+
+def _holds(rows: Sequence[Iterable[Any]]) -> list[Hold]:
+    """Return the holds of rows with a name and a note, without those whose note is only similar."""
+    holds = []
+    for name, note in rows:
+        former_pause = None
+        if note != HELD:
+            try:
+                former_pause = json.loads(note.removeprefix(HELD_INSTEAD))
+            except ValueError:
+                continue
+        holds.append(Hold(name, note, former_pause))
+    return holds

@@ -297,7 +297,7 @@ async def test_everything_that_says_what_is_paused_knows_the_former_name(
 STATEMENTS = {
     # These write and read the names of pauses, or find pauses by their own names or their ends.
     *("pause_task", "add_names", "resume_tasks", "end_pauses", "delete_renewed", "paused_tasks"),
-    *("hold_tasks", "held_tasks", "next_instants"),
+    *("hold_tasks", "held_tasks", "resume_held_tasks", "next_instants"),
     # These compare the names of jobs with all names of a pause that suspends expiry.
     *("exchange_jobs", "expire_jobs", "find_late", "claim_next", "unblock_late", "unblock_limited"),
     # This one compares them with the exact names.

@@ -166,6 +166,7 @@ UNSEEN: Final = {
     "mark_stopping": OTHER_TABLE,
     "note_last_job": OTHER_TABLE,
     "pass_results": OTHER_TABLE,
+    "pause_schedule": OTHER_TABLE,
     "record_database": OTHER_TABLE,
     "record_dead_workers": FOR_PEOPLE,
     "record_vacuum": FOR_PEOPLE,

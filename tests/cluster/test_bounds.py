@@ -474,6 +474,7 @@ STORE_CALLS: dict[str, Call] = {
     "read, of the database": lambda it, _: it.identity.read(),
     "adopt": lambda it, _: it.identity.adopt(hold=True),
     "held": lambda it, _: it.identity.held(),
+    "release": lambda it, _: it.identity.release(),
     "keeping": lambda it, conn: it.dependencies.keeping(["a"], conn),
     "lock_dependents": lambda it, conn: it.dependencies.lock_dependents(
         [EXTENDED], CallersTransaction(conn, [])

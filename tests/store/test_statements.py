@@ -666,7 +666,8 @@ async def use_path(store: Store) -> object:
     assert (run.details, run.phase, run.error, run.last_at) == ({"verb": "cancel"}, "stopped", "why", NOW)
     assert await store.audit.vacuum(NOW - SECOND, 10) == 0
     assert (await store.identity.adopt(hold=True)).tasks > 0
-    assert NAME in (await store.identity.held())[0]
+    assert NAME in {hold.name for hold in (await store.identity.held())[0]}
+    assert NAME in (await store.identity.release()).tasks
     await store.locks.notify(["due"])
     async with store.connections.transaction() as connection:
         assert await store.locks.session_pid(connection) > 0

@@ -174,6 +174,8 @@ end_child_steps: limited jobs steps
 hold_tasks: call tasks
 hold_schedules: call schedules
 record_database: call database
+resume_held_tasks: call tasks
+restore_schedules: call schedules
 pause_task: call audit tasks
 resume_tasks: call audit tasks
 end_pauses: skips tasks
@@ -223,6 +225,8 @@ WITHIN_TRANSACTIONS: Final = {
     "is_locked_by",
     "mark_uncommitted",
     "record_database",
+    "restore_schedules",
+    "resume_held_tasks",
 }
 """Statements of calls that have a route, but run in transactions, wait for no lock, or run in tests only."""
 
