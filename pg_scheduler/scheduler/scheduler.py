@@ -20,6 +20,7 @@ import asyncpg
 
 from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.base.health import Health, judge
+from pg_scheduler.base.job_imports import check_not_importing
 from pg_scheduler.base.settings import Notify, PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.base.threads import resolve_in_threads
@@ -331,6 +332,7 @@ class Scheduler:
         check_count("pool_size", pool_size, least=1)
         check_kind("start", start, bool)
         dsn = normalise_dsn(url, "url")
+        check_not_importing()
         resolve_in_threads(asyncio.get_running_loop())
         with translated(), connecting(), reading_dsn("url"):
             pool = await open_own_pool(dsn, "url", min_size=1, max_size=pool_size)
@@ -391,6 +393,7 @@ class Scheduler:
             ConnectionRejectedError: The server, or a callable of the pool, rejects connections.
             DatabaseUnavailableError: The database is unavailable, or the pool was closed.
         """
+        check_not_importing()
         self._parts.store.connections.check_loop()
         warn_of_disabled_logger()
         # WORKER_ID_LENGTH may have been set after the id was made. And if jobs of an earlier start still run

@@ -15,6 +15,7 @@ import asyncpg
 from pg_scheduler.base.blocking import check_may_block
 from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.base.fork import inheritance
+from pg_scheduler.base.job_imports import check_not_importing
 from pg_scheduler.database.opening import create_pool
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError
 from pg_scheduler.events.log import logger, record_fields
@@ -199,6 +200,7 @@ class SyncScheduler(BlockingMethods):
 
     def _start_portal(self) -> Portal[PortalScheduler]:
         """Start a portal. In a forked child, keep that of the parent, which must never be freed."""
+        check_not_importing()
         check_uwsgi_threads()
         if self._current is not None and self._current.is_inherited:
             shared.inherited.append(self._current)

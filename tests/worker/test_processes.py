@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from pg_scheduler import JobCall, JobExecutor, ProcessExecutor
@@ -290,6 +291,78 @@ def test_idle_process_ends_with_its_parent_although_a_job_has_left_a_thread() ->
     command = [sys.executable, "-c", textwrap.dedent(parent)]
     ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=PATIENCE, cwd=ROOT, check=False)
     assert ended.returncode == 7
+
+
+SCRIPT = """
+import asyncio, os
+import asyncpg
+from pg_scheduler import Scheduler, job
+from pg_scheduler.sync import SyncScheduler
+
+DSN = os.environ["DATABASE_URL"]
+
+@job(executor="process")
+def compute():
+    with SyncScheduler(DSN) as scheduler:
+        scheduler.enqueue("elsewhere")
+
+async def connect():
+    async with Scheduler.connect(DSN) as scheduler:
+        await scheduler.enqueue(compute)
+        await scheduler.wait()
+
+async def enqueue():
+    async with Scheduler.connect(DSN, start=False) as scheduler:
+        await scheduler.enqueue("elsewhere")
+
+async def start():
+    async with asyncpg.create_pool(DSN, min_size=1) as pool:
+        scheduler = Scheduler(pool)
+        await scheduler.start()
+        await scheduler.enqueue(compute)
+        await scheduler.wait()
+
+def block():
+    with SyncScheduler(DSN) as scheduler:
+        scheduler.enqueue("elsewhere")
+
+"""
+
+ENDED = "SELECT count(*) FROM scheduled_jobs WHERE job_name = 'script.compute' AND finished_at IS NOT NULL"
+REJECTED = (
+    "module 'script' starts a Scheduler when the child process of a job imports it; "
+    'start it below if __name__ == "__main__":'
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("asyncio.run(connect())", REJECTED),
+        ("asyncio.run(start())", REJECTED),
+        ('asyncio.run(connect()) if __name__ == "__main__" else block()', REJECTED),
+        ('asyncio.run(connect() if __name__ == "__main__" else enqueue())', REJECTED),
+        ('if __name__ == "__main__": asyncio.run(connect())', None),
+    ],
+)
+async def test_import_for_a_job_does_not_start_its_script_once_more(
+    dsn: str, pool: asyncpg.Pool, tmp_path: Path, code: str, error: str | None
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT + code)
+    environment = os.environ | {"DATABASE_URL": dsn, "PYTHONPATH": str(ROOT)}
+    script = await asyncio.create_subprocess_exec(sys.executable, "script.py", cwd=tmp_path, env=environment)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await pool.fetchval(ENDED):  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.05)
+    finally:
+        script.kill()
+        await script.wait()
+    rows = await pool.fetch("SELECT * FROM scheduled_jobs ORDER BY job_name DESC")
+    computed, *others = rows
+    assert [row["job_name"] for row in others] == ([] if error else ["elsewhere"])
+    assert computed["status"] == ("failed" if error else "completed")
+    assert (error or "") in (computed["error_message"] or "")
 
 
 async def test_executor_that_needs_all_of_the_grace_has_stopped(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, BinaryIO, Final, NoReturn, cast
 
 from pg_scheduler.base.fork import inheritance
+from pg_scheduler.base.job_imports import importing_for_job
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.jobs.call import check_returned, invoke
 from pg_scheduler.jobs.context import RunningJob, cancellation, current
@@ -188,7 +189,8 @@ class _Handler(logging.Handler):
 
 def _import_member(module: str, path: str) -> Any:
     """Return the function or class of a module at a path such as ``Class.method``."""
-    member: Any = import_module(module)
+    with importing_for_job(module):
+        member: Any = import_module(module)
     for part in path.split("."):
         member = getattr(member, part)
     return member
