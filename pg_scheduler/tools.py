@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -296,6 +297,20 @@ async def is_idle(scheduler: Scheduler) -> bool:
     parts = parts_of(scheduler)
     runs = parts.runtime is not None and parts.runtime.node.in_flight.unreported()
     return not runs and not await parts.store.consequences.apply_lost(ENDED_BATCH_SIZE)
+
+
+def scan_for_dead_workers(scheduler: Scheduler) -> float:
+    """Let its worker look for dead workers soon; return the time of the monotonic clock."""
+    runtime = parts_of(scheduler).runtime
+    if runtime is not None:
+        runtime.rescuer.scan_locks()
+    return time.monotonic()
+
+
+def has_reclaimed_all(scheduler: Scheduler, since: float) -> bool:
+    """Return whether its worker has scanned for dead workers since then, and has left none suspect."""
+    runtime = parts_of(scheduler).runtime
+    return runtime is None or runtime.rescuer.no_suspects_at >= since
 
 
 def claims_nothing(scheduler: Scheduler) -> bool:

@@ -62,6 +62,16 @@ class Rescuer(Service):
         self._scans_locks = False
         self._scans_jobs = True
         self._suspicions: dict[str, Suspicion] = {}
+        self._scan_began_at: float | None = None
+        self._no_suspects_at = float("-inf")
+
+    @property
+    def no_suspects_at(self) -> float:
+        """When the last scan of the liveness locks began that left no worker suspect, by the monotonic clock.
+
+        The jobs of the dead workers that it found are reclaimed.
+        """
+        return self._no_suspects_at
 
     def scan_jobs(self) -> None:
         """Scan for running jobs whose lease expired, since the deadline scanner found one."""
@@ -89,6 +99,7 @@ class Rescuer(Service):
             return await self._reclaim(scans_jobs=scans_jobs)
         except BaseException:  # whatever it was, some jobs may not have been read
             self._scans_jobs = True
+            self._scan_began_at = None
             raise
 
     async def _reclaim(self, *, scans_jobs: bool) -> float:
@@ -133,6 +144,8 @@ class Rescuer(Service):
     def _next_delay(self) -> float:
         if self._suspicions:
             return self.answer_timeout_s
+        if self._scan_began_at is not None:
+            self._no_suspects_at, self._scan_began_at = self._scan_began_at, None
         return max(self._until_lock_scan_s(), 0)
 
     def _until_lock_scan_s(self) -> float:
@@ -143,7 +156,7 @@ class Rescuer(Service):
         """Return the suspect workers that sent no heartbeat in time, and request one from new suspects."""
         previous_suspicions, self._suspicions = self._suspicions, {}
         if self._scans_locks:
-            self._node.lock_looks.last_at = time.monotonic()
+            self._scan_began_at = self._node.lock_looks.last_at = time.monotonic()
         states = await self._node.store.workers.suspect_workers(
             self._node.worker_id, silence=self._scans_locks
         )

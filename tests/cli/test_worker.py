@@ -23,9 +23,11 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import PollingConfig, Scheduler
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.worker.stop import wait_until_drained
 from pg_scheduler.inspect.store.grants import Role, grant_statements
+from tests.api.test_roles import add_dead_worker
 from tests.cli.conftest import Run
 from tests.cli.programs import Start, add, has_text, starter, status, until
 from tests.conftest import run_on
@@ -85,6 +87,29 @@ async def test_drain_runs_what_the_ends_of_short_jobs_make_due(
         assert await program.end() == ExitCode.DONE, program.text
     ids = [*chain, *batch, callback]
     assert [await status(scheduler, job_id) for job_id in ids] == ["completed"] * 12
+
+
+@pytest.mark.parametrize("ended", ["killed", "expired"])
+async def test_drain_waits_until_the_jobs_of_dead_workers_are_reclaimed(
+    pool: asyncpg.Pool[asyncpg.Record], ended: str
+) -> None:
+    async def work() -> None: ...
+
+    # No poll finds the dead worker.
+    polling = PollingConfig(idle_start_interval=600, max_interval=600, semaphore_full_interval=600)
+    scheduler = Scheduler(pool, polling_config=polling)
+    scheduler.register(work, name="cliworker.work")
+    scheduler._parts.store.workers._server_start_grace_s = 0.0
+    async with scheduler, asyncio.timeout(PATIENCE):
+        assert await wait_until_drained(scheduler) == "no job is due"
+        await add_dead_worker(pool, "dead", "pod", "elsewhere")
+        await pool.execute("UPDATE scheduled_jobs SET job_name = 'cliworker.work'")
+        if ended == "expired":
+            expire = "UPDATE scheduler_workers SET liveness_key = NULL, lease_until = now()"
+            await pool.execute(f"{expire} WHERE worker_id = 'dead'")
+        assert await wait_until_drained(scheduler) == "no job is due"
+        statuses = await pool.fetch("SELECT DISTINCT status FROM scheduled_jobs")
+        assert [row["status"] for row in statuses] == ["completed"]
 
 
 async def test_defaults_of_a_project_are_those_of_the_supervisor_alone(start: Start, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import resource
@@ -23,7 +24,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobStarted
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.tools import claimed_names, is_idle
+from pg_scheduler.tools import claimed_names, has_reclaimed_all, is_idle, scan_for_dead_workers
 
 from .options import WorkerOptions
 
@@ -180,6 +181,10 @@ def stop_self() -> None:
 
 
 INTERVAL_S: Final = 1.0
+
+SCAN_INTERVAL_S: Final = 0.2
+"""Seconds between two looks of a drained worker whether the scan for dead workers has ended."""
+
 """Seconds between two checks."""
 
 JITTER: Final = 0.1
@@ -222,9 +227,10 @@ async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> st
 async def wait_until_drained(scheduler: Scheduler) -> str:
     """Wait until no job is due that the worker claims, and none runs; return that as the reason to end.
 
-    Jobs that a limit or other jobs block, and jobs of paused tasks, do not count.
+    Jobs that a limit or other jobs block, and jobs of paused tasks, do not count. Jobs of a killed process
+    become due when they are reclaimed, so a scan for dead workers, after all else, has to leave none suspect.
     """
-    inspector, started_jobs = Inspector(scheduler), 0
+    inspector, started_jobs, scan_requested_at = Inspector(scheduler), 0, math.inf
 
     def count(_event: object) -> None:
         nonlocal started_jobs
@@ -234,15 +240,22 @@ async def wait_until_drained(scheduler: Scheduler) -> str:
     try:
         while True:
             started_before = started_jobs
+            has_reclaimed = has_reclaimed_all(scheduler, scan_requested_at)
+            is_drained = False
             with suppress(DatabaseUnavailableError):
                 # The order counts: the end of a job makes others due, which the backlog then shows.
                 was_idle = await is_idle(scheduler)
                 backlog, names = await inspector.backlog(), claimed_names(scheduler)
                 is_due = any(task.due for task in backlog.names if task.name in names)
                 # A job may have begun, and even ended, while the backlog was read.
-                if was_idle and not is_due and started_jobs == started_before and await is_idle(scheduler):
+                is_drained = was_idle and not is_due and started_jobs == started_before
+                if is_drained and has_reclaimed and await is_idle(scheduler):
                     return "no job is due"
-            await asyncio.sleep(INTERVAL_S)
+            if not is_drained:
+                scan_requested_at = math.inf
+            elif scan_requested_at == math.inf:
+                scan_requested_at = scan_for_dead_workers(scheduler)
+            await asyncio.sleep(SCAN_INTERVAL_S if is_drained else INTERVAL_S)
     finally:
         unsubscribe()
 
