@@ -24,6 +24,7 @@ from pg_scheduler.errors import (
     SchemaTooNewError,
 )
 from pg_scheduler.jobs.naming import most_similar
+from pg_scheduler.jobs.task import UnfitArgumentsError
 
 
 class ExitCode(IntEnum):
@@ -117,6 +118,7 @@ _CODES: Final[tuple[tuple[type[Exception], ExitCode], ...]] = (  # the first mat
     (PoolClosedError, ExitCode.UNAVAILABLE),
     (ConnectionRejectedError, ExitCode.REFUSED),  # a wrong password is a permanent error
     (DatabaseUnavailableError, ExitCode.UNAVAILABLE),
+    (UnfitArgumentsError, ExitCode.USAGE),  # any other TypeError is a bug
     (ValueError, ExitCode.USAGE),  # an argument that the library rejects, such as a search
 )
 
@@ -149,6 +151,8 @@ def message_of(error: Exception, *, schema: str | None) -> str:
         case SchemaMissingError():
             option = "" if schema is None else f"--schema {schema} "
             problem, remedy = error.problem, f"run pg-scheduler {option}migrate"
+        case UnfitArgumentsError():
+            problem, remedy = error.problem, "pass --args and --kwargs that fit its signature"
         case _:
             return str(error)
     return f"{problem}; {remedy}"

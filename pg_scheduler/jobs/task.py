@@ -42,6 +42,14 @@ from pg_scheduler.jobs.validation import (
 )
 
 
+class UnfitArgumentsError(TypeError):
+    """The function of a job cannot be called with its arguments."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; pass args= and kwargs= that fit its signature")
+        self.problem: Final = problem
+
+
 class JobOption(NamedTuple):
     """An option of jobs.
 
@@ -206,9 +214,8 @@ class Arity:
             if self.signature is not None:
                 self.signature.bind(*args, **named)
         except TypeError as error:  # its text has names only, no values
-            raise TypeError(
-                f"{self._name}() cannot be called with the arguments of the job: {error}; "
-                "pass args= and kwargs= that fit its signature"
+            raise UnfitArgumentsError(
+                f"{self._name}() cannot be called with the arguments of the job: {error}"
             ) from None
         if len(self.accepted) < MAX_SHAPES:
             self.accepted.setdefault(tuple(named), set()).add(len(args))
