@@ -109,7 +109,7 @@ class SharedReads:
         request: RequestT,
         *arguments: *Arguments,
         age_s: float,
-        is_data: bool = True,
+        is_age_shown: bool = True,
         depends_on: Hashable = None,
     ) -> T:
         """Return what a function returns, or has returned for another request with the same arguments.
@@ -121,13 +121,13 @@ class SharedReads:
             request: The first argument of the function. It is no part of the key.
             arguments: The other arguments of the function, which are part of the key.
             age_s: For how many seconds a value is kept.
-            is_data: Whether the age of the value counts for ``oldest_s``, because it matters to those who
-                read the page.
+            is_age_shown: Whether the age of the value counts for ``oldest_s``, which the page shows. It does
+                if it matters to those who read the page.
             depends_on: What else the value depends on, such as the rights of the request.
         """
         key = read, arguments, depends_on
         value, age = await self._cache.get(key, age_s, partial(read, request, *arguments))
-        if is_data:
+        if is_age_shown:
             self.oldest_s = max(self.oldest_s, age)
         return value
 

@@ -163,7 +163,7 @@ class PageRequest:
         fresh = replace(self, now=self.operations.now, cache=self.cache.renewed(), standby_lag_s=None)
         if not self.settings.has_read_pool:
             return fresh
-        lag_s = await fresh.read_shared(_read_standby_lag, age_s=self.settings.refresh_s, is_data=False)
+        lag_s = await fresh.read_shared(_read_standby_lag, age_s=self.settings.refresh_s, is_age_shown=False)
         return replace(fresh, standby_lag_s=lag_s)
 
     async def read_shared(
@@ -171,12 +171,12 @@ class PageRequest:
         read: Callable[[PageRequest, *Arguments], Awaitable[T]],
         *arguments: *Arguments,
         age_s: float,
-        is_data: bool = True,
+        is_age_shown: bool = True,
         depends_on: Hashable = None,
     ) -> T:
         """Return what a function reads, or has read for another request; see ``SharedReads.get()``."""
         return await self.cache.get(
-            read, self, *arguments, age_s=age_s, is_data=is_data, depends_on=depends_on
+            read, self, *arguments, age_s=age_s, is_age_shown=is_age_shown, depends_on=depends_on
         )
 
     def check_search(self, q: str) -> None:
@@ -212,7 +212,7 @@ class PageRequest:
         return await search_part(self.inspector, query, limit, after, part_bounds)
 
     async def sample_jobs(
-        self, where: str, limit: int, age_s: float, *, version: Hashable = None, is_data: bool = True
+        self, where: str, limit: int, age_s: float, *, version: Hashable = None, is_age_shown: bool = True
     ) -> Sequence[Job]:
         """Return the first visible jobs that match a search; requests share the read.
 
@@ -221,11 +221,11 @@ class PageRequest:
             limit: The number of jobs.
             age_s: For how many seconds they are kept.
             version: A value that changes when the jobs must be read again before that.
-            is_data: Whether the age of the read matters to those who read the page.
+            is_age_shown: Whether the age of the read counts for the one that the page shows.
         """
         depends_on = version, self.access.visible_names
         return await self.read_shared(
-            _read_sample, where, limit, age_s=age_s, is_data=is_data, depends_on=depends_on
+            _read_sample, where, limit, age_s=age_s, is_age_shown=is_age_shown, depends_on=depends_on
         )
 
     def visible_job(self, job: Job) -> Job:
@@ -351,21 +351,21 @@ class PageRequest:
             return ()
         return positional_names(await self.workers(), (await self.task_names()).task_of(job_name))
 
-    async def workers(self, *, is_data: bool = False) -> Sequence[Worker]:
+    async def workers(self, *, is_age_shown: bool = False) -> Sequence[Worker]:
         """Return every worker that has a row; all requests share the read for some seconds.
 
         Args:
-            is_data: Whether the age of the read matters to those who read the page.
+            is_age_shown: Whether the age of the read counts for the one that the page shows.
         """
-        return await self.read_shared(_read_workers, age_s=WORKERS_AGE_S, is_data=is_data)
+        return await self.read_shared(_read_workers, age_s=WORKERS_AGE_S, is_age_shown=is_age_shown)
 
     async def job_names(self) -> Sequence[str]:
         """Return the names of jobs whose attempts were counted, also those that the request may not see."""
-        return await self.read_shared(_read_job_names, age_s=NAMES_AGE_S, is_data=False)
+        return await self.read_shared(_read_job_names, age_s=NAMES_AGE_S, is_age_shown=False)
 
     async def deaths(self) -> AuditPage:
         """Return the records of workers that died within a day, the newest first, a page of them."""
-        return await self.read_shared(_read_deaths, age_s=DEATHS_AGE_S, is_data=False)
+        return await self.read_shared(_read_deaths, age_s=DEATHS_AGE_S, is_age_shown=False)
 
     async def worker_names(self) -> dict[str, str]:
         """Return the names of workers that have one, by their ids; also of those that died within a day."""

@@ -127,13 +127,13 @@ def needs_attention(number: int) -> str:
     return f"{number:,} {'thing needs' if number == 1 else 'things need'} attention"
 
 
-async def read_diagnosis(request: PageRequest, *, is_data: bool = True) -> Diagnosis:
+async def read_diagnosis(request: PageRequest, *, is_age_shown: bool = True) -> Diagnosis:
     """Return the findings of the checks that decide whether all is well.
 
     The side bar, the overview and the page of the doctor share this read, so that their numbers agree.
-    ``is_data`` is whether its age matters to those who read the page.
+    ``is_age_shown`` is whether its age counts for the one that the page shows.
     """
-    return await request.read_shared(_diagnose, age_s=DIAGNOSIS_AGE_S, is_data=is_data)
+    return await request.read_shared(_diagnose, age_s=DIAGNOSIS_AGE_S, is_age_shown=is_age_shown)
 
 
 async def _diagnose(request: PageRequest) -> Diagnosis:

@@ -61,7 +61,7 @@ async def read_navigation(request: PageRequest) -> NavigationData:
     Raises:
         SchedulerError: The database is unavailable.
     """
-    return await request.read_shared(_read, age_s=AGE_S, is_data=False)
+    return await request.read_shared(_read, age_s=AGE_S, is_age_shown=False)
 
 
 async def _read(request: PageRequest) -> NavigationData:
@@ -123,9 +123,9 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     """Return the numbers by the paths of their items; none while the database is unavailable."""
     try:
         data, names = await read_navigation(request), await request.task_names()
-        problems = visible_problems((await read_diagnosis(request, is_data=False)).findings, request)
+        problems = visible_problems((await read_diagnosis(request, is_age_shown=False)).findings, request)
         muted_ids = await request.read_shared(
-            _read_muted, tuple(map(finding_id, problems)), age_s=DIAGNOSIS_AGE_S, is_data=False
+            _read_muted, tuple(map(finding_id, problems)), age_s=DIAGNOSIS_AGE_S, is_age_shown=False
         )
     except SchedulerError:
         return {}

@@ -52,7 +52,7 @@ async def write_next(request: PageRequest, position: str | None) -> str | None:
 
 
 async def _key(request: PageRequest) -> bytes:
-    return await request.read_shared(_derive_key, age_s=KEY_AGE_S, is_data=False)
+    return await request.read_shared(_derive_key, age_s=KEY_AGE_S, is_age_shown=False)
 
 
 async def _derive_key(request: PageRequest) -> bytes:

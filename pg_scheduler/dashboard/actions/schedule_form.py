@@ -85,18 +85,21 @@ async def update(request: ActionRequest) -> Redirect | PageAnswer:
 
     bounds = ("start", "end", "max_runs")
     changes: dict[str, Any] = {name: values[name] for name in bounds if name in values and is_changed(name)}
-    if is_changed(*TRIGGER_FIELDS):
-        changes |= {"trigger": values["trigger"]} if "trigger" in values else {}
-    else:
+    if not is_changed(*TRIGGER_FIELDS):
         # An unchanged trigger stays as it is, even if this process cannot interpret it.
         errors = {name: text for name, text in errors.items() if name not in TRIGGER_FIELDS}
+    elif "trigger" in values:
+        changes["trigger"] = values["trigger"]
     if "kwargs" in values and _sorted(values["kwargs"]) != _sorted(schedule.kwargs):
         changes["kwargs"] = values["kwargs"]
     if errors:
         return _form_again(page, errors)
+    # With None, update() would not check whether the schedule was changed meanwhile. A form without a version
+    # counts as one of the first version, which a schedule has until its first edit.
+    form_version = values["version"] or 1
     try:
         await request.operations.scheduler.schedules.update(
-            schedule.schedule_id, if_version=values["version"] or 1, **changes
+            schedule.schedule_id, if_version=form_version, **changes
         )
     except ScheduleOwnedByCodeError as error:
         return _form_again(page, {"": str(error)}, 409)
@@ -104,7 +107,9 @@ async def update(request: ActionRequest) -> Redirect | PageAnswer:
         text = "this schedule was changed meanwhile; reload it and edit it again"
         return _form_again(page, {"": text}, 409)
     except (TypeError, ValueError) as error:
-        return _form_again(page, {"kwargs" if isinstance(error, TypeError) else "": str(error)})
+        # A TypeError states that the task cannot be called with the arguments.
+        field = "kwargs" if isinstance(error, TypeError) else ""
+        return _form_again(page, {field: str(error)})
     return Redirect("/schedule", "schedule_updated", {"id": schedule.schedule_id})
 
 

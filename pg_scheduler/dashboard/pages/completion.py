@@ -207,7 +207,7 @@ async def _search(request: PageRequest, where: str) -> Sample:
     request.check_search(where)
     depends_on = request.access.visible_names, request.access.sees_arguments
     return await request.read_shared(
-        _read_sample, where, age_s=SAMPLE_AGE_S, is_data=False, depends_on=depends_on
+        _read_sample, where, age_s=SAMPLE_AGE_S, is_age_shown=False, depends_on=depends_on
     )
 
 

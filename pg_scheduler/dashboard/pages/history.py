@@ -121,7 +121,7 @@ async def read_releases(inspector: Inspector, since: datetime | None) -> list[Ma
 
 async def known_releases(request: PageRequest) -> list[Mark]:
     """Return when releases first started, the newest first, at most 20; requests share the read."""
-    return await request.read_shared(_read_known_releases, age_s=HISTORY_AGE_S, is_data=False)
+    return await request.read_shared(_read_known_releases, age_s=HISTORY_AGE_S, is_age_shown=False)
 
 
 async def _read_known_releases(request: PageRequest) -> list[Mark]:
@@ -144,33 +144,36 @@ async def read_period(request: PageRequest, names: Sequence[str] | None = None) 
 
 
 async def _read_period(request: PageRequest, range_name: str, names: tuple[str, ...] | None) -> Period:
-    since, width = RANGES[range_name]
+    length, width = RANGES[range_name]
+    # The period before is read too, as far as its statistics are kept.
     statistics = await request.inspector.statistics_by_time(
-        min(2 * since, MAX_STATISTICS_AGE), width=width, names=names
+        min(2 * length, MAX_STATISTICS_AGE), width=width, names=names
     )
-    releases = await read_releases(request.inspector, statistics.until - since)
+    releases = await read_releases(request.inspector, statistics.until - length)
     # Adding many histograms takes time, so other requests continue meanwhile.
     return await run_in_thread(_period, range_name, statistics, releases)
 
 
 def _period(range_name: str, statistics: Statistics, releases: Sequence[Mark]) -> Period:
     """Return the period. The statistics that precede its first slot are those of the period before it."""
-    since, width = RANGES[range_name]
+    length, width = RANGES[range_name]
     step = int(width.total_seconds())
     first_number, last_number = (
-        int(at.timestamp()) // step for at in (statistics.until - since, statistics.until)
+        int(at.timestamp()) // step for at in (statistics.until - length, statistics.until)
     )
     times = [datetime.fromtimestamp(number * step, UTC) for number in range(first_number, last_number + 1)]
     figures_by_time = statistics.by_time(width)
     earlier_statistics = replace(statistics, rows=tuple(row for row in statistics.rows if row.at < times[0]))
     figures = [figures_by_time.get(at, NOTHING) for at in times]
+    # Of a longer period, only a part of the statistics of the one before it is kept.
+    is_earlier_period_kept = 2 * length <= MAX_STATISTICS_AGE
     return Period(
         range=range_name,
         width=width,
         times=times,
         figures=figures,
         total=JobFigures.added(*figures),
-        before=earlier_statistics.total() if 2 * since <= MAX_STATISTICS_AGE else None,
+        before=earlier_statistics.total() if is_earlier_period_kept else None,
         releases=releases,
         is_complete=statistics.is_complete,
         uncounted=statistics.uncounted,

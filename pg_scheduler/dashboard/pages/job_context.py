@@ -67,7 +67,7 @@ async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageReque
 
 async def _figures(name: str, request: PageRequest) -> JobFigures:
     try:
-        statistics = await request.read_shared(_read_statistics, name, age_s=AGE_S, is_data=False)
+        statistics = await request.read_shared(_read_statistics, name, age_s=AGE_S, is_age_shown=False)
     except ValueError:  # no name that a task can have: the row was written by hand
         return JobFigures()
     return statistics.total()
@@ -86,7 +86,7 @@ async def siblings_of(job: Job, request: PageRequest) -> dict[str, object] | Non
     if job.error_message is None or job.status not in FAILED_JOBS:
         return None
     fingerprint = fingerprint_of(job.job_name, text_of(job.status, job.error_message))
-    group = await request.read_shared(_read_group, fingerprint, age_s=AGE_S, is_data=False)
+    group = await request.read_shared(_read_group, fingerprint, age_s=AGE_S, is_age_shown=False)
     return {
         "fingerprint": fingerprint,
         "count": None if group is None else group.count,

@@ -75,7 +75,7 @@ async def build(request: PageRequest) -> View:
         if task_name == name or task_name in counted_names or counted_names.isdisjoint(own_names)
     ]
     where = f"name:{','.join(map(quoted, names_with_jobs))}"
-    workers = await request.workers(is_data=True)
+    workers = await request.workers(is_age_shown=True)
     claiming = [worker for worker in workers if worker.is_alive and name in (worker.names or ())]
     groups = await request.read_shared(_read_groups, tuple(own_names), age_s=GROUPS_AGE_S)
     failed_jobs = await request.sample_jobs(f"{where} status:failed", SHOWN, FIGURES_AGE_S)

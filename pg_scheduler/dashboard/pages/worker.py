@@ -126,10 +126,13 @@ async def _find(
 async def _read_lost(death: AuditRecord | None, request: PageRequest) -> list[LostJob]:
     """Return the visible jobs that the record of a death names, those under which most workers died first.
 
-    A job that was deleted since is left out. People may have written the record.
+    A job that was deleted since is left out.
     """
-    ids = [] if death is None else death.details.get("jobs")
-    if death is None or not isinstance(ids, list):
+    if death is None:
+        return []
+    # People may have written the record by hand, so its details may be anything.
+    ids = death.details.get("jobs")
+    if not isinstance(ids, list):
         return []
     try:
         jobs = await request.inspector.get_jobs(

@@ -140,6 +140,7 @@ async def _suspended(kind: str, task: str, name: str, after: str | None, request
     jobs = await request.inspector.get_jobs(list(dict.fromkeys(step.job_id for step in steps)))
     selected_jobs: dict[str, Job] = {}
     for step in steps:
+        # The next page begins behind this step, whether its job is shown or not.
         position = step
         job = jobs.get(step.job_id)
         if job is None or job.suspended_by != kind or not request.access.sees_name(job.job_name):
@@ -148,7 +149,10 @@ async def _suspended(kind: str, task: str, name: str, after: str | None, request
             selected_jobs[job.job_id] = job
         if len(selected_jobs) == PAGE_LENGTH:
             break
-    is_last = len(steps) < MAX_EXAMINED and (not steps or position == steps[-1])
+    has_read_all = len(steps) < MAX_EXAMINED
+    # The page may have become full before the last step that was read.
+    has_examined_all = not steps or position == steps[-1]
+    is_last = has_read_all and has_examined_all
     return Part(await _rows(list(selected_jobs.values()), request), None if is_last else json.dumps(position))
 
 
