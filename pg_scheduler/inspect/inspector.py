@@ -58,8 +58,8 @@ class Inspector(
 
     Args:
         source: An asyncpg pool on the database, or a Scheduler, whose pool and schema are used.
-        schema: The schema of the tables; None for that of the Scheduler, or the one that the search path
-            leads to.
+        schema: The schema of the tables, if ``source`` is a pool; None for the one that the search path leads
+            to. Inspecting a Scheduler always uses the schema of the Scheduler.
         read_pool: A pool for the reads, which may lead to a standby; None for the pool of ``source``.
         read_settings: Bounds of the read-only transactions that read; None to read as a Scheduler does.
         actor: The actor in the records of actions; None for ``user@host``.

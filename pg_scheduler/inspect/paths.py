@@ -157,7 +157,9 @@ class Plan:
         """The order in which the jobs are found, in words; empty if there are none."""
         newest_segments = [segment for segment in self.segments if segment.path is Path.NEWEST]
         if newest_segments:
-            return BY_ID if len(newest_segments) == 1 else BY_CREATION
+            # Two segments read the generated ids before all others, and a single one reads all ids.
+            has_generated_first = len(newest_segments) > 1
+            return BY_CREATION if has_generated_first else BY_ID
         texts = dict.fromkeys(_ORDERS[segment.path] for segment in self.segments)
         # Free text may be a whole id, whose job comes first, whatever the order is.
         if len(texts) > 1:
@@ -326,7 +328,7 @@ def _kinds(search: Search) -> frozenset[_Kind]:
             case StatusTerm(statuses, is_negated=False):
                 kinds &= {kind for status in statuses for kind in _KINDS[status]}
             case StatusTerm(statuses):
-                kinds -= {kind for status in statuses - _PARTS for kind in _certain(status, statuses)}
+                kinds -= {kind for status in statuses - _PARTS for kind in _emptied_kinds(status, statuses)}
             case TextTerm(TextField.LIMIT, is_negated=False):
                 kinds &= {_Kind.BLOCKED}
             case TextTerm(field, is_negated=False) if field in WAIT_FIELDS:
@@ -338,7 +340,7 @@ def _kinds(search: Search) -> frozenset[_Kind]:
     return frozenset(kinds)
 
 
-def _certain(status: SearchStatus, excluded: Iterable[SearchStatus]) -> set[_Kind]:
+def _emptied_kinds(status: SearchStatus, excluded: Iterable[SearchStatus]) -> set[_Kind]:
     """Return the kinds that have no job left because a status is excluded.
 
     ``excluded`` are all excluded statuses. Unsuccessful jobs are one kind with three statuses, so this kind

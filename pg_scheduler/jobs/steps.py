@@ -407,20 +407,20 @@ class Steps(ABC):
         """Wait for the first of several signals, times and children, and return which one it is.
 
         The winner is stored, so each later attempt gets the same one. If several have ended when the job
-        looks, the first of them in the order of the arguments wins. The others continue: the job may wait for
-        them again under the same names, also in another ``first()``, where a `Sleep` keeps the end that it
-        has. The wait is as in ``sleep()``.
+        looks, the first of them in the order of the arguments wins. The others continue. The job may wait
+        for them again under the same names, also in another ``first()``. A `Sleep` then keeps its end.
+        The job is suspended while it waits, as in ``sleep()``.
 
         Args:
-            name: The name of the step, as in ``run()``, for the winner.
+            name: The name of the step that stores the winner; see ``run()``.
             waits: `Wait`, `Sleep` and `Child` objects, whose names are those of steps too.
 
         Returns:
             The name of the winner and its value, which is None for a `Sleep`.
 
         Raises:
-            TypeError: Something else is passed, or as in ``sleep()`` and ``child()``.
-            ValueError: Nothing is passed, or as in ``sleep()`` and ``child()``.
+            TypeError: One of ``waits`` is something else, or as in ``sleep()`` and ``child()``.
+            ValueError: ``waits`` is empty, or as in ``sleep()`` and ``child()``.
             DuplicateStepError: Two of the waits have the same name, or as in ``run()``.
             JobEndedError: The winner is a child that has no value; see ``child()`` for the errors.
             Abort: The stored winner is not passed any more, or a value does not fit its type; the job fails.

@@ -267,7 +267,9 @@ def _returned_number(digits: str) -> float:
 def _key(key: Any, path: str) -> str:
     """Return the text of a key of an object."""
     if isinstance(key, str):
+        # A subclass of str may override any method. So str() of a member of a str Enum is not its value.
         return str.__str__(key)
+    # The text of any other key is the one that pydantic writes for it in a dict.
     (text,) = ValueType(dict[type(key), None]).encode({key: None}, path)  # type: ignore[misc]
     return str(text)
 

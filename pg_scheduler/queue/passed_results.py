@@ -111,10 +111,13 @@ class PassedResultRepository(Repository):
             page = digests[start : start + RESULTS_AT_ONCE]
             kept_names = [f"{KEPT}{_digest(step)}:{digest}" for digest in page]
             passed_names = [OF_CHILD + digest for digest in page]
-            read = await self._read(job_id, passed_names + kept_names)
+            passed_results = await self._read(job_id, passed_names + kept_names)
+            # A child may have two results: its newest one, and an older one that this step has returned and
+            # kept. The kept one comes last and replaces the other, so each attempt gets the same value.
             for name in (*passed_names, *kept_names):
-                if name in read:
-                    results[read[name].result.job_id] = read[name]
+                if name in passed_results:
+                    child_result = passed_results[name]
+                    results[child_result.result.job_id] = child_result
         return results
 
     async def _read(self, job_id: str, names: Sequence[str]) -> dict[str, ChildResult]:

@@ -118,12 +118,12 @@ class Definition:
                 "catch_up_seconds": within,
             }
         if values.keys() & {"task", "args", "kwargs"}:
-            # What is not given is that of the row, unless both are.
-            args, kwargs = (
-                ((), {}) if values.keys() >= {"args", "kwargs"} else decode(old.task_data, codec, old.task)
-            )
+            # Arguments that are not given stay as they are in the row. If both are given, the row is not
+            # decoded.
+            are_both_given = values.keys() >= {"args", "kwargs"}
+            old_args, old_kwargs = ((), {}) if are_both_given else decode(old.task_data, codec, old.task)
             task = values.get("task", old.task)
-            task_data = encoder_of(task)(values.get("args", args), values.get("kwargs", kwargs))
+            task_data = encoder_of(task)(values.get("args", old_args), values.get("kwargs", old_kwargs))
             if codec is not None:
                 task_data = _kept_encoded(task_data, task, old, codec)
             changes["task_data"] = _kept(check_size(task_data, max_bytes), old.task_data)

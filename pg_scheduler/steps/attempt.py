@@ -140,14 +140,17 @@ class AttemptSteps(OpenSteps):
         self._attempt = attempt
         self._claim = claim
         task = node.tasks.resolve(claim.function)
-        # The mark is the version of the task at the first step that was stored, or 0 before that step.
+        # The mark is the version of the task when the job stored its first step. It is 0 while only others
+        # have stored anything for the job, such as a signal, and None if nothing was stored for it.
         mark = version_of(claim.options)
         self._version = mark or (1 if task is None else task.version)
         self._is_marked = mark is not None
         self._loaded = LoadedSteps(claim, steps, node.lease, is_marked=self._is_marked)
         self._callers = CallersTransactions(node, steps, claim, self._loaded)
         self._waits = AttemptWaits(node, steps, attempt, self._loaded.refresh)
+        # The names that this attempt has used, because it may not use a name twice.
         self._names: set[str] = set()
+        # How often the waits for each signal have timed out in this attempt, by the name of the step.
         self._timeouts = Counter[str]()
         # By the names of cursors whose blocks Python has closed: set when the value of the cursor is written.
         self._closed_cursors: dict[str, asyncio.Event] = {}
@@ -639,7 +642,8 @@ class AttemptSteps(OpenSteps):
         A step that commits with the transaction of a connection counts once that has committed.
         """
         text = None
-        if delay_s is None and until is None:
+        is_sleep_or_wait = delay_s is not None or until is not None
+        if not is_sleep_or_wait:
             text = step_text(name, value, self._max_value_bytes, self._codec, self._claim.job_name)
         try:
             await self._loaded.check_room(name, text, self._callers.sizes)
@@ -649,7 +653,7 @@ class AttemptSteps(OpenSteps):
             # Transactions of the caller may have ended since their steps were counted.
             await self._callers.count_ended()
             await self._loaded.check_room(name, text, self._callers.sizes)
-        stored = await self._loaded.get()
+        stored_steps = await self._loaded.get()
         store = partial(
             self._repository.store,
             self._worker_id,
@@ -662,9 +666,12 @@ class AttemptSteps(OpenSteps):
             until=until,
         )
         if connection is not None:
+            # The step exists already if the answer to an earlier commit was lost. Then the writes of the
+            # caller must not be committed once more. A cursor, however, is stored many times.
             return await store(connection=connection, must_be_new=kind == STEP)
         step = await self._persistently(store)
-        if (previous_step := stored.get(name)) is not None:
+        # The statement does not return the timeouts of earlier waits for a signal, so they are added here.
+        if (previous_step := stored_steps.get(name)) is not None:
             step = step._replace(timeouts=previous_step.timeouts)
         self._loaded.keep(step)
         return step

@@ -139,10 +139,15 @@ class ManualRuntime(Runtime):
         The first pass of the rescuer requests heartbeats from suspect workers. The second pass reclaims the
         jobs of the workers that made no heartbeat.
         """
-        idle = (Claimer, Completer, Heartbeat, Planner, StatisticsWriter, Vacuum)
+        # The other methods make the passes of the claimer, the completer, the heartbeat and the planner.
+        # `TestScheduler` makes those of the vacuum, which has an interval of its own. The statistics are
+        # written when the worker stops.
+        without_maintenance = (Claimer, Completer, Heartbeat, Planner, StatisticsWriter, Vacuum)
+        # Unless a scan of the jobs is requested, a pass of the rescuer may only look at the liveness locks.
         self.rescuer.scan_jobs()
         for part in (*self.parts, self.rescuer):
-            if isinstance(part, Service) and not isinstance(part, idle):
+            if isinstance(part, Service) and not isinstance(part, without_maintenance):
+                # If more jobs of a pause that has ended are left, the next pass is due after Renewal.gap_s.
                 await self._pass_while_behind(part, within_s=Renewal.gap_s)
 
     async def renew(self, now: datetime) -> None:

@@ -297,12 +297,17 @@ class Numbering:
         raise self._invalid(parameter, value)
 
     def _text(self, numbers: set[int]) -> str:
-        words = []
-        for first in sorted(number for number in numbers if number - 1 not in numbers):
+        """Return the numbers as a list, with ranges for three or more in a row: ``mon-wed,fri,sat``."""
+        texts = []
+        first_numbers = sorted(number for number in numbers if number - 1 not in numbers)
+        for first in first_numbers:
             last = next(number for number in range(first, self.last + 1) if number + 1 not in numbers)
-            ends = [self._name(number) for number in ([first, last] if last > first else [first])]
-            words.append(("," if last == first + 1 else "-").join(ends))
-        return ",".join(words)
+            if first == last:
+                texts.append(self._name(first))
+            else:
+                separator = "," if last == first + 1 else "-"
+                texts.append(f"{self._name(first)}{separator}{self._name(last)}")
+        return ",".join(texts)
 
     def _name(self, number: int) -> str:
         return self.names[number - 1] if self.names else str(number)

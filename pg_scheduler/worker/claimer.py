@@ -176,6 +176,8 @@ class Claimer(Service):
         names = self._names()
         since = self._begin(names, has_crashed_job=had_crashed_job)
         is_at_start = since is FROM_THE_START
+        # The lease may be renewed while the claim is under way, but such a renewal may not reach the rows of
+        # this claim. So they are trusted only as long as the lease that the worker has now.
         sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
         answer = await self._fetch(names, limit, since, sent_at, crashed=not had_crashed_job)
         if answer.at is not None:
@@ -206,10 +208,12 @@ class Claimer(Service):
         if not is_done or answer.crashed is not None:
             return 0
         delay = self._next_delay(sent_at, answer.due_in)
-        # This claim left out crashed jobs, because one was in flight. If that job has ended, the next crashed
-        # job follows at once, or soon if the result of the last one is not yet written.
+        # This claim left out crashed jobs, because one was in flight. If that one has ended meanwhile, the
+        # next crashed job need not wait for the usual delay.
         if had_crashed_job and not self._in_flight.runs_crashed_job:
-            return min(delay, self._polling.min_interval) if self._in_flight.has_crashed_job else 0
+            # No crashed job is claimed before the result of the last one is written.
+            is_result_unwritten = self._in_flight.has_crashed_job
+            return min(delay, self._polling.min_interval) if is_result_unwritten else 0
         return delay
 
     async def _release_paused(self, jobs: list[Claim], sent_at: float) -> list[Claim]:

@@ -385,8 +385,10 @@ class ResultRepository:
     async def settle_divided(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Write changes as ``settle_within()``, but leave out what meets a lock or what the table refuses.
 
-        A failure that cannot be counted is written without the count, which follows later. Before a change is
-        left out, it is also tried without its consequences, which a scan applies later.
+        All changes are tried together first. If that fails, each is tried alone, so that one job does not
+        keep the others from being settled. Before a change is left out, it is also tried without its
+        consequences, which a scan applies later. A failure that cannot be counted is written without the
+        count, which follows later.
         """
 
         async def write(part: Changes, *, with_consequences: bool) -> Settled:
@@ -399,7 +401,7 @@ class ResultRepository:
         try:
             return (await self._write_counted(changes, partial(write, with_consequences=True))).accepted
         except (DatabaseUnavailableError, *REFUSALS) as error:
-            if not (is_locked_out(error) or is_refusal(error)):
+            if not _may_concern_one_change(error):
                 raise
         accepted_ids: set[str] = set()
         for (job_id, attempt), change in changes.items():
@@ -410,9 +412,11 @@ class ResultRepository:
                         single_change, partial(write, with_consequences=with_consequences)
                     )
                 except (DatabaseUnavailableError, *REFUSALS) as error:
-                    if not (is_locked_out(error) or is_refusal(error)):
+                    if not _may_concern_one_change(error):
                         raise
                     if not with_consequences:
+                        # Nothing else is left to try. The job stays running in its row until a later pass
+                        # of the rescuer reclaims it.
                         logger.warning(
                             "job %s of worker %s not reclaimed yet: %s",
                             job_id,
@@ -695,6 +699,11 @@ def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime:
 
 def _awaits_children_only(suspensions: Sequence[Suspension]) -> bool:
     return all(suspension.kind == CHILD for suspension in suspensions)
+
+
+def _may_concern_one_change(error: Exception) -> bool:
+    """Return whether an error may be that of one change only, so that other changes may be written."""
+    return is_locked_out(error) or is_refusal(error)
 
 
 def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:

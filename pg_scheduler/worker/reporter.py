@@ -260,12 +260,14 @@ class Reporter:
         """
         names = self._routing.claimable() if self._runs_jobs else NO_NAMES
         self._reported = names, self._node.declared.version
-        has_changed = whole or self._written is None or names is not self._written[0]
-        is_short = sum(len(name.encode()) for name in names) <= MAX_NAMES_BYTES if has_changed else False
+        # The list of names is the same object until a name changes.
+        have_names_changed = whole or self._written is None or names is not self._written[0]
+        writes_names = have_names_changed and sum(len(name.encode()) for name in names) <= MAX_NAMES_BYTES
         # A task may get its name after its schedule, so new names of tasks may change the schedules too.
-        declared = _declared_by(self._node) if has_changed or self._reported != self._written else None
+        writes_declared = have_names_changed or self._reported != self._written
+        declared = _declared_by(self._node) if writes_declared else None
         self._last_report = report = WorkerReport(
-            self.state, self._health(), names if is_short else None, declared
+            self.state, self._health(), names if writes_names else None, declared
         )
         asyncio.get_running_loop().call_soon(self._measure, time.monotonic())
         return report

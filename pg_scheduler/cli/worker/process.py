@@ -103,7 +103,7 @@ async def run_worker(
         Exception: The error that stopped the Scheduler.
     """
     stop = StopRequest()
-    sources = await read_sources() if options.reload else None
+    source_files = await read_sources() if options.reload else None
     async with open_scheduler(command, source, options) as scheduler:
         drain_tasks: set[asyncio.Task[None]] = set()
         started = asyncio.Event()
@@ -127,7 +127,7 @@ async def run_worker(
             if early_usr1.is_set():
                 stop_claiming()
             async with doctor_webhook(scheduler):
-                ending.is_recycling = await _run(scheduler, options, stop, sources, started)
+                ending.is_recycling = await _run(scheduler, options, stop, source_files, started)
             for task in drain_tasks:
                 task.cancel()
     if stop.is_hurried:
@@ -141,7 +141,7 @@ async def _run(
     scheduler: Scheduler,
     options: WorkerOptions,
     stop: StopRequest,
-    sources: Sources | None,
+    source_files: Sources | None,
     started: asyncio.Event,
 ) -> bool:
     """Start the Scheduler, and stop it when a stop is requested; return whether a limit requested it."""
@@ -157,7 +157,7 @@ async def _run(
     waits = [recycling, asyncio.create_task(stop.wait()), asyncio.create_task(_wait_for_stop(scheduler))]
     if options.drain:
         waits.append(asyncio.create_task(wait_until_drained(scheduler)))
-    reloading = None if sources is None else asyncio.create_task(wait_for_change(sources))
+    reloading = None if source_files is None else asyncio.create_task(wait_for_change(source_files))
     waits += [] if reloading is None else [reloading]
     try:
         ended_tasks, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -163,8 +163,13 @@ async def create_routines(connection: AnyConnection, home: str, routines: Iterab
 async def _run_again(
     connection: AnyConnection, home: str, migrations: Sequence[Migration], missing: Sequence[str]
 ) -> list[str]:
-    """Run the migrations for the missing tables, and return the temporary tables in the place of others."""
+    """Run the migrations so that they create the missing tables, and change no other table.
+
+    A temporary table of the same name stands in for each table that is not missing. Return the names of these
+    stand-ins.
+    """
     tables = {*table_names(migrations), RECORDS, *missing}
+    # The migrations create the stand-ins of their own tables. No migration creates the table of the records.
     if RECORDS not in missing:
         await connection.execute(create_records("pg_temp"), timeout=MIGRATION_TIMEOUT_S)
     for migration in migrations:
