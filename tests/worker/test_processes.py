@@ -365,6 +365,40 @@ async def test_import_for_a_job_does_not_start_its_script_once_more(
     assert (error or "") in (computed["error_message"] or "")
 
 
+UVLOOP_SCRIPT = """
+import os
+import uvloop
+from pg_scheduler import Scheduler, job
+
+@job(executor="process")
+def compute():
+    return 7
+
+async def main():
+    async with Scheduler.connect(os.environ["DATABASE_URL"]) as scheduler:
+        print(await scheduler.run_job(compute))
+
+if __name__ == "__main__":
+    uvloop.run(main())
+"""
+
+
+def test_jobs_run_in_processes_of_a_program_with_uvloop(dsn: str, tmp_path: Path) -> None:
+    """It forks with the hooks of Python, which close what children must not inherit."""
+    pytest.importorskip("uvloop")
+    (tmp_path / "script.py").write_text(UVLOOP_SCRIPT)
+    script = subprocess.run(
+        [sys.executable, "script.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"DATABASE_URL": dsn, "PYTHONPATH": str(ROOT)},
+        timeout=PATIENCE * 4,
+    )
+    assert (script.returncode, script.stdout) == (0, "7\n"), script.stderr
+
+
 async def test_executor_that_needs_all_of_the_grace_has_stopped(caplog: pytest.LogCaptureFixture) -> None:
     class KillsAfterTheGrace(JobExecutor):
         async def run(self, call: JobCall) -> None: ...

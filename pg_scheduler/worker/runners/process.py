@@ -174,9 +174,9 @@ class _Child:
         """
         parent_socket, child_socket = socket.socketpair()
         # The process ends when its socket is closed at this end. A process that another job forks here must
-        # not inherit that end, or it would stay open.
+        # not inherit that end, or it would stay open. The other end is for the process itself, which uvloop
+        # forks with the hooks of Python.
         inheritance.close_in_children(parent_socket)
-        inheritance.close_in_children(child_socket)
         with child_socket:
             fd = child_socket.fileno()
             try:
