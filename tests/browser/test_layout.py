@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
+import asyncpg
 import pytest
+import pytest_asyncio
 from playwright.async_api import expect
 
 from pg_scheduler import Scheduler
 from pg_scheduler.triggers import Cron
 from tests.browser.conftest import Open
+from tests.browser.fixed_demo import open_fixed_demo
 from tests.browser.shop import Shop
 from tests.browser.site import Site
 from tests.dashboard.test_overview import add_figures
+from tests.support.errors import count_errors
 from tests.support.world import DAY, MINUTE, World
+
+LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+LEAST_CELL_PX = 80
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def demo(pool: asyncpg.Pool) -> AsyncIterator[Site]:
+    """Return the dashboard of a shop with workflows, releases, schedules and failures."""
+    site = Site(await open_fixed_demo(pool))
+    await site.start()
+    yield site
+    await site.stop()
 
 
 async def test_bars_of_errors_begin_at_one_place(open_page: Open, shop: Shop, world: World) -> None:
@@ -147,3 +164,52 @@ async def test_tiles_have_no_breaks_and_whole_labels(width: int, open_page: Open
         }).map((label) => label.textContent)"""
     )
     assert cut == []
+
+
+@pytest.mark.parametrize("width", [700, 900])
+async def test_columns_with_text_stay_readable_on_narrow_screens(
+    width: int, demo: Site, open_page: Open, world: World
+) -> None:
+    await world.job("order:4711:december", "shop.order", due=LATEST, attempt=2, options={"steps": 1})
+    await world.step("order:4711:december", "charge-the-card", value={"card": "visa", "amount": 900})
+    await world.step("order:4711:december", "label", "child", value="order:4711:december:label")
+    await world.step("order:4711:december", "approval", "signal", until=LATEST, ended=None)
+    page = await open_page("/about", viewport={"width": width, "height": 800})
+    faults = []
+    for path in ("/job?id=order:4711:december", "/release", "/schedules", "/jobs?q=status:failed"):
+        await page.goto(demo.url + path)
+        cells = page.locator("table.rows tbody td:is(.main, .what, .trigger, .value)")
+        await expect(cells.first).to_be_visible()
+        faults += await page.locator("table.rows").evaluate_all(
+            """(tables, [path, least]) => tables.flatMap((table) => {
+                const cells = [...table.querySelectorAll("tbody td")].filter((cell) => cell.offsetWidth);
+                const narrow = cells.filter((cell) => cell.innerText.trim()
+                    && cell.matches(".main, .what, .trigger, .value") && cell.clientWidth < least);
+                const cut = cells.filter((cell) => cell.scrollWidth > cell.clientWidth + 1);
+                const wide = table.offsetWidth > table.parentElement.clientWidth ? [table] : [];
+                return [...narrow, ...cut, ...wide].map((part) =>
+                    `${path} ${part.className} ${part.clientWidth}: ${part.innerText.slice(0, 40)}`);
+            })""",
+            [path, LEAST_CELL_PX],
+        )
+    assert faults == []
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+async def test_dialog_of_jobs_with_long_arguments_is_not_cut(
+    width: int, open_page: Open, world: World
+) -> None:
+    await world.jobs(
+        3,
+        "browser.mail",
+        status="failed",
+        ended=-MINUTE,
+        error_message="ValueError: no",
+        task_data={"args": ["x" * 200], "kwargs": {}},
+    )
+    await count_errors(world.pool)
+    page = await open_page("/errors", viewport={"width": width, "height": 844})
+    await page.get_by_role("button", name="Retry…").first.click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog.locator("li.clip")).to_have_count(3)
+    assert await dialog.evaluate("part => part.scrollWidth <= part.clientWidth")
