@@ -653,7 +653,7 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
     "/audit?action=retry_jobs": {
         f"retried {NUMBER} jobs \\( bulk run , {NUMBER} batches": [CHANGED, BATCHES.format("count(*)")],
     },
-    "/runs": {f"retry complete {NUMBER} ada": [CHANGED]},
+    "/runs": {f"Retry complete {NUMBER} ada": [CHANGED]},
     "/run?id=bulk-1": {
         f"Complete: {NUMBER} jobs changed, searched {NUMBER} jobs": [CHANGED, CHANGED],
         f"Show {NUMBER} failed jobs": [CHANGED],
