@@ -176,6 +176,7 @@ async def test_quarantine_is_stated_once(pool: asyncpg.Pool, app: App) -> None:
     words = " ".join(page.text.split())
     assert "Quarantined: 3 workers died while they ran this job" in words
     assert words.count("Quarantined: ") == 2, "in the title of the page, and in that of the cause"
+    assert "Read the logs of its workers and correct the function before you retry it" in words
     assert "retry_job()" not in words
     assert "no arguments" in words
 

@@ -43,7 +43,7 @@ async def test_overview_of_a_fresh_installation_shows_the_next_step(app: App) ->
     assert answer.status == 200
     page = Page(answer.text)
     assert "No worker has started yet" in page.text
-    assert "pg-scheduler worker app.jobs" in page.text
+    assert "pg-scheduler worker myapp.jobs" in page.text
     classes = {class_name for _, attrs in page.elements for class_name in (attrs.get("class") or "").split()}
     assert classes.isdisjoint({"findings", "tile", "chart", "slot"}), "neither an alarm nor empty charts"
     data = (await request(app, "/", headers=JSON)).data

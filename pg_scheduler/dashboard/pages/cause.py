@@ -27,6 +27,11 @@ TONES: Final[Mapping[ReasonCode, str]] = {
 WAITS: Final = {ReasonCode.SLEEPING: SLEEP, ReasonCode.SIGNAL: SIGNAL}
 """The kinds of the open steps that reasons are about."""
 
+QUARANTINE_ADVICE: Final = (
+    "Read the logs of its workers and correct the function before you retry it:"
+    " the next worker may die of it too."
+)
+
 VERDICTS: Final = {
     Verdict.ENDED: "bad",
     Verdict.HELD: "bad",
@@ -78,7 +83,7 @@ def cause_of(
         case ReasonCode.AFTER | ReasonCode.RUNNING | ReasonCode.NOT_DUE:
             title, text = (parents_title if reason.code is ReasonCode.AFTER else "") or title, ""
         case ReasonCode.QUARANTINED:
-            title, text = without_quarantine_remedy(text), ""
+            title, text = without_quarantine_remedy(text), QUARANTINE_ADVICE
         case ReasonCode.LIMIT if limit:
             title = f"Waits for the limit “{limit}”"
             text = _sentence(reason.text.removeprefix(f"waits for the limit {limit!r}").removeprefix(":"))
