@@ -302,6 +302,7 @@ async def fill(world: World, scheduler: Scheduler) -> None:
         await world.worker(
             f"w{number}",
             names=["number.limited", "number.shared"],
+            lease=HOUR,
             settings={"limits": limits, "shares": shares},
         )
     running: dict[str, Any] = {"status": "running", "due": -2 * HOUR, "started": -MINUTE}
