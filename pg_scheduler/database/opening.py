@@ -14,7 +14,7 @@ from pg_scheduler.base.dsn_options import connect_arguments
 from pg_scheduler.database.asyncpg_private import caches_statements, connect_as_pool
 from pg_scheduler.database.faults import LOST_STATEMENTS
 from pg_scheduler.database.fork import inherited_sockets
-from pg_scheduler.database.session import Connection, is_own_session, terminate
+from pg_scheduler.database.session import Connection, is_own_session, release_to, terminate
 
 PROBE_TIMEOUT_S: Final = 5.0
 """Longest wait for another session of a pooler, which may have a single one."""
@@ -74,7 +74,7 @@ async def loses_statements(pool: asyncpg.Pool) -> bool:
     except LOST_STATEMENTS:
         return True
     finally:
-        await pool.release(connection, timeout=PROBE_TIMEOUT_S)
+        await release_to(pool, connection, PROBE_TIMEOUT_S)
     return False
 
 

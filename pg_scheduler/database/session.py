@@ -135,6 +135,10 @@ async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy
 
 async def release_to(pool: asyncpg.Pool, connection: PoolConnectionProxy, timeout_s: float) -> None:
     """Return a connection to the pool, which resets it."""
+    if not is_open(connection):
+        # asyncpg 0.29 does not tell the pool that a connection has ended within a call. The pool would count
+        # it as used for good, and wait for it when it is closed.
+        terminate(connection)
     try:
         await pool.release(connection, timeout=timeout_s)
     except Exception as error:
