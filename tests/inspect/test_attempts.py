@@ -67,16 +67,16 @@ async def test_ended_attempts_are_those_of_the_worker_within_the_span(
         world, retried, "failed", error_message="no", errors=json.dumps(history), attempt=3, **times
     )
     await add_job(world, "odd", "failed", error_message="no", errors='"odd"', **times)
-    found = (await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)).items
-    assert found[0].job_id == longer, "the oldest first"
-    assert {(each.job_id, each.outcome) for each in found} == {
+    attempts = (await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)).items
+    assert attempts[0].job_id == longer, "the oldest first"
+    assert {(attempt.job_id, attempt.outcome) for attempt in attempts} == {
         (longer, "completed"),
         (retried, "error"),
         (retried, "timeout"),
         ("odd", "failed"),
         (completed, "completed"),
     }
-    assert len(found) == 5
+    assert len(attempts) == 5
 
 
 async def test_completed_jobs_of_schedules_are_found_by_their_ids(
@@ -89,8 +89,8 @@ async def test_completed_jobs_of_schedules_are_found_by_their_ids(
     inspector = Inspector(planner)
     assert (await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)).items == []
     await pool.execute("UPDATE scheduler_schedules SET last_fire_at = now()")
-    found = (await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)).items
-    assert [each.job_id for each in found] == [job_id]
+    attempts = (await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)).items
+    assert [attempt.job_id for attempt in attempts] == [job_id]
 
 
 async def test_running_attempts_are_sorted_by_their_start(inspector: Inspector, world: World) -> None:
