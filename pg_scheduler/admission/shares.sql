@@ -35,8 +35,8 @@ candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS 
 --
 -- A moved job has a row in scheduler_starts, with attempt 0, while it counts as in flight: until it has ended, waits
 -- for a retry or is suspended. One that waits for children would delay them, if they are of its tenant. One that a limit
--- blocks counts, or its tenant would move all of its jobs there. One that no live worker claims, as of a paused task, does
--- not count: its tenant would have no turn for other tasks. No cleanup of starts deletes these rows, because of
+-- blocks counts, or its tenant would move all of its jobs there. One that no live worker claims, as of a paused task,
+-- does not count: its tenant would have no turn for other tasks. No cleanup of starts deletes these rows, because of
 -- their keep_s. The time of the last turn is in a row without a job; the cleanup deletes it an hour later. It is after
 -- the one before, also if the clock was set back, or stands still as in tests: else a tenant would keep its turn. To
 -- move too many jobs is harmless: limits are checked afterwards.

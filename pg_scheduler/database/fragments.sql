@@ -14,8 +14,9 @@ statement_timestamp()
 ARRAY ['replacement', 'in_vain', 'schedule', 'on_failure', 'failed_tasks', 'alive', 'result']
 
 -- The definition that a job gets at the end of the attempt that runs. One that has waited for other jobs in vain is under
--- another key, with the "reason": it is cancelled then. A worker of an earlier checkout does not know that key, so it drops
--- such a definition and never runs it. It leaves the key in the row, so the key counts for the "attempt" in it only.
+-- another key, with the "reason": it is cancelled then. A worker of an earlier checkout does not know that key, so it
+-- drops such a definition and never runs it. It leaves the key in the row, so the key counts for the "attempt" in it
+-- only.
 
 -- fragment: coming_definition
 CASE WHEN (job.on_end -> 'replacement') IS NOT NULL THEN job.on_end -> 'replacement'
@@ -105,8 +106,8 @@ coalesce((job.options #> ARRAY ['suspended', 'moved']) = to_jsonb(job.attempt), 
 -- fragment: waited_at_end
 (options #>> ARRAY ['ended', 'blocked_on']) = 'after'
 
--- The job waits for the others that have not ended, else for the turn of its tenant. An earlier statement must have locked
--- it: the end of another job locks it before it deletes the edge.
+-- The job waits for the others that have not ended, else for the turn of its tenant. An earlier statement must have
+-- locked it: the end of another job locks it before it deletes the edge.
 
 -- fragment: restored_blocked_on
 CASE
@@ -154,8 +155,8 @@ CASE WHEN status = 'running' AND ({has_consequences} OR options -> 'schedule_id'
 CASE WHEN jsonb_typeof(on_end) = 'object'
         THEN on_end - ARRAY ['replacement', 'in_vain'] <> jsonb_build_object() ELSE false END
 
--- Whose child the definition is that waits for the end of the attempt. What drops that definition leaves the job a child of
--- that step, which waits for it.
+-- Whose child the definition is that waits for the end of the attempt. What drops that definition leaves the job a
+-- child of that step, which waits for it.
 
 -- fragment: dropped_mark
 (({coming_definition}) #> ARRAY ['options', 'child_of'])
@@ -290,8 +291,8 @@ concat_ws(
 -- fragment: expiry
 coalesce(to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), expires_at::text)
 
--- The error message of a late job that waited for a limit or in a share until it was late. It names when the job was late,
--- because the job may get more time, as after a pause, and then expire for another reason.
+-- The error message of a late job that waited for a limit or in a share until it was late. It names when the job was
+-- late, because the job may get more time, as after a pause, and then expire for another reason.
 
 -- fragment: limit_wait_note
 {limit_wait} || blocked_on || {until_expiry}
@@ -309,7 +310,8 @@ concat(' until ', {expiry}, ' UTC')
 
 -- Counts the jobs that a statement has just failed or expired, in the same statement: "ended" has their rows, with the
 -- "text" of the error, NULL for jobs that do not count. One row for each error, which no other statement writes, so that
--- no worker waits for another one. It is left out where the server refuses records. A longer name is too long for an index.
+-- no worker waits for another one. It is left out where the server refuses records. A longer name is too long for an
+-- index.
 
 -- fragment: counted_failures
 ,
@@ -505,10 +507,10 @@ CASE WHEN until IS NOT NULL THEN least(greatest(until, {first_instant}), {last_i
 -- fragment: last_write
 CASE WHEN step.kind = 'cursor' THEN greatest(step.started_at, step.ended_at) ELSE step.started_at END
 
--- The times of a step after it is set back by the time ``early.ahead`` to ``early.now``. A cursor may have its first value
--- from before the clock was ahead, and then keeps that time. A time before the start of the step comes from the right
--- clock already, such as the end of a step that has ended since. A sleep keeps its end, which may be a time that its job
--- has chosen.
+-- The times of a step after it is set back by the time ``early.ahead`` to ``early.now``. A cursor may have its first
+-- value from before the clock was ahead, and then keeps that time. A time before the start of the step comes from the
+-- right clock already, such as the end of a step that has ended since. A sleep keeps its end, which may be a time that
+-- its job has chosen.
 
 -- fragment: times_set_back
 started_at = CASE WHEN step.started_at > early.now THEN step.started_at - early.ahead ELSE step.started_at END,
@@ -523,8 +525,8 @@ started_at = CASE WHEN step.started_at > early.now THEN step.started_at - early.
 
 -- Positions of values in parallel arrays, by the job ids of $1.
 --
--- A statement reads them by a scalar subquery. In a join with the table that it changes or locks, PostgreSQL would copy the
--- whole object for each row.
+-- A statement reads them by a scalar subquery. In a join with the table that it changes or locks, PostgreSQL would copy
+-- the whole object for each row.
 
 -- fragment: places
 SELECT jsonb_object_agg(id, n) AS of FROM unnest($1::text[]) WITH ORDINALITY AS each (id, n)
@@ -577,8 +579,8 @@ ROWS FROM (
         unnest($9::text[]), unnest($10::integer[]), unnest($11::integer[]), unnest($12::double precision[])
     ) AS declared (key, max_running, max_starts, per_s)
 
--- Whether no pause of the task, under any of its names, suspends the expiry of a job. The rows decide, because a worker that was cut off or frozen has not
--- read the pause yet. They are read only for a job past its misfire grace time.
+-- Whether no pause of the task, under any of its names, suspends the expiry of a job. The rows decide, because a worker
+-- that was cut off or frozen has not read the pause yet. They are read only for a job past its misfire grace time.
 
 -- fragment: may_expire
 NOT EXISTS (
@@ -599,7 +601,8 @@ NOT worker.stopping
 --
 -- fragment: left_out
 
--- Leaves jobs with a kept result out of the completions that delete rows; empty unless rows are deleted. See load_variant().
+-- Leaves jobs with a kept result out of the completions that delete rows; empty unless rows are deleted. See
+-- load_variant().
 --
 -- fragment: without_result
 

@@ -43,8 +43,8 @@ ON CONFLICT (id) DO UPDATE SET
 -- name: hold_tasks
 -- route: pool
 -- Pause every task that has jobs, schedules or workers, that ever ran, or that follows the end of a job, with the note
--- $1 by $3; return their number. A pause without an end stays. One that has an end loses it until the task is resumed, and
--- the note, which begins with $2 then, keeps what it was: see resume_held_tasks.
+-- $1 by $3; return their number. A pause without an end stays. One that has an end loses it until the task is resumed,
+-- and the note, which begins with $2 then, keeps what it was: see resume_held_tasks.
 --
 -- A job names its task, that of its alert, and both of the definition that replaces it. The alert of a job that has
 -- ended may not have been enqueued yet.
@@ -119,8 +119,8 @@ SELECT hold.value ->> 'name' AS name, hold.value ->> 'note' AS note, CASE WHEN j
 
 -- name: resume_held_tasks
 -- route: pool
--- End the holds $1 of tasks, each with a name, a note and the former pause, unless the note has changed. Notify all nodes;
--- return the names, and whether each is paused.
+-- End the holds $1 of tasks, each with a name, a note and the former pause, unless the note has changed. Notify all
+-- nodes; return the names, and whether each is paused.
 --
 -- A task whose pause had an end has it again. If the end has passed, the pause ends now, so that the jobs
 -- which became due under the hold get their misfire grace time again, if it suspends expiry.
@@ -149,8 +149,8 @@ SELECT name, is_paused, pg_notify({channel}, 'tasks') FROM changed;
 
 -- name: restore_schedules
 -- route: pool
--- Give schedules that are held back the pauses they had, unless there was none or its end has passed. The holds $1 are as for
--- resume_held_tasks. Notify all nodes, and return the ids.
+-- Give schedules that are held back the pauses they had, unless there was none or its end has passed. The holds $1 are
+-- as for resume_held_tasks. Notify all nodes, and return the ids.
 WITH held AS MATERIALIZED (
     {held_rows}
 ),

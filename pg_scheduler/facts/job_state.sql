@@ -10,8 +10,8 @@ CASE
     END
 
 -- fragment: suspended_by
--- What a suspended job waits for: 'signal' if a signal is a part of that, else 'sleep', or 'child' for children only. NULL
--- if it is not suspended, or was suspended by a node of an earlier checkout.
+-- What a suspended job waits for: 'signal' if a signal is a part of that, else 'sleep', or 'child' for children only.
+-- NULL if it is not suspended, or was suspended by a node of an earlier checkout.
 CASE WHEN status = 'pending' AND (options #> ARRAY ['suspended', 'attempt']) = to_jsonb(attempt)
         THEN options #>> ARRAY ['suspended', 'kind'] END
 

@@ -9,10 +9,10 @@ ORDER BY job_id COLLATE "C"
 FOR NO KEY UPDATE;
 
 -- fragment: failed_attempts_of_job
--- The failed attempts of the definition of a job that has ended, since its last step: those that were retried, those whose
--- worker died, and the one that ended it. That one is among the former if its worker died or the job expired. The status
--- may have been set by hand while the job waited: only a job that was running, or that a worker could not read and so did
--- not start, ended by an attempt.
+-- The failed attempts of the definition of a job that has ended, since its last step: those that were retried, those
+-- whose worker died, and the one that ended it. That one is among the former if its worker died or the job expired. The
+-- status may have been set by hand while the job waited: only a job that was running, or that a worker could not read
+-- and so did not start, ended by an attempt.
 retry_count::bigint + crash_count + CASE
         WHEN status <> 'failed' THEN 0
         WHEN (errors #> ARRAY ['-1']) @> jsonb_build_object('attempt', attempt, 'outcome', 'crashed') THEN 0

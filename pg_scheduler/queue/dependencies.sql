@@ -272,8 +272,8 @@ RETURNING job_id, {bounded_due};
 -- route: caller
 -- Let the consequences of those of the jobs $1, which have ended, follow that wait for no other job any more.
 --
--- They were cancelled while they waited, so they have no worker. If a job was cancelled while it ran, its consequences wait
--- for the end of its attempt, even if the child of one of its steps ends.
+-- They were cancelled while they waited, so they have no worker. If a job was cancelled while it ran, its consequences
+-- wait for the end of its attempt, even if the child of one of its steps ends.
 UPDATE {schema}scheduled_jobs AS job SET on_end = on_end - 'alive'
 WHERE job_id = ANY ($1)
   AND finished_at IS NOT NULL
@@ -286,11 +286,11 @@ RETURNING job_id;
 -- route: caller
 -- Cancel jobs that wait in vain ($1), with the reasons $2.
 --
--- If one is running, its new definition gets the reason, and is cancelled when it takes the row at the end of the attempt.
--- See coming_definition for why that one is under another key.
--- The reasons name other jobs, which a reader of this one may not be allowed to see. So they are in the history only.
--- Each row looks up its reason in an object: hundreds of thousands of jobs may wait for one, and an element of an array
--- of texts is found by reading all those before it.
+-- If one is running, its new definition gets the reason, and is cancelled when it takes the row at the end of the
+-- attempt. See coming_definition for why that one is under another key. The reasons name other jobs, which a reader of
+-- this one may not be allowed to see. So they are in the history only. Each row looks up its reason in an object:
+-- hundreds of thousands of jobs may wait for one, and an element of an array of texts is found by reading all those
+-- before it.
 WITH reason AS MATERIALIZED (
     SELECT jsonb_object_agg(failed.job_id, failed.reason) AS of
     FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS failed (job_id, reason)

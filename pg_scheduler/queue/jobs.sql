@@ -86,9 +86,9 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- Make a finished job pending and due now, its retries and crashes unused; return when that is.
 --
 -- The attempt number continues: it is part of the fencing token. A job whose cancelled attempt may still run is left.
--- Some jobs are changed only if $3: a child of a step, in a transaction in which wait_again follows, where "parent" is the
--- other job; and a job that may wait for others again, in a transaction whose earlier statement has locked it. Otherwise
--- one of the others may end while this statement waits for the row, and the snapshot still has its edge.
+-- Some jobs are changed only if $3: a child of a step, in a transaction in which wait_again follows, where "parent" is
+-- the other job; and a job that may wait for others again, in a transaction whose earlier statement has locked it.
+-- Otherwise one of the others may end while this statement waits for the row, and the snapshot still has its edge.
 WITH old AS (
     SELECT job_id AS id, {parent_of_child} AS parent, coalesce({waited_at_end}, false) AS may_wait
     FROM {schema}scheduled_jobs
@@ -238,8 +238,8 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- Delete those of the jobs $1 that do not run and whose end has no consequences that are left, and return all.
 --
 -- Others may wait for a job with "on_end", unless it only has to report a failure. A deleted job waits for no other
--- job any more. A step that is locked is left to the vacuum: a signal locks it before the row of the job. The result of the
--- last end stays, and that of an earlier one is deleted.
+-- job any more. A step that is locked is left to the vacuum: a signal locks it before the row of the job. The result of
+-- the last end stays, and that of an earlier one is deleted.
 WITH found AS (
     SELECT job_id, status,
         CASE WHEN status = 'pending' AND jsonb_typeof(on_end) = 'object'
@@ -276,10 +276,10 @@ SELECT job_id, status, is_free AS changed FROM found;
 -- route: pool
 -- Make those of the jobs $1 that are pending due at $2, or $3 seconds after their time, and return all.
 --
--- Each gets its whole misfire grace time again. Of a job that is due at once, last_heartbeat has that time. One that waits
--- for a limit and is moved to the future leaves the queue of the limit, where it would keep the place of jobs that are due. A
--- suspended job still waits for its steps: what it waits for makes it due before the new time. One that waits without end
--- has no time of its own to be moved from, so by $3 it is left as it is.
+-- Each gets its whole misfire grace time again. Of a job that is due at once, last_heartbeat has that time. One that
+-- waits for a limit and is moved to the future leaves the queue of the limit, where it would keep the place of jobs
+-- that are due. A suspended job still waits for its steps: what it waits for makes it due before the new time. One that
+-- waits without end has no time of its own to be moved from, so by $3 it is left as it is.
 WITH found AS (
     SELECT job_id, status,
         status = 'pending' AND ($2::timestamptz IS NOT NULL OR (options -> 'steps') IS NULL OR attempt = 0
@@ -327,8 +327,8 @@ WHERE job_id = $1 AND status = 'pending' AND expires_at IS NOT NULL{within_lock_
 RETURNING job_id;
 
 -- fragment: is_changeable
--- Whether change_job changes a job: it is pending, and nothing is stored that follows from its arguments, such as a unique
--- key, the id of a time span, a share or a step.
+-- Whether change_job changes a job: it is pending, and nothing is stored that follows from its arguments, such as a
+-- unique key, the id of a time span, a share or a step.
 status = 'pending' AND unique_key IS NULL AND NOT starts_with(job_id, 'unique:')
   AND starts_with(blocked_on, 'share:') IS NOT TRUE AND coalesce(options ->> 'steps', '0') = '0'
 
@@ -385,7 +385,8 @@ LIMIT $1;
 
 -- name: expire_jobs
 -- route: tuned
--- Expire at most $3 pending jobs past their misfire grace time that no worker could claim, only $5 unless NULL, without $6.
+-- Expire at most $3 pending jobs past their misfire grace time that no worker could claim, only $5 unless NULL, without
+-- $6.
 --
 -- While pauses suspend expiry, the fragment left_out excludes the names of their tasks.
 WITH ended AS (

@@ -6,8 +6,8 @@
 kept.status = job.status AND kept.attempts = job.attempt AND kept.finished_at = job.finished_at
 
 -- The row is locked before: since then no other session stores a result of this job. FOR UPDATE reads the newest result,
--- also if it was stored after the begin of the statement. SKIP LOCKED: the vacuum of results deletes the row that it holds,
--- and no service waits for a session of the application. OFFSET 0 makes it one probe of the index per row.
+-- also if it was stored after the begin of the statement. SKIP LOCKED: the vacuum of results deletes the row that it
+-- holds, and no service waits for a session of the application. OFFSET 0 makes it one probe of the index per row.
 
 -- fragment: delete_former_results
 DELETE FROM {schema}scheduler_results

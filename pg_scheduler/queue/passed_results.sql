@@ -15,8 +15,8 @@ SELECT step.name
         ORDER BY step.name
         LIMIT 1
 
--- The step of the job of "edge" whose child the other job is by the mark of that one: other steps may wait for that job too, if
--- it has their unique key.
+-- The step of the job of "edge" whose child the other job is by the mark of that one: other steps may wait for that job
+-- too, if it has their unique key.
 
 -- fragment: step_of_child
 CASE WHEN (job.options #>> ARRAY ['child_of', 'job']) = edge.job_id
@@ -68,9 +68,10 @@ SELECT job_id FROM running;
 -- $5 are the definitions whose steps waited for children, NULL for edges of older releases, which the open steps
 -- explain, and '' for other jobs. Nothing is passed to a definition that has gone. The result of a child is passed to its
 -- job whether a step waits for it or not, since the step may be repeated when the child has gone. An earlier statement
--- has locked the waiting jobs. A result that was deleted after its lifetime has no "value", and replaces none that was passed
--- before. To a job with an empty prefix, only those of its children are. A result of a child has its step, and whether the job that ended is a child of the job or another one of its id.
--- OFFSET 0 keeps the planner from reading the index of all jobs, under a plan that was made for an empty table.
+-- has locked the waiting jobs. A result that was deleted after its lifetime has no "value", and replaces none that was
+-- passed before. To a job with an empty prefix, only those of its children are. A result of a child has its step, and
+-- whether the job that ended is a child of the job or another one of its id. OFFSET 0 keeps the planner from reading
+-- the index of all jobs, under a plan that was made for an empty table.
 WITH kept AS (
     INSERT INTO {schema}scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at, definition)
     SELECT DISTINCT ON (former.job_id, step.name, former.name)

@@ -31,7 +31,8 @@ WHERE finished_at IS NULL
 -- route: caller
 -- Let those of the jobs $1 that do not run keep their results for $2 seconds; return the others that keep none.
 --
--- The jobs have the unique keys of children, so a step will need their results. An attempt that runs has read the options.
+-- The jobs have the unique keys of children, so a step will need their results. An attempt that runs has read the
+-- options.
 WITH holder AS MATERIALIZED (
     SELECT job_id, status, unique_key, {will_keep_result} AS keeps_result
     FROM {schema}scheduled_jobs AS job

@@ -212,7 +212,8 @@ ORDER BY module;
 -- Mark the schedules of the modules $2 that neither the code of this process ($1) nor of another live worker declares,
 -- and return them with their tasks.
 --
--- $6 are those that a live worker will move to a key of its code. SKIP LOCKED: the next pass marks a schedule that is being changed.
+-- $6 are those that a live worker will move to a key of its code. SKIP LOCKED: the next pass marks a schedule that is
+-- being changed.
 WITH undeclared AS MATERIALIZED (
     SELECT schedule_id
     FROM {schema}scheduler_schedules AS schedule

@@ -1,6 +1,7 @@
 -- name: fold_failures
 -- route: shared, tuned
--- Add at most $1 rows of failures to their groups and to the counts of their minutes, hours and days; return their number.
+-- Add at most $1 rows of failures to their groups and to the counts of their minutes, hours and days; return their
+-- number.
 --
 -- Rows that another worker adds are skipped, so each counts once. A name with $2 groups gets no further one: its other
 -- errors count as one group, with the text $3. All workers write the rows in one order, so none waits for another in a

@@ -480,8 +480,8 @@ RETURNING execution_time AS due;
 -- route: caller
 -- End the sleeps for which the job $1 is suspended, and make it due now; return when that is.
 --
--- Only the ends of its open sleeps change: the attempt that continues finds that they are over, as at their time. The lock
--- of the job's row orders this with claims, so no attempt runs, and a job that was claimed since is not changed.
+-- Only the ends of its open sleeps change: the attempt that continues finds that they are over, as at their time. The
+-- lock of the job's row orders this with claims, so no attempt runs, and a job that was claimed since is not changed.
 WITH held AS (
     SELECT job_id, ({suspension}) AS steps, options
     FROM {schema}scheduled_jobs AS job
@@ -615,8 +615,8 @@ LEFT JOIN {schema}scheduler_steps AS passed
 -- Let jobs wait for children that settle_jobs has just suspended; return when the first one is due that need not.
 --
 -- $1 and $2 are the ids and the names of the steps, $3 whether the job waits for other steps too. If so it is due at
--- the end of those, and its steps get that time, by which nodes of earlier checkouts recognize it. Else it is blocked. Whatever
--- ends a child locks the row that settle_jobs has locked: it is seen here, or sees what this statement writes.
+-- the end of those, and its steps get that time, by which nodes of earlier checkouts recognize it. Else it is blocked.
+-- Whatever ends a child locks the row that settle_jobs has locked: it is seen here, or sees what this statement writes.
 WITH wait AS MATERIALIZED (
     SELECT id, name, is_timed
     FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::boolean[])) AS each (id, name, is_timed)

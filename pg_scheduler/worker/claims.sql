@@ -11,11 +11,11 @@
 -- complete_unlocked follows.
 --
 -- Claims: at most $3, of the names $2, by priority, time and id, each with a new attempt number. A job past
--- its misfire grace time is returned as expired, with the number of its last attempt. One index probe per priority starts at the claim cursor ($7
--- to $10, and the ids $12), so future, running and dead rows are not read. The worker's row is locked FOR KEY
--- SHARE, because the rescuer must not delete it meanwhile; only when a job is due, because a lock writes WAL
--- and an empty poll must write nothing. The update goes by ctid: a join could become a scan under a plan that
--- was made for an empty table.
+-- its misfire grace time is returned as expired, with the number of its last attempt. One index probe per priority
+-- starts at the claim cursor ($7 to $10, and the ids $12), so future, running and dead rows are not read. The worker's
+-- row is locked FOR KEY SHARE, because the rescuer must not delete it meanwhile; only when a job is due, because a lock
+-- writes WAL and an empty poll must write nothing. The update goes by ctid: a join could become a scan under a plan
+-- that was made for an empty table.
 --
 -- The last row also holds the seconds until the next job is due, if fewer jobs were found than asked for.
 -- They are negative for a due job that could not be claimed: its row is locked, or the lease expired. Claims

@@ -15,7 +15,8 @@ CASE WHEN (errors #>> ARRAY ['-1', 'attempt']) = attempt::text
     THEN (errors #>> ARRAY ['-1', 'ended_at'])::timestamptz END
 
 -- When a pending job got its due time: when it was added, or when something else made it due, which notes that in
--- last_heartbeat: a call that replaced it, let it run again or at once; a signal or a child for which it was suspended; the turn of its tenant.
+-- last_heartbeat: a call that replaced it, let it run again or at once; a signal or a child for which it was suspended;
+-- the turn of its tenant.
 
 -- fragment: given_at
 coalesce(last_heartbeat, created_at)

@@ -73,8 +73,8 @@ SELECT job_id, has_consequences FROM ended;
 
 -- name: settle_suspended
 -- route: caller
--- Suspend jobs, fenced like settle_jobs: arrays of ids, attempts, changes of the retries, times at which they are due, and
--- ($7) JSON arrays of the names of the steps that they wait for, and ($8) what these wait for.
+-- Suspend jobs, fenced like settle_jobs: arrays of ids, attempts, changes of the retries, times at which they are due,
+-- and ($7) JSON arrays of the names of the steps that they wait for, and ($8) what these wait for.
 --
 -- The names are the mark of the suspension. A signal and the end of a child make only a job due that waits for them, and
 -- no job that waits for its retry. "is_early": the server's clock was set back after the last step of the job.

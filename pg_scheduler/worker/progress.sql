@@ -3,8 +3,8 @@
 -- Write the progress ($3) of running attempts: arrays of ids, attempts and JSON texts.
 --
 -- Each is fenced by worker ($4) and attempt. SKIP LOCKED: a row that another session changes is left to the next
--- call, so that no progress waits for a lock, nor deadlocks with a statement that locks rows in another order. What people
--- see of the attempt stays: it is written again only when it changes.
+-- call, so that no progress waits for a lock, nor deadlocks with a statement that locks rows in another order. What
+-- people see of the attempt stays: it is written again only when it changes.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs SET progress = ($3::text[])[{place}]::jsonb || CASE
         WHEN (progress -> 'look') IS NULL THEN jsonb_build_object() ELSE jsonb_build_object('look', progress -> 'look') END

@@ -155,8 +155,8 @@ FROM found;
 -- A job with "on_end" stays until its consequences are applied: other jobs may wait for its outcome.
 -- Walking the table in such steps needs no index on the history, which every finished job would have to pay
 -- for. RETURNING would double the cost of a row, so the server's count of deleted rows is used. The steps of marked
--- jobs are deleted with them, and the results of earlier ends: these jobs are locked before the first row is deleted, which
--- is what the count is for.
+-- jobs are deleted with them, and the results of earlier ends: these jobs are locked before the first row is deleted,
+-- which is what the count is for.
 WITH gone AS (
     SELECT job_id, status, attempt, finished_at
     FROM {schema}scheduled_jobs AS job

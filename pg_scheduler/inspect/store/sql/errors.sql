@@ -1,9 +1,11 @@
 -- name: inspect_error_groups
 -- route: pool
--- Return at most $4 groups of errors of which jobs ended since the instant $2, the newest first, of the names $5 unless NULL.
+-- Return at most $4 groups of errors of which jobs ended since the instant $2, the newest first, of the names $5 unless
+-- NULL.
 --
--- $1 and $7 are the span of the counts, in seconds, and the start of the first one that is read. There is always a row, with
--- the time and since when errors are counted. Failures that no worker has added to the groups yet are read with them, up to $3.
+-- $1 and $7 are the span of the counts, in seconds, and the start of the first one that is read. There is always a row,
+-- with the time and since when errors are counted. Failures that no worker has added to the groups yet are read with
+-- them, up to $3.
 WITH chosen AS (
     SELECT fingerprint
     FROM {schema}scheduler_error_groups
