@@ -245,5 +245,7 @@ def _holds(rows: Sequence[Iterable[Any]]) -> list[Hold]:
                 former_pause = json.loads(note.removeprefix(HELD_INSTEAD))
             except ValueError:
                 continue
+            if not (isinstance(former_pause, dict) and former_pause.keys() >= {"until", "note"}):
+                continue
         holds.append(Hold(name, note, former_pause))
     return holds

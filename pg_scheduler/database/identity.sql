@@ -114,7 +114,8 @@ WHERE (note = $1 OR starts_with(note, $2)) AND paused_at IS NOT NULL
 ORDER BY schedule_id COLLATE "C";
 
 -- fragment: held_rows
-SELECT hold.value ->> 'name' AS name, hold.value ->> 'note' AS note, CASE WHEN jsonb_typeof(hold.value -> 'pause') = 'object' THEN hold.value -> 'pause' END AS pause
+SELECT hold.value ->> 'name' AS name, hold.value ->> 'note' AS note,
+        CASE WHEN jsonb_typeof(hold.value -> 'pause') = 'object' THEN hold.value -> 'pause' END AS pause
     FROM jsonb_array_elements($1::text::jsonb) AS hold (value)
 
 -- name: resume_held_tasks

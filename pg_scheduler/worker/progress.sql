@@ -7,7 +7,8 @@
 -- people see of the attempt stays: it is written again only when it changes.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs SET progress = ($3::text[])[{place}]::jsonb || CASE
-        WHEN (progress -> 'look') IS NULL THEN jsonb_build_object() ELSE jsonb_build_object('look', progress -> 'look') END
+        WHEN (progress -> 'look') IS NULL THEN jsonb_build_object()
+        ELSE jsonb_build_object('look', progress -> 'look') END
 WHERE job_id = ANY (ARRAY (
         SELECT job_id FROM {schema}scheduled_jobs
         WHERE job_id = ANY ($1) AND status = 'running' AND worker_id = $4

@@ -225,10 +225,11 @@ async def test_resume_leaves_pauses_of_people_under_other_names_of_a_held_task(p
 
 
 @pytest.mark.slow
-async def test_resume_leaves_notes_that_only_begin_like_those_of_a_hold(pool: asyncpg.Pool) -> None:
+@pytest.mark.parametrize("end", ["see the wiki", "5", "null", '{"until": "Monday"}'])
+async def test_resume_leaves_notes_that_only_begin_like_those_of_a_hold(pool: asyncpg.Pool, end: str) -> None:
     scheduler = Scheduler(pool)
     await scheduler.enqueue("bill")
-    await scheduler.tasks.pause("bill", note=f"{HELD_INSTEAD}see the wiki")
+    await scheduler.tasks.pause("bill", note=f"{HELD_INSTEAD}{end}")
     assert await release(scheduler) == ([], [], 0, 0)
     assert await pool.fetchval("SELECT count(*) FROM scheduler_tasks") == 1
 
