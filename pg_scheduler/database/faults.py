@@ -319,6 +319,11 @@ def is_locked_out(fault: Exception) -> bool:
     return is_lock_timeout(fault) or is_conflict(fault)
 
 
+def may_be_of_one_change(error: Exception) -> bool:
+    """Return whether one of several changes may have caused an error, so that the others may succeed."""
+    return is_locked_out(error) or is_refusal(error)
+
+
 def may_be_of_record(error: Exception) -> bool:
     """Return whether a record for people may have caused an error, so that the rest may succeed without it.
 

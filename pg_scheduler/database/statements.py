@@ -19,7 +19,7 @@ from pg_scheduler.database.faults import (
     is_conflict,
     is_lock_timeout,
     is_locked_out,
-    is_refusal,
+    may_be_of_one_change,
     raise_translated,
     translated,
 )
@@ -399,7 +399,7 @@ class Statements:
                 async with self.transaction(lock_timeout_ms=lock_timeout_ms) as transaction:
                     await run(part, transaction)
             except (DatabaseUnavailableError, *REFUSALS) as error:
-                if not (is_refusal(error) or is_locked_out(error)):
+                if not may_be_of_one_change(error):
                     raise
                 lock_timeout_ms = DIVIDED_LOCK_TIMEOUT_MS
                 if len(part) == 1:

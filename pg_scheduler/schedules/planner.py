@@ -37,7 +37,13 @@ from typing import ClassVar, Final, NamedTuple
 
 from pg_scheduler.base.batches import BatchRoom
 from pg_scheduler.database.blockers import Blocker
-from pg_scheduler.database.faults import REFUSALS, REFUSED_PAUSE_S, is_locked_out, is_refusal
+from pg_scheduler.database.faults import (
+    REFUSALS,
+    REFUSED_PAUSE_S,
+    is_locked_out,
+    is_refusal,
+    may_be_of_one_change,
+)
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError
@@ -358,7 +364,7 @@ class Planner(Service):
                 events[:0] = planned.events
         except (DatabaseUnavailableError, *REFUSALS) as error:
             # Without plans, there are no schedules to postpone.
-            if not planned.plans or not (is_locked_out(error) or is_refusal(error)):
+            if not planned.plans or not may_be_of_one_change(error):
                 raise
             postponed_count = self._put_apart(planned.plans, group, error, built_in=built_in)
             return PlanningResult(postponed_count, others_due=0)

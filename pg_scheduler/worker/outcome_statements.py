@@ -22,6 +22,7 @@ from pg_scheduler.database.faults import (
     UnstorableTextError,
     is_locked_out,
     is_refusal,
+    may_be_of_one_change,
     may_be_of_record,
     translated,
 )
@@ -401,7 +402,7 @@ class ResultRepository:
         try:
             return (await self._write_counted(changes, partial(write, with_consequences=True))).accepted
         except (DatabaseUnavailableError, *REFUSALS) as error:
-            if not _may_concern_one_change(error):
+            if not may_be_of_one_change(error):
                 raise
         accepted_ids: set[str] = set()
         for (job_id, attempt), change in changes.items():
@@ -412,7 +413,7 @@ class ResultRepository:
                         single_change, partial(write, with_consequences=with_consequences)
                     )
                 except (DatabaseUnavailableError, *REFUSALS) as error:
-                    if not _may_concern_one_change(error):
+                    if not may_be_of_one_change(error):
                         raise
                     if not with_consequences:
                         # Nothing else is left to try. The job stays running in its row until a later pass
@@ -699,11 +700,6 @@ def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime:
 
 def _awaits_children_only(suspensions: Sequence[Suspension]) -> bool:
     return all(suspension.kind == CHILD for suspension in suspensions)
-
-
-def _may_concern_one_change(error: Exception) -> bool:
-    """Return whether an error may be that of one change only, so that other changes may be written."""
-    return is_locked_out(error) or is_refusal(error)
 
 
 def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:
