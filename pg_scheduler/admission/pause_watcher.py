@@ -44,6 +44,8 @@ class PauseWatcher(Service):
         self._node = node
         self._renewals: dict[tuple[str, datetime | None], Renewal] = {}
         self._read_pauses: Sequence[Pause] = ()
+        self.is_renewing = False
+        """Whether jobs of a pause that has ended may be left, which the next pass gives their time again."""
         self._refused_names = RefusedRows("names of the pause of task {!r} not completed", are_jobs=False)
 
     async def prepare(self) -> None:
@@ -62,7 +64,10 @@ class PauseWatcher(Service):
             for name in await self._pauses.end_pauses():
                 self._events.publish(TaskResumed(name, actor=None))
         has_all_names = await self._add_names([pause for pause in pauses if not pause.is_over])
-        if await self._renew([pause for pause in pauses if pause.has_ended and pause.suspends_expiry]):
+        self.is_renewing = await self._renew(
+            [pause for pause in pauses if pause.has_ended and pause.suspends_expiry]
+        )
+        if self.is_renewing:
             return Renewal.gap_s
         is_notified = self._node.signals.notifications_up.is_set and has_all_names
         poll = POLL_INTERVAL_S if is_notified else FAST_POLL_INTERVAL_S

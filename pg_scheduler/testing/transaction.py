@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, TypeAlias
 
 from pg_scheduler.admission.pause_watcher import PauseWatcher
-from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import PythonClock
@@ -203,7 +202,7 @@ class KitScheduler(NamingScheduler):
         try:
             with self._running_jobs():
                 pause_watcher = PauseWatcher(bench.node, parts.store.pauses)
-                while await pause_watcher.run_once() <= Renewal.gap_s:
+                while await pause_watcher.run_once() <= 0 or pause_watcher.is_renewing:
                     pass
                 while (job_id := await self._run_next(bench, only, bound)) is not None:
                     if only is not None:

@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.database.queries import names_by_text
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
@@ -147,8 +146,7 @@ class ManualRuntime(Runtime):
         self.rescuer.scan_jobs()
         for part in (*self.parts, self.rescuer):
             if isinstance(part, Service) and not isinstance(part, without_maintenance):
-                # If more jobs of a pause that has ended are left, the next pass is due after Renewal.gap_s.
-                await self._pass_while_behind(part, within_s=Renewal.gap_s)
+                await self._pass_while_behind(part)
 
     async def renew(self, now: datetime) -> None:
         """Renew the lease, unless that is not necessary yet."""
@@ -277,9 +275,10 @@ class ManualRuntime(Runtime):
         await asyncio.sleep(delay)
         return True
 
-    async def _pass_while_behind(self, service: Service, *, within_s: float = 0.0) -> None:
-        """Make passes of a service until the next one is due later than so many seconds from now."""
-        while await self.pass_of(service) <= within_s:
+    async def _pass_while_behind(self, service: Service) -> None:
+        """Make passes of a service until it has nothing left to do now."""
+        # Between two passes over the jobs of a pause that has ended, the pause watcher makes a gap.
+        while await self.pass_of(service) <= 0 or (service is self.pauses and self.pauses.is_renewing):
             pass
 
     def die(self) -> None:

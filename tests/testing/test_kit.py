@@ -468,6 +468,19 @@ async def test_pause_that_suspends_expiry_ends_at_its_time(pool: Pool) -> None:
     assert runs == [HOUR]
 
 
+@pytest.mark.parametrize("suspend_expiry", [False, True])
+async def test_pause_that_ends_a_moment_after_the_clock_stands_still_ends_at_its_time(
+    pool: Pool, suspend_expiry: bool
+) -> None:
+    """The moment is shorter than the gap between two passes over the jobs of a pause."""
+    async with at_start(pool) as t:
+        for name, moment in (("kit.first", timedelta()), ("kit.second", timedelta(microseconds=1))):
+            end = START + HOUR + moment
+            await t.scheduler.tasks.pause(name, until=end, suspend_expiry=suspend_expiry)
+        await t.run_until(2 * HOUR)
+        assert not [task for task in await t.scheduler.tasks.list() if task.is_paused]
+
+
 async def test_all_late_jobs_expire_at_their_time(pool: Pool) -> None:
     @job(name="kit.late")
     async def late() -> None: ...
