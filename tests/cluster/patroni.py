@@ -8,6 +8,7 @@ programs).
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib.util
 import json
 import os
@@ -240,8 +241,9 @@ class Cluster:
         deadline = time.monotonic() + TIMEOUT_S
         while not await self._is_settled():
             if time.monotonic() > deadline:
-                logs = "\n".join(file.read_text()[-3000:] for file in self.folder.glob("*/log"))
-                raise AssertionError(f"the cluster is {await self.members()} after {TIMEOUT_S:g} s\n{logs}")
+                raise AssertionError(
+                    f"the cluster is {await self.members()} after {TIMEOUT_S:g} s\n{self.logs()}"
+                )
             await asyncio.sleep(0.1)
 
     async def _is_settled(self) -> bool:
@@ -263,11 +265,39 @@ class Cluster:
         [found] = [node for node in self.nodes if members.get(node.name) == "leader"]
         return found
 
+    async def lose_primary(self) -> Node:
+        """Kill the node that is the primary, and return it; the other one is to be promoted.
+
+        Patroni promotes only a standby that the key ``sync`` of etcd names, and its leader takes the name out
+        for some seconds whenever the standby has not connected again. Such a primary is started again.
+        """
+        while True:
+            primary = await self.primary()
+            [other] = [node for node in self.nodes if node is not primary]
+            primary.kill()
+            if await asyncio.to_thread(self._synchronous_standby) == other.name:
+                return primary
+            primary.start()
+            await self.wait_until_settled()
+
+    def logs(self) -> str:
+        """Return the end of what etcd and the nodes have written."""
+        return "\n".join(file.read_text()[-3000:] for file in self.folder.glob("*/log"))
+
     async def switch_over(self) -> None:
         """Swap the roles of the nodes, and wait until Patroni reports the end."""
         primary = await self.primary()
         [other] = [node for node in self.nodes if node is not primary]
         await primary.request("/switchover", {"leader": primary.name, "candidate": other.name})
+
+    def _synchronous_standby(self) -> str | None:
+        """Return the standby that has each commit, as etcd knows it."""
+        key = base64.b64encode(b"/service/jobs/sync").decode()
+        question = json.dumps({"key": key}).encode()
+        with urllib.request.urlopen(f"http://{self.host}:2379/v3/kv/range", question, timeout=30) as response:
+            [row] = json.load(response)["kvs"]
+        name: str | None = json.loads(base64.b64decode(row["value"]))["sync_standby"]
+        return name
 
     def _start_etcd(self) -> subprocess.Popen[bytes]:
         package = component("etcd")

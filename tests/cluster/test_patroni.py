@@ -118,9 +118,11 @@ async def switch_over(cluster: patroni.Cluster, _: Probe) -> None:
 
 async def lose_node(cluster: patroni.Cluster, probe: Probe) -> None:
     """Kill the primary node, and start it when the other one accepts jobs."""
-    primary = await cluster.primary()
-    primary.kill()
-    await probe.wait_for_answers(2)
+    primary = await cluster.lose_primary()
+    try:
+        await probe.wait_for_answers(2)
+    except TimeoutError:
+        raise AssertionError(f"the other node accepts no jobs\n{cluster.logs()}") from None
     primary.start()
 
 
