@@ -215,6 +215,25 @@ async def test_strip_shows_the_last_results_of_fire_times_and_requested_jobs(
     assert (await request(app, links[0]["href"] or "")).status == 200
 
 
+@pytest.mark.parametrize("status", ["failed", "expired", "cancelled", "completed"])
+async def test_page_shows_the_error_of_the_last_run_unless_it_completed_or_was_cancelled(
+    world: World, scheduler: Scheduler, app: App, build: Callable[..., App], status: str
+) -> None:
+    fires = await add_nightly(world.pool, scheduler, "2026-01-01", "2026-02-20")
+    await insert_job(world, fire_time_job_id("nightly", fires[-2]), "failed")
+    await insert_job(world, fire_time_job_id("nightly", fires[-1]), status)
+    await world.pool.execute("UPDATE scheduled_jobs SET error_message = 'ValueError: no row ' || status")
+    await scheduler.schedules.trigger("nightly")  # its job has not ended
+    error = f"ValueError: no row {status}" if status in ("failed", "expired") else None
+    assert (await request(app, URL, headers=JSON)).data["last_error"] == error
+    text = " ".join(Page((await request(app, URL)).text).text.split())
+    assert (f"The last run {status}" in text) == (error is not None)
+    assert error is None or error in text
+    await world.pool.execute("UPDATE scheduled_jobs SET error_message = 'JobConflictError: job b has it'")
+    limited = build(authorize=lambda _: Access("ada", names=("strip.mail",)))
+    assert "job b" not in (await request(limited, URL)).text
+
+
 async def test_strip_shows_fire_times_after_many_requested_jobs(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App
 ) -> None:

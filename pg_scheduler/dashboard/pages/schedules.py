@@ -19,6 +19,7 @@ from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.facts.schedule_state import ScheduleState
 from pg_scheduler.inspect import AuditRecord
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
+from pg_scheduler.inspect.errors import FAILED_STATUSES
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.schedule_history import (
     RECORDS,
@@ -146,6 +147,8 @@ class SchedulePage(ShownSchedule):
     changes: Sequence[AuditItem] | None
     """The last 50 changes; None if only some names are visible."""
     sees_arguments: bool
+    last_error: str | None
+    """The error of its newest job that has ended; None unless that one failed or expired."""
     is_claimed: bool
     """Whether code defines it and a live worker may declare it again, so that it cannot be removed."""
     _argument_names: Sequence[str] = ()
@@ -258,6 +261,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
     except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
         problem = message_of(error) or class_name(error)
     is_open = request.access.visible_names is None
+    results = await with_statuses(request.inspector, past, request.access.sees_name)
     return copy_fields(
         SchedulePage,
         schedule,
@@ -267,7 +271,8 @@ async def build_one(request: PageRequest) -> SchedulePage:
         paused_by=pauser_of(schedule, records) if is_open else None,
         after_pause_at=fires[0].at if fires and schedule.paused_at is not None else None,
         task_pause=(await pauses_of([schedule.task], request)).get(schedule.task),
-        results=await with_statuses(request.inspector, past, request.access.sees_name),
+        results=results,
+        last_error=await _last_error(request, results),
         fire_times=fires,
         ticks=day.ticks,
         fires_in_day=day.number,
@@ -311,6 +316,15 @@ def _permitted(schedule: Schedule, request: PageRequest) -> dict[str, Any]:
     if not request.access.sees_arguments:
         return HIDDEN_VALUES
     return {name: request.settings.redaction.values(getattr(schedule, name)) for name in HIDDEN_VALUES}
+
+
+async def _last_error(request: PageRequest, results: Iterable[PastFire]) -> str | None:
+    """Return the error of the newest job that has ended; None unless it failed or expired."""
+    last = next((result for result in results if result.finished_at is not None), None)
+    if last is None or last.status not in FAILED_STATUSES:
+        return None
+    job = await request.inspector.get_job(last.job_id)
+    return None if job is None else request.visible_job(job).error_message
 
 
 def _changed_at(schedule: Schedule, records: Sequence[AuditRecord]) -> datetime | None:
