@@ -343,12 +343,14 @@ class Chart:
             decades = max(math.ceil(math.log10(max(maximum, 10 * LEAST_LOG_S) / LEAST_LOG_S) - 1e-9), 1)
             stride = max(math.ceil(decades / 6), 1)
             return [LEAST_LOG_S * 10.0**power for power in range(0, decades + stride, stride)]
-        sums = (
+        sums = [
             sum(value or 0 for value in values)
             for values in zip(*(series.values for series in self.series), strict=True)
-        )
+        ]
         maximum = max(sums, default=0)
         step = _nice(max(maximum, 1) / 4)
+        if all(float(value).is_integer() for value in sums):
+            step = max(step, 1)  # there is no half of a job
         # The rounding error of a multiple of the step must not add a step.
         return [step * number for number in range(math.ceil(max(maximum, 1) / step - 1e-9) + 1)]
 

@@ -599,6 +599,13 @@ def test_large_numbers_have_no_exponent_and_the_axis_has_thousands() -> None:
     assert {tick.label for tick in chart.y_ticks} >= {"0", "20 k"}
 
 
+@each_case("value", [0.0, 1.0, 2.0, 3.0, 7.0])
+def test_axis_of_whole_numbers_has_whole_labels(value: float) -> None:
+    labels = [tick.label for tick in chart([value], [0.0], unit="").y_ticks]
+    assert all(label.isdigit() for label in labels), labels
+    assert len(labels) >= 2
+
+
 @pytest.mark.parametrize(
     ("rate", "text"), [(274.8, "275/min"), (10.0, "10/min"), (0.6, "0.6/min"), (0, "0/min")]
 )
