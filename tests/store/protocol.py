@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -1046,9 +1047,20 @@ class World:
 
 
 async def interleave(
-    world: World, restore: Callable[[], Awaitable[None]], play: Callable[[], Sequence[Op]]
+    world: World,
+    restore: Callable[[], Awaitable[None]],
+    play: Callable[[], Sequence[Op]],
+    *,
+    switches: float = math.inf,
 ) -> int:
     """Run operations in every interleaving of their statements and commits.
+
+    Args:
+        world: Where they run.
+        restore: Restores the rows before each order.
+        play: Returns the operations.
+        switches: How often at most another operation continues although the current one could. Few are enough
+            for nearly all races (Musuvathi and Qadeer, "Iterative context bounding", 2007).
 
     Returns:
         How many orders there are.
@@ -1062,18 +1074,21 @@ async def interleave(
         actors = world.actors[: len(ops)]
         for op, actor in zip(ops, actors, strict=True):
             await world.begin(op, actor)
-        depth = 0
+        depth, last, switched = 0, actors[0], 0
         while any(actor.is_busy for actor in actors):
             ready = [actor for actor in actors if actor.can_go]
             if not ready:  # a deadlock, which the server resolves
                 await world.look_after()
                 continue
+            if depth and last.can_go and switched == switches:
+                ready = [last]
             if depth == len(path):
                 path.append((0, len(ready)))
             choice, options = path[depth]
             assert options == len(ready), "the same choices lead to the same choices"
-            depth += 1
-            await world.step(ready[choice])
+            switched += depth > 0 and last.can_go and ready[choice] is not last
+            depth, last = depth + 1, ready[choice]
+            await world.step(last)
         await world.finish_all(known)
         count += 1
         while path and path[-1][0] + 1 == path[-1][1]:
