@@ -189,7 +189,8 @@ class JobTemplate(NamedTuple):
             raise ConfigurationError(
                 "the id of a job with unique and per= is derived from its time span, but this job has the id "
                 f"{row.job_id!r}; omit job_id=, or pass unique=None or a Unique() without per= (a child "
-                "has the id of its step: pass it unique=None)"
+                "has the id of its step: pass unique=None to child(); gather() takes no unique=, so start "
+                "such children by child(), or give the task a Unique() without per=)"
             )
         if self.task is None:
             raise ConfigurationError(
