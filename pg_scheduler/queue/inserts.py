@@ -225,7 +225,7 @@ class InsertRepository(Repository):
     ) -> dict[str, datetime] | set[str]:
         """Insert a job that is due now in the transaction of the caller; see ``enqueue()`` for the result."""
         statements = self._statements
-        values = (
+        values: tuple[object, ...] = (
             row.job_id,
             row.task_data,
             row.job_name,
@@ -233,14 +233,19 @@ class InsertRepository(Repository):
             row.max_retries,
             row.timeout_seconds,
             statements.now,
-            extras.options,
-            extras.on_end,
         )
+        columns = (extras.options, extras.on_end)
+        is_plain, fetch = columns == (None, None), partial(statements.fetch, on=connection)
         if message is None:
-            # The only column that the statement returns is the time of the call.
-            rows = await statements.fetch("enqueue_due_job", *values, on=connection)
-            return {row.job_id: rows[0][0]} if rows else {}
-        await statements.fetch("enqueue_generated_job", *values, message, on=connection)
+            if is_plain:
+                rows = await fetch("enqueue_due_job", *values)
+            else:
+                rows = await fetch("enqueue_extended_due_job", *values, *columns)
+            return {row.job_id: rows[0]["called_at"]} if rows else {}
+        if is_plain:
+            await fetch("enqueue_generated_job", *values, message)
+        else:
+            await fetch("enqueue_extended_generated_job", *values, message, *columns)
         return {row.job_id}
 
     async def _replace(

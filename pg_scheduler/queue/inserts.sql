@@ -7,6 +7,17 @@
 -- fragment: generated_columns
     job_id, task_data, execution_time, job_name, priority, max_retries, timeout_seconds, created_at
 
+-- The values of its first columns, due now.
+
+-- fragment: due_values
+$1, ($2::text)::jsonb, {due_now}, $3, $4, $5, $6
+
+-- fragment: due_now
+coalesce($7, {now})
+
+-- fragment: notified_now
+CASE WHEN pg_notify({channel}, concat($8::text, ' ', extract(epoch FROM {due_now}))) IS NOT NULL THEN {due_now} END
+
 -- fragment: new_values
     $1, ($2::text)::jsonb, $3, $4, $5, $6, $7::integer, $8, $9, $10, {called_at},
     $3::timestamptz + make_interval(secs => $7)
@@ -245,28 +256,44 @@ RETURNING job_id, {called_at} AS called_at,
 -- route: pool
 -- Insert one job whose generated id cannot be taken, due now without expiry, and send a message as enqueue_job does.
 --
--- It may have options ($8) and consequences ($9). For transactions of callers. Each expression counts, and a row that
--- is returned costs a driver more than the job: so the value of a column sends the message.
+-- For transactions of callers. Each expression counts, and a row that is returned costs a driver more than the job: so
+-- the value of a column sends the message.
+INSERT INTO {schema}scheduled_jobs (
+    {generated_columns}
+) VALUES (
+    {due_values}, {notified_now}
+);
+
+-- name: enqueue_extended_generated_job
+-- route: pool
+-- Insert a job with options ($9) and consequences ($10) as enqueue_generated_job does.
+--
+-- An enqueuer must not name these columns, not even to leave them NULL.
 INSERT INTO {schema}scheduled_jobs (
     {generated_columns}, options, on_end
 ) VALUES (
-    $1, ($2::text)::jsonb, coalesce($7, {now}), $3, $4, $5, $6,
-    CASE WHEN pg_notify({channel}, concat($10::text, ' ', extract(epoch FROM coalesce($7, {now}))))
-        IS NOT NULL THEN coalesce($7, {now}) END,
-    ($8::text)::jsonb, ($9::text)::jsonb
+    {due_values}, {notified_now}, ($9::text)::jsonb, ($10::text)::jsonb
 );
 
 -- name: enqueue_due_job
 -- route: pool
 -- Insert a job as enqueue_generated_job does, but send no message, and return the time of the call.
 INSERT INTO {schema}scheduled_jobs (
+    {generated_columns}
+) VALUES (
+    {due_values}, {due_now}
+)
+RETURNING {due_now} AS called_at;
+
+-- name: enqueue_extended_due_job
+-- route: pool
+-- Insert a job as enqueue_extended_generated_job does, but send no message, and return the time of the call.
+INSERT INTO {schema}scheduled_jobs (
     {generated_columns}, options, on_end
 ) VALUES (
-    $1, ($2::text)::jsonb, coalesce($7, {now}), $3, $4, $5, $6,
-    coalesce($7, {now}),
-    ($8::text)::jsonb, ($9::text)::jsonb
+    {due_values}, {due_now}, ($8::text)::jsonb, ($9::text)::jsonb
 )
-RETURNING execution_time;
+RETURNING {due_now} AS called_at;
 
 -- name: enqueue_jobs
 -- route: sticky

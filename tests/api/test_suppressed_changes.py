@@ -155,6 +155,7 @@ UNSEEN: Final = {
     "deregister_worker": OTHER_TABLE,
     "end_vacuum_pass": OTHER_TABLE,
     "enqueue_generated_job": GENERATED,
+    "enqueue_extended_generated_job": GENERATED,
     "insert_edges": OTHER_TABLE,
     "insert_generated_job": GENERATED,
     "insert_generated_jobs": GENERATED,

@@ -21,6 +21,7 @@ from pg_scheduler import (
     ConflictResolution,
     JobConflictError,
     JobNotFoundError,
+    JobPriority,
     JobSpec,
     NotRunningError,
     Scheduler,
@@ -48,6 +49,7 @@ from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
 from tests.support.codecs import KeyedCodec
 from tests.support.prometheus import Exposition
+from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import Recorder
 from tools.reference.extension import complete_grants
 from tools.reference.grants import sql_of
@@ -303,6 +305,39 @@ async def test_enqueuer_role_can_schedule(roles: Roles) -> None:
     await listener.remove_listener(channel, receive)
     assert await listener.fetchval("SELECT count(*) FROM jobs.scheduled_jobs WHERE status = 'pending'") == 468
     await workers.release(listener)
+
+
+@pytest.mark.parametrize("notify", ["hint", "commit", "never"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_enqueuer_role_can_schedule_on_each_kind_of_connection(
+    roles: Roles, kind: str, notify: str
+) -> None:
+    """Which statement inserts a job depends on its options, and on who owns the connection."""
+    due: dict[str, Any] = {"execution_time": now()}
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        (name, (work,), {**(due if name == "schedule" else {}), **options})
+        for name in ("enqueue", "schedule")
+        for options in [
+            dict[str, Any](),
+            {"priority": JobPriority.HIGH, "max_retries": 3, "timeout": 5.0},
+            {"metadata": {"tenant": 7}},
+            {"job_id": f"{name}:own"},
+            {"job_id": f"{name}:own", "conflict_resolution": ConflictResolution.IGNORE},
+        ]
+    ]
+    calls += [("schedule_job", ("app.work", now(), {"args": [1]}), {})]
+    calls += [("enqueue", (work,), {"delay": 60}), ("enqueue", (work,), {"misfire_grace_time": 60})]
+    calls += [("schedule_bulk", ([JobSpec(work, now()) for _ in range(count)],), {}) for count in (1, 2, 150)]
+    pool, count = await roles.connect(ENQUEUER), 0
+    async with application(kind, roles.dsn(ENQUEUER), pool, schema="jobs", notify=notify) as app:
+        for name, arguments, options in calls:
+            job_ids = await app.call(name, *arguments, **options)
+            assert job_ids, (name, options)
+            is_new = "conflict_resolution" not in options
+            count += len(job_ids) if name == "schedule_bulk" else is_new
+        await settled(app.commit())
+    owner = await roles.connect(OWNER)
+    assert await owner.fetchval("SELECT count(*) FROM jobs.scheduled_jobs") == count
 
 
 async def test_enqueuer_role_can_insert_the_columns_of_a_plain_row(roles: Roles) -> None:

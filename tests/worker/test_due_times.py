@@ -585,6 +585,8 @@ CORRECTED: Final = {
     "enqueue_jobs": AS_ADDED,
     "enqueue_generated_job": AS_ADDED,
     "enqueue_due_job": AS_ADDED,
+    "enqueue_extended_generated_job": AS_ADDED,
+    "enqueue_extended_due_job": AS_ADDED,
     "enqueue_extended_jobs": AS_ADDED,
     "replace_jobs": AS_NOTED,
     "replace_extended_jobs": AS_NOTED,

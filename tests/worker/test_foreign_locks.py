@@ -75,6 +75,8 @@ insert_jobs: insert jobs
 enqueue_job: insert jobs
 enqueue_generated_job: insert jobs
 enqueue_due_job: insert jobs
+enqueue_extended_generated_job: insert jobs
+enqueue_extended_due_job: insert jobs
 enqueue_jobs: insert jobs
 insert_extended_jobs: insert jobs
 enqueue_extended_jobs: insert jobs

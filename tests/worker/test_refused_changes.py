@@ -301,8 +301,9 @@ TREATMENTS: Final = {
     "a call of the application, or a statement of its own process, whose error is raised": """
         add_names advance_run announce_subscriptions await_jobs begin_run cancel_job cancel_jobs
         change_job complete_own delete_child_edges delete_edges delete_jobs delete_steps_from end_run
-        end_sleep end_step enqueue_due_job enqueue_extended_jobs enqueue_generated_job enqueue_job
-        enqueue_jobs find_children free_fire_times hold_schedules hold_tasks insert_audit insert_edges
+        end_sleep end_step enqueue_due_job enqueue_extended_due_job enqueue_extended_generated_job
+        enqueue_extended_jobs enqueue_generated_job enqueue_job enqueue_jobs find_children
+        free_fire_times hold_schedules hold_tasks insert_audit insert_edges
         insert_extended_jobs insert_generated_job insert_generated_jobs insert_job insert_jobs
         insert_schedule keep_holders_results keep_job mark_awaited move_jobs pause_schedule pause_task
         record_database remove_schedule repeat_wait replace_extended_jobs replace_jobs request_state
