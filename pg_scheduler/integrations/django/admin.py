@@ -17,6 +17,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, router, transaction
 from django.db.models import Q
+from django.db.models.functions import Coalesce
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import Author, acting_as
@@ -132,8 +133,10 @@ class NameFilter(admin.SimpleListFilter):
         return [(name, name) for name in sorted(names)]
 
     def queryset(self, request: Any, queryset: Any) -> Any:  # noqa: ARG002
-        """Return the jobs of the selected name."""
-        return queryset if self.value() is None else queryset.filter(job_name=self.value())
+        """Return the jobs of the selected name: that of the function, if the row has one of its own."""
+        if self.value() is None:
+            return queryset
+        return queryset.alias(name=Coalesce("function", "job_name")).filter(name=self.value())
 
 
 class KeyedList(ChangeList):

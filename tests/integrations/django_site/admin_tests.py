@@ -168,6 +168,10 @@ class PageTest(AdminTest):
         for name in ("elsewhere.work", "shop.greet"):
             self.assertIn(f"?job_name={name}", page)
         self.assertEqual(self.ids(url_of("job", "?job_name=elsewhere.work")), ["two"])
+        # A periodic job has the name of its schedule beside that of its function.
+        execute("UPDATE scheduled_jobs SET job_name = 'periodic_greet', function = 'shop.greet'")
+        self.assertEqual(self.ids(url_of("job", "?job_name=shop.greet")), ["two", "one"])
+        self.assertEqual(self.ids(url_of("job", "?job_name=periodic_greet")), [])
         self.assertEqual(self.ids(url_of("job", "?status=running")), [])
         self.assertEqual(self.ids(url_of("worker")), ["v", "w"])
 
