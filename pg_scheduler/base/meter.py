@@ -133,9 +133,9 @@ class Meter:
         for name in names:
             self._jobs[name].ended[_COMPLETED] += 1
 
-    def record_end(self, job_name: str, outcome: str) -> None:
-        """Count one attempt, or one job that ended without an attempt, by its outcome."""
-        self._jobs[job_name].ended[_PLACES[outcome]] += 1
+    def record_end(self, job_name: str, outcome: str, number: int = 1) -> None:
+        """Count attempts, or jobs that ended without an attempt, by their outcome."""
+        self._jobs[job_name].ended[_PLACES[outcome]] += number
 
     def count(self, metric: str, label: str = "", by: float = 1) -> None:
         """Add to a counter."""

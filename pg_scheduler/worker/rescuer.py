@@ -128,6 +128,10 @@ class Rescuer(Service):
         )
         if rescue.job_ids or rescue.dead_workers:
             self._events.publish(JobsReclaimed(tuple(rescue.job_ids), tuple(rescue.dead_workers)))
+        # A dead worker cannot count these attempts. Those of a quarantined job are counted by its event.
+        if self._node.meter is not None:
+            for job_name, attempts in rescue.crashed.items():
+                self._node.meter.record_end(job_name, "lost", attempts)
         for failed in rescue.quarantined:
             self._events.publish(
                 JobFailed(failed.job_id, failed.job_name, failed.attempt, error=failed.error)
