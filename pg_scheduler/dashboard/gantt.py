@@ -48,6 +48,9 @@ KINDS: Final = {
 USES_RETRY: Final = frozenset({"error", "timeout"})
 """The outcomes of attempts after which a job is retried, as long as it has retries."""
 
+RECLAIMED: Final = frozenset({"crashed", "lost"})
+"""The outcomes of attempts after which another worker reclaims the job, without a delay."""
+
 WAITS: Final = frozenset({"wait", "backoff", "limit"})
 
 
@@ -253,9 +256,11 @@ def _wait(
         kind, what = "limit", "a limit," if previous is None else "backoff and a limit,"
     elif held_by == "step" or (previous is not None and previous.outcome == SUSPENDED):
         what = "suspended"
+    elif previous is not None and is_retried:
+        kind, what = "backoff", "retried after"
+    elif previous is not None and previous.outcome in RECLAIMED:
+        what = "reclaimed after"
     elif previous is not None:
         kind, what = "backoff", "postponed" if previous.outcome == "snoozed" else "backoff"
-        if is_retried:
-            what = "retried after"
     if until > since:
         yield Span(kind, since, until, f"{what} {length(until - since)}")

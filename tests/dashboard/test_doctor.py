@@ -16,6 +16,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.findings import FindingRow, folded
 from pg_scheduler.dashboard.texts import timed
 from pg_scheduler.inspect import Diagnosis, FindingCode, Inspector, Severity, Thresholds
+from pg_scheduler.inspect.doctor.findings import count_severities
 from pg_scheduler.inspect.status import STATUS_CODES
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.triggers import Every
@@ -273,6 +274,8 @@ async def test_side_bar_overview_and_doctor_name_the_same_number(
             if row["code"] in STATUS_CODES and not row["is_muted"]
         ]
         assert (doctor["problems"], overview["number_of_problems"], len(attention)) == (number,) * 3, muted
+        unmuted = [Severity(row["severity"]) for row in doctor["findings"] if not row["is_muted"]]
+        assert doctor["summary"].startswith(f"{count_severities(unmuted)}; "), muted
         text = f"{number} {'things need' if number > 1 else 'thing needs'} attention"
         for url in ("/doctor", "/"):
             page = Page((await request(admin, url)).text)

@@ -289,6 +289,8 @@ async def test_job_is_cancelled_with_its_children(kit: TestScheduler, app: App) 
 async def test_ended_job_is_repeated_from_a_step(kit: TestScheduler, app: App) -> None:
     await start(kit)
     await kit.scheduler.cancel_job("order:1")
+    text = " ".join((await page_of(app, "/job?id=order:1")).text.split())
+    assert "ended while it slept in delivery" in text
     page = await page_of(app, "/job?id=order:1")
     assert [option["value"] for option in page.all("option") if "value" in option][:3] == [
         "charge", "label", "delivery",

@@ -43,7 +43,10 @@ async def build(request: PageRequest) -> View:
     return View(
         examined_at=examined_at,
         problems=len(attention_rows),
-        summary=diagnosis.summary if is_open else f"{counted(len(diagnosis.made), 'check')} made",
+        # Muted findings have a number of their own.
+        summary=diagnosis.summary_of([row.severity for row in unmuted_rows])
+        if is_open
+        else f"{counted(len(diagnosis.made), 'check')} made",
         severity=diagnosis.severity,
         findings=rows,
         made=[code.value for code in diagnosis.made],

@@ -112,7 +112,11 @@ class Diagnosis:
     @property
     def summary(self) -> str:
         """The numbers of findings and checks in one line, as every front end shows them."""
-        counts = count_severities([finding.severity for finding in self.findings])
+        return self.summary_of([finding.severity for finding in self.findings])
+
+    def summary_of(self, severities: Sequence[Severity]) -> str:
+        """Return the summary for the findings that a front end shows, by their severities."""
+        counts = count_severities(severities)
         unmade = f", {len({check.code for check in self.not_made})} not made" if self.not_made else ""
         return f"{counts}; {counted(len(self.made), 'check')} made{unmade}"
 
