@@ -120,10 +120,13 @@ class LimitRepository(Repository):
     async def read_surplus(
         self, names: Sequence[str], after: SurplusPosition, limit: int, max_bytes: int
     ) -> list[tuple[str, str, str]]:
-        """Return the ids, names and arguments of due jobs, among a number of rows.
+        """Return the ids, names and arguments of the due jobs that ``block_surplus()`` would examine.
+
+        From their arguments, the task computes which limits they need. Of the rows that are read, those of
+        other tasks are left out, so fewer may be returned.
 
         Args:
-            names: The names of a task.
+            names: The names under which jobs of the task are stored.
             after: The position in the order of claims after which to read.
             limit: The number of rows to read.
             max_bytes: The maximum size of the arguments of a job; others are left out.
@@ -141,11 +144,13 @@ class LimitRepository(Repository):
         limit: int,
         job_ids: Sequence[str] | None = None,
     ) -> list[BlockedJob]:
-        """Block due jobs on a full limit, among a number of rows.
+        """Block the due jobs of a task on a full limit, and return them.
+
+        Of the rows that are read, those of other tasks are left alone, so fewer may be blocked.
 
         Args:
             key: The limit.
-            names: The names of a task.
+            names: The names under which jobs of the task are stored.
             after: The position in the order of claims after which to read.
             limit: The number of rows to read.
             job_ids: The jobs that need the limit; None for all of the task.

@@ -268,11 +268,12 @@ def terminate_unanswered(connection: Connection) -> Iterator[None]:
     """Terminate the connection if a statement in the block times out or is cancelled.
 
     A connection that timed out will not answer a reset or a ROLLBACK either. A cancelled caller does not wait
-    for one: the server may be the reason for its cancellation.
+    for a ROLLBACK: the server may be the reason for its cancellation.
     """
     try:
         yield
     except (TimeoutError, DatabaseUnavailableError, asyncio.CancelledError) as error:
+        # A DatabaseUnavailableError may be a timeout that was translated. Any other was an answer.
         if not isinstance(error, DatabaseUnavailableError) or isinstance(error.__cause__, TimeoutError):
             terminate(connection)
         raise

@@ -228,18 +228,19 @@ class Statements:
             on: The connection to use instead of that of the route.
             route: One of the statement's routes; None for the default.
             left_out: The rows that a claim or a change leaves out, or the names that an expiry leaves out.
-            only: The only rows that it changes, if it is one of ``REFUSABLE``; empty for any.
+            only: The only rows that it changes, if it is one of ``REFUSABLE``; empty for any. It is not given
+                together with ``left_out``.
             finds: Whether it returns the keys of the rows that it is about to change, and changes none.
             deletes: Whether it deletes the jobs that it completes, if it is one of ``DELETING``.
         """
         schema = self._schema or await self.schema(on=on)
         query = load_query(schema, name)
-        is_recorded = not query.is_recorded or writes_records()
-        if left_out or only or finds or deletes or not is_recorded:
+        omits_record = query.is_recorded and not writes_records()
+        if left_out or only or finds or deletes or omits_record:
             query = load_variant(
                 schema,
                 name,
-                is_recorded=is_recorded,
+                is_recorded=not omits_record,
                 leaves_out=bool(left_out),
                 deletes=deletes,
                 selects=bool(only),
@@ -254,8 +255,9 @@ class Statements:
                 raise_translated(error)
                 raise
         if query.limits_wait and self.connections.limits_waits:
+            # No statement that limits its wait is one of DELETING or REFUSABLE, so it has no other variants.
             limited = load_variant(
-                schema, name, is_recorded=is_recorded, leaves_out=bool(left_out), is_limited=True
+                schema, name, is_recorded=not omits_record, leaves_out=bool(left_out), is_limited=True
             )
 
             async def attempt(connection: Connection | None, _: str | None) -> list[asyncpg.Record]:

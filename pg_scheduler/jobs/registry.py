@@ -148,8 +148,9 @@ class TaskRegistry:
 
         Raises:
             TypeError: It is not a coroutine function, nor a plain one that was declared.
-            NameConflictError: Another function of the same name is registered, or a method of another object,
-                or one with other captured values. A row stores the name only.
+            NameConflictError: A function of the same name but with other code is registered, and this one has
+                not replaced it in its module; or a method of another object, or one with other captured
+                values. A row stores the name only.
         """
         if not isinstance(func, FUNCTIONS) and (stand_in := stand_in_of(func)) is not None:
             func = stand_in.func
@@ -157,6 +158,8 @@ class TaskRegistry:
         if not self.declares(func):
             check_function(func)
         existing_task = self.task_of(func)
+        # A function that was defined again, as in a notebook, replaces the earlier one: its module has it
+        # under this name now. Any other function of this name must be the same as the registered one.
         if existing_task and not (captures_same(existing_task.func, func) and _is_current(func)):
             _check_is_same(func, existing_task)
         task = self.register(func)

@@ -211,14 +211,14 @@ class JobRepository(Repository):
         async def retry(transaction: Transaction) -> datetime | None:
             connection = transaction.connection
             due = await self.retry(job_id, connection)
-            if due is None or await self._statements.fetch(
-                "delete_steps_from", [job_id], step, on=connection
-            ):
-                return due
-            raise ValueError(
-                f"job {job_id!r} has not stored a step {step!r}; pass the name of a stored one, or no "
-                "from_step= to continue at the first step that is missing"
-            )
+            if due is None:
+                return None
+            if not await self._statements.fetch("delete_steps_from", [job_id], step, on=connection):
+                raise ValueError(
+                    f"job {job_id!r} has not stored a step {step!r}; pass the name of a stored one, or no "
+                    "from_step= to continue at the first step that is missing"
+                )
+            return due
 
         return await self._statements.run_retrying(retry, within=connection)
 

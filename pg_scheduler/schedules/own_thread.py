@@ -66,7 +66,7 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
 
 
 async def _wait_for(search: Future[Any], waits: int) -> bool:
-    """Wait for the end of a search in half seconds; return whether it has ended."""
+    """Wait for the end of a search, this number of times for `WAIT_S`; return whether it has ended."""
     future_in_loop = asyncio.wrap_future(search)
     try:
         for _ in range(waits):
@@ -74,6 +74,8 @@ async def _wait_for(search: Future[Any], waits: int) -> bool:
             if future_in_loop.done():
                 return True
     finally:
+        # This cancels the wrapper only, because a search that runs cannot be cancelled. Otherwise a search
+        # that returns after the event loop was closed would call into that loop.
         future_in_loop.cancel()
     return False
 

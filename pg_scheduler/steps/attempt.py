@@ -616,12 +616,11 @@ class AttemptSteps(OpenSteps):
         self._check_held()
 
     def _check_held(self) -> None:
-        """Raise JobLostError if the attempt has ended, or its code completes the job.
-
-        A step would wait for the job's row, which a transaction of the caller holds until its commit.
-        """
+        """Raise JobLostError if the attempt has ended, or its block of ``completing()`` has."""
         if self._is_closed:
             raise JobLostError(self._claim.job_id)
+        # The code has left its block of completing(), but its own transaction may still be open. It holds the
+        # job's row, so a step would wait for that row until the transaction commits.
         if self._attempt.end is not None:
             error = JobLostError(self._claim.job_id)
             error.add_note("its block of completing() has ended; write steps before the end of the block")

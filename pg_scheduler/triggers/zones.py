@@ -86,8 +86,8 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
             f"Invalid timezone {name}: it differs between machines; use an IANA name such as 'Europe/Berlin'"
         )
     try:
-        # zoneinfo keeps the zone with this key for later callers, who would get a member of an enum as its
-        # key. So a member of an enum becomes a plain str.
+        # A member of a str enum is a str too. zoneinfo caches the zone under the object that it is given, and
+        # later callers would get that member as the key of their zone. So it gets a plain str.
         return ZoneInfo(str.__str__(timezone))
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         similar = similar_zone(timezone)

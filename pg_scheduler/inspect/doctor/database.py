@@ -143,6 +143,7 @@ def judge_clocks(
     The clock of this machine or of a worker's host differs from that of the server, or the server's clock was
     set back after a heartbeat. Without a ping or without ``now``, the checks that need it are left out.
     """
+    # The server read its clock at an unknown moment of the round trip, so up to half of it may be an error.
     if ping is not None and abs(ping.ahead_s) >= most_s + ping.seconds / 2:
         direction = "ahead of" if ping.ahead_s > 0 else "behind"
         yield warning(

@@ -213,7 +213,8 @@ class _Attempt:
     def begin(self) -> None:
         """Read what the earlier attempts left, and send ``task_started``."""
         if self._claim.attempt > 1:
-            # A job has no result here if its schedule gave it a name that belongs to several functions.
+            # Django finds a result by the task of the job's name. A schedule may have given the job a bare
+            # name that several functions have. It stands for none of them, so there is nothing to read.
             with suppress(TaskResultDoesNotExist):
                 self.result.refresh()
         task_started.send_robust(type(self._backend), task_result=self.result)
