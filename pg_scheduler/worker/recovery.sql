@@ -94,7 +94,7 @@ FROM jsonb_array_elements($2::text::jsonb) AS dead (worker);
 -- heartbeats name the attempts that run on in its threads, so others find its other jobs.
 --
 -- The claim index finds them, because a running job was due. The jobs of dead workers crashed, unless a replacement
--- waits, which has not run. Once an attempt has stored a step, earlier retries do not count any more; a signal that
+-- waits, which has not run. A worker without a row is dead, which an earlier pass may have declared. Once an attempt has stored a step, earlier retries do not count any more; a signal that
 -- came before its wait is no such step.
 WITH known AS MATERIALIZED (SELECT $6::text::jsonb AS attempts)
 SELECT orphan.*
@@ -102,6 +102,9 @@ FROM {levels}
 CROSS JOIN LATERAL (
     SELECT job_id, {named}, worker_id, attempt, crash_count, {bounded_due},
         worker_id = ANY ($1) AND {has_no_coming_definition} AS crashed,
+        NOT EXISTS (
+            SELECT FROM {schema}scheduler_workers AS worker WHERE worker.worker_id = job.worker_id
+        ) AS has_dead_worker,
         CASE WHEN (options -> 'steps') IS NOT NULL AND EXISTS (
             SELECT FROM {schema}scheduler_steps AS step
             WHERE step.job_id = job.job_id AND step.attempt = job.attempt

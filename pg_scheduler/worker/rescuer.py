@@ -130,7 +130,7 @@ class Rescuer(Service):
             self._events.publish(JobsReclaimed(tuple(rescue.job_ids), tuple(rescue.dead_workers)))
         # A dead worker cannot count these attempts. Those of a quarantined job are counted by its event.
         if self._node.meter is not None:
-            for job_name, attempts in rescue.crashed.items():
+            for job_name, attempts in rescue.lost.items():
                 self._node.meter.record_end(job_name, "lost", attempts)
         for failed in rescue.quarantined:
             self._events.publish(

@@ -126,15 +126,14 @@ class RescueResult:
         dead_workers: Workers that were declared dead.
         job_ids: Jobs that are pending again.
         quarantined: Jobs that failed instead.
-        crashed: How many attempts of the pending jobs ended with the process of their worker, by the name of
-            the job.
+        lost: How many attempts of the pending jobs ended with their dead workers, by the name of the job.
         due: When the first of the pending jobs was due; None if there is none.
     """
 
     dead_workers: list[str]
     job_ids: list[str]
     quarantined: list[Quarantined] = field(default_factory=list)
-    crashed: Counter[str] = field(default_factory=Counter, compare=False)
+    lost: Counter[str] = field(default_factory=Counter, compare=False)
     due: datetime | None = field(default=None, compare=False)
 
 
@@ -399,7 +398,7 @@ class WorkerRepository:
             [worker for result in results for worker in result.dead_workers],
             sorted(job_id for result in results for job_id in result.job_ids),
             [failed for result in results for failed in result.quarantined],
-            sum((result.crashed for result in results), Counter()),
+            sum((result.lost for result in results), Counter()),
             min((result.due for result in results if result.due is not None), default=None),
         )
 
@@ -418,7 +417,6 @@ class WorkerRepository:
         changes: dict[str, RowChange] = {}
         changes_by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
         rescued: set[str] = set()
-        crashed_names: dict[str, str] = {}
         now = self._statements.now
         async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
             connection = transaction.connection
@@ -431,11 +429,8 @@ class WorkerRepository:
             args = dead, now, heartbeat_threshold_s, limit, worker_id, json.dumps(known_attempts())
             orphans = await self._statements.fetch("lock_orphans", *args, on=connection)
             for row in orphans:
-                has_crashed = row["crashed"] and row["worker_id"] not in stopped
-                if has_crashed:
-                    crashed_names[row["job_id"]] = row["job_name"]
                 change = reclaim_change(
-                    crashed=has_crashed,
+                    crashed=row["crashed"] and row["worker_id"] not in stopped,
                     crashes=row["crash_count"],
                     max_crashes=max_crashes,
                 )
@@ -453,8 +448,10 @@ class WorkerRepository:
         ]
         pending = rescued - {failed.job_id for failed in quarantined}
         due_at = min((row["due"] for row in orphans if row["job_id"] in pending), default=None)
-        crashed = Counter(name for job_id, name in crashed_names.items() if job_id in pending)
-        return RescueResult(dead, sorted(pending), quarantined, crashed, due_at)
+        lost = Counter(
+            row["job_name"] for row in orphans if row["has_dead_worker"] and row["job_id"] in pending
+        )
+        return RescueResult(dead, sorted(pending), quarantined, lost, due_at)
 
     async def _record(
         self,

@@ -315,6 +315,33 @@ async def test_restart_leases_shortens_leases_when_the_clock_was_set_back(
     assert await column(pool, "status") == {"lost": "pending", "held": "running", "of the dead": "pending"}
 
 
+async def test_rescue_counts_the_attempts_that_ended_with_their_workers(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    """Whatever becomes of their jobs, but not those of a live worker, nor of a job that fails instead."""
+    names = ("crashed", "locked", "replaced", "quarantined")
+    await running(store, *(new_job(name, job_name=f"app.{name}") for name in names))
+    await running(store, new_job("in a thread", job_name="app.thread"), worker_id="stopping")
+    await running(store, new_job("never received", job_name="app.received"), worker_id="w2")
+    await store.workers.mark_stopping("stopping")
+    await store.inserts.replace([new_job("replaced", job_name="app.replaced")])
+    await pool.execute("UPDATE scheduled_jobs SET crash_count = 2 WHERE job_id = 'quarantined'")
+    clock.advance(LEASE * SECOND + SECOND)
+    await store.workers.renew("w2", {}, LEASE)
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'locked' FOR UPDATE")
+        first = await store.workers.rescue(THRESHOLD, max_crashes=3)
+    assert sorted(first.dead_workers) == ["stopping", "w1"]
+    assert first.lost == {"app.crashed": 1, "app.replaced": 1, "app.thread": 1}
+    assert [failed.job_id for failed in first.quarantined] == ["quarantined"]
+    second = await store.workers.rescue(THRESHOLD)
+    assert (second.job_ids, second.lost) == (["locked"], {"app.locked": 1})
+    clock.advance(SECOND)
+    await store.workers.renew("w2", {}, LEASE)
+    third = await store.workers.rescue(THRESHOLD, worker_id="w2", known_attempts=dict)
+    assert (third.job_ids, third.lost) == (["never received"], {})
+
+
 async def test_rescue_applies_the_replacement_of_an_orphan(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
