@@ -136,8 +136,8 @@ class ExtendedJob:
 
     @property
     def job_name(self) -> str:
-        """The name of the job."""
-        return self.row.job_name
+        """The name of the job as all but the column know it: that of its function."""
+        return self.row.function or self.row.job_name
 
     @property
     def execution_time(self) -> datetime:

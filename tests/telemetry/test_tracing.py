@@ -31,6 +31,7 @@ from pg_scheduler import (
     Scheduler,
     Snooze,
     current_job,
+    periodic,
 )
 from pg_scheduler.events import JobCancelled, JobCompleted, JobFailed, JobReleased, JobSnoozed
 from pg_scheduler.sync import SyncScheduler
@@ -265,6 +266,23 @@ async def test_job_of_a_schedule_begins_a_trace_linked_to_a_span_of_its_own(make
     for span in (sent, ran):
         assert span.attributes is not None
         assert span.attributes["pg_scheduler.schedule"] == "often"
+
+
+@pytest.mark.slow
+async def test_spans_of_a_periodic_job_have_the_name_of_its_function(make: Make, spans: Spans) -> None:
+    """The column ``job_name`` has the name that pg-scheduler 0.2 gave it."""
+
+    @periodic(every=timedelta(seconds=1))
+    async def tick() -> None: ...
+
+    scheduler = make()
+    seen = Recorder(scheduler)
+    async with scheduler:
+        await seen.until(JobCompleted)
+    name = seen.of(JobCompleted)[0].job_name
+    assert name.endswith("tick")
+    assert spans.named(f"send {name}")
+    assert spans.named(f"process {name}")
 
 
 # -- rows that others have written ---------------------------------------------------------------------

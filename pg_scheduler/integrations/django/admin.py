@@ -249,9 +249,15 @@ class JobAdmin(ReadOnlyAdmin):
 
     actions = ("cancel", "retry", "run")
     large_fields = ("errors", "on_end", "options", "progress", "task_data")
-    list_display = ("job_id", "job_name", "status", "execution_time", "priority", "attempt", "worker_id")
+    list_display = ("job_id", "name", "status", "execution_time", "priority", "attempt", "worker_id")
     list_filter = (StatusFilter, NameFilter)
     ordering = ("-job_id",)
+
+    @admin.display(description="name")
+    def name(self, job: Job) -> str:
+        """Return the name by which the filter finds a job: that of its function, if it has one of its own."""
+        name: str = job.function or job.job_name
+        return name
 
     def get_ordering(self, request: Any) -> tuple[str, ...]:
         """Return the order: for unsuccessful jobs that of their index, which contains few other jobs."""

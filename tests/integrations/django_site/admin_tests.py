@@ -171,6 +171,7 @@ class PageTest(AdminTest):
         # A periodic job has the name of its schedule beside that of its function.
         execute("UPDATE scheduled_jobs SET job_name = 'periodic_greet', function = 'shop.greet'")
         self.assertEqual(self.ids(url_of("job", "?job_name=shop.greet")), ["two", "one"])
+        self.assertNotContains(self.client.get(url_of("job")), "periodic_greet")
         self.assertEqual(self.ids(url_of("job", "?job_name=periodic_greet")), [])
         self.assertEqual(self.ids(url_of("job", "?status=running")), [])
         self.assertEqual(self.ids(url_of("worker")), ["v", "w"])
