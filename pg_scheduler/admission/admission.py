@@ -146,7 +146,8 @@ class Admission(Service):
                 await self._decide_one_by_one(requests, attempts)
                 return
             if is_refused:
-                self._refused_claims.leave_out(requests[0].claim.job_id, error)
+                claim = requests[0].claim
+                self._refused_claims.leave_out(claim.job_id, claim.function, error)
             self._release_all(attempts)
             if not is_refused:
                 raise

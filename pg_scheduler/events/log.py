@@ -390,6 +390,25 @@ def log_waits(job_id: str, jobs: int, error: BaseException, *, pause_s: float, w
     )
 
 
+def log_refused_name(name: str, jobs: int, *, pause_s: float, worker_id: str) -> None:
+    """Log that all jobs of a name are left out of claims, because very many of them cannot be claimed.
+
+    Args:
+        name: The name.
+        jobs: How many of its jobs cannot be claimed, at least.
+        pause_s: The seconds until the next attempt.
+        worker_id: The worker that leaves the jobs out.
+    """
+    logger.error(
+        "no job of %s is claimed for %s s, because %s of this name cannot be claimed: a trigger or a "
+        "constraint of the application refuses that, or waits for a lock; jobs of other names are claimed",
+        name,
+        round(pause_s),
+        counted(jobs, "job"),
+        extra=record_fields(job_name=name, worker_id=worker_id),
+    )
+
+
 def _retrying_template(event: types.ServiceRetrying) -> str:
     """Return the message of a pass that failed: by an outage, a lost connection, a lock, or a refused row."""
     if _is_refused(event):

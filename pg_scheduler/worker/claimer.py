@@ -119,7 +119,7 @@ class Claimer(Service):
                 if not (isinstance(error, ROW_ERRORS) or is_refusal(error)):
                     raise
                 self._failed_claims += 1
-                if self._failed_claims > self.max_failed_claims or self._refused_claims.is_full:
+                if self._failed_claims > self.max_failed_claims:
                     raise
                 await self._quarantine()
                 return self._polling.min_interval
@@ -173,7 +173,7 @@ class Claimer(Service):
             await self._release_unacknowledged()
         await self._pacing.reach_due_time()
         had_crashed_job = self._in_flight.has_crashed_job
-        names = self._names()
+        names = self._claimable_names()
         since = self._begin(names, has_crashed_job=had_crashed_job)
         is_at_start = since is FROM_THE_START
         # The lease may be renewed while the claim is under way, but such a renewal may not reach the rows of
@@ -215,6 +215,10 @@ class Claimer(Service):
             is_result_unwritten = self._in_flight.has_crashed_job
             return min(delay, self._polling.min_interval) if is_result_unwritten else 0
         return delay
+
+    def _claimable_names(self) -> Sequence[str]:
+        """Return the names to claim. The list is the same object until it changes."""
+        return self._refused_claims.claimable(self._names())
 
     async def _release_paused(self, jobs: list[Claim], sent_at: float) -> list[Claim]:
         """Release claimed jobs of tasks that were paused during a claim that took long; return the others.
@@ -384,17 +388,17 @@ class Claimer(Service):
         """
         self._start_over()
         await self._release_unacknowledged()
-        names, limit = self._names(), min(self._executor.free, self._size.limit)
+        names, limit = self._claimable_names(), min(self._executor.free, self._size.limit)
         isolated_from = self.isolated_from if self._in_flight.has_crashed_job else None
         quarantine = await self._claims.quarantine(
             self._worker_id, names, limit, isolated_from=isolated_from, left_out=self._refused_claims.ids()
         )
-        for job in quarantine.unreadable:
+        for unreadable_job in quarantine.unreadable:
             self._failed_claims = 0
-            self._events.publish(JobFailed(*job))
-        for job_id, error in quarantine.refused.items():
+            self._events.publish(JobFailed(*unreadable_job))
+        for job_id, job in quarantine.refused.items():
             self._failed_claims = 0
-            self._refused_claims.leave_out(job_id, error)
+            self._refused_claims.leave_out(job_id, job.name, job.error)
         self._refused_claims.leave_out_waiting(quarantine.waiting)
         return any(quarantine)
 
@@ -404,8 +408,6 @@ class Claimer(Service):
         Claims skip locked rows. So a claim that waits for a lock waits for one of a trigger, or for one of
         the whole table.
         """
-        if self._refused_claims.is_full:
-            return False
         try:
             return await self._quarantine()
         except DatabaseUnavailableError as fault:
@@ -422,7 +424,7 @@ class Claimer(Service):
         self._start_over()
         if self._may_have_unacknowledged:
             await self._release_unacknowledged()
-        names = self._names()
+        names = self._claimable_names()
         isolated_from = self.isolated_from if self._in_flight.has_crashed_job else None
         failed_jobs, are_left = await self._claims.quarantine_oversized(
             names, self._size.limit, isolated_from=isolated_from

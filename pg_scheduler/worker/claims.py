@@ -27,6 +27,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.queue.jobs import COUNT_OF_EXPIRED
 from pg_scheduler.queue.uncounted import UncountedJobs
 from pg_scheduler.worker.outcome_statements import ResultRepository
+from pg_scheduler.worker.refused_claims import UnclaimableJob
 
 PRIORITY_LEVELS: Final = {priority.db_value: level for level, priority in enumerate(JobPriority)}
 """The position of each priority in a claim position, by its number in the database; the most urgent first."""
@@ -43,15 +44,19 @@ CLAIM_COLUMNS: Final = len(Claim._fields)
 UNREADABLE: Final = "the row of this job cannot be read ({}); cancel or delete it, and schedule the job again"
 MAX_ROW_BYTES: Final = 2**24 + 2**17
 """The limits of the table for arguments and names. Rows of earlier releases may exceed them."""
-MAX_WAITS_OF_NAME: Final = 3
-"""How many jobs of one name a search tries whose claims wait for a lock of a trigger. Then all other jobs of
-that name count as waiting too."""
+MAX_LONG_WAITS: Final = 3
+"""How many jobs of one name a search tries with the usual lock timeout, if their claims wait for a lock of a
+trigger. The other jobs of that name probably wait for the same transaction."""
 
-MAX_WAITS: Final = 10
-"""How many such jobs of all names a search tries. Then it ends, because it locks the rows of due jobs."""
+SHORT_LOCK_TIMEOUT_MS: Final = 2
+"""The lock timeout of the trial claims of the other jobs."""
 
-MAX_WAITING: Final = 300
-"""The other jobs of such names that one search returns at most."""
+MAX_WAITS: Final = 50
+"""How many waiting jobs a search finds at most. Then it ends, because it locks the rows of due jobs."""
+
+MAX_SEARCHED: Final = 50
+"""The jobs of each priority that a search looks at when as many are left out already. The first searches look
+only at those that the claim may have read."""
 
 START_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
 """The order in which jobs start. The statement of a claim returns its rows in no order. Ids compare byte by
@@ -113,14 +118,14 @@ class Quarantine(NamedTuple):
 
     Attributes:
         unreadable: The jobs whose rows cannot be read. They have failed.
-        refused: The errors of the jobs whose claim the table refuses, by id.
-        waiting: The errors of the jobs whose claim waits, because a trigger needs a lock that another
-            transaction holds, by id.
+        refused: The jobs whose claim the table refuses, by id.
+        waiting: The jobs whose claim waits, because a trigger needs a lock that another transaction holds, by
+            id.
     """
 
     unreadable: list[UnreadableJob]
-    refused: dict[str, Exception]
-    waiting: dict[str, DatabaseUnavailableError]
+    refused: dict[str, UnclaimableJob]
+    waiting: dict[str, UnclaimableJob]
 
 
 class _TrialClaimError(Exception):
@@ -368,9 +373,8 @@ class ClaimRepository:
         """Fail the due jobs whose rows cannot be read, such as arguments of more than 1 GB as text.
 
         A trigger or a constraint of the application may refuse the claim of a job. Such a job stays as it is,
-        because the trigger may be corrected, and is returned, so that the worker leaves it out. Two other
-        kinds of jobs are returned too: jobs for which a trigger waits for a lock of another transaction, and
-        the other due jobs of a name that has several of those.
+        because the trigger may be corrected, and is returned, so that the worker leaves it out. So is a job
+        for which a trigger waits for a lock of another transaction.
 
         Args:
             worker_id: The worker.
@@ -381,36 +385,32 @@ class ClaimRepository:
         """
         quarantine = Quarantine([], {}, {})
         waits: Counter[str] = Counter()
-        claim_args = self._statements.now, isolated_from
-        async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
-            connection = transaction.connection
-            await self._statements.execute("lock_for_claims", on=connection)
-            rows = await self._statements.fetch(
-                "lock_due", names, limit, *claim_args, list(left_out), on=connection
-            )
-            for job_id, name in rows:
-                if waits[name] >= MAX_WAITS_OF_NAME:
-                    continue
-                if waits.total() >= MAX_WAITS:
-                    break
+        lock_timeout_ms = DIVIDED_LOCK_TIMEOUT_MS
+        limit = max(limit, min(len(left_out), MAX_SEARCHED))
+        args = names, limit, self._statements.now, isolated_from, list(left_out)
+        async with self._statements.transaction(lock_timeout_ms=lock_timeout_ms) as transaction:
+            await self._statements.execute("lock_for_claims", on=transaction.connection)
+            for job_id, name in await self._statements.fetch("lock_due", *args, on=transaction.connection):
+                is_short = waits[name] >= MAX_LONG_WAITS
+                wanted_ms = SHORT_LOCK_TIMEOUT_MS if is_short else DIVIDED_LOCK_TIMEOUT_MS
+                if wanted_ms != lock_timeout_ms:
+                    lock_timeout_ms = wanted_ms
+                    await self._statements.fetch(
+                        "limit_waits", f"{lock_timeout_ms}ms", on=transaction.connection
+                    )
                 try:
                     quarantine.unreadable.extend(await self._examine(worker_id, job_id, transaction))
                 except DatabaseUnavailableError as fault:
                     if not is_lock_timeout(fault):
                         raise
                     waits[name] += 1
-                    quarantine.waiting[job_id] = fault
+                    quarantine.waiting[job_id] = UnclaimableJob(name, fault)
+                    if waits.total() >= MAX_WAITS:
+                        break
                 except REFUSALS as error:
                     if not is_refusal(error):
                         raise
-                    quarantine.refused[job_id] = error
-            if waiting_names := [name for name, count in waits.items() if count >= MAX_WAITS_OF_NAME]:
-                first_fault = next(iter(quarantine.waiting.values()))
-                examined = [*left_out, *quarantine.waiting, *quarantine.refused]
-                rows = await self._statements.fetch(
-                    "lock_due", waiting_names, MAX_WAITING, *claim_args, examined, on=connection
-                )
-                quarantine.waiting.update((job_id, first_fault) for job_id, _ in rows[:MAX_WAITING])
+                    quarantine.refused[job_id] = UnclaimableJob(name, error)
         await self._results.consequences.apply([job.job_id for job in quarantine.unreadable])
         return quarantine
 

@@ -32,7 +32,7 @@ WHERE size > $4;
 
 -- name: lock_due
 -- route: caller
--- Lock every due job of the names $1 that a claim of at most $2 jobs may have read, and return the ids and the names.
+-- Lock each due job of the names $1 that a claim of at most $2 jobs may read, and return the ids and the names.
 --
 -- Arguments are not read. The claim runs from the start of the index, without jobs under which $4
 -- workers died or more, unless NULL, and without the jobs $5.
@@ -59,6 +59,11 @@ CROSS JOIN LATERAL (
 -- route: caller
 -- Lock the table as a claim and an outcome do. After it, they wait only for the locks that triggers need.
 LOCK TABLE {schema}scheduled_jobs IN ROW EXCLUSIVE MODE;
+
+-- name: limit_waits
+-- route: caller
+-- Let each later statement of the transaction wait for a lock for the time $1 at most.
+SELECT set_config('lock_timeout', $1::text, true);
 
 -- name: pending_claim
 -- route: caller

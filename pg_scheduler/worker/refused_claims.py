@@ -2,72 +2,131 @@
 
 A trigger or a constraint of the application may refuse what a claim or an admission writes, or wait for a
 lock of another transaction. The statement then fails for all of its jobs, so claims leave that job out until
-its pause has ended.
+its pause has ended. If a worker would have to leave out very many jobs, it leaves out the whole task that has
+most of them, for some seconds: so the jobs of other tasks are claimed, whatever the application refuses.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from pg_scheduler.database.faults import REFUSED_PAUSE_S
-from pg_scheduler.events.log import log_refusal, log_waits
+from pg_scheduler.events.log import log_refusal, log_refused_name, log_waits
 
 WAITING_PAUSE_S: Final = 1.0
-"""Seconds for which claims leave out a job whose trigger waits for a lock, which may end at any time."""
+"""The shortest pause of a job whose trigger waits for a lock. The transaction that holds the lock may end at
+any time."""
+
+WAITS_PER_S: Final = 30
+"""How many such jobs a worker tries each second at most, because it claims nothing else while it waits. So
+their pauses are longer if they are many."""
 
 WAITS_REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two records about such jobs."""
 
 MAX_JOBS: Final = 500
-"""Jobs that claims leave out at most. More mean that the application refuses nearly all."""
+"""Jobs that claims leave out at most, because each claim compares the rows that it reads with all of them."""
+
+NAME_PAUSE_S: Final = 10.0
+"""Seconds for which claims leave out all jobs of a name that has most of the jobs beyond ``MAX_JOBS``."""
+
+
+class UnclaimableJob(NamedTuple):
+    """A due job that cannot be claimed.
+
+    Attributes:
+        name: The name under which it would be claimed.
+        error: The error of its claim.
+    """
+
+    name: str
+    error: Exception
+
+
+class _Pause(NamedTuple):
+    """Until when a job is left out, by the monotonic clock."""
+
+    name: str
+    until: float
 
 
 class RefusedClaims:
-    """The jobs that claims of one worker leave out."""
+    """The jobs and the names that claims of one worker leave out."""
 
     def __init__(self, worker_id: str) -> None:
         self._worker_id = worker_id
-        self._until: dict[str, float] = {}
+        self._pauses: dict[str, _Pause] = {}
+        # When the pauses of the jobs and of the names end that the last claim left out.
+        self._job_ends: dict[str, float] = {}
+        self._name_ends: dict[str, float] = {}
+        # The last result of claimable(), and what it was computed from.
+        self._claimable: Sequence[str] = ()
+        self._names: Sequence[str] = ()
+        self._left_out_names: frozenset[str] = frozenset()
         self._next_report_at = 0.0
 
     def __bool__(self) -> bool:
         """Return whether there are such jobs."""
-        return bool(self._until)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether claims cannot leave out more jobs."""
-        return len(self.ids()) >= MAX_JOBS
+        return bool(self._pauses)
 
     @property
     def ends_in(self) -> float:
-        """Seconds until the first pause ends; infinite if no job is left out."""
-        return max(min(self._until.values(), default=float("inf")) - time.monotonic(), 0.0)
+        """Seconds until the first pause ends; infinite if nothing is left out."""
+        first_end = min((*self._job_ends.values(), *self._name_ends.values()), default=float("inf"))
+        return max(first_end - time.monotonic(), 0.0)
 
-    def leave_out(self, job_id: str, refusal: Exception) -> None:
-        """Leave out a job from now on, with a log record."""
-        self._until[job_id] = time.monotonic() + REFUSED_PAUSE_S
-        problem = f"job {job_id} cannot be claimed"
-        log_refusal(problem, refusal, pause_s=REFUSED_PAUSE_S, job_id=job_id, worker_id=self._worker_id)
-
-    def leave_out_waiting(self, waits: Mapping[str, Exception]) -> None:
-        """Leave out jobs for which a trigger waits for a lock, with a log record about the first of them.
+    def leave_out(self, job_id: str, name: str, refusal: Exception) -> None:
+        """Leave out a job from now on, with a log record.
 
         Args:
-            waits: The errors of their claims, by id.
+            job_id: Its id.
+            name: The name under which it would be claimed.
+            refusal: The error of its claim.
         """
-        now = time.monotonic()
-        self._until |= dict.fromkeys(waits, now + WAITING_PAUSE_S)
-        if waits and now >= self._next_report_at:
-            self._next_report_at = now + WAITS_REPORT_INTERVAL_S
-            job_id, error = next(iter(waits.items()))
-            log_waits(job_id, len(waits), error, pause_s=WAITING_PAUSE_S, worker_id=self._worker_id)
+        problem = f"job {job_id} cannot be claimed"
+        log_refusal(problem, refusal, pause_s=REFUSED_PAUSE_S, job_id=job_id, worker_id=self._worker_id)
+        self._pause(job_id, name, REFUSED_PAUSE_S)
+
+    def leave_out_waiting(self, jobs: Mapping[str, UnclaimableJob]) -> None:
+        """Leave out jobs for which a trigger waits for a lock, with a log record about the first of them."""
+        pause_s = max(WAITING_PAUSE_S, (len(self._pauses) + len(jobs)) / WAITS_PER_S)
+        if jobs and time.monotonic() >= self._next_report_at:
+            self._next_report_at = time.monotonic() + WAITS_REPORT_INTERVAL_S
+            job_id, first = next(iter(jobs.items()))
+            log_waits(job_id, len(jobs), first.error, pause_s=pause_s, worker_id=self._worker_id)
+        for job_id, job in jobs.items():
+            self._pause(job_id, job.name, pause_s)
 
     def ids(self) -> Collection[str]:
-        """Return the ids of the jobs whose pause has not ended."""
-        if self._until:
+        """Return the ids of the jobs whose pause has not ended, without those of names that are left out."""
+        now = time.monotonic()
+        self._pauses = {job_id: pause for job_id, pause in self._pauses.items() if pause.until > now}
+        self._job_ends = {
+            job_id: pause.until for job_id, pause in self._pauses.items() if pause.name not in self._name_ends
+        }
+        return self._job_ends
+
+    def claimable(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the names without those that are left out. It is the same object until that changes."""
+        if self._name_ends:
             now = time.monotonic()
-            self._until = {job_id: until for job_id, until in self._until.items() if until > now}
-        return self._until
+            self._name_ends = {name: end for name, end in self._name_ends.items() if end > now}
+        if not self._name_ends:
+            return names
+        if names is not self._names or self._name_ends.keys() != self._left_out_names:
+            self._names, self._left_out_names = names, frozenset(self._name_ends)
+            self._claimable = [name for name in names if name not in self._left_out_names]
+        return self._claimable
+
+    def _pause(self, job_id: str, name: str, pause_s: float) -> None:
+        """Leave out a job; beyond ``MAX_JOBS``, leave out all jobs of the name that has most of them."""
+        self._pauses[job_id] = _Pause(name, time.monotonic() + pause_s)
+        ids = self.ids()
+        if len(ids) <= MAX_JOBS:
+            return
+        (most, jobs), *_ = Counter(self._pauses[job_id].name for job_id in ids).most_common(1)
+        log_refused_name(most, jobs, pause_s=NAME_PAUSE_S, worker_id=self._worker_id)
+        self._name_ends[most] = time.monotonic() + NAME_PAUSE_S

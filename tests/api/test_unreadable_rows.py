@@ -227,20 +227,36 @@ async def test_two_workers_quarantine_an_unreadable_row_and_run_the_others(
         assert not recorder.of(ServiceFaulted)
 
 
-async def test_claimer_retries_when_the_application_refuses_nearly_every_claim(
-    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+async def ping() -> None: ...
+
+
+async def test_jobs_of_other_tasks_run_when_the_application_refuses_very_many_claims_of_one(
+    scheduler: Scheduler,
+    seen: Recorder,
+    pool: asyncpg.Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(refused_claims, "MAX_JOBS", 3)
+    monkeypatch.setattr(refused_claims, "MAX_JOBS", 30)
+    monkeypatch.setattr(refused_claims, "REFUSED_PAUSE_S", 1.0)
+    monkeypatch.setattr(refused_claims, "NAME_PAUSE_S", 0.5)
+    scheduler.register(ping, name="ping")
     await pool.execute(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;"
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN IF NEW.job_name <> 'ping' THEN RAISE 'no'; END IF; RETURN NEW; END $$;"
         "CREATE TRIGGER refuse BEFORE UPDATE ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()"
     )
     await scheduler.schedule_bulk([JobSpec(note, now()) for _ in range(500)])
-    (retrying,) = await seen.until(ServiceRetrying, service="claimer")
-    assert isinstance(retrying.error, asyncpg.RaiseError)
+    await scheduler.schedule_bulk([JobSpec(ping, now()) for _ in range(20)])
+    await seen.until(JobCompleted, 20)
+    assert {event.job_name for event in seen.of(JobCompleted)} == {"ping"}
+    message = f"no job of {NAME} is claimed for 0 s, because 31 jobs of this name cannot be claimed: "
+    assert any(text.startswith(message) for text in caplog.messages)
+    assert not any(text.startswith("no job of ping") for text in caplog.messages)
     await pool.execute("DROP TRIGGER refuse ON scheduled_jobs")
-    await seen.until(JobCompleted, 400)
+    await seen.until(JobCompleted, 520)
     assert not seen.of(JobFailed)
+    assert not seen.of(ServiceRetrying)
 
 
 async def insert_crashed(pool: asyncpg.Pool, name: str, count: int) -> None:

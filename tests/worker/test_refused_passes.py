@@ -94,16 +94,18 @@ async def test_job_whose_claim_is_refused_is_left_out_of_claims(
     assert "P0001, PL/pgSQL function" in caplog.messages[0]
     assert not parts.faults
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
-    parts.refused_claims._until.clear()
+    parts.refused_claims._pauses.clear()
     await claimer.run_once()
     assert (await status_of(pool))["bad"] != "pending"
 
 
+@pytest.mark.parametrize("name", ["work", "other"])
 @pytest.mark.parametrize("held", [1, 40])
 @pytest.mark.parametrize("is_deferred", [False, True])
 async def test_job_for_which_a_trigger_waits_delays_no_other_claim(
-    parts: Parts, dsn: str, caplog: pytest.LogCaptureFixture, is_deferred: bool, held: int
+    parts: Parts, dsn: str, caplog: pytest.LogCaptureFixture, *, is_deferred: bool, held: int, name: str
 ) -> None:
+    """Neither one of the same task, nor one of another task."""
     await parts.store.workers.register(worker("me"), LEASE)
     stranger = await asyncpg.connect(dsn)
     await stranger.execute("CREATE TABLE counter AS SELECT 0 AS claims")
@@ -114,7 +116,7 @@ async def test_job_for_which_a_trigger_waits_delays_no_other_claim(
     )
     bad = [new_job(f"bad {number}", "work") for number in range(held)]
     parts.tasks.register(work, name="other")
-    good = [new_job(f"good {number}", "other") for number in range(3)]
+    good = [new_job(f"good {number}", name) for number in range(3)]
     claimer = parts.claimer(parts.executor(slots=100), batch=None)
     async with stranger.transaction():
         await stranger.execute("UPDATE counter SET claims = 0")
