@@ -66,7 +66,9 @@ class BulkInserter:
         dependents = [
             job for job in [*distinct_jobs, *overlapping_jobs] if isinstance(job, ExtendedJob) and job.after
         ]
-        if dependents:
+        if dependents and conflict_resolution is ConflictResolution.IGNORE:
+            await self._writer.check_parents_of_new(dependents, distinct_jobs, connection)
+        elif dependents:
             await self._writer.check_parents(dependents, jobs, connection)
         if conflict_resolution is ConflictResolution.RAISE:
             await self._insert_or_raise(distinct_jobs, batch_size, connection, created_at)

@@ -44,7 +44,7 @@ class Kinds(NamedTuple):
         plain: Jobs without extras that are not copied.
         copied: Jobs without extras that have generated ids, if they are so many that COPY is faster.
         extended: Jobs with extras that wait for no others.
-        dependents: Jobs that wait for others.
+        dependents: Jobs that wait for others, and those that have a unique key of such a job.
     """
 
     plain: list[PlainJob]
@@ -65,6 +65,14 @@ def split(jobs: Sequence[AnyJob]) -> Kinds:
             kinds.dependents.append(job)
         else:
             kinds.extended.append(job)
+    if keys := {job.unique_key for job in kinds.dependents} - {None}:
+        # Of the jobs with one unique key, the first is inserted. So all jobs with such a key are written
+        # together, in their order.
+        dependents = [
+            job for job in jobs if isinstance(job, ExtendedJob) and (job.after or job.unique_key in keys)
+        ]
+        extended = [job for job in kinds.extended if job.unique_key not in keys]
+        kinds = kinds._replace(extended=extended, dependents=dependents)
     if len(kinds.copied) < MIN_COPY_JOBS:
         return kinds._replace(plain=[*kinds.plain, *kinds.copied], copied=[])
     return kinds
@@ -302,6 +310,27 @@ class JobWriter:
         if readers := [job for job in jobs if job.passes_results]:
             keeping = {job_id for job_id, keeps_result in keeps_by_id.items() if keeps_result}
             check_kept(readers, keeping | await self._store.dependencies.keeping(parents, connection))
+
+    async def check_parents_of_new(
+        self, jobs: Sequence[ExtendedJob], inserted: Sequence[AnyJob], connection: Connection | None
+    ) -> None:
+        """Check the parents as ``check_parents()`` does, but leave existing jobs as they are.
+
+        A job whose id or unique key is taken is not inserted, so its parents do not matter. And a parent that
+        exists keeps its result, or not, by its row.
+        """
+        inserted_by_id = {job.job_id: job for job in inserted}
+        ids = {job.job_id for job in jobs}
+        ids |= {parent for job in jobs for parent in job.after if parent in inserted_by_id}
+        keys = [key for job in jobs if (key := job.unique_key) is not None]
+        rows = await self._store.unique_keys.find_conflicts(ids, keys, connection=connection)
+        existing_ids = {row.job_id for row in rows}
+        taken_keys = {row.unique_key for row in rows if row.is_unfinished} - {None}
+        new_jobs = [
+            job for job in jobs if job.job_id not in existing_ids and job.unique_key not in taken_keys
+        ]
+        new_parents = [job for job_id, job in inserted_by_id.items() if job_id not in existing_ids]
+        await self.check_parents(new_jobs, new_parents, connection)
 
     async def conflict(
         self, jobs: Sequence[AnyJob], connection: Connection | None

@@ -370,6 +370,77 @@ async def test_existing_job_does_not_wait_when_its_id_is_scheduled_again_and_ign
     assert (job.args, job.blocked_on) == (("old",), None)
 
 
+NOON: Final = now() + timedelta(days=1)
+
+
+async def elsewhere() -> None: ...
+
+
+def job(job_id: str, **options: Any) -> JobSpec:
+    return JobSpec(elsewhere, NOON, job_id=job_id, **options)
+
+
+PARENT: Final = job("p", keep_result=LATER)
+CHILD: Final = job("c", after=["p"], pass_results=True)
+DELETE_PARENT: Final = "DELETE FROM scheduled_jobs WHERE job_id = 'p'"
+
+
+@pytest.mark.parametrize(
+    ("existing", "change", "specs"),
+    [
+        ([PARENT, CHILD], "SELECT 1", [PARENT, CHILD, job("new")]),
+        ([PARENT, CHILD], DELETE_PARENT, [CHILD, job("new")]),
+        ([PARENT, CHILD], DELETE_PARENT, [CHILD, job("new", after=["c"])]),
+        ([], "SELECT 1", [PARENT, job("p"), CHILD]),
+        ([PARENT], "SELECT 1", [job("p"), CHILD]),
+        ([job("p")], "SELECT 1", [job("a", unique="k", after=["p"]), job("b", unique="k")]),
+        ([job("h", unique="k")], "SELECT 1", [job("a", unique="k", after=["gone"]), job("new")]),
+    ],
+)
+async def test_ignoring_bulk_stores_what_single_calls_store(
+    make: Make, pool: asyncpg.Pool, existing: list[JobSpec], change: str, specs: list[JobSpec]
+) -> None:
+    """Existing jobs stay as they are, whatever became of their parents; of one key, the first counts."""
+    idle = make()
+    idle.register(elsewhere)
+    await idle.initialize_db()
+
+    async def prepare() -> None:
+        await pool.execute("TRUNCATE scheduled_jobs, scheduler_after")
+        await idle.schedule_bulk(existing)
+        await pool.execute(change)
+
+    async def rows() -> list[tuple[object, ...]]:
+        jobs = await pool.fetch("SELECT job_id, unique_key, blocked_on FROM scheduled_jobs ORDER BY job_id")
+        edges = await pool.fetch("SELECT child_id, parent_id FROM scheduler_after ORDER BY 1, 2")
+        return [*map(tuple, jobs), *map(tuple, edges)]
+
+    await prepare()
+    before = {str(row[0]) for row in await rows()}
+    ids = await idle.schedule_bulk(specs)
+    stored = await rows()
+    await prepare()
+    single_ids = [
+        await idle.schedule(
+            elsewhere,
+            execution_time=NOON,
+            job_id=spec.job_id,
+            after=spec.after,
+            pass_results=spec.pass_results,
+            keep_result=spec.keep_result,
+            unique=spec.unique,
+            conflict_resolution=IGNORE,
+        )
+        for spec in specs
+    ]
+    assert stored == await rows()
+    seen = set(before)
+    for spec, job_id, single_id in zip(specs, ids, single_ids, strict=True):
+        is_new = single_id == spec.job_id and single_id not in seen
+        assert job_id == (single_id if is_new else None)
+        seen.add(single_id)
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
