@@ -24,6 +24,7 @@ import hypothesis
 import pytest
 
 from pg_scheduler import embedded
+from tests.support.stories import LONG
 from tests.support.world import World
 from tools.chaos.proxy import Proxy
 from tools.suite import SLOW_FOLDERS
@@ -39,7 +40,7 @@ hypothesis.settings.register_profile(
     "pg_scheduler",
     DEFAULT_PROFILE,
     deadline=None,
-    derandomize=os.environ.get("PG_SCHEDULER_PROTOCOL") != "long",
+    derandomize=not LONG,
 )
 hypothesis.settings.load_profile("pg_scheduler")
 

@@ -8,7 +8,6 @@ is exceeded and no unique key is taken twice. In the end every job has ended: no
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
@@ -21,9 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from pg_scheduler import JobConflictError, Limit, RetryPolicy, Scheduler, Share, Snooze, Unique, current_job
+from tests.support.stories import LONG
 from tests.support.worker import PATIENCE
-
-LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
 
 AT_ONCE: Final = RetryPolicy(base=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1), jitter=0)
 SLOTS: Final = 4

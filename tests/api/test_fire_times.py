@@ -11,7 +11,6 @@ With PG_SCHEDULER_PROTOCOL=long there are more and longer stories.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -43,9 +42,7 @@ from pg_scheduler.testing.crashing_worker import Moment
 from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, Trigger
 from pg_scheduler.triggers.missed import MAX_COUNT
 from tests.support.crashes import NumberedCrash
-from tests.support.stories import CrashStory, open_pool, run_stories
-
-LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
+from tests.support.stories import LONG, CrashStory, open_pool, run_stories
 
 INSTANT: Final = timedelta(microseconds=1)
 HOUR: Final = timedelta(hours=1)

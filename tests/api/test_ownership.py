@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -25,8 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from pg_scheduler import Abort, ConflictResolution, JobConflictError, JobNotFoundError, call, current_job
 from pg_scheduler.testing import TestScheduler
-
-LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
+from tests.support.stories import LONG
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 JOBS = st.sampled_from(["a", "a:b", "a:b:0", "a:failed"])

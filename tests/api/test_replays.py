@@ -10,7 +10,6 @@ With PG_SCHEDULER_PROTOCOL=long there are more and longer stories.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -25,9 +24,7 @@ from pg_scheduler import Child, Connection, JobFailedError, RetryPolicy, Sleep, 
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.testing.crashing_worker import Moment
 from tests.support.crashes import NumberedCrash
-from tests.support.stories import CrashStory, run_stories
-
-LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
+from tests.support.stories import LONG, CrashStory, run_stories
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
 YEAR: Final = timedelta(days=365)

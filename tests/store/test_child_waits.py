@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,10 +28,10 @@ from tests.store.protocol import Actor, Op, World, interleave
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.dependencies import add, child, edges, passed, state
 from tests.support.store import NAME, NOW, SECOND, new_job, row, running
+from tests.support.stories import LONG
 
 pytestmark = pytest.mark.slow
 
-LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
 MAX_SWITCHES = 3
 """The bound for the longest pair of operations, whose 4,900 orders take three minutes; none if `LONG`."""
 

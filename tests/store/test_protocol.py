@@ -7,7 +7,6 @@ PG_SCHEDULER_PROTOCOL=long three operations play at a time, and stories are long
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Mapping
 from itertools import combinations, combinations_with_replacement
 from typing import Any
@@ -41,10 +40,10 @@ from tests.store.protocol import (
     interleave,
 )
 from tests.support.store import LEASE, SECOND
+from tests.support.stories import LONG
 
 pytestmark = pytest.mark.slow
 
-LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
 AT_ONCE = 3 if LONG else 2
 
 Make = Callable[[World], Op]

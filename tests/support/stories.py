@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import asyncpg
 import hypothesis
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from pg_scheduler.testing.crashing_worker import NumberedConnection
+
+LONG: Final = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
+"""Whether models draw new stories, more and longer ones, and operations play in all orders."""
 
 
 class CrashStory(RuleBasedStateMachine):
