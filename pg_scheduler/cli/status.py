@@ -123,8 +123,8 @@ async def stats(
     """Print what workers counted and measured: attempts, outcomes, durations, lateness."""
     period = timedelta(seconds=read_duration("--since", since))
     async with command.inspector() as inspector:
-        # The outcomes of all names together are added up by the database, so they contain more rows than a
-        # call could return. The names of --name are exact, which statistics() alone takes.
+        # Of all names only the sums are shown, and statistics_by_time() lets the database add them up: it can
+        # add up more rows than statistics() returns. But it takes patterns, and --name takes exact names.
         if by == "outcome" and not name:
             statistics = await inspector.statistics_by_time(
                 period, width=max(MIN_WIDTH, period / TREND_POINTS)

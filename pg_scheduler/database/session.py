@@ -273,7 +273,8 @@ def terminate_unanswered(connection: Connection) -> Iterator[None]:
     try:
         yield
     except (TimeoutError, DatabaseUnavailableError, asyncio.CancelledError) as error:
-        # A DatabaseUnavailableError may be a timeout that was translated. Any other was an answer.
+        # A timeout may have been translated to a DatabaseUnavailableError. Any other of these errors does not
+        # mean that the connection does not answer.
         if not isinstance(error, DatabaseUnavailableError) or isinstance(error.__cause__, TimeoutError):
             terminate(connection)
         raise

@@ -234,18 +234,21 @@ class InsertRepository(Repository):
             row.timeout_seconds,
             statements.now,
         )
-        columns = (extras.options, extras.on_end)
-        is_plain, fetch = columns == (None, None), partial(statements.fetch, on=connection)
+        extra_values = (extras.options, extras.on_end)
+        # The statements of plain jobs do not name the columns of these values, which the role of an enqueuer
+        # may not write.
+        is_plain = extra_values == (None, None)
+        fetch = partial(statements.fetch, on=connection)
         if message is None:
             if is_plain:
                 rows = await fetch("enqueue_due_job", *values)
             else:
-                rows = await fetch("enqueue_extended_due_job", *values, *columns)
+                rows = await fetch("enqueue_extended_due_job", *values, *extra_values)
             return {row.job_id: rows[0]["called_at"]} if rows else {}
         if is_plain:
             await fetch("enqueue_generated_job", *values, message)
         else:
-            await fetch("enqueue_extended_generated_job", *values, message, *columns)
+            await fetch("enqueue_extended_generated_job", *values, message, *extra_values)
         return {row.job_id}
 
     async def _replace(
