@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -9,6 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pg_scheduler.base.sqltext import qualify
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.database.faults import REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.database.options import LOCK_TIMEOUT_MS
 from pg_scheduler.database.refused_rows import RefusedRows
@@ -27,7 +29,8 @@ MAX_ROWS_OF_BLOCK: Final = 2048
 """More rows than the largest block of a table can have."""
 
 MAX_REFUSALS: Final = 20
-"""Rows that the application refuses to delete, after which a part of the table is left to the next pass."""
+"""By how many the rows that the application refuses to delete may exceed the deleted ones. Then the rest of a
+range is left to the next pass. So a pass never costs much more than its deletions are worth."""
 
 TERMINAL: Final = tuple(status for status in JobStatus if status.is_finished)
 """The statuses of finished jobs, in the order in which statements take their values."""
@@ -134,9 +137,11 @@ class RetentionRepository(Repository):
         """Delete the jobs of a status between two places of the table, besides rows that cannot be deleted.
 
         A part with a row that a trigger or a foreign key of the application refuses to delete is halved until
-        the row is alone. After a number of such rows the rest of the part is left to the next pass.
+        the row is alone. If such rows are many, the rest is left to the next pass. Which half comes first is
+        random, so that no part is always the rest.
         """
         parts, count, refusals = [(low, high)], 0, 0
+        refusal: Exception | None = None
         while parts:
             part_low, part_high = parts.pop()
             args = part_low, part_high, status.value, cutoff
@@ -146,14 +151,19 @@ class RetentionRepository(Repository):
                 if not is_refusal(error):
                     raise
                 if middle := _middle(part_low, part_high):
-                    parts += [(middle, part_high), (part_low, middle)]
+                    halves = [(part_low, middle), (middle, part_high)]
+                    random.shuffle(halves)
+                    parts += halves
                     continue
-                refusals += 1
-                block, row_number = part_low
-                problem = f"finished job in row {row_number} of block {block} not deleted"
-                log_refusal(problem, error)
-                if refusals == MAX_REFUSALS:
+                refusals, refusal = refusals + 1, error
+                if refusals <= MAX_REFUSALS:
+                    block, row_number = part_low
+                    log_refusal(f"finished job in row {row_number} of block {block} not deleted", error)
+                if refusals >= MAX_REFUSALS + count:
                     break
+        if refusal is not None and (more := refusals - MAX_REFUSALS) > 0:
+            place = f"blocks {low[0]} to {high[0]}"
+            log_refusal(f"{counted(more, 'further finished job')} in {place} not deleted", refusal)
         return count
 
     async def _delete_unlocked(

@@ -17,6 +17,7 @@ from pg_scheduler.database.refused_rows import MAX_REFUSALS
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker import retention
 from pg_scheduler.worker.claimer import Claimer
 from tests.support.guards import STATES, guard
 from tests.support.parts import Parts
@@ -234,6 +235,27 @@ async def test_job_that_must_not_be_deleted_delays_no_other_job_beyond_the_newes
     assert len(caplog.messages) == len(bad_rows)
     for message in caplog.messages:
         assert re.match(r"finished job bad[ \d]* not deleted, next attempt in a later pass", message)
+
+
+async def test_jobs_are_deleted_however_many_others_must_not_be_deleted(
+    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Those that must not be deleted are the first rows of the table.
+    bad = [f"bad {number}" for number in range(150)]
+    await store.inserts.insert([new_job(name, "work") for name in bad])
+    await store.inserts.insert([new_job(f"good {number}", "work") for number in range(300)])
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() - interval '400 days'"
+    )
+    await refuse(pool, "true", on="DELETE")
+    vacuum = parts.vacuum(VacuumConfig())
+    for _ in range(100):
+        caplog.clear()
+        await vacuum.run()
+        assert len(caplog.messages) <= retention.MAX_REFUSALS + 1
+        if len(await status_of(pool)) == len(bad):
+            break
+    assert await status_of(pool) == dict.fromkeys(bad, "completed")
 
 
 async def test_refused_deletions_end_after_a_number_of_rows(
