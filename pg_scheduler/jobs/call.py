@@ -153,9 +153,13 @@ class JobCall:
         self._on_cancel = self._is_running = None
 
     def _end(self) -> None:
-        """Forget the attempt, which has ended: it refers to this call, so a reference back is a cycle."""
+        """Forget the attempt, which has ended.
+
+        The attempt refers to this call. If the call kept referring to the attempt, the two would form a
+        cycle, which stays in memory until the garbage collector finds it.
+        """
         self.detach()
-        # The flag of the job is this call, so the job gets a copy of its value.
+        # The job reads its cancellation from this call, so it gets a copy of the value instead.
         if self._job is not None:
             self._job = replace(self._job, _attempt=None, _cancellation=_Flag(self.is_cancelled))
 
@@ -166,10 +170,11 @@ class JobCall:
     def cancel(self, reason: str = "cancelled") -> bool:
         """Set the flag and call back; return False if the caller has to cancel ``run()`` as well.
 
-        The caller has to do so if there is no callback, or if the callback has raised an exception, unless
-        code of the attempt still runs and cannot be stopped.
+        The caller has to do so if there is no callback, or if the callback has raised an exception. In both
+        cases ``run()`` is left alone while code of the attempt still runs and cannot be stopped.
         """
         was_cancelled, self.is_cancelled = self.is_cancelled, True
+        # The first reason counts.
         self.cancelled_by = self.cancelled_by or reason
         if self._on_cancel is None:
             return self.is_unstoppable

@@ -40,11 +40,12 @@ def own_signature(func: JobFunction) -> inspect.Signature:
         return signature
     first = injected[0]
     own_parameters = [parameter for parameter in parameters if parameter not in injected]
-    later_parameters = parameters[parameters.index(first) :]
-    has_positional = any(
-        parameter.kind not in NAMED for parameter in later_parameters if parameter in own_parameters
-    )
-    if first.kind is first.POSITIONAL_ONLY or has_positional:
+    # A job that gave a later parameter by its position would have to give the injected one before it too.
+    later_parameters = [
+        parameter for parameter in parameters[parameters.index(first) :] if parameter not in injected
+    ]
+    is_before_positional = any(parameter.kind not in NAMED for parameter in later_parameters)
+    if first.kind is first.POSITIONAL_ONLY or is_before_positional:
         raise ConfigurationError(
             f"parameter {first.name!r} of {func.__qualname__}() is Injected, so jobs cannot give a parameter "
             f"by its position after it; make it keyword-only: (..., *, {first.name}: Injected[...])"
@@ -57,6 +58,7 @@ def _is_injected(annotation: object, func: JobFunction) -> bool:
     if (text := text_of(annotation)) is not None:
         if "[" not in text:
             return False
+        # The text is parsed and not evaluated, because names in T may be undefined.
         try:
             node = ast.parse(text.strip(), mode="eval").body
         except SyntaxError:

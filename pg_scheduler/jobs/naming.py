@@ -94,6 +94,7 @@ def module_name(func: JobFunction) -> str:
 
 
 def _main_name() -> str:
+    """Return the name under which other processes import the module that runs as ``__main__``."""
     main = sys.modules["__main__"]
     if main not in _main_names:
         if spec := getattr(main, "__spec__", None):

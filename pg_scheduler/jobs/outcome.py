@@ -437,6 +437,7 @@ def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
     """Return whether the job is retried after this error of an attempt."""
     if claim.retry_count >= claim.max_retries:
         return False
+    # The policy may be a subclass of the user. If it raises an exception, the default policy decides.
     return guarded(
         lambda: may_repeat(error, policy),
         lambda kind: _broken_policy(claim, may_repeat(error, DEFAULT_RETRY_POLICY), kind),

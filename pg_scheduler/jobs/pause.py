@@ -55,8 +55,8 @@ class Pause:
     def is_over(self) -> bool:
         """Whether the pause holds no jobs any more.
 
-        A pause that suspends expiry holds its jobs as long as its row exists: until all of them have their
-        misfire grace time again.
+        A pause that suspends expiry holds its jobs beyond its end, as long as its row exists: a service first
+        gives each job its whole misfire grace time anew, and then deletes the row.
         """
         return self.has_ended and not self.suspends_expiry
 
@@ -71,6 +71,7 @@ def linked_names(names: Iterable[str], pauses: Collection[Pause]) -> set[str]:
     linked = names.union(
         *(pause.stopped_names for pause in pauses if not names.isdisjoint(pause.stopped_names))
     )
+    # A pause that was added may have the name of one more pause, so this is repeated until none is added.
     size = 0
     while size < len(linked):
         size = len(linked)

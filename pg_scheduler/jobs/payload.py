@@ -65,7 +65,11 @@ _to_text: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 
 
 def _make_to_json() -> Callable[[Any], str]:
-    """Return a faster ``encode()``: that of the encoder creates its C part anew for each value."""
+    """Return a function that does what ``_encoder.encode()`` does, but faster.
+
+    ``encode()`` creates the part of the encoder that is written in C anew for each value. This function
+    creates it once.
+    """
     if c_make_encoder is None:
         return _encoder.encode
     chunks = c_make_encoder(
@@ -225,7 +229,8 @@ def decode(
             is missing, or failed.
     """
     try:
-        data, _ = _read(task_data)  # loads() also skips surrounding white space, which jsonb does not write
+        # loads() would also skip white space at both ends, which jsonb does not write.
+        data, _ = _read(task_data)
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"task_data is not valid JSON: {error}") from error
     if not isinstance(data, dict):

@@ -116,6 +116,8 @@ class TaskRegistry:
         """
         check_function(func, allow_plain=True)
         existing_task = self.task_of(func)
+        # A function that is registered under the same name replaces the earlier one, as after a reload. A
+        # function that gets another name must do the same as the earlier one.
         if existing_task and (name or qualified_name(func)) != existing_task.name:
             _check_is_same(func, existing_task)
         gives_values = name is not None or options != NO_OPTIONS or bool(aliases) or bool(loose)
@@ -160,8 +162,10 @@ class TaskRegistry:
         existing_task = self.task_of(func)
         # A function that was defined again, as in a notebook, replaces the earlier one: its module has it
         # under this name now. Any other function of this name must be the same as the registered one.
-        if existing_task and not (captures_same(existing_task.func, func) and _is_current(func)):
-            _check_is_same(func, existing_task)
+        if existing_task:
+            may_replace = captures_same(existing_task.func, func) and _is_current(func)
+            if not may_replace:
+                _check_is_same(func, existing_task)
         task = self.register(func)
         # The captured values of closures and methods have to be compared at each call.
         if isinstance(func, FunctionType) and func.__closure__ is None:

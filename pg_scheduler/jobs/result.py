@@ -183,17 +183,26 @@ def kept_error(seconds: float, message: str, exception: BaseException | None) ->
     if exception is not None:
         kind = class_name(naming_leaf_of(exception))
         message = message.removeprefix(kind).removeprefix(": ")
-        # The last line would name the exception itself, whose class and message are stored separately.
-        lines = traceback.format_exception(type(exception), _Unprinted(), traceback_of(exception))[:-1]
-        # The traceback of a group has those of the exceptions in it.
-        if is_a(exception, BaseExceptionGroup):
-            lines = traceback_lines(exception)
-        # An exception from another process has the traceback of that process as a text.
-        remote = guarded(lambda: getattr(exception, "remote_traceback", None), lambda _: None)
-        text = str.__str__(remote) if is_a(remote, str) else "".join(lines)
-        trace = storable(text)[-MAX_TRACEBACK_LENGTH:] or None
+        trace = storable(_traceback_text(exception))[-MAX_TRACEBACK_LENGTH:] or None
     error = {"type": kind, "message": storable(message)[:MAX_MESSAGE_LENGTH], "traceback": trace}
     return KeptResult(seconds, error=json.dumps(error))
+
+
+def _traceback_text(exception: BaseException) -> str:
+    """Return the traceback of an exception without its last line, which would name the exception itself.
+
+    The class and the message of the exception are stored separately.
+    """
+    # An exception from another process has the traceback of that process as a text.
+    remote = guarded(lambda: getattr(exception, "remote_traceback", None), lambda _: None)
+    if is_a(remote, str):
+        return str.__str__(remote)
+    # The traceback of a group has those of the exceptions in it, with their names.
+    if is_a(exception, BaseExceptionGroup):
+        return "".join(traceback_lines(exception))
+    # A stand-in is formatted, because str() of the exception may raise.
+    lines = traceback.format_exception(type(exception), _Unprinted(), traceback_of(exception))
+    return "".join(lines[:-1])
 
 
 class _Unprinted(Exception):

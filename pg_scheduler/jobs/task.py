@@ -158,7 +158,9 @@ class JobSpec:
         for name, value in stand_in.options.items():
             if name == "metadata":
                 self.metadata = {**value, **(self.metadata or {})}
-            elif getattr(self, name) is (None if name == "job_id" else UNSET):
+                continue
+            omitted: object = None if name == "job_id" else UNSET
+            if getattr(self, name) is omitted:
                 setattr(self, name, value)
 
 
@@ -353,8 +355,9 @@ class Task:
             self.typed.check(args, kwargs)
             return
         arity, count = self.arity, len(args)
-        is_enough = not kwargs and count in arity.counts
-        if not is_enough and count not in arity.accepted.get(tuple(kwargs), ()):
+        fits_by_count = not kwargs and count in arity.counts
+        # The names and the number of the arguments may have been accepted before.
+        if not fits_by_count and count not in arity.accepted.get(tuple(kwargs), ()):
             arity.check(args, kwargs)
 
     def form_of_result(self, value: object) -> object:

@@ -93,11 +93,12 @@ class TypedArguments:
         # Try the other forms of each value. If none arrives equal, this raises PayloadError. A value that
         # does not fit its annotation keeps the usual form, and check() raises the error about it.
         plain = [
-            _form(kind, value, f"args[{index}]")
+            _faithful_form(kind, value, f"args[{index}]")
             for index, (kind, value) in enumerate(zip(types, args, strict=True))
         ]
         named = {
-            name: _form(self._type_named(name), value, f"kwargs[{name!r}]") for name, value in values.items()
+            name: _faithful_form(self._type_named(name), value, f"kwargs[{name!r}]")
+            for name, value in values.items()
         }
         task_data = encode(plain, named)
         self.check(plain, named)
@@ -155,6 +156,7 @@ class TypedArguments:
             positional_values, keyword_values = self._validate(plain, named)
         except ValidationError:
             return False
+        # pydantic may return an argument by its name that the caller gave by its position, and vice versa.
         positional = self._positional
         for index, value in enumerate(args):
             name = positional[index] if index < len(positional) else None
@@ -222,7 +224,9 @@ class TypedArguments:
         """
         adapter = self._adapter or self._build()
         names = self._names[: len(args)]
-        if len(names) == len(args) and not self._has_positional_only and kwargs.keys().isdisjoint(names):
+        all_have_names = len(names) == len(args) and not self._has_positional_only
+        # If an argument is given twice, the validator has to see both values, to raise the error.
+        if all_have_names and kwargs.keys().isdisjoint(names):
             return adapter.validate_json(json.dumps({**dict(zip(names, args, strict=True)), **kwargs}))
         if not kwargs:
             return adapter.validate_json(json.dumps(args))
@@ -286,8 +290,10 @@ def _unpacked_types(annotation: Any) -> dict[str, ValueType]:
     return {name: _value_type(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
-def _form(kind: ValueType, value: Any, path: str) -> Any:
-    """Return the form of an argument that arrives as it was sent; the usual one if its type refuses it.
+def _faithful_form(kind: ValueType, value: Any, path: str) -> Any:
+    """Return an argument in a form of JSON from which the attempt gets an equal argument.
+
+    An argument that does not fit its annotation has no such form, and is returned in the usual form.
 
     Raises:
         PayloadError: JSON cannot represent it, or no form of it arrives as it was sent.

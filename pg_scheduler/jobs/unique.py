@@ -164,6 +164,7 @@ def _bound(
         parameter.name: value for parameter, value in zip(positional, args, strict=False)
     }
     if surplus := list(args[len(positional) :]):
+        # The parameter has no name if the signature is unknown.
         variadic = (parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL)
         values[next(variadic, "*")] = surplus
     by_name = {

@@ -147,6 +147,8 @@ class ValueType:
             difference = difference or form_difference
         if (problem := difference or _unrepresentable(value)) is not None:
             raise problem.error(path)
+        # pydantic could read none of the forms. Its error is about the value if the value itself does not
+        # fit the type. Otherwise the value fits, and only its JSON does not.
         assert misfit is not None  # noqa: S101 - each form arrived, differed or did not fit
         if is_json(value) or isinstance(self._converted(value), ValidationError):
             raise misfit
@@ -282,7 +284,8 @@ def first_difference(original: Any, arrived: Any) -> Difference | None:  # noqa:
     kind, other = type(original), type(arrived)
     if kind is other:
         if kind in COMPARABLE:
-            return None if original == arrived or original != original else _changed(original, arrived)  # noqa: PLR0124
+            is_nan = original != original  # noqa: PLR0124
+            return None if original == arrived or is_nan else _changed(original, arrived)
         if kind is list or kind is tuple:
             return _in_items(original, arrived)
         if kind is dict:
@@ -319,6 +322,7 @@ def _in_others(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR09
                 "is an OrderedDict, whose order the database does not keep", "pass a list of pairs"
             )
         return _in_dicts(original, arrived)
+    # A value may arrive as an object of a base class, a number or a set as another kind of number or set.
     is_alike = issubclass(kind, other) or any(
         isinstance(original, family) and isinstance(arrived, family) for family in (Number, Set)
     )
@@ -426,7 +430,9 @@ def _is_equal(original: Any, arrived: Any) -> bool:
         return type(original) is type(arrived)
     try:
         equal: Any = original == arrived
-        return not isinstance(equal, bool) or equal or bool(original != original)  # noqa: PLR0124 - NaN
+        if not isinstance(equal, bool):
+            return True
+        return equal or bool(original != original)  # noqa: PLR0124 - NaN
     except BaseException as error:  # user code
         if is_ctrl_c(error):
             raise
@@ -514,6 +520,7 @@ def _unread(error: ValidationError) -> Difference:
     """Return the difference for a value whose JSON pydantic has written, but cannot read."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place, message = first["loc"], first["msg"]
+    # The place of a key in a dict ends with the key and "[key]". The path is that of the dict.
     if "[key]" in place:
         return Difference(
             "has keys of a type that cannot be read from JSON, where keys are texts",
