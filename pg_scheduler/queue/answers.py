@@ -35,11 +35,12 @@ def fail(future: Future, error: BaseException) -> None:
 
 
 def _answer_rest(task: Task, on_failure: Callable[[Task], Iterable[Future]]) -> None:
-    """Answer the futures that a task left with its error; do nothing if the task returned."""
+    """Give the error of a task to the futures that it left unanswered; do nothing if the task returned."""
     error = None if task.cancelled() else task.exception()
     if error is None and not task.cancelled():
         return
     for future in on_failure(task):
+        # A cancellation or a SystemExit was meant for the task, and not for those who wait for an answer.
         fail(future, error if isinstance(error, Exception) else _interrupted(task, error))
 
 

@@ -55,6 +55,7 @@ class BulkInserter:
         ``created_at`` is the time of the database that jobs without a due time got as theirs; None if every
         job was given a due time.
         """
+        # Jobs that may replace each other are written one after the other, and all others together.
         overlapping_places: list[int] = []
         if conflict_resolution is ConflictResolution.REPLACE:
             overlapping_places = await self._writer.find_overlapping(jobs, connection)
@@ -126,6 +127,8 @@ class BulkInserter:
                     remaining_jobs = [job for job in remaining_jobs if job.job_id not in inserted]
                     if not remaining_jobs:
                         break
+                    # Without a conflict, the job that was in the way has ended or is gone by now, so the
+                    # insert is repeated.
                     conflict = await self._writer.conflict(remaining_jobs, transaction.connection)
                     if conflict is not None:
                         raise conflict

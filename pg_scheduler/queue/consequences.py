@@ -113,6 +113,7 @@ class Consequences:
                 if affected := [job for job in jobs if key in job.on_end]:
                     ended += await handler(affected, transaction)
             job_ids = ended
+        # The chain is longer than one transaction may follow. The commit wakes a scan, which continues.
         if job_ids:
             await self._statements.fetch("notify", [ENDED], on=connection)
 
@@ -122,10 +123,11 @@ class Consequences:
         A transaction of the application at another isolation level than READ COMMITTED does not see what
         others have committed since its begin. So a service applies the consequences as soon as it commits.
         """
-        if isinstance(transaction, CallersTransaction) and await self._statements.fetch(
-            "leave_consequences", on=transaction.connection
-        ):
-            return
+        if isinstance(transaction, CallersTransaction):
+            # At READ COMMITTED, the statement does nothing and returns no row.
+            are_left = await self._statements.fetch("leave_consequences", on=transaction.connection)
+            if are_left:
+                return
         await self.run(job_ids, transaction)
 
     async def apply(self, job_ids: Collection[str]) -> None:

@@ -355,6 +355,7 @@ class DependencyRepository:
         """Pass the results of jobs that have ended along their edges, and end the steps that waited."""
         prefixes = _prefixes(locked)
         await self._passed_results.copy(edges, prefixes, connection)
+        # A job whose replacement waits for the end of its attempt has another prefix.
         if readers := [job_id for job_id, prefix in prefixes.items() if prefix == PASSED]:
             await self._end_child_steps(readers, connection)
 
@@ -383,6 +384,7 @@ class DependencyRepository:
         table = qualify("{schema}scheduler_after", await self._statements.schema())
         size = await self._statements.value("table_blocks_of_edges", table)
         end = position.block + blocks
+        # The parameters are the places of rows: the number of a block, and that of a row in it.
         broken = await self._statements.fetch("broken_edges", (position.block, 0), (end, 0))
         page = await self._statements.fetch("blocked_jobs", *position.job, jobs)
         suspects = {row[0] for row in broken} | {row["job_id"] for row in page if not row["waits"]}

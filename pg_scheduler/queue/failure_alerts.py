@@ -43,7 +43,10 @@ class FailureAlerts:
         self._writer = JobWriter(store)
 
     async def enqueue(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
-        """Enqueue the alerts of those jobs that failed or expired."""
+        """Enqueue the alerts of those jobs that failed or expired. This ends no further job.
+
+        So it returns no ids, as a handler of consequences does that has ended no job.
+        """
         failed = [job for job in ended if job.status in FAILURES and _task_of(job)]
         if failed:
             now = await self._store.statements.read_clock(on=transaction.connection)

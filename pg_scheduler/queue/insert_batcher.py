@@ -103,7 +103,8 @@ class InsertBatcher:
         if connection is not None:
             return await self._insert_within(job, connection, notify)
         # If another call already waits for the same id or unique key, this call waits behind that one.
-        if not (self._locked.names and self._locked.has(job)):
+        another_call_waits = bool(self._locked.names) and self._locked.has(job)
+        if not another_call_waits:
             try:
                 if self._busy:
                     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -116,6 +117,7 @@ class InsertBatcher:
                     self._busy = bool(self._waiting)
                     if self._busy:
                         self._insert_next()
+            # The job met the lock of an open transaction, so it waits for that transaction apart from others.
             except DatabaseUnavailableError as fault:
                 if not is_lock_timeout(fault):
                     raise
@@ -222,7 +224,9 @@ class InsertBatcher:
         try:
             inserted = await self._write(jobs, self._wait_of(jobs, wait))
         except (*ROW_ERRORS, *REFUSALS, DatabaseUnavailableError) as error:
-            if not (isinstance(error, ROW_ERRORS) or is_refusal(error) or is_lock_timeout(error)):
+            # Any other error concerns all jobs of the batch, not a single one.
+            may_be_of_one_job = isinstance(error, ROW_ERRORS) or is_refusal(error) or is_lock_timeout(error)
+            if not may_be_of_one_job:
                 raise
             if len(batch) == 1:
                 for _, answer in batch.values():
@@ -274,6 +278,8 @@ class LockedInserts:
         timeout_s = self._store.connections.options.call_timeout_s
         deadline = time.monotonic() + timeout_s
         blockers: list[Blocker] = []
+        # A pool with one connection needs it for other statements too. So a turn is as short as possible
+        # there, and a pause follows.
         has_one_connection = self._store.connections.pool.get_max_size() == 1
         with self._counted(job):
             while True:

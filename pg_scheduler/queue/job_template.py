@@ -172,6 +172,7 @@ class JobTemplate(NamedTuple):
         if share is not None:
             extras = extras._replace(blocked_on=share)
         if parents.job_ids:
+            # The results are stored as steps of the job, so it gets the mark of a job that has stored steps.
             mark = {MARK: 0, DEFINITION: new_definition()} if parents.passes_results else {}
             extras = extras.waiting_for_others(**mark)
         job = ExtendedJob(
@@ -213,7 +214,9 @@ def resolve_options(
     columns: list[Any] = []
     options: dict[str, Any] = {}
     for name, option in JOB_OPTIONS.items():
-        value = values[name] if name in values else option.default if task is None else getattr(task, name)
+        default = option.default if task is None else getattr(task, name)
+        value = values.get(name, default)
+        # Only the misfire grace time has no default of its own.
         if isinstance(value, Unset):
             value = misfire_grace_time
         if option.is_column:

@@ -213,7 +213,9 @@ class JobRepository(Repository):
             due = await self.retry(job_id, connection)
             if due is None:
                 return None
-            if not await self._statements.fetch("delete_steps_from", [job_id], step, on=connection):
+            deleted = await self._statements.fetch("delete_steps_from", [job_id], step, on=connection)
+            # The error also undoes the retry, which belongs to the same transaction.
+            if not deleted:
                 raise ValueError(
                     f"job {job_id!r} has not stored a step {step!r}; pass the name of a stored one, or no "
                     "from_step= to continue at the first step that is missing"
@@ -457,6 +459,7 @@ class JobRepository(Repository):
         filters = JobFilters(status_values, names, worker_id, due_from, due_before, metadata)
         if metadata is not None:
             return await self._find_jobs(after, limit, filters)
+        # The metadata is the last filter, and the only one that this statement does not know.
         filters_in_columns = filters[: JobFilters._fields.index("metadata")]
         rows = await self._statements.fetch("list_jobs", after, *filters_in_columns, limit + 1)
         jobs = [job_from(row, self._statements.codec) for row in rows[:limit]]
@@ -471,6 +474,7 @@ class JobRepository(Repository):
         rows = await self._statements.fetch("find_jobs", after, limit + 1, MAX_EXAMINED_ROWS, *filters)
         jobs: list[Job] = []
         for row in rows:
+            # The statement adds two columns to those of a job.
             values = dict(row)
             del values["place"]
             if values.pop("matches"):

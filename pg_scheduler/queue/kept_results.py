@@ -52,7 +52,7 @@ class KeptResultRepository:
         """Store the results of jobs that ended without a value: failed, cancelled or expired.
 
         If an attempt ended the job, the result of the attempt was stored before, with more details, and
-        stays.
+        stays. This ends no further job, so it returns no ids.
         """
         results = {
             job.job_id: _kept_end(job, seconds)
@@ -129,6 +129,7 @@ def _row_error(message: str, kind: str | None) -> JobError:
     other message has no class.
     """
     name, _, text = message.partition(": ")
+    # The message has the name of the class without its module, which ``kind`` has too.
     if kind is None or not f".{kind}".endswith(f".{name}"):
         return JobError("", message)
     return JobError(name, text)

@@ -147,7 +147,8 @@ class Outbox:
         self._next_send = time.monotonic() + self.gap_s
         if self._meter is not None:
             self._meter.count("notifications_sent")
-        if self._messages.get(DUE, since) < since:
+        queued_at = self._messages.get(DUE)
+        if queued_at is not None and queued_at < since:
             del self._messages[DUE]
             if not self._messages:
                 self._cancel_timer()

@@ -141,8 +141,8 @@ class JobPreparer:
     ) -> AnyJob:
         """Return the row of a job that follows the failure of another one, with the defaults of its task.
 
-        The arguments are not checked here. An error in this transaction would undo the failure, so the
-        attempt of the alert reports wrong arguments.
+        The arguments are not checked here, because the caller writes the final failure in the same
+        transaction, and an error would undo it. So the attempt of the alert reports wrong arguments.
 
         Args:
             name: The task.
@@ -161,9 +161,10 @@ class JobPreparer:
             with suppress(PayloadError):
                 task_data = self._codec.encode_arguments(arguments, name)
         share = None
-        # If the key function fails, the job is in no share, and starts without taking turns.
-        with suppress(KeyFunctionError):
-            share = None if task is None else task.share_key(arguments)
+        if task is not None:
+            # If the key function fails, the job is in no share, and starts without taking turns.
+            with suppress(KeyFunctionError):
+                share = task.share_key(arguments)
         row = PlainJob(job_id, with_metadata(task_data, template.metadata, None), due, *template.columns)
         return template.finish(row, arguments, template.unique, share, NO_PARENTS)
 
