@@ -224,6 +224,7 @@ class AttemptSteps(OpenSteps):
     @asynccontextmanager
     async def cursor(self, name: str, *, start: Any = None) -> AsyncIterator[StepCursor]:
         """See `Steps`."""
+        # A task of its own may still write the value of an earlier block of this name.
         if name in self._closed_cursors:
             await self._callers.check(name, None)
             await self._closed_cursors[name].wait()
@@ -234,7 +235,8 @@ class AttemptSteps(OpenSteps):
             yield cursor
         except BaseException as error:  # whatever it was
             # The value is that of work which was done, so it is stored although the attempt ends. But in a
-            # coroutine that Python closes, nothing can be awaited, so a task of its own stores it.
+            # coroutine that Python closes, nothing can be awaited, so a task of its own stores it. A thread
+            # that leaves its block waits until the event loop has run this code to its end.
             if is_a(error, GeneratorExit) and calling_thread.get(None) is None:
                 self._write_later(name, cursor, loop)
             else:
@@ -266,6 +268,7 @@ class AttemptSteps(OpenSteps):
         if not loop.is_closed():
             self._closed_cursors[name] = end_of_write
             name_of_task = f"{OWN_TASK_PREFIX}cursor"
+            # In an empty context, the task does not count as code of the attempt.
             loop.call_soon_threadsafe(
                 lambda: start_in_background(write(), name_of_task, Context()), context=Context()
             )
@@ -299,6 +302,7 @@ class AttemptSteps(OpenSteps):
                     pending = [self._winner(previous_step, begun)]
                 for wait in pending:
                     await wait.look()
+            # After an error, the code may use the names of the waits again.
             except BaseException:
                 self._names -= begun.keys()
                 raise
@@ -423,9 +427,11 @@ class AttemptSteps(OpenSteps):
             elif count < len(stored.timeouts):
                 # This wait timed out in an earlier attempt, and another one followed.
                 return stored._replace(value=None, has_ended=True, until=stored.timeouts[count])
-            # The last wait timed out in this attempt, or the stored wait has no timeout and this one has.
-            elif count > len(stored.timeouts) or (not stored.has_ended and stored.until == NO_TIMEOUT):
-                stored = await self._repeat_wait(name, count, seconds, end)
+            else:
+                last_timed_out_here = count > len(stored.timeouts)
+                gets_timeout = not stored.has_ended and stored.until == NO_TIMEOUT
+                if last_timed_out_here or gets_timeout:
+                    stored = await self._repeat_wait(name, count, seconds, end)
             if not stored.has_ended and await self._end_if_over(stored):
                 stored = await store()  # which finds a signal that came before the end of the wait
             return stored
@@ -482,6 +488,7 @@ class AttemptSteps(OpenSteps):
         self._check_may_wait(wait.name)
         async with self._step(wait.name, wait.kind):
             await wait.look()
+        # The wait is outside of the block, because the attempt cannot be suspended within it.
         try:
             await self._first_of([wait])
         except BaseException:
@@ -793,9 +800,9 @@ class AttemptCursor(StepCursor):
             # that was set in the same transaction is rolled back with it.
             if self._is_pending and not await self._steps.has_open_transaction(connection):
                 await self.flush()
-            # For the same reason flush() must not store this value, and a repeated save() must write it again
-            # although it is the same.
             await self._steps.write_cursor(self._name, value_from(text), connection)
+            # If the caller rolls this value back, flush() must not store it, so it is not pending. A repeated
+            # save() must write it again although it is the same, so it does not count as written either.
             self._text, self._written, self._is_pending = text, None, False
 
     async def flush(self) -> None:

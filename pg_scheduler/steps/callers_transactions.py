@@ -95,7 +95,9 @@ class CallersTransactions:
             session = None
             if await self._repository.is_locked_by(job_id, step.transaction_id):
                 return False
-        if not (step.has_failed or await self._repository.has_rolled_back(step.transaction_id)):
+        # Even if the transaction was not rolled back, a savepoint with the step may have been. The rows show
+        # whether the step is there.
+        if not step.has_failed and not await self._repository.has_rolled_back(step.transaction_id):
             load = partial(self._repository.load, job_id, connection=session)
             steps = await persistently(self._lease, load)
             if name in {stored.name for stored in steps}:
@@ -131,7 +133,10 @@ class CallersTransactions:
         Another task or thread of the job may commit it meanwhile. Then the step waits.
         """
         noted, this_caller = self._open, caller()
-        if noted is None or not (noted.caller is this_caller or continues_after(noted.caller, this_caller)):
+        if noted is None:
+            return
+        is_own = noted.caller is this_caller or continues_after(noted.caller, this_caller)
+        if not is_own:
             return
         session = None if connection is None else await self._connections.check_transaction(connection)
         if session is noted.connection:

@@ -54,6 +54,7 @@ class ChildEnqueuer:
         options = dict(child.options)
         delay = options.pop("delay", None)
         delay_s = 0.0 if delay is None else check_delay("delay", delay)
+        # A due time that counts from EPOCH is a delay. Without a delay, the child is due now.
         due = EPOCH + timedelta(seconds=delay_s) if delay_s else None
         spec = JobSpec(child.call, due, job_id=child.job_id, **options)
         (job,) = self._preparer.prepare((spec,), allows_names=True, allows_now=True)

@@ -185,8 +185,11 @@ class Children:
                 until=NO_TIMEOUT,
                 connection=connection,
             )
+            # One job may hold the unique keys of several children.
+            distinct_ids = list(dict.fromkeys(ids))
+            # The list is for the events of the transaction, to which await_jobs() adds none.
             has_ended = await self._node.store.dependencies.await_jobs(
-                claim.job_id, family.definition, list(dict.fromkeys(ids)), Transaction(connection, [])
+                claim.job_id, family.definition, distinct_ids, Transaction(connection, [])
             )
         return stored._replace(has_ended=has_ended, is_awaited=not has_ended)
 

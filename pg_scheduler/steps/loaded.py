@@ -103,6 +103,7 @@ class LoadedSteps:
         """
         stored = await self.get()
         names = {key for key, step in stored.items() if not step.is_early_signal}
+        # Neither the steps of a job nor the children of one step may be more than MAX_STEPS.
         count = max(len(names | uncommitted.keys() | {name}), count)
         if count > MAX_STEPS:
             raise PayloadError(
@@ -110,7 +111,9 @@ class LoadedSteps:
                 "store the values of several steps in one, or divide the work among several jobs"
             )
         size = self._bytes + len(text or "") - size_of(stored.get(name))
-        size += sum(size - size_of(stored.get(key)) for key, size in uncommitted.items() if key != name)
+        size += sum(
+            new_size - size_of(stored.get(key)) for key, new_size in uncommitted.items() if key != name
+        )
         if size > MAX_STEP_BYTES:
             raise PayloadError(
                 f"with step {name!r} the values of job {self._claim.job_id!r} have {size} bytes of JSON, "

@@ -119,6 +119,8 @@ class AttemptWaits:
         waiter: asyncio.Future[None] = loop.create_future()
         self._calls[waiter] = WaitingCall(tuple(map(_suspension, steps)), caller(), loop.time())
         self._is_kept = False
+        # The first look for ends comes when the earliest of these times is over, or after `LOOK_INTERVAL_S`
+        # if that is sooner. Without such a time, it comes at once.
         left_s = min(
             (step.left_s for step in steps if step.kind != CHILD and step.left_s is not None), default=0
         )
@@ -278,6 +280,8 @@ def _may_continue(step: StoredStep) -> bool:
 
     The time of the step may be over, or its children may be lost.
     """
-    if step.has_ended or step.kind == CHILD:
-        return step.has_ended or not step.is_awaited
+    if step.has_ended:
+        return True
+    if step.kind == CHILD:
+        return not step.is_awaited
     return step.left_s is not None and step.left_s <= 0
