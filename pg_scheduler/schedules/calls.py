@@ -132,14 +132,13 @@ class ScheduleCalls:
             return row, "added"
         if conflict_resolution is ConflictResolution.RAISE:
             raise ScheduleConflictError(old.schedule_id, old.version)
-        row = old
-        if conflict_resolution is ConflictResolution.REPLACE:
-            row = definition.applied_to(
-                old, max_bytes=self._max_bytes, codec=self._builders.codec, resets_options=True
-            )
+        if conflict_resolution is not ConflictResolution.REPLACE:
+            return old, "kept"
+        row = definition.applied_to(
+            old, max_bytes=self._max_bytes, codec=self._builders.codec, resets_options=True
+        )
         # An equal definition is written only if the clock was set back, to get another fire time.
-        is_kept = conflict_resolution is not ConflictResolution.REPLACE
-        if row == old and (is_kept or not is_ahead(old, now)):
+        if row == old and not is_ahead(old, now):
             return old, "kept"
         return await self._write(row, old, now, on=on), "updated"
 

@@ -141,6 +141,7 @@ class DeclaredSchedules:
     def configs(self) -> dict[str, PeriodicJobConfig]:
         """Return the configs, with the names that ``@job`` gives, and ``enabled`` as a call set it last."""
         configs = self._catalogue.configs()
+        # The names that @periodic gives. Any other name of a task than that of its function is one of @job.
         job_names = {config.job_name for config in configs.values() if config.named}
         return {
             key: config.switched(
@@ -290,7 +291,10 @@ class DeclaredSchedules:
         ):
             return True
         changed_ids = await self._find_changed(configs, creates=False)
-        return not changed_ids or not await self._write_with_record(configs, changed_ids, creates=False)
+        if not changed_ids:
+            return True
+        late_ids = await self._write_with_record(configs, changed_ids, creates=False)
+        return not late_ids
 
     async def _write_with_record(
         self, configs: Mapping[str, PeriodicJobConfig], changed_ids: set[str], *, creates: bool

@@ -254,8 +254,10 @@ class Planner(Service):
         if next_in is not None and (next_in <= 0 or late_ids_before != self._late.ids):
             next_in = await self._schedules.next_fire_in(plannable, self._left_out)
         await self.declared.refresh()
-        # While more schedules are due, these checks are left to a later pass.
-        if zone_data is not None and (not change_count or next_in is None or next_in > 0):
+        # While more schedules are due, these checks are left to a later pass. They need not wait for due
+        # schedules of which this pass could change none, because their rows are locked.
+        has_more = bool(change_count) and next_in is not None and next_in <= 0
+        if zone_data is not None and not has_more:
             self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
             if await self.declared.restore():
                 await self.declared.retire()
@@ -272,7 +274,7 @@ class Planner(Service):
             poll = min(poll, turn_in)
         if not self.declared.is_written:
             poll = min(poll, FAST_POLL_INTERVAL_S)
-        return poll if next_in is None else max(min(next_in, poll), min(shortest_sleep_s, poll))
+        return poll if next_in is None else min(max(next_in, shortest_sleep_s), poll)
 
     def _next_zone_data(self) -> str | None:
         """Return the version by which this pass computes fire times again; None for another pass.

@@ -213,6 +213,7 @@ def _span(options: Mapping[str, Any], name: str) -> timedelta | Unset | None:
     value = options.get(name, UNSET)
     if value is None:
         return None
+    # Close to its maximum, a timedelta overflows, because a float is rounded there.
     if isinstance(value, int | float) and 0 <= value <= timedelta.max.total_seconds() / 2:
         return timedelta(seconds=value)
     return UNSET
