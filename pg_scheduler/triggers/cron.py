@@ -116,6 +116,7 @@ class Cron(Trigger):
             if not self._follows(change):
                 return change.instant
             start = change.wall_end
+        # The wall time occurs twice.
         first, second = (wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC) for fold in (0, 1))
         return first if first > instant else second
 
@@ -125,7 +126,9 @@ class Cron(Trigger):
         If they do, skipped times do not fire, and repeated ones fire twice. Otherwise a skipped time fires at
         the change, and a repeated one fires the first time only.
         """
-        return self._fields.wild or not -MIN_CORRECTION <= change.after - change.before < MIN_CORRECTION
+        moved_by = change.after - change.before
+        is_correction = moved_by < -MIN_CORRECTION or moved_by >= MIN_CORRECTION
+        return self._fields.wild or is_correction
 
     def __str__(self) -> str:
         return f"{describe(self.expression, self._fields)}, {self.timezone}"

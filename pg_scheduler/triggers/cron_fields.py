@@ -124,6 +124,7 @@ class CronFields:
         return None if hour is None else time(hour, self.minutes[0], self.seconds[0])
 
     def _day_from(self, start: date) -> date:
+        """Return the first matching day that is not before ``start``; raise LookupError if there is none."""
         year, month, first_day = start.year, start.month, start.day
         for _ in range(_MONTHS_AHEAD):
             if month in self.months:
@@ -199,6 +200,7 @@ def _parse(expression: str) -> CronFields:
     minutes, hours, days, months, weekdays, *seconds = (
         tuple(sorted(values.numbers)) for values in field_values
     )
+    minute_text, hour_text = texts[:2]
     fields = CronFields(
         seconds=seconds[0] if seconds else (0,),
         minutes=minutes,
@@ -209,7 +211,7 @@ def _parse(expression: str) -> CronFields:
         nth_weekdays=field_values[_WEEKDAY].nth_weekdays,
         last_day=field_values[_DAY_OF_MONTH].has_last_day,
         either_day=not any(texts[index][0] in "*?" for index in (_DAY_OF_MONTH, _WEEKDAY)),
-        wild=any(texts[index].startswith("*") for index in (0, 1)),
+        wild=any(text.startswith("*") for text in (minute_text, hour_text)),
     )
     try:
         fields.at_or_after(datetime.combine(date(2000, 1, 1), time.min))

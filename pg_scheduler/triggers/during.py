@@ -163,6 +163,7 @@ class During(DuringSet):
             reach = instant + REACH
             candidate = None
             if target is not None:
+                # A calendar without dates was searched day by day, while dates are found by bisection.
                 if self.dates is None:
                     search.spend((target - wall).days // DAYS_PER_STEP)
                 candidate = instant + (target - wall)
