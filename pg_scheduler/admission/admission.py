@@ -159,6 +159,8 @@ class Admission(Service):
         lost_lease = sent_at < trusted_until < time.monotonic()
         for request in requests:
             attempt = attempts[request.claim.job_id]
+            # The limit that blocks the job, or None if it is admitted. The text is empty if there is no
+            # decision, because the job was changed since its claim.
             blocked_on = decisions.get(request.claim.job_id, "")
             if blocked_on:
                 self._block(attempt, request, blocked_on)
@@ -193,6 +195,7 @@ class Admission(Service):
             try:
                 await self._decide([request], {request.claim.job_id: attempt})
             except DatabaseUnavailableError as error:
+                # A lock concerns this attempt only. Without the database, the other attempts are released.
                 fault = None if is_lock_timeout(error) else error
         if fault is not None:
             raise fault

@@ -135,7 +135,8 @@ class Feeder(BlockedJobs):
         self.has_moved = fed.jobs > 0
         if self.has_moved or not fed.is_complete or (can_leave_out and fed.locked):
             self._is_woken = True  # these tenants may have more
-        return not fed.is_complete or (fed.room > 0 and (self._is_woken or self._ends_left > 0))
+        has_more_tenants = self._is_woken or self._ends_left > 0
+        return not fed.is_complete or (fed.room > 0 and has_more_tenants)
 
     async def _check_locks(self) -> None:
         """Look from time to time which of the jobs that are left out are locked no more."""

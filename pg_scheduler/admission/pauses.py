@@ -203,6 +203,10 @@ class Renewal:
             await asyncio.sleep(self.gap_s)
 
     async def _renew(self, priority: int | None) -> None:
+        """Renew one batch of the due jobs of a priority, and drop the priority after its last batch.
+
+        None stands for the jobs that wait for limits or shares.
+        """
         ended_at, size, refused = self._ended_at, self.batch_size, self._refused
         if priority is None:
             start: Sequence[Any] = ("", 0, "-infinity", "")

@@ -177,7 +177,8 @@ class Unblocker(BlockedJobs):
                 await self._check()
             except (DatabaseUnavailableError, *REFUSALS) as error:
                 # The scans of other workers find these jobs. No result of an attempt depends on them.
-                if not (isinstance(error, DatabaseUnavailableError) or is_refusal(error)):
+                may_be_left = isinstance(error, DatabaseUnavailableError) or is_refusal(error)
+                if not may_be_left:
                     raise
 
     async def _check(self) -> bool:
