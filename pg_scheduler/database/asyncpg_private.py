@@ -139,7 +139,8 @@ def copy_of(pool: asyncpg.Pool) -> asyncpg.Pool:
     untyped_pool: Any = pool
     settings = dict(untyped_pool._connect_kwargs) | classes_of(pool)  # noqa: SLF001
     settings |= {"init": untyped_pool._init, "setup": untyped_pool._setup}  # noqa: SLF001
-    if hasattr(untyped_pool, "_connect"):  # asyncpg 0.30 lets a pool bring its own
+    # Since asyncpg 0.30 the owner of a pool may give it a connect= of its own.
+    if hasattr(untyped_pool, "_connect"):
         settings["connect"] = untyped_pool._connect  # noqa: SLF001
     create_pool: Any = asyncpg.create_pool
     copy: asyncpg.Pool = create_pool(*untyped_pool._connect_args, min_size=0, max_size=2, **settings)  # noqa: SLF001
@@ -153,9 +154,8 @@ async def connect_as_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
     loop of the pool.
     """
     untyped_pool: Any = pool
-    connect: Any = getattr(
-        untyped_pool, "_connect", asyncpg.connect
-    )  # asyncpg 0.30 lets a pool bring its own
+    # Since asyncpg 0.30 the owner of a pool may give it a connect= of its own.
+    connect: Any = getattr(untyped_pool, "_connect", asyncpg.connect)
     settings = dict(untyped_pool._connect_kwargs)  # noqa: SLF001
     if callable(password := settings.get("password")):
         settings["password"] = partial(_call_in, loop_of(pool), password)

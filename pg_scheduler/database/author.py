@@ -106,8 +106,11 @@ def without_records() -> Iterator[None]:
 
 
 @contextmanager
-def for_people(subject: str) -> Iterator[None]:
-    """Log that the server refuses what the block writes, for people only, instead of raising the error."""
+def logging_refusal_of(subject: str) -> Iterator[None]:
+    """If the server refuses what the block writes, log that instead of raising the error.
+
+    Only for what people read, without which jobs run on.
+    """
     try:
         yield
     except RECORD_REFUSALS as refusal:

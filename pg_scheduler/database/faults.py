@@ -96,7 +96,8 @@ POLICY_ROUTINE: Final = "ExecWithCheckOptions"
 """The function of the server that refuses a row because of a row security policy. The error of a missing
 privilege has the same SQLSTATE, but comes from another function."""
 
-FUNCTION_LANGUAGES: Final = ("SQL", "PL/")
+PROCEDURAL: Final = "PL/"
+FUNCTION_LANGUAGES: Final = ("SQL", PROCEDURAL)
 """What the context of an error of a function contains, whatever the language of the messages is."""
 
 OWN_TRIGGER: Final = "scheduler_after_mark()"
@@ -301,7 +302,7 @@ def _is_of_application(error: BaseException) -> bool:
         return False
     context: str = getattr(error, "context", None) or ""
     lines = [line for line in context.splitlines() if not line.startswith("COPY ")]
-    functions = [line for line in lines if FUNCTION_LANGUAGES[-1] in line]
+    functions = [line for line in lines if PROCEDURAL in line]
     if functions and OWN_TRIGGER in functions[0]:
         return False
     if is_transient(error):

@@ -118,12 +118,15 @@ class DedicatedConnection:
         if connection is None:
             return
         timeout_s = self._options.close_timeout_s
-        with suppress(DatabaseUnavailableError), translated():  # the connection is closed either way
+        # Whatever fails, this object does not hold the connection any more.
+        with suppress(DatabaseUnavailableError), translated():
             if not isinstance(connection, PoolConnectionProxy):
                 await connection.close(timeout=timeout_s)
                 return
             try:
-                if is_open(connection):  # the reset of the pool's owner may keep settings
+                # The pool resets the connection too, but its owner may have given it a reset= that keeps
+                # settings.
+                if is_open(connection):
                     await connection.execute(DEDICATED_RESET, timeout=timeout_s)
             finally:
                 await release_to(self._pool, connection, timeout_s)

@@ -122,9 +122,10 @@ class IdentityRepository:
         """
         try:
             identity, recorded = await self.read()
-            if recorded is None or (
-                not identity.is_same(recorded) and not await self._statements.value("has_work")
-            ):
+            is_copy = recorded is not None and not identity.is_same(recorded)
+            # In a copy without unfinished jobs and schedules, nothing can run twice.
+            is_harmless_copy = is_copy and not await self._statements.value("has_work")
+            if recorded is None or is_harmless_copy:
                 await self._record(identity)
                 self.started_in = identity
                 return

@@ -378,7 +378,8 @@ class Connections:
         try:
             yield connection
         finally:
-            with suppress(DatabaseUnavailableError), translated():  # the connection is closed either way
+            # If it cannot be closed or released, no caller could do anything about that.
+            with suppress(DatabaseUnavailableError), translated():
                 if isinstance(connection, PoolConnectionProxy):
                     await release_to(self._pool, connection, timeout_s)
                 else:
@@ -620,6 +621,7 @@ class StickyConnection:
                 if self._timer is None:
                     self._timer = loop.call_at(self._idle_at, self._start_release)
                 return
+            # This raises the error as one of this library.
             with translated():
                 # After any error, the next user gets a fresh connection.
                 connection = self._connection

@@ -126,6 +126,8 @@ class PoolDatabase:
                 return
             address = address_of_link(link)
         if address is None or address not in self._addresses:
+            # Another address than that of the pool may lead to the same database, as that of a pooler does.
+            # So both sessions are asked for their database.
             if address is None or address != address_of_pool(self._pool):
                 own_database = await self._database_of_pool(
                     is_blocking=isinstance(original, BlockingConnection)

@@ -227,6 +227,7 @@ def load_variant(
     fragments = {} if is_recorded else dict.fromkeys(_OF_RECORDS, "")
     if leaves_out:
         fragments["left_out"] = LEFT_OUT[name]
+    # The condition that leaves out the rows of a list selects them with the opposite operator.
     if selects:
         fragments["left_out"] = LEFT_OUT[name].replace("<> ALL", "= ANY")
     if deletes:

@@ -19,7 +19,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.database.author import for_people
+from pg_scheduler.database.author import logging_refusal_of
 from pg_scheduler.events import EventBus, JobsVacuumed
 from pg_scheduler.worker.retention import BlockRange, Cutoffs
 from pg_scheduler.worker.service import Service
@@ -209,9 +209,9 @@ class Vacuum(Service):
     async def _delete_others(self) -> AsyncIterator[Counter[JobStatus]]:
         """Delete what no walk over the table finds, and yield the number of jobs after each batch."""
         await self._delete_schedules()
-        with for_people("the deletion of old records"):
+        with logging_refusal_of("the deletion of old records"):
             await self._delete_audit()
-        with for_people("to merge old statistics"):
+        with logging_refusal_of("to merge old statistics"):
             size = self.statistics_batch_size
             for span_s, longer_s, days in STATISTICS_DAYS:
                 while await self._statistics.fold(span_s, longer_s, days, size) == size:
@@ -252,7 +252,7 @@ class Vacuum(Service):
         if not deleted.total():
             return
         if self._config.track_metrics:
-            with for_people("the number of deleted jobs"):
+            with logging_refusal_of("the number of deleted jobs"):
                 await self._store.retention.record_vacuum(deleted, self._worker_id)
         self._events.publish(JobsVacuumed(**{status.value: deleted[status] for status in self._policies}))
 

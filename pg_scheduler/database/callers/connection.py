@@ -196,7 +196,9 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
             case "comment":
                 text = ""
             case "place" | "json":
-                kind = kinds[place := int(token["place"] or token["json"]) - 1]
+                # Placeholders count from 1.
+                place = int(token["place"] or token["json"]) - 1
+                kind = kinds[place]
                 if kind is not None:
                     places.append(place)
                 text = "NULL" if kind is None else TEXT.format(len(places))

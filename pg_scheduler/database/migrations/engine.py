@@ -47,6 +47,8 @@ _LACKS: Final = (
 async def check_engine(connection: AnyConnection, other: AnyConnection) -> None:
     """Check that advisory locks of one session exclude another one, and that LISTEN and ``ctid`` exist.
 
+    That takes two sessions: an engine that accepts such locks and ignores them grants one lock to both.
+
     Args:
         connection: A connection that is not in a transaction.
         other: Another one, to the same database.

@@ -136,8 +136,13 @@ async def build_indexes(connection: AnyConnection, *, schema: str | None = None)
 
 
 async def _build(connection: AnyConnection, home: str, name: str) -> None:
-    """Build an index. Statements use a valid one of its name, but another definition, until then."""
+    """Build an index.
+
+    A valid index of this name may exist with another definition. It gets another name, under which statements
+    still use it, and is dropped when the new one is built.
+    """
     index = qualify("{schema}", home) + name
+    # This is None if no index has the name.
     is_valid = await connection.fetchval(_VALID, index, timeout=QUERY_TIMEOUT_S)
     if is_valid:
         await connection.execute(f"{_DROP}{index}{_REPLACED}", timeout=BUILD_TIMEOUT_S)

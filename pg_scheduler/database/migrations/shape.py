@@ -297,7 +297,11 @@ def table_columns() -> Mapping[str, Sequence[TableColumn]]:
 
 
 def missing_shipped_indexes(parts: Iterable[Part]) -> list[str]:
-    """Return the indexes of these tables that are still to be built, or that were dropped or are invalid."""
+    """Return the shipped indexes that the tables of these parts lack.
+
+    They are still to be built, or they were dropped, or they are invalid: an invalid index is none of the
+    parts.
+    """
     keys = {_key(part) for part in parts}
     tables = {table for table, *_ in keys}
     return [
@@ -313,6 +317,7 @@ def index_statements() -> Mapping[str, str]:
 
     A primary key is a constraint whose index cannot be built alone.
     """
+    # qualify_builtins() rejects functions in upper case, and btree, the default, before a parenthesis.
     return {
         part.name: addition.replace("INDEX", "INDEX CONCURRENTLY", 1)
         .replace(" USING btree", "", 1)

@@ -130,7 +130,8 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
     Migrations of a newer release are accepted if they remove nothing that this one uses. Whether all tables
     and their columns, constraints and indexes exist, and the functions and triggers, is not checked then.
 
-    With ``schema`` (from ``home_schema``) this takes two queries, of which none fails.
+    With ``schema`` (from ``home_schema``) this takes two queries. Missing tables make neither of them fail,
+    so a transaction of the caller is not aborted.
 
     Args:
         connection: A connection to the database.
