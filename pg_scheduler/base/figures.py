@@ -9,7 +9,16 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 JobOutcome: TypeAlias = Literal[
-    "completed", "failed", "retried", "cancelled", "skipped", "released", "snoozed", "expired", "lost"
+    "completed",
+    "failed",
+    "retried",
+    "cancelled",
+    "skipped",
+    "released",
+    "snoozed",
+    "expired",
+    "lost",
+    "suspended",
 ]
 OUTCOMES: Final[tuple[JobOutcome, ...]] = get_args(JobOutcome)
 """How attempts end, and jobs that end without one; in the order of ``JobFigures.ended``."""

@@ -46,6 +46,7 @@ class NameFigures:
     snoozed: int
     expired: int
     lost: int
+    suspended: int
     run_p50_s: float | None
     run_p95_s: float | None
     late_p50_s: float | None

@@ -38,7 +38,7 @@ class ListedTask(TaskState):
     failed: int
     """Those of them that failed, retried and lost ones included."""
     failure_rate: float | None
-    """Failed, of those that completed or failed; 0 to 1."""
+    """Failed, of those that completed, were suspended or failed; 0 to 1."""
     run_p50_s: float | None
     run_p95_s: float | None
     limits: Sequence[str]

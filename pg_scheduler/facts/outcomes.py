@@ -1,9 +1,11 @@
 """What counts as failed, and the failure rate.
 
 An attempt failed if it ended with an error, whether its job is retried or not, or if it was lost with its
-worker. The failure rate divides these by the attempts that completed or failed. An attempt that was released,
-snoozed, skipped or cancelled does not show whether its function works, so it counts neither way. A job that
-expired was not started in time: it is a failed job without a failed attempt.
+worker. The failure rate divides these by the attempts that completed, were suspended or failed. A durable job
+has many attempts, of which all but the last end in a sleep or a wait as planned. So an attempt that was
+suspended did not fail. One that was released, snoozed, skipped or cancelled does not show whether its
+function works, so it counts neither way. A job that expired was not started in time: it is a failed job
+without a failed attempt.
 
 ``outcomes.sql`` has the same definitions for statements.
 """
@@ -19,8 +21,8 @@ from pg_scheduler.queue.failure_alerts import FAILURES
 FAILED_ATTEMPTS: Final[tuple[JobOutcome, ...]] = ("failed", "retried", "lost")
 """The outcomes of attempts that failed."""
 
-DECIDED_ATTEMPTS: Final[tuple[JobOutcome, ...]] = ("completed", *FAILED_ATTEMPTS)
-"""The outcomes of attempts that completed or failed."""
+DECIDED_ATTEMPTS: Final[tuple[JobOutcome, ...]] = ("completed", "suspended", *FAILED_ATTEMPTS)
+"""The outcomes of attempts that completed, were suspended or failed."""
 
 FAILED_ENTRIES: Final = frozenset({"error", "timeout", "crashed", "lost", "refused"})
 """The outcomes of attempts that failed, as the history of a job has them."""
@@ -43,11 +45,11 @@ def count_failed(figures: JobFigures) -> int:
 
 
 def count_decided(figures: JobFigures) -> int:
-    """Return how many attempts completed or failed."""
+    """Return how many attempts completed, were suspended or failed."""
     return sum(figures.ended[OUTCOMES.index(outcome)] for outcome in DECIDED_ATTEMPTS)
 
 
 def failure_rate(figures: JobFigures) -> float | None:
-    """Return the share of attempts that failed, among those that completed or failed; None without any."""
+    """Return the share of attempts that failed, among those that count; None without any."""
     decided = count_decided(figures)
     return count_failed(figures) / decided if decided else None

@@ -10,7 +10,7 @@ from typing import Final
 
 from pg_scheduler.base.figures import OUTCOMES
 from pg_scheduler.facts.lateness import count_held, describe_nothing_late
-from pg_scheduler.facts.outcomes import DECIDED_ATTEMPTS, FAILED_ATTEMPTS, count_failed
+from pg_scheduler.facts.outcomes import FAILED_ATTEMPTS, count_failed
 from pg_scheduler.facts.schedule_state import SCHEDULE_STATES
 from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import Severity
@@ -162,7 +162,7 @@ def _results(statistics: Statistics) -> str:
             f"{ended[name]:,} {name}" for name in FAILED_ATTEMPTS if ended[name] and name != "failed"
         ]
         parts.append(f"{failed:,} failed" + (f" ({', '.join(other_failures)})" if other_failures else ""))
-    other_outcomes = [name for name in OUTCOMES if name not in DECIDED_ATTEMPTS]
+    other_outcomes = [name for name in OUTCOMES if name != "completed" and name not in FAILED_ATTEMPTS]
     parts += [f"{ended[name]:,} {name}" for name in other_outcomes if ended[name]]
     uncounted = f"; {statistics.uncounted}" if statistics.uncounted else ""
     return f"{', '.join(parts)} in {minutes:.0f} min{uncounted}"

@@ -75,7 +75,7 @@ _OUTCOMES: Final[dict[type[Event], str]] = {
     JobRetried: "retried",
     JobReleased: "released",
     JobSnoozed: "snoozed",
-    JobSuspended: "snoozed",
+    JobSuspended: "suspended",
     JobExpired: "expired",
     JobLost: "lost",
 }

@@ -142,6 +142,17 @@ async def half_failed_and_were_retried(world: ExpectedWorld) -> None:
     await world.count(completed=500, retried=480, lost=20, skipped=4000)
 
 
+async def durable_jobs_that_are_well(world: ExpectedWorld) -> None:
+    """Most of their attempts were suspended as planned, some were retried, and no job has ended yet."""
+    await world.worker()
+    await world.count(suspended=1000, retried=50)
+
+
+async def durable_jobs_that_fail(world: ExpectedWorld) -> None:
+    await world.worker()
+    await world.count(suspended=100, retried=50)
+
+
 async def few_failed(world: ExpectedWorld) -> None:
     await world.worker()
     await world.count(completed=1000, failed=2, retried=2, cancelled=100)
@@ -251,6 +262,8 @@ WORLDS: dict[Callable[[ExpectedWorld], Awaitable[None]], Sequence[str]] = {
     all_attempts_retried: ["FAILING"],
     half_failed: ["FAILING"],
     half_failed_and_were_retried: ["FAILING"],
+    durable_jobs_that_are_well: [],
+    durable_jobs_that_fail: ["FAILING"],
     few_failed: [],
     jobs_wait_late: ["LATE"],
     paused_and_overdue: [],

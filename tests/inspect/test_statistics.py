@@ -26,7 +26,7 @@ def lasting(bound: float, number: int) -> Histogram:
 
 
 def figures(started: int) -> JobFigures:
-    return JobFigures(0, started, (started, *[0] * 8), lasting(60.0, started), lasting(0.1, started))
+    return JobFigures(0, started, (started, *[0] * 9), lasting(60.0, started), lasting(0.1, started))
 
 
 async def add(world: World, at: datetime, **jobs: JobFigures) -> None:
@@ -64,7 +64,7 @@ async def test_statistics_by_time_are_added_up_by_the_database(
 ) -> None:
     now = await now_of(pool)
     last = Histogram((*[0] * (SIZE - 1), 7), 3.5)
-    rare = JobFigures(1, 2, (*[0] * 8, 3), last, last)  # the last element of each array
+    rare = JobFigures(1, 2, (*[0] * 9, 3), last, last)  # the last element of each array
     for started, hours in enumerate((0, 1, 2, 4, 6), 1):  # rows merge at full spans: the ages differ by more
         await add(world, now - hours * 60 * MINUTE, mail=figures(started), report=rare)
     store = Store(Connections(pool))

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 
 from pg_scheduler import Scheduler
-from pg_scheduler.base.figures import JobFigures
+from pg_scheduler.base.figures import OUTCOMES, JobFigures
 from pg_scheduler.inspect import Inspector, Severity
 from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import FindingCode
@@ -47,7 +47,7 @@ def figures(**changes: Any) -> ClusterFigures:
     return ClusterFigures(**(values | changes))
 
 
-def described(found: ClusterFigures, *findings: Finding, ended: tuple[int, ...] = (0,) * 9) -> Status:
+def described(found: ClusterFigures, *findings: Finding, ended: tuple[int, ...] = (0,) * len(OUTCOMES)) -> Status:
     row = StatisticsRow(NOW, timedelta(minutes=1), "mail", JobFigures(ended=ended))
     statistics = Statistics(NOW - timedelta(minutes=15), NOW, (row,), True)
     return describe_status(found, statistics, Diagnosis.of(findings, list(FindingCode), ()))
@@ -58,7 +58,7 @@ def texts(status: Status) -> dict[str, str]:
 
 
 def test_one_sentence_states_that_all_is_well() -> None:
-    status = described(figures(), ended=(7, 1, 0, 0, 0, 0, 0, 0, 2))
+    status = described(figures(), ended=(7, 1, 0, 0, 0, 0, 0, 0, 2, 0))
     assert status.sentences == ("All is well: 2 workers, 41 of 50 slots busy, nothing late.",)
     assert (status.severity, {each.severity for each in status.areas}) == (Severity.OK, {Severity.OK})
     assert texts(status) == {

@@ -45,7 +45,7 @@ CASES: dict[str, tuple[str, Series, Series]] = {
     "FailureRatio": (
         "40m",
         {ENDED % "completed": "0+8x60", ENDED % "retried": "0+1x60", ENDED % "snoozed": "0+99x60"},
-        {ENDED % "completed": "0+20x60", ENDED % "failed": "0+1x60"},
+        {ENDED % "completed": "0+2x60", ENDED % "suspended": "0+18x60", ENDED % "failed": "0+1x60"},
     ),
     "Expiring": (
         "20m",

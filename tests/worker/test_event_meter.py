@@ -24,6 +24,7 @@ from pg_scheduler.events import (
     JobSnoozed,
     JobsReclaimed,
     JobStarted,
+    JobSuspended,
     JobsVacuumed,
     KeeperConnected,
     KeeperLost,
@@ -67,6 +68,7 @@ def meter(store: Store, bus: EventBus) -> Meter:
         (JobSnoozed(*JOB, delay=SOON), "snoozed"),
         (JobExpired(*JOB), "expired"),
         (JobLost(*JOB), "lost"),
+        (JobSuspended(*JOB, step="nap", kind="sleep", until=datetime.now(UTC)), "suspended"),
     ],
 )
 def test_event_of_a_job_counts_its_outcome(meter: Meter, bus: EventBus, event: Event, outcome: str) -> None:

@@ -79,7 +79,7 @@ class PeriodFigures:
     started: int
     per_minute: float
     decided: int
-    """Attempts that completed or failed."""
+    """Attempts that count for the failure rate."""
     failed_share: float | None
     """The share of these that failed; None without any."""
     run_p50_s: float | None

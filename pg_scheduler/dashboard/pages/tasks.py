@@ -75,7 +75,7 @@ class TaskRow(TaskState):
     failed: int = 0
     """Attempts that failed, those that are retried included."""
     failed_share: float | None = None
-    """Their share of the attempts that completed or failed; None without any."""
+    """Their share of the attempts that count for the failure rate; None without any."""
     run_p50_s: float | None = None
     """The duration that half of the attempts did not exceed, in seconds; None without attempts."""
     run_p95_s: float | None = None

@@ -115,10 +115,10 @@ class FailingRow(NamedTuple):
 
     Attributes:
         failed: Attempts that failed in the recent period.
-        decided: Attempts that completed or failed in the recent period.
+        decided: Attempts that count for the failure rate in the recent period.
         failed_for_good: Failed attempts after which the job was not retried.
         earlier_failed: Attempts that failed in the period before.
-        earlier_decided: Attempts that completed or failed in the period before.
+        earlier_decided: Attempts that count for the failure rate in the period before.
         earlier_s: The seconds that the statistics of the period before cover; None if it has none.
     """
 

@@ -32,6 +32,10 @@ def test_failure_rate_counts_retried_and_lost_attempts_and_leaves_out_those_that
     assert failure_rate(mixed) == 0.6
 
 
+def test_suspended_attempt_has_not_failed() -> None:
+    assert failure_rate(figures(suspended=28, retried=5)) == 5 / 33
+
+
 def test_failure_rate_is_unknown_without_an_attempt_that_completed_or_failed() -> None:
     assert failure_rate(figures(snoozed=3, expired=4)) is None
 

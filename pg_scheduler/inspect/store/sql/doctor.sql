@@ -77,7 +77,8 @@ LIMIT $3::bigint;
 
 -- name: doctor_failing
 -- route: tuned
--- Return by job name how many attempts failed, and how many completed or failed, in the last $1 seconds and before.
+-- Return by job name how many attempts failed, and how many count for the failure rate, in the last $1 seconds and
+-- before.
 --
 -- The time before has $2 seconds. How many jobs failed for good in the last $1 decides where their errors are found.
 -- The newest $3 rows of minutes and of ten minutes are read. The attempts before began within earlier_s seconds.

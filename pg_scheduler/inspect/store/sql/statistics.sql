@@ -28,7 +28,7 @@ LEFT JOIN LATERAL (
 -- fragment: summed_counts
 ARRAY [
     sum(counts[1]), sum(counts[2]), sum(counts[3]), sum(counts[4]), sum(counts[5]), sum(counts[6]),
-    sum(counts[7]), sum(counts[8]), sum(counts[9]), sum(counts[10]), sum(counts[11])
+    sum(counts[7]), sum(counts[8]), sum(counts[9]), sum(counts[10]), sum(counts[11]), sum(counts[12])
 ]::bigint[]
 
 -- fragment: summed_durations
