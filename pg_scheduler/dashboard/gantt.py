@@ -48,8 +48,8 @@ KINDS: Final = {
 USES_RETRY: Final = frozenset({"error", "timeout"})
 """The outcomes of attempts after which a job is retried, as long as it has retries."""
 
-RECLAIMED: Final = frozenset({"crashed", "lost"})
-"""The outcomes of attempts after which another worker reclaims the job, without a delay."""
+WAITS_AFTER: Final = {"snoozed": "postponed", "crashed": "reclaimed after", "lost": "reclaimed after"}
+"""What the wait after an attempt is called, by outcomes that use no retry and so have no backoff."""
 
 WAITS: Final = frozenset({"wait", "backoff", "limit"})
 
@@ -253,14 +253,15 @@ def _wait(
     """
     kind, what = "wait", "waited"
     if held_by == "limit":
-        kind, what = "limit", "a limit," if previous is None else "backoff and a limit,"
+        has_backoff = previous is not None and previous.outcome in USES_RETRY
+        kind, what = "limit", "backoff and a limit," if has_backoff else "a limit,"
     elif held_by == "step" or (previous is not None and previous.outcome == SUSPENDED):
         what = "suspended"
     elif previous is not None and is_retried:
         kind, what = "backoff", "retried after"
-    elif previous is not None and previous.outcome in RECLAIMED:
-        what = "reclaimed after"
+    elif previous is not None and previous.outcome in USES_RETRY:
+        kind, what = "backoff", "backoff"
     elif previous is not None:
-        kind, what = "backoff", "postponed" if previous.outcome == "snoozed" else "backoff"
+        what = WAITS_AFTER.get(previous.outcome or "", "waited")
     if until > since:
         yield Span(kind, since, until, f"{what} {length(until - since)}")

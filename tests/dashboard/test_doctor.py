@@ -16,7 +16,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.findings import FindingRow, folded
 from pg_scheduler.dashboard.texts import timed
 from pg_scheduler.inspect import Diagnosis, FindingCode, Inspector, Severity, Thresholds
-from pg_scheduler.inspect.doctor.findings import count_severities
+from pg_scheduler.inspect.doctor.findings import count_severities, worst_of
 from pg_scheduler.inspect.status import STATUS_CODES
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.triggers import Every
@@ -257,6 +257,20 @@ async def test_remedy_without_a_worker_has_the_command_that_starts_one(app: App)
     assert page.text.count("No live worker runs jobs") == 1, "the title, and no evidence that repeats it"
 
 
+async def test_severity_is_that_of_the_listed_findings(world: World, build: Callable[..., App]) -> None:
+    await world.worker(names=["doctor.mail"])
+    admin = build(authorize=lambda _: Access("ada", "admin"))
+    severities = []
+    for job_id in ("gone", "other"):
+        found = (await request(admin, "/doctor", headers=JSON)).data
+        severities.append(found["severity"])
+        assert found["severity"] == worst_of(Severity(row["severity"]) for row in found["findings"])
+        # After an action, what needs attention is read again, and the other checks are not.
+        await world.job(job_id, "doctor.gone", due=-HOUR)
+        await send(admin, "/actions/tasks/pause?id=doctor.mail", {})
+    assert severities[0] != severities[1]
+
+
 async def test_side_bar_overview_and_doctor_name_the_same_number(
     world: World, build: Callable[..., App]
 ) -> None:
@@ -276,6 +290,7 @@ async def test_side_bar_overview_and_doctor_name_the_same_number(
         assert (doctor["problems"], overview["number_of_problems"], len(attention)) == (number,) * 3, muted
         unmuted = [Severity(row["severity"]) for row in doctor["findings"] if not row["is_muted"]]
         assert doctor["summary"].startswith(f"{count_severities(unmuted)}; "), muted
+        assert doctor["severity"] == worst_of(unmuted), muted
         text = f"{number} {'things need' if number > 1 else 'thing needs'} attention"
         for url in ("/doctor", "/"):
             page = Page((await request(admin, url)).text)

@@ -64,14 +64,22 @@ def test_wait_after_a_step_suspended_the_job_is_no_backoff_and_no_limit() -> Non
     ]
 
 
-@pytest.mark.parametrize("outcome", ["crashed", "lost"])
-def test_wait_until_another_worker_reclaims_the_job_is_no_backoff(outcome: str) -> None:
-    reclaimed = replace(FAILED, errors=(replace(entry(1), outcome=outcome), *FAILED.errors[1:]))
-    waits = [bar for bar in bars_of(reclaimed).bars if not bar.is_attempt and bar.kind != "limit"]
-    assert [(bar.kind, bar.title) for bar in waits[1:]] == [("backoff", "backoff 58 s")]
-    reclaimed = replace(FAILED, errors=(*FAILED.errors[:1], replace(entry(3), outcome=outcome), entry(4)))
-    waits = [bar for bar in bars_of(reclaimed).bars if not bar.is_attempt]
-    assert (waits[-1].kind, waits[-1].title) == ("wait", "reclaimed after 58 s")
+@pytest.mark.parametrize(
+    ("outcome", "title"),
+    [
+        ("crashed", "reclaimed after 58 s"),
+        ("lost", "reclaimed after 58 s"),
+        ("snoozed", "postponed 58 s"),
+        ("released", "waited 58 s"),
+        ("cancelled", "waited 58 s"),
+    ],
+)
+def test_wait_after_an_attempt_that_used_no_retry_is_no_backoff(outcome: str, title: str) -> None:
+    job = replace(FAILED, errors=(*FAILED.errors[:1], replace(entry(3), outcome=outcome), entry(4)))
+    waits = [bar for bar in bars_of(job).bars if not bar.is_attempt]
+    assert (waits[-1].kind, waits[-1].title) == ("wait", title)
+    limited = replace(FAILED, errors=(replace(entry(1), outcome=outcome), *FAILED.errors[1:]))
+    assert [bar.title for bar in bars_of(limited).bars if bar.kind == "limit"] == ["a limit, 118 s"]
 
 
 def test_wait_after_a_failure_for_good_is_no_backoff() -> None:

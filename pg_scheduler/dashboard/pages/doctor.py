@@ -16,6 +16,7 @@ from pg_scheduler.dashboard.findings import (
 )
 from pg_scheduler.inspect import Diagnosis, Severity
 from pg_scheduler.inspect.doctor.codes import ADVICE
+from pg_scheduler.inspect.doctor.findings import worst_of
 from pg_scheduler.inspect.status import STATUS_CODES
 from pg_scheduler.inspect.texts import counted
 
@@ -47,7 +48,7 @@ async def build(request: PageRequest) -> View:
         summary=diagnosis.summary_of([row.severity for row in unmuted_rows])
         if is_open
         else f"{counted(len(diagnosis.made), 'check')} made",
-        severity=diagnosis.severity,
+        severity=worst_of(row.severity for row in unmuted_rows),
         findings=rows,
         made=[code.value for code in diagnosis.made],
         not_made=not_made,
