@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.texts import count
 
-WIDTH: Final = 164
+WIDTH: Final = 160
 HEIGHT: Final = 44
 GAP: Final = 44
 SPACE: Final = 10

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.folded_scale import FoldedScale, Piece
 from pg_scheduler.dashboard.graph import OTHER_JOBS, Graph, Node, graph_of
 from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
@@ -33,6 +34,9 @@ MAX_NODES: Final = 5
 
 MIN_WIDTH: Final = 0.6
 """The minimum width of a bar in percent."""
+
+UNFINISHED: Final = "not_finished"
+"""The state of a step of an ended job that still slept or waited."""
 
 URGENT: Final = ("failed", "quarantined", "expired", "cancelled", "running", "due", "retrying")
 """The states of the children that are listed first if not all children are listed."""
@@ -72,6 +76,10 @@ class Line:
     """Children that are not listed."""
     ran: str = ""
     """How long the last attempt of its only child ran; empty if it has not begun, or the line has none."""
+    error: str = ""
+    """The error that the function of the step raised; empty for none."""
+    is_early: bool = False
+    """Whether it is a signal that came before the job waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,10 @@ class Workflow:
     """Older steps that are not shown."""
     open_steps: Sequence[StepState]
     """The steps in which the job waits."""
+    failed_step: str = ""
+    """The step whose function raised the error of the last attempt; empty for none."""
+    is_to_scale: bool = True
+    """Whether something ran, so that not all bars are folded pauses."""
 
 
 def own_steps(steps: Sequence[StepState]) -> list[StepState]:
@@ -112,7 +124,10 @@ def workflow_of(
         now: The time.
         expanded: The step of which all children are listed.
     """
+    failed_step = _failed_step(job, steps, now)
     steps_of_job = sorted(own_steps(steps), key=lambda step: step.kind == RESULT)
+    steps_of_job += [] if failed_step is None else [failed_step]
+    steps_of_job = [_of_ended_job(step) if job.finished_at else step for step in steps_of_job]
     results = {step.name: step for step in steps if is_result_of_child(step)}
     open_steps = [step for step in steps_of_job if step.ended_at is None][:MAX_SHOWN]
     ended_steps = [step for step in steps_of_job if step.ended_at is not None]
@@ -120,6 +135,8 @@ def workflow_of(
     shown_names = {step.name for step in (*open_steps, *newest_steps)}
     shown_steps = [step for step in steps_of_job if step.name in shown_names]
     spans = _spans(job, shown_steps, attempts, now)
+    # A signal that came early has the time of its arrival, while a step before its wait ran.
+    shown_steps.sort(key=lambda step: (step.kind == RESULT, spans[step.name][0]))
     children_by_step = {
         step.name: family.children[step.name] for step in shown_steps if step.name in family.children
     }
@@ -134,6 +151,7 @@ def workflow_of(
             spans[step.name],
             scale,
             now=now,
+            error="" if step is not failed_step else attempts[-1].error or "",
             is_cut=step.name == family.cut_step,
             is_expanded=step.name == expanded,
         )
@@ -148,7 +166,36 @@ def workflow_of(
         folds=[piece for piece in scale.pieces if piece.is_folded],
         left_out=len(steps_of_job) - len(shown_steps),
         open_steps=[step for step in open_steps if step.kind in {SLEEP, SIGNAL, CHILD, FIRST}],
+        failed_step="" if failed_step is None else failed_step.name,
+        is_to_scale=any(not piece.is_folded for piece in scale.pieces),
     )
+
+
+def _failed_step(job: Job, steps: Sequence[StepState], now: datetime) -> StepState | None:
+    """Return the step whose function raised the error of the last attempt; None if there is none.
+
+    Such a step stores nothing, so the entry of the attempt names it.
+    """
+    if job.status not in {JobStatus.FAILED, JobStatus.PENDING, JobStatus.CANCELLED} or not job.errors:
+        return None
+    error = job.errors[-1]
+    if error.step is None or error.attempt != job.attempt or error.step in {step.name for step in steps}:
+        return None
+    ended_at = error.ended_at or job.finished_at or now
+    state = "retrying" if job.finished_at is None else "failed"
+    return StepState(
+        error.step, STEP, state, None, None, error.attempt, error.started_at or ended_at, ended_at, None
+    )
+
+
+def _of_ended_job(step: StepState) -> StepState:
+    """Return a step of an ended job, in which the job does not sleep or wait any more."""
+    return step if step.ended_at is not None else replace(step, state=UNFINISHED)
+
+
+def is_early(step: StepState) -> bool:
+    """Return whether a step is a signal that came before the job waited for it."""
+    return step.kind == SIGNAL and step.until is None
 
 
 def links_of(job: Job, state: str, links: Dependencies, family: Family) -> Graph | None:
@@ -177,7 +224,7 @@ def _spans(
     """Return when steps ran, by their names.
 
     The row of a step has the time at which its value was stored. So the step counts as begun when its attempt
-    started, or when the step before it ended, if that was later.
+    started, or when the step before it ended, if that was later. A signal that came early is no such step.
     """
     starts = {attempt.claim: attempt.started_at for attempt in attempts if attempt.started_at is not None}
     spans: dict[str, tuple[datetime, datetime]] = {}
@@ -189,7 +236,7 @@ def _spans(
             candidates = [*ends[-1:], *([starts[step.attempt]] if step.attempt in starts else [])]
             begin = max((instant for instant in candidates if instant <= begin), default=begin)
         spans[step.name] = begin, max(end, begin)
-        if step.ended_at is not None:
+        if step.ended_at is not None and not is_early(step):
             ends = [max([*ends, step.ended_at])]
     return spans
 
@@ -230,6 +277,7 @@ def _lines(
     scale: FoldedScale,
     *,
     now: datetime,
+    error: str,
     is_cut: bool,
     is_expanded: bool,
 ) -> Iterator[Line]:
@@ -256,7 +304,8 @@ def _lines(
         )
         return
     if not children:
-        yield Line(key, step.name, step.kind, step.state, bar, duration_text, step=step, tree=tree)
+        line = Line(key, step.name, step.kind, step.state, bar, duration_text, step=step, tree=tree)
+        yield replace(line, error=error, is_early=is_early(step))
         return
     counts = Counter(child.state or "missing" for child in children)
     shown_children = list(children)
@@ -306,6 +355,8 @@ def _result_of(child: ChildRow, results: Mapping[str, StepState]) -> JsonTree | 
 
 
 def _tone_of(step: StepState) -> str:
+    if step.state in {"failed", "retrying"}:
+        return step.state
     if step.kind in {SLEEP, SIGNAL}:
         return "held"
     return "completed" if step.ended_at is not None else "running"
@@ -319,11 +370,16 @@ def _bar(kind: str, span: tuple[datetime, datetime], scale: FoldedScale) -> Bar:
 
 def _took(step: StepState, span: tuple[datetime, datetime], now: datetime) -> str:
     """Return how long a step took, or when it ends."""
+    if is_early(step):
+        return ""
+    if step.state == UNFINISHED:
+        return length(span[1] - span[0])
     if step.ended_at is None and step.until is not None and step.kind != CHILD:
         return "no timeout" if step.until >= NO_TIMEOUT else f"in {length(max(step.until - now, now - now))}"
     if step.kind in {STEP, CURSOR} and span[0] == span[1]:
         return ""
-    return length(span[1] - span[0])
+    # The begin of a step is not stored, so its time is at most this.
+    return f"{'≤ ' if step.kind in {STEP, CURSOR} else ''}{length(span[1] - span[0])}"
 
 
 def _columns(
@@ -365,8 +421,9 @@ def _nodes(
 ) -> Iterator[Node]:
     duration_text = _took(step, span, now)
     if not children:
-        note = " · ".join(filter(None, (step.kind, duration_text)))
-        yield Node(step.name, note, step.state, is_current=step.state in {SLEEPING, WAITING})
+        note = " · ".join(filter(None, (step.kind, "came early" if is_early(step) else duration_text)))
+        is_current = step.state in {SLEEPING, WAITING, "failed", "retrying"}
+        yield Node(step.name, note, step.state, is_current=is_current)
     elif is_cut or len(children) > MAX_NODES:
         counts = Counter(child.state or "missing" for child in children)
         state = next((state for state in URGENT if counts[state]), counts.most_common(1)[0][0])

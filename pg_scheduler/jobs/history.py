@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.base.foreign import (
@@ -76,6 +77,8 @@ class AttemptError:
     """The last lines that it logged, oldest first, where a `JobLogHandler` keeps them."""
     trace: Mapping[str, str] | None = None
     """The headers that middleware gave it, such as ``traceparent``; None for none."""
+    step: str | None = None
+    """The durable step whose function raised the exception; None if it came from other code."""
 
 
 # -- write ---------------------------------------------------------------------------------------------
@@ -89,6 +92,7 @@ def history_entry(
     traceback: str | None = None,
     log: Sequence[str] = (),
     trace: Mapping[str, str] | None = None,
+    step: str | None = None,
 ) -> str:
     """Return the JSON text of an entry."""
     # Middleware of the application has set the trace, so reading it may raise any exception.
@@ -99,6 +103,7 @@ def history_entry(
         "traceback": traceback,
         "log": [storable(line) for line in log] or None,
         "trace": guarded(lambda: _storable_trace(trace), lambda _: None),
+        "step": step,
     }
     values = {name: value for name, value in entry.items() if value is not None}
     return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
@@ -116,8 +121,32 @@ def _storable_trace(trace: object) -> dict[str, str] | None:
     return headers if headers and len(json.dumps(headers)) <= MAX_TRACE_BYTES else None
 
 
+def note_step(error: BaseException, step: str) -> None:
+    """Note at an exception that the function of a step raised it."""
+    # A class of the application may have no such dictionary, or one that raises.
+    guarded(lambda: error.__dict__.update({_STEP: step}), lambda _: None)
+
+
+def step_of(error: BaseException) -> str | None:
+    """Return the step whose function raised an exception, or a part of an exception group."""
+    steps = [guarded(partial(_noted_step, part), lambda _: None) for part in (error, *leaves_of(error))]
+    return next((storable(step) for step in steps if step is not None), None)
+
+
+def _noted_step(error: BaseException) -> str | None:
+    step = error.__dict__.get(_STEP)
+    return step if isinstance(step, str) else None
+
+
+_STEP: Final = "_pg_scheduler_step"
+
+
 def exception_entry(
-    outcome: str, error: BaseException, log: Sequence[str] = (), trace: Mapping[str, str] | None = None
+    outcome: str,
+    error: BaseException,
+    log: Sequence[str] = (),
+    trace: Mapping[str, str] | None = None,
+    step: str | None = None,
 ) -> str:
     """Return the entry of an attempt that an exception ended, with the lines that it logged and its trace.
 
@@ -132,6 +161,7 @@ def exception_entry(
         traceback=_traceback_of(error),
         log=log,
         trace=trace,
+        step=step,
     )
 
 
@@ -228,6 +258,7 @@ def _error_from(entry: dict[str, Any]) -> AttemptError:
         traceback=text("traceback"),
         log=_log_from(entry.get("log")),
         trace=trace_from(entry),
+        step=text("step"),
     )
 
 

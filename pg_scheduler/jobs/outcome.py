@@ -32,7 +32,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.codec import PayloadCodec
-from pg_scheduler.jobs.history import count_others, exception_entry, history_entry
+from pg_scheduler.jobs.history import count_others, exception_entry, history_entry, step_of
 from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
 from pg_scheduler.jobs.retry import (
     DEFAULT_RETRY_POLICY,
@@ -400,7 +400,7 @@ def decide(  # noqa: PLR0911 - one for each result
             return Outcome.snooze(delay_of(snooze))
         case ErrorResult(error, timed_out, log, trace):
             reason = reason_of(error)
-            entry = exception_entry("timeout" if timed_out else "error", reason, log, trace)
+            entry = exception_entry("timeout" if timed_out else "error", reason, log, trace, step_of(error))
             if not may_retry(claim, error, policy):
                 return _fail(claim, reason, entry)
             retry = retry_of(error)

@@ -40,6 +40,7 @@ from pg_scheduler.errors import (
 )
 from pg_scheduler.events.background import start_in_background
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.history import note_step
 from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.retry import Abort
@@ -736,7 +737,7 @@ class AttemptSteps(OpenSteps):
 
     @contextmanager
     def _calling(self, name: str, func: Callable[..., Any]) -> Iterator[None]:  # noqa: ARG002 - for a test kit
-        """Note in the context which step calls its function."""
+        """Note in the context which step calls its function, and at its exception which step raised it."""
         call = StepCall(name)
         token = _called_by.set(call)
         try:
@@ -749,6 +750,9 @@ class AttemptSteps(OpenSteps):
                 raise
             self._attempt.exit(error)
             raise asyncio.CancelledError from error
+        except BaseException as error:
+            note_step(error, name)
+            raise
         finally:
             call.is_running = False
             _called_by.reset(token)

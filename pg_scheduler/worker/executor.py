@@ -33,7 +33,7 @@ from pg_scheduler.events import (
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.executors import PROCESS
-from pg_scheduler.jobs.history import kept_lines, kept_log
+from pg_scheduler.jobs.history import kept_lines, kept_log, note_step, step_of
 from pg_scheduler.jobs.outcome import (
     REVOKED,
     CrashResult,
@@ -373,7 +373,10 @@ class Executor:
     def _cancelled(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
         """Return the result of an attempt whose task ended by a cancellation."""
         if attempt.has_timed_out or attempt.revocation is not None:
-            return stopped_result(attempt)
+            result = stopped_result(attempt)
+            if isinstance(result, ErrorResult) and (step := step_of(error)) is not None:
+                note_step(result.error, step)
+            return result
         if self._completer.is_cancelled:  # asyncio.run() cancels all tasks at its end
             return InterruptResult()
         return ErrorResult(error)  # the job cancelled itself, or awaited something that was cancelled

@@ -299,7 +299,7 @@ async def test_question_is_a_dialog_that_can_be_closed_or_answered(
     delete = page.locator("main").get_by_role("button", name="Delete…")
     dialog = page.get_by_role("dialog")
     await delete.click()
-    await expect(dialog).to_have_accessible_name("Confirm")
+    await expect(dialog).to_have_accessible_name("Delete")
     assert await violations(page) == []
     await dialog.get_by_role("link", name="Back").click()
     await expect(dialog).to_have_count(0)

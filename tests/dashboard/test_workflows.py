@@ -20,6 +20,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.testing import TestScheduler
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import records
+from tests.dashboard.test_steps import keys_of
 from tests.support.world import DAY, HOUR, MINUTE, SECOND, World
 
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
@@ -240,6 +241,98 @@ async def test_many_children_are_counted_and_those_that_need_a_look_come_first(
     assert len([link for link in links if "fan%3Aparts%3A" in link]) >= 1_000
 
 
+# -- steps that failed, ended or came early ----------------------------------------------------------------
+
+
+async def bank(order: int) -> None:
+    raise ConnectionError("bank: refund refused")
+
+
+async def slow(order: int) -> None:
+    await asyncio.sleep(60)
+
+
+async def refund(number: int) -> None:
+    steps = current_job().steps
+    await steps.run("check", charge, number)
+    await steps.run("bank", bank if number else slow, number)
+
+
+def graph_of_page(page: Page) -> str:
+    (graph,) = [svg for svg in page.all("svg") if svg.get("class") == "flow-graph"]
+    return str(graph["aria-label"])
+
+
+async def test_step_that_failed_is_in_the_graph_the_table_and_the_list(kit: TestScheduler, app: App) -> None:
+    retry = RetryPolicy(base=10 * MINUTE, maximum=HOUR)
+    kit.scheduler.register(refund, name="flow.refund", max_retries=1, retry=retry)
+    await start(kit, "refund", "refund:1")
+    for state in ("retrying", "failed"):
+        page = await page_of(app, "/job?id=refund:1")
+        text = " ".join(page.text.split())
+        assert "failed in bank after 1 step" in text
+        assert f"bank step {state} ConnectionError: bank: refund refused" in text
+        assert graph_of_page(page).startswith(f"check: stored, then bank: {state}")
+        (row,) = (await request(app, f"/workflows?state={state}", headers=JSON)).data["items"]
+        assert (row["step"], row["kind"]) == ("bank", "failed")
+        assert (row["until"] is not None) == (state == "retrying")
+        if state == "retrying":
+            await kit.scheduler.run_job_now("refund:1")
+            await kit.drain()
+    job = await job_of(kit, "refund:1")
+    assert [error.step for error in job.errors] == ["bank", "bank"]
+
+
+async def test_step_that_a_timeout_stopped_is_named(kit: TestScheduler, app: App) -> None:
+    kit.scheduler.register(refund, name="flow.refund", timeout=0.1)
+    await kit.scheduler.enqueue("flow.refund", args=(0,), job_id="refund:0")
+    await kit.drain()
+    job = await job_of(kit, "refund:0")
+    assert [(error.outcome, error.step) for error in job.errors] == [("timeout", "bank")]
+    assert "failed in bank after 1 step" in " ".join((await page_of(app, "/job?id=refund:0")).text.split())
+
+
+async def test_step_that_the_job_caught_and_other_code_are_not_named(kit: TestScheduler) -> None:
+    async def caught(number: int) -> None:
+        try:
+            await current_job().steps.run("bank", bank, number)
+        except ConnectionError:
+            raise ValueError("no bank") from None
+
+    kit.scheduler.register(caught, name="flow.caught")
+    await start(kit, "caught", "caught")
+    assert [error.step for error in (await job_of(kit, "caught")).errors] == [None]
+
+
+async def test_step_of_a_cancelled_job_does_not_sleep(kit: TestScheduler, app: App) -> None:
+    await start(kit)
+    await kit.scheduler.cancel_job("order:1")
+    page = await page_of(app, "/job?id=order:1")
+    text = " ".join(page.text.split())
+    assert "delivery sleep not finished" in text
+    assert "sleeping" not in text.lower()
+    assert "in 14 d" not in text
+    assert graph_of_page(page).endswith("delivery: not_finished")
+    assert "current" not in [str(group.get("class")) for group in page.all("g")]
+
+
+async def test_signal_that_came_early_is_in_parallel_to_the_step_that_ran(world: World, app: App) -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    times = {"started": begin, "worker_id": "w1"}
+    await world.job("early", "flow.order", status="completed", attempt=1, options={"steps": 1}, **times)
+    await world.step("early", "approved", "signal", started=begin + SECOND, ended=begin + SECOND, value=1)
+    await world.step("early", "charge", started=begin + 3 * SECOND, ended=begin + 3 * SECOND)
+    await world.step("early", "label", started=begin + 4 * SECOND, ended=begin + 4 * SECOND)
+    page = await page_of(app, "/job?id=early")
+    text = " ".join(page.text.split())
+    assert keys_of(page) == ["step-charge", "step-approved", "step-label"]
+    assert "approved signal, came early" in text
+    assert "≤ 3 s" in text, "the signal is not the begin of the step"
+    assert "≤ 1 s" in text
+    boxes = [box for box in page.all("rect") if box.get("class") == "box"]
+    assert [box["x"] for box in boxes] == ["2", "2", "206"]
+
+
 # -- actions -----------------------------------------------------------------------------------------------
 
 
@@ -266,6 +359,21 @@ async def test_sleep_is_ended_after_a_question(kit: TestScheduler, app: App, poo
     assert (await send(app, target, {"confirm": "yes"})).status == 409
 
 
+async def test_sleeping_workflow_is_cancelled_after_a_question(kit: TestScheduler, app: App) -> None:
+    await start(kit)
+    assert "Cancel…</button>" in (await request(app, "/job?id=order:1")).text
+    target = "/actions/jobs/cancel?id=order:1"
+    asked = " ".join(Page((await send(app, target, {})).text).text.split())
+    assert "Cancel this workflow, which sleeps in delivery?" in asked
+    assert "2 steps of it ended" in asked
+    assert "would not end" not in asked
+    assert (await job_of(kit, "order:1")).suspended_by == "sleep"
+    assert (await send(app, target, {"confirm": "yes"})).did == "cancel.1.0.0"
+    await start(kit, "fan", "fan:1")
+    asked = Page((await send(app, "/actions/jobs/cancel?id=fan:1", {})).text).text
+    assert "3 child jobs of it would not end with it" in " ".join(asked.split())
+
+
 async def test_run_now_of_an_old_page_ends_the_sleep(kit: TestScheduler, app: App) -> None:
     await start(kit)
     assert (await send(app, "/actions/jobs/run?id=order:1", {})).did == "sleep_ended"
@@ -290,7 +398,7 @@ async def test_ended_job_is_repeated_from_a_step(kit: TestScheduler, app: App) -
     await start(kit)
     await kit.scheduler.cancel_job("order:1")
     text = " ".join((await page_of(app, "/job?id=order:1")).text.split())
-    assert "ended while it slept in delivery" in text
+    assert "was cancelled while it slept in delivery" in text
     page = await page_of(app, "/job?id=order:1")
     assert [option["value"] for option in page.all("option") if "value" in option][:3] == [
         "charge", "label", "delivery",

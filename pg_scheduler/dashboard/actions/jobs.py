@@ -14,23 +14,48 @@ from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.dashboard.pages.job_values import read_job
 from pg_scheduler.dashboard.pages.look import can_look
+from pg_scheduler.dashboard.workflow import own_steps
 from pg_scheduler.inspect import Progress
 from pg_scheduler.inspect.looks import request_look
 from pg_scheduler.inspect.store.bulk import BulkAction
+from pg_scheduler.inspect.texts import counted, listed
 from pg_scheduler.inspect.workflows import read_family
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import SLEEP
 
 
 async def cancel(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Cancel pending and running jobs. If a single job is named and runs, ask before."""
+    """Cancel pending and running jobs. If a single job is named that has begun, ask before."""
     if request.is_one and not request.is_for_all and not request.is_confirmed:
         (job_id,) = request.ids
         job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
-        if job is not None and job.status is JobStatus.RUNNING and request.access.sees_name(job.job_name):
-            question = "Cancel this job? Its attempt runs now and is stopped; what it has done stays done."
-            return ConfirmPage(question, "Cancel the job", "/job", rows=[job_id])
+        if job is not None and request.access.sees_name(job.job_name):
+            question = ""
+            if job.status is JobStatus.RUNNING:
+                question = (
+                    "Cancel this job? Its attempt runs now and is stopped; what it has done stays done."
+                )
+            elif job.suspended_by is not None:
+                question = await _question_about_steps(job, request)
+            if question:
+                return ConfirmPage(question, "Cancel the job", "/job", rows=[job_id])
     return await change("cancel", request)
+
+
+async def _question_about_steps(job: Job, request: ActionRequest) -> str:
+    """Return the question before a workflow is cancelled that sleeps or waits."""
+    steps = (await request.page.inspector.steps(job.job_id)).items
+    family = await read_family(request.page.inspector, job.job_id, steps, request.access.sees_name)
+    stored = [step for step in own_steps(steps) if step.ended_at is not None]
+    waits = listed([step.name for step in steps if step.ended_at is None])
+    verb = "sleeps" if job.suspended_by == SLEEP else "waits"
+    text = f"Cancel this workflow, which {verb} in {waits}?" if waits else "Cancel this workflow?"
+    if stored:
+        text += f" {counted(len(stored), 'step')} of it ended, and what it did stays done."
+    if family.open_children:
+        children = counted(len(family.open_children), "child job", is_capped=family.has_more_children)
+        text += f" {children} of it would not end with it; Cancel with children ends them too."
+    return text
 
 
 async def move(request: ActionRequest) -> Redirect | ConfirmPage:

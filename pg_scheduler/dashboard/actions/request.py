@@ -77,8 +77,8 @@ class ConfirmPage:
     """The jobs per second that the form proposes, empty for no bound; None if it does not ask for them."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     """The parameters of the address, which the address of the previous page had too."""
-    heading: str = "Confirm"
-    """What is asked, in a few words."""
+    heading: str = ""
+    """What is asked, in a few words; empty for the label of the button."""
     terms: Sequence[str] = ()
     """The terms of the search that finds the jobs; none for selected rows."""
     sample: Sequence[JobRow] = ()

@@ -154,6 +154,7 @@ async def build(request: PageRequest) -> View:
         _family=family,
         _links=links_of(job, state, dependencies, family),
         _workflow=workflow,
+        _attempt_count=attempts[-1].number if attempts else 0,
         _waiting=waiting_signals(steps),
         _end_at=_end_at(job, request.now),
         _limit_key=limit_key,

@@ -52,11 +52,11 @@ class WorkflowRow:
     name: str
     state: str
     step: str | None
-    """The step in which it waits; None for none."""
+    """The step in which it waits or has failed; None for none."""
     kind: str | None
-    """The kind of that step."""
+    """The kind of that step; ``failed`` for one whose function raised the error of the last attempt."""
     until: datetime | None
-    """When that step ends at the latest."""
+    """When that step ends at the latest, or when the job is retried."""
     steps: str
     """The number of its steps."""
     created_at: datetime
@@ -186,13 +186,20 @@ async def _rows(jobs: Sequence[Job], request: PageRequest) -> list[WorkflowRow]:
 
 def _row(job: Job, progress: StepProgress, request: PageRequest) -> WorkflowRow:
     is_open = job.finished_at is None
+    step, kind, until = (progress.name, progress.kind, progress.until) if is_open else (None, None, None)
+    state = state_of(job, request.now)
+    if step is None and state in {"failed", "retrying"} and job.errors:
+        step = job.errors[-1].step
+        kind = None if step is None else "failed"
+    if state == "retrying":
+        until = job.execution_time
     return WorkflowRow(
         job_id=job.job_id,
         name=job.job_name,
-        state=state_of(job, request.now),
-        step=progress.name if is_open else None,
-        kind=progress.kind if is_open else None,
-        until=progress.until if is_open else None,
+        state=state,
+        step=step,
+        kind=kind,
+        until=until,
         steps=count(progress.steps, is_capped=progress.steps >= MAX_COUNTED),
         created_at=job.created_at,
         ended_at=job.finished_at,
