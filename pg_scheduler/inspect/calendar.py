@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.base.foreign import class_name, message_of
@@ -12,14 +12,23 @@ from pg_scheduler.inspect.clock_changes import ClockEffect, clock_effects
 from pg_scheduler.inspect.fire_searches import search_each
 from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.triggers.base import is_fixed_delay
 from pg_scheduler.triggers.search import INSTANT
 
-MAX_EACH: Final = 800
-"""The maximum number of fire times of one schedule; a schedule with more is frequent. A month has 744
-hours."""
+MAX_DAILY: Final = 48
+"""The maximum number of fire times of one schedule in 24 hours; a schedule with more is frequent.
 
-MAX_FIRES: Final = 20_000
+It is a rate, so that a schedule is frequent in a day, a week and a month alike."""
+
+MAX_EACH: Final = 2_100
+"""The maximum number of fire times of one schedule. A month with its whole weeks has up to 42 days."""
+
+MAX_FIRES: Final = 40_000
 """The number of fire times of all schedules from which on no further schedule is computed."""
+
+DAY: Final = timedelta(days=1)
+AFTER_ENDS: Final = "its fire times depend on when its jobs end"
+"""The problem of a schedule whose trigger follows the ends of its jobs."""
 
 MAX_SECONDS: Final = 1.0
 """Seconds after which no further schedule is computed."""
@@ -40,7 +49,7 @@ class ScheduleFires:
     fires: Sequence[datetime]
     """The fire times; none at all for a frequent schedule."""
     is_frequent: bool
-    """Whether the schedule has more than 800 fire times in the period."""
+    """Whether the schedule has more than 48 fire times in 24 hours of the period."""
     effects: Sequence[ClockEffect]
     """The effects of clock changes on the schedule in the period."""
     problem: str | None
@@ -53,7 +62,7 @@ class FirePlan:
 
     items: Sequence[ScheduleFires]
     left_out: int
-    """How many schedules were not computed, because there were 20,000 fire times already, or 1 s had
+    """How many schedules were not computed, because there were 40,000 fire times already, or 1 s had
     passed."""
 
 
@@ -61,7 +70,8 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
     """Return the fire times from ``since`` on and before ``until``, as the triggers are now.
 
     A schedule that is finished or retired, or paused without an end, is left out. A schedule has no fire time
-    before it was added, and none before the end of a pause that ends by itself.
+    before it was added, and none before the end of a pause that ends by itself. One that fires a fixed time
+    after each job has a problem instead of fire times, because nothing computes when its jobs end.
     """
     number = 0
 
@@ -70,6 +80,8 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
         # A schedule without a result is left out.
         if number >= MAX_FIRES:
             return None
+        if schedule.trigger is not None and is_fixed_delay(schedule.trigger):
+            return _item(schedule, problem=f"{AFTER_ENDS}: {schedule.described}")
         begin = max(since, schedule.created_at, schedule.paused_until or since)
         fires, effects = _between(schedule, begin, until), list[ClockEffect]()
         if schedule.trigger is not None and fires:
@@ -92,7 +104,7 @@ def _item(
     effects: Sequence[ClockEffect] = (),
     problem: str | None = None,
 ) -> ScheduleFires:
-    is_frequent = len(fires) > MAX_EACH
+    is_frequent = _is_frequent(fires)
     return ScheduleFires(
         schedule.schedule_id,
         schedule.task,
@@ -104,16 +116,22 @@ def _item(
     )
 
 
+def _is_frequent(fires: Sequence[datetime]) -> bool:
+    """Return whether there are too many fire times for a calendar."""
+    days = zip(fires, fires[MAX_DAILY:], strict=False)
+    return len(fires) > MAX_EACH or any(last - first < DAY for first, last in days)
+
+
 def _between(schedule: Schedule, since: datetime, until: datetime) -> list[datetime]:
-    """Return the fire times in a period. The search ends once there are more than ``MAX_EACH``."""
+    """Return the fire times in a period. The search ends once the schedule is frequent."""
     fire_times: list[datetime] = []
     after, count = since - INSTANT, FIRST_CHUNK
-    while len(fire_times) <= MAX_EACH:
+    while not _is_frequent(fire_times):
         fires = schedule.upcoming(count, after=after)
         fire_times += [fire for fire in fires if fire < until]
         if len(fires) < count or fires[-1] >= until:
             break
-        after, count = fires[-1], min(4 * count, MAX_EACH + 1)
+        after, count = fires[-1], min(4 * count, MAX_EACH)
     remaining_runs = None if schedule.max_runs is None else max(schedule.max_runs - schedule.runs, 0)
     # Each call of upcoming() returns as many fire times as runs are left at most. Several calls together can
     # return more than that.

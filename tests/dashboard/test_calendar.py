@@ -50,6 +50,7 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
         "names": ["nightly"],
         "others": 0,
         "is_collision": False,
+        "owner": "nightly",
     }
     assert [day["clock_changes"] for day in data["days"]] == [[]] * 6 + [
         ["nightly: 02:30 does not exist on 2027-03-28 in Europe/Berlin; it fires at 2027-03-28 03:00"]
@@ -143,10 +144,56 @@ async def test_minutes_in_which_many_schedules_fire_are_collisions(scheduler: Sc
 
 async def test_frequent_schedules_are_named_and_not_listed(scheduler: Scheduler, app: App) -> None:
     await add(scheduler, "often", Every(timedelta(seconds=1)))
-    await add(scheduler, "delay", FixedDelay(timedelta(hours=1)))
+    await add(scheduler, "hourly", Cron("0 * * * *", "Europe/Berlin"))
     data = (await request(app, WEEK, headers=JSON)).data
     assert data["frequent"] == {"often": "every second"}
-    assert data["summary"] == "167 fire times of 1 schedule; 1 schedule too frequent to be listed"
+    assert data["summary"] == (
+        "167 fire times of 1 schedule; 1 schedule too frequent to be listed (more than 48 times in 24 h)"
+    )
+
+
+async def test_schedule_is_frequent_in_a_day_a_week_and_a_month_alike(
+    pool: asyncpg.Pool, scheduler: Scheduler
+) -> None:
+    for name, minutes in (("half", 30), ("twenty", 20)):
+        await add(scheduler, name, Every(timedelta(minutes=minutes)))
+    schedules, since = await Inspector(pool).schedules(), datetime(2099, 1, 1, tzinfo=UTC)
+    for days in (1, 7, 42):
+        half, twenty = (await plan_fires(schedules, since, since + timedelta(days=days))).items
+        assert (half.is_frequent, len(half.fires)) == (False, 48 * days), days
+        assert twenty.is_frequent, days
+
+
+async def test_fire_times_that_follow_the_ends_of_jobs_are_not_computed(
+    scheduler: Scheduler, app: App
+) -> None:
+    await add(scheduler, "delay", FixedDelay(timedelta(hours=1)))
+    data = (await request(app, WEEK, headers=JSON)).data
+    assert data["problems"] == {
+        "delay": "its fire times depend on when its jobs end: 1 hour after the previous job ended"
+    }
+    assert data["summary"] == "0 fire times of 0 schedules"
+
+
+async def test_cell_names_a_schedule_that_fires_in_few_hours_and_no_hourly_one(
+    scheduler: Scheduler, app: App
+) -> None:
+    await add(scheduler, "nightly", Cron("30 2 * * *", "Europe/Berlin"))
+    html = (await request(app, WEEK)).text
+    assert "<bdi>nightly</bdi>" in html
+    await add(scheduler, "hourly", Cron("0 * * * *"))
+    app_later = await request(app, f"{WEEK}&task=calendar.h")
+    assert not re.findall(r'#hour"[^>]*>\s*<span class="clip">', app_later.text)
+    assert "Today" in Page(app_later.text).text
+
+
+async def test_calendar_lists_the_next_fire_times_of_the_present_period(
+    scheduler: Scheduler, app: App
+) -> None:
+    await add(scheduler, "hourly", Cron("0 * * * *"))
+    data = (await request(app, "/calendar?span=day", headers=JSON)).data
+    assert all(fire["at"] >= data["days"][0]["day"] for fire in data["next"])
+    assert (await request(app, WEEK, headers=JSON)).data["next"] == []
 
 
 async def test_calendar_leaves_out_what_exceeds_its_bounds(

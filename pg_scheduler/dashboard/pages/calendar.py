@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import calendar
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Final
 
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
-from pg_scheduler.inspect.calendar import MAX_FIRES, FirePlan, ScheduleFires, plan_fires
+from pg_scheduler.inspect.calendar import MAX_DAILY, MAX_FIRES, FirePlan, ScheduleFires, plan_fires
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.triggers.zones import named_zone
 
@@ -20,6 +20,13 @@ MAX_SCHEDULES: Final = 500
 AGE_S: Final = 30.0
 FIRES_OF_HOUR: Final = 200
 NAMES_OF_HOUR: Final = 8
+FEW_HOURS: Final = 3
+"""The number of hours of a day up to which the only schedule of an hour is named in its cell. The name of an
+hourly schedule in each cell would hide the others."""
+
+SHOWN_NEXT: Final = 8
+"""The next fire times that the page lists unless an hour is chosen."""
+
 MANY: Final = 5
 """The number of fire times in the same minute from which on they are called a collision."""
 
@@ -47,6 +54,8 @@ class CalendarHour:
     others: int
     is_collision: bool
     """Whether five or more of them fire in the same minute."""
+    owner: str
+    """The only schedule that fires in it, if that fires in few hours of the day; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,7 @@ async def build(request: PageRequest) -> View:
     plan, are_schedules_capped = await request.read_shared(_read_plan, since, until, age_s=AGE_S)
     # A schedule that was left out or not read may fire in any hour, so each number may be too low.
     is_capped = are_schedules_capped or plan.left_out > 0
+    has_today = first_day <= today <= last_day
     days = [first_day + number * DAY for number in range((last_day - first_day).days + 1)]
 
     def page() -> View:
@@ -110,6 +120,8 @@ async def build(request: PageRequest) -> View:
             task=task,
             hour=hour,
             fires=[] if hour is None else by_hour[chosen_day, hour][:FIRES_OF_HOUR],
+            next=[fire for fire in fires if fire.at >= request.now][:SHOWN_NEXT] if has_today else [],
+            has_today=has_today,
             days=calendar_days,
             collisions=_collisions(fires, zone),
             is_capped=is_capped,
@@ -119,7 +131,7 @@ async def build(request: PageRequest) -> View:
             number_of_problems=len(problems),
             summary=_summary(
                 len(fires),
-                len(items) - len(frequent),
+                len(items) - len(frequent) - len(problems),
                 len(frequent),
                 plan.left_out if request.access.visible_names is None else 0,
                 is_capped=is_capped,
@@ -128,7 +140,7 @@ async def build(request: PageRequest) -> View:
             _most=max(part.count for part in parts),
         )
 
-    # Up to 20,000 fire times take a tenth of a second, so other requests continue meanwhile.
+    # Up to 40,000 fire times take a fifth of a second, so other requests continue meanwhile.
     return await run_in_thread(page)
 
 
@@ -184,16 +196,22 @@ def _days(
             changes[effect.at.astimezone(zone).date()].append(f"{item.schedule_id}: {effect.text}")
     calendar_days = []
     for day in days:
-        hours = [_hour_of(by_hour.get((day, hour), ())) for hour in range(24)]
+        fires_by_hour = [by_hour.get((day, hour), ()) for hour in range(24)]
+        hours_of_schedules = Counter(
+            schedule_id for fires in fires_by_hour for schedule_id in {fire.schedule_id for fire in fires}
+        )
+        rare = {schedule_id for schedule_id, number in hours_of_schedules.items() if number <= FEW_HOURS}
+        hours = [_hour_of(fires, rare) for fires in fires_by_hour]
         calendar_days.append(CalendarDay(day, sum(hour.count for hour in hours), hours, changes[day][:SHOWN]))
     return calendar_days
 
 
-def _hour_of(fires: Sequence[CalendarFire]) -> CalendarHour:
+def _hour_of(fires: Sequence[CalendarFire], rare: Collection[str]) -> CalendarHour:
     names = list(dict.fromkeys(fire.schedule_id for fire in fires))
     maximum = max(Counter(_minute(fire) for fire in fires).values(), default=0)
     other_count = max(len(names) - NAMES_OF_HOUR, 0)
-    return CalendarHour(len(fires), names[:NAMES_OF_HOUR], other_count, maximum >= MANY)
+    owner = names[0] if len(names) == 1 and names[0] in rare else ""
+    return CalendarHour(len(fires), names[:NAMES_OF_HOUR], other_count, maximum >= MANY, owner)
 
 
 def _minute(fire: CalendarFire) -> datetime:
@@ -237,7 +255,7 @@ def _summary(
     )
     parts = [f"{fires_text} of {schedules_text}"]
     if frequent:
-        parts.append(f"{frequent_text} too frequent to be listed")
+        parts.append(f"{frequent_text} too frequent to be listed (more than {MAX_DAILY} times in 24 h)")
     if left_out:
         number = counted(left_out, "schedule", is_capped=are_schedules_capped)
         parts.append(f"{number} left out: the calendar has at most {MAX_FIRES:,} fire times and 1 s")
