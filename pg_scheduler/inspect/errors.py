@@ -53,7 +53,7 @@ class ErrorGroup:
     text: str
     """The first line of the error, with ``#`` for each number and id except status codes of HTTP."""
     count: int
-    """The number of jobs that failed in the period."""
+    """How often jobs failed with it in the period; a job that was retried and failed again counts twice."""
     first_at: datetime
     """When the first job of the group ever failed, also if that was before the period."""
     last_at: datetime
@@ -112,7 +112,7 @@ class ErrorGroups:
     @property
     def summary(self) -> str:
         """The numbers of groups and jobs, and since when, in one line, as every front end shows them."""
-        numbers = (len(self.items), "group"), (sum(group.count for group in self.items), "job")
+        numbers = (len(self.items), "group"), (sum(group.count for group in self.items), "failure")
         text = ", ".join(counted(number, noun, is_capped=self.is_capped) for number, noun in numbers)
         latest_start = max(
             (start for start in (self.since, self.counted_since) if start is not None), default=None

@@ -55,7 +55,7 @@ async def test_groups_have_tabs_by_state(world: World, app: App) -> None:
         assert data["counts"] == dict.fromkeys(states, 1) | {"muted": 0}
     default = (await request(app, "/errors", headers=JSON)).data
     assert default["state"] == "failed"
-    assert default["total"] == "3 groups, 3 jobs", "what a person cancelled is no error"
+    assert default["total"] == "3 groups, 3 failures", "what a person cancelled is no error"
     assert (await request(app, "/errors?state=cancelled")).status == 400
     page = Page((await request(app, "/errors")).text)
     assert {"/errors?state=quarantined&since=1d&sort=jobs"} <= set(page.links())
@@ -111,7 +111,7 @@ async def test_errors_without_groups_say_so(app: App) -> None:
     text = Page((await request(app, "/errors")).text).text
     assert "No job failed or expired in this period." in text
     assert "pg-scheduler jobs errors" in text
-    assert "0 groups, 0 jobs" in text
+    assert "0 groups, 0 failures" in text
 
 
 @pytest.mark.parametrize(
@@ -298,5 +298,5 @@ async def test_numbers_of_a_list_that_is_cut_have_a_plus(
     for number in range(3):
         await add_job(world, f"job-{number}", f"Error{chr(65 + number)}: x", number + 1)
     data = (await request(app, "/errors", headers=JSON)).data
-    assert (data["total"], data["is_capped"]) == ("2+ groups, 2+ jobs", True)
+    assert (data["total"], data["is_capped"]) == ("2+ groups, 2+ failures", True)
     assert "Failed 2+" in " ".join(Page((await request(app, "/errors")).text).text.split())

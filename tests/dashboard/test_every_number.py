@@ -255,6 +255,7 @@ UNSHOWN: Final[dict[str, tuple[str, ...]]] = {
         "inspect.store.server.MAX_LOCKING",
     ),
     "a number whose text names the bound": (
+        "inspect.calendar.MAX_DAILY",
         "inspect.calendar.MAX_EACH",
         "inspect.calendar.MAX_SECONDS",
         "inspect.audit.MAX_ROWS",
@@ -621,20 +622,20 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
     },
     "/job?id=sink": {f"Waits for {NUMBER} other jobs": [BEFORE_SINK]},
     "/job?id=broken:1": {
-        f"{NUMBER} other jobs of this task .*? Show the group \\({NUMBER}\\)": [
+        f"{NUMBER} other failures of this task .*? Show the group \\({NUMBER}\\)": [
             f"SELECT ({FAILURES.format(BOOM)}) - 1",
             FAILURES.format(BOOM),
         ],
     },
     "/errors": {
-        f"Errors {NUMBER} groups, {NUMBER} jobs": [GROUPS, FAILURES.format("%")],
+        f"Errors {NUMBER} groups, {NUMBER} failures": [GROUPS, FAILURES.format("%")],
         f"Failed {NUMBER} Expired {NUMBER} Quarantined {NUMBER} Muted {NUMBER}": [
             *(GROUPS_OF_STATE.format("NOT"), "SELECT 0", GROUPS_OF_STATE.format(""), "SELECT 0")
         ],
         f"number.broken {NUMBER} ": [FAILURES.format(BOOM)],
     },
     f"/error?id={BOOM}": {
-        f"failed {NUMBER} jobs of number.broken": [FAILURES.format(BOOM)],
+        f"failed {NUMBER} failures of number.broken": [FAILURES.format(BOOM)],
         f"Workers of the newest {NUMBER} jobs \\[w1\\] w1 {NUMBER} ": ["SELECT 3", "SELECT 3"],
     },
     "/release": {

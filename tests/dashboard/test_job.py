@@ -204,7 +204,7 @@ async def test_other_jobs_with_the_same_error_are_counted(
     await count_errors(pool)
     app = build(authorize=lambda _: Access("bob", names=("board.*",)))
     page = await read_page(app, "/job?id=pay:1")
-    assert "2 other jobs of this task ended the same way" in page.text
+    assert "2 other failures of this task with the same error" in page.text
     data = (await request(app, "/job?id=pay:1", headers=JSON)).data
     assert data["siblings"]["count"] == 3
     assert f"/error?id={data['siblings']['fingerprint']}" in page.links()

@@ -193,12 +193,12 @@ async def test_error_groups_ignore_numbers_and_ids(inspector: Inspector, world: 
     assert group.history[-1] > 0, "the newest ones are in the last part"
     assert (await inspector.get_job(group.last_job_id)) is not None
     assert group.fingerprint == fingerprint_of("mail", "TimeoutError: after # s")
-    assert groups.summary.startswith("3 groups, 33 jobs since ")
+    assert groups.summary.startswith("3 groups, 33 failures since ")
     since = datetime.now(UTC) - timedelta(hours=1)
     recent = await inspector.error_groups(since=since, limit=1)
     assert [each.job_name for each in recent.items] == ["report"]
     assert (recent.is_capped, recent.since) == (True, since.replace(second=0, microsecond=0))
-    assert recent.summary.startswith("1+ groups, 1+ jobs since ")
+    assert recent.summary.startswith("1+ groups, 1+ failures since ")
     one = await inspector.error_group(group.fingerprint, since=since)
     assert one is not None
     assert (one.count, one.total, len(one.history)) == (30, 30, 21)

@@ -197,8 +197,9 @@ async def build(request: PageRequest) -> View:
     items.sort(key=SORTS[sort])
     # If groups were left out, each number of the whole page gets a "+".
     is_capped = groups.is_capped
-    jobs = sum(group.count for group in visible)
-    numbers = ((len(visible), "group"), (jobs, "job"))
+    # A job that is retried and fails again is two failures.
+    failures = sum(group.count for group in visible)
+    numbers = ((len(visible), "group"), (failures, "failure"))
     total = ", ".join(counted(number, noun, is_capped=is_capped) for number, noun in numbers)
     hidden_count = len(items) - SHOWN_GROUPS
     return View(
