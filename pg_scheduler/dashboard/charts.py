@@ -16,7 +16,15 @@ from typing import Final, NamedTuple
 from pg_scheduler.facts.outcomes import FAILED_JOBS
 from pg_scheduler.inspect.texts import length, rounded
 
-LEAST_LOG_S: Final = 0.001
+LOG_TICKS: Final = (
+    *(0.001, 0.01, 0.1, 1.0, 10.0),
+    *(60.0, 600.0, 3600.0, 36_000.0, 864_000.0, 8_640_000.0, 86_400_000.0),
+)
+"""The labels of a logarithmic axis of seconds: a second, a minute, an hour, ten days and so on."""
+
+MAX_LOG_TICKS: Final = 6
+"""Distances between labels of a logarithmic axis."""
+
 MAX_TICKS: Final = 7
 MANY: Final = 10_000
 """Numbers from which on digits after the point are left out, and the axis has thousands."""
@@ -29,6 +37,9 @@ STEPS: Final = tuple(
 
 FLAG_WIDTH: Final = 22.0
 """The width of the flag of a release, in percent of the plot. Flags that would overlap become one flag."""
+
+UNITS: Final[Mapping[str, timedelta]] = {"/min": timedelta(minutes=1), "/h": timedelta(hours=1)}
+"""The time of the unit of a rate."""
 
 QUANTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 """By the label of a quantile, the share of the values that do not exceed it."""
@@ -109,6 +120,8 @@ class Line(NamedTuple):
     tone: str
     path: str
     open_path: str
+    dots: str = ""
+    """Values between two slots without one, as lines without length, which are drawn as dots."""
 
 
 class Slot(NamedTuple):
@@ -210,7 +223,7 @@ class Chart:
                 until=at + width,
                 label=self._label(at) + (", so far" if place == number - 1 else ""),
                 bars=() if self.is_log else self._bars(place, scale),
-                values=[(series.name, self.text_of(series.values[place])) for series in self.series],
+                values=[(series.name, self._number_of(series.values[place])) for series in self.series],
                 # A label near the end would overlap the word "now" there, on a phone in the last 15 %.
                 tick=self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.85 else "",
                 is_minor=int(at.timestamp()) // step % 2 == 1,
@@ -266,6 +279,14 @@ class Chart:
             return length(value)
         return f"{value:,.4g}" if value < MANY else f"{value:,.0f}"
 
+    def _number_of(self, value: float | None) -> str:
+        """Return a value of a slot: of a rate, how often that was in the slot, and the rate if it differs."""
+        unit = UNITS.get(self.unit)
+        if value is None or unit is None or self.width == unit:
+            return self.text_of(value)
+        number = round(value * (self.width / unit))
+        return f"{number:,}, {self._rate_of(value)}" if number else "0"
+
     def _rate_of(self, value: float | None) -> str:
         """Return a value of the legend, which has its unit, because the legend has no axis."""
         if value is None or self.unit == "s":
@@ -280,7 +301,7 @@ class Chart:
     def rows(self) -> Iterator[tuple[datetime, list[str]]]:
         """Yield the values as rows of a table, the newest first."""
         for place in reversed(range(len(self.times))):
-            yield self.times[place], [self.text_of(series.values[place]) for series in self.series]
+            yield self.times[place], [self._number_of(series.values[place]) for series in self.series]
 
     def _releases(self) -> list[tuple[int, str]]:
         """Return the slots in which releases first started, and their names."""
@@ -321,7 +342,13 @@ class Chart:
             None if value is None else (place + 0.5, self._y(value, scale))
             for place, value in enumerate(series.values)
         ]
-        return Line(series.tone, path_of(points[:-1]), path_of(points[-2:]) if len(points) > 1 else "")
+        runs = list(_runs(points[:-1]))
+        return Line(
+            series.tone,
+            "".join(_joined(run) for run in runs if len(run) > 1),
+            path_of(points[-2:]) if len(points) > 1 else "",
+            "".join(f"M{_short(x)} {_short(y)}h0" for ((x, y),) in (run for run in runs if len(run) == 1)),
+        )
 
     def _y(self, value: float, scale: Sequence[float]) -> float:
         """Return the place of a value in percent from the top."""
@@ -339,10 +366,11 @@ class Chart:
             maximum = max(
                 (value for series in self.series for value in series.values if value is not None), default=0
             )
-            # The rounding error of a power of ten must not add a decade.
-            decades = max(math.ceil(math.log10(max(maximum, 10 * LEAST_LOG_S) / LEAST_LOG_S) - 1e-9), 1)
-            stride = max(math.ceil(decades / 6), 1)
-            return [LEAST_LOG_S * 10.0**power for power in range(0, decades + stride, stride)]
+            # The rounding error of a value must not add a label.
+            last = next((tick for tick in LOG_TICKS[1:] if tick >= maximum * (1 - 1e-9)), LOG_TICKS[-1])
+            ticks = [tick for tick in LOG_TICKS if tick <= last]
+            stride = max(math.ceil((len(ticks) - 1) / MAX_LOG_TICKS), 1)
+            return sorted({ticks[0], *ticks[::-stride]})
         sums = [
             sum(value or 0 for value in values)
             for values in zip(*(series.values for series in self.series), strict=True)

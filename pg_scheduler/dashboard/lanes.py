@@ -73,12 +73,18 @@ class Lanes:
     summary: str = ""
 
 
-def lanes_of(attempts: Iterable[Attempt], now: datetime, *, is_capped: bool = False) -> Lanes:
+def lanes_of(
+    attempts: Iterable[Attempt], now: datetime, *, is_capped: bool = False, is_over: bool = False
+) -> Lanes:
     """Return where the attempts of the last hour are drawn: the longest as bars, the others by minute.
 
-    ``is_capped`` is whether there may be further attempts.
+    ``is_capped`` is whether there may be further attempts, ``is_over`` whether the hour is over, as that
+    before the death of a worker.
     """
-    now -= (now - datetime.fromtimestamp(0, UTC)) % STEP  # so that a live page does not change all the time
+    # So that a live page does not change all the time. An hour that is over has its last seconds, too: in
+    # them, the attempt began under which the worker died.
+    if not is_over:
+        now -= (now - datetime.fromtimestamp(0, UTC)) % STEP
     since = now - SPAN
     recent_attempts = [
         attempt for attempt in attempts if attempt.started_at < now and _end(attempt, now) > since

@@ -95,6 +95,34 @@ async def test_overview_states_that_all_is_well(world: World, scheduler: Schedul
     assert (await request(app, "/?path=x&self=y&page=z")).status == 200
 
 
+def test_slot_of_a_chart_has_how_often_something_was_and_the_rate() -> None:
+    begin, rates = datetime(2026, 1, 1, tzinfo=UTC), [Series("completed", [82 / 30, 1 / 30, 0.0])]
+    chart = Chart("a", "Outcomes", "/min", [begin + place * 30 * MINUTE for place in range(3)], rates)
+    values = [[("Completed", "82, 2.7/min")], [("Completed", "1, 0.033/min")], [("Completed", "0")]]
+    assert [slot.values for slot in chart.slots] == values
+    assert [row for _, row in chart.rows()] == [["0"], ["1, 0.033/min"], ["82, 2.7/min"]]
+    chart = Chart("a", "Outcomes", "/min", [begin, begin + MINUTE], [Series("completed", [82.0, 1.0])])
+    assert [slot.values for slot in chart.slots] == [[("Completed", "82")], [("Completed", "1")]]
+
+
+def test_axis_of_durations_has_minutes_and_hours_and_a_lonely_value_is_a_dot() -> None:
+    begin, durations = datetime(2026, 1, 1, tzinfo=UTC), [Series("p50", [400.0, None, 9.0, 9.0, None])]
+    times = [begin + place * MINUTE for place in range(5)]
+    chart = Chart("a", "Duration", "s", times, durations, is_log=True)
+    assert [tick.label for tick in chart.y_ticks] == [
+        "1 ms",
+        "10 ms",
+        "100 ms",
+        "1 s",
+        "10 s",
+        "60 s",
+        "10 min",
+    ]
+    (line,) = chart.lines
+    assert line.dots.startswith("M.5 ")
+    assert "M.5 " not in line.path
+
+
 async def test_charts_state_that_workers_count_nothing(world: World, build: Callable[..., App]) -> None:
     await world.worker("silent", settings='{"statistics": false}')
     text = "The charts lack attempts: statistics are off (statistics=False): silent on host."
@@ -653,8 +681,7 @@ def test_last_slot_is_marked_as_not_complete() -> None:
 
 def test_lines_have_gaps_where_there_are_no_values() -> None:
     (line,) = chart([1.0, 1.0, None, 1.0, None], is_log=True).lines
-    assert line.path.count("M") == 2, "a line and a single value"
-    assert line.path.count("h") == 1
+    assert (line.path.count("M"), line.dots.count("M")) == (1, 1), "a line and a single value"
 
 
 @pytest.mark.parametrize(

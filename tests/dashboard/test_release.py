@@ -37,7 +37,9 @@ async def compared(app: App, url: str = "/release") -> dict[str, Any]:
     return data
 
 
-async def test_tasks_that_became_slower_or_fail_more_are_worse(world: World, app: App) -> None:
+async def test_tasks_that_became_slower_or_fail_more_are_worse(
+    world: World, app: App, build: Callable[..., App]
+) -> None:
     await add_releases(world, v1=-6 * HOUR, v2=-2 * HOUR)
     for minutes, took_s, failed in ((-150, 0.04, 4), (-60, 0.2, 16)):
         await world.attempts("shop.slow", 40, at=minutes * MINUTE, took_s=took_s)
@@ -66,6 +68,11 @@ async def test_tasks_that_became_slower_or_fail_more_are_worse(world: World, app
     assert "10.0 % → 40.0 % +30.0 pt" in text
     assert "1 of 1 worker" in text
     assert (data["workers"], data["workers_of_release"]) == (1, 1)
+    assert "Mixed" not in text
+    assert "at most 1d, and as long as the release has run" in text
+    await world.worker("old", metadata={"release": "v1"})
+    mixed = Page((await request(build(), "/release")).text).text
+    assert "1 of 2 workers run another release: their attempts count in After, too" in " ".join(mixed.split())
 
 
 async def test_minute_of_the_start_counts_as_after_and_each_period_has_its_ends(

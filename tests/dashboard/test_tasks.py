@@ -72,6 +72,15 @@ async def add_ended_job(world: World, name: str, function: str) -> None:
     await world.job(name, name, function=function, status="completed", started=-2 * SECOND)
 
 
+async def test_settings_state_that_enqueue_sets_no_grace_time(
+    world: World, scheduler: Scheduler, app: App
+) -> None:
+    await add_figures(world, ["mail.send"])
+    scheduler.register(heartbeat, name="mail.send")
+    text = " ".join(Page((await request(app, "/task?id=mail.send")).text).text.split())
+    assert "Start within5 min of the due time; no limit for enqueue()" in text
+
+
 async def test_given_name_of_a_periodic_job_is_its_task(
     pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:

@@ -47,7 +47,10 @@ def figures(**changes: Any) -> ClusterFigures:
     return ClusterFigures(**(values | changes))
 
 
-def described(found: ClusterFigures, *findings: Finding, ended: tuple[int, ...] = (0,) * len(OUTCOMES)) -> Status:
+NONE = (0,) * len(OUTCOMES)
+
+
+def described(found: ClusterFigures, *findings: Finding, ended: tuple[int, ...] = NONE) -> Status:
     row = StatisticsRow(NOW, timedelta(minutes=1), "mail", JobFigures(ended=ended))
     statistics = Statistics(NOW - timedelta(minutes=15), NOW, (row,), True)
     return describe_status(found, statistics, Diagnosis.of(findings, list(FindingCode), ()))

@@ -223,6 +223,7 @@ async def build(request: PageRequest) -> View:
         errors = [group for group in errors if names.task_of(group.job_name) == main_name]
     workers = [worker for worker in await request.workers() if worker.is_alive and worker.role in JOB_ROLES]
     is_open = request.access.visible_names is None
+    workers_of_release = sum(release_of(worker.metadata) == release.name for worker in workers)
     return View(
         release=release,
         releases=releases,
@@ -238,9 +239,9 @@ async def build(request: PageRequest) -> View:
         number_of_errors=len(errors),
         are_errors_capped=comparison.groups.is_capped,
         workers=len(workers) if is_open else None,
-        workers_of_release=sum(release_of(worker.metadata) == release.name for worker in workers)
-        if is_open
-        else None,
+        workers_of_release=workers_of_release if is_open else None,
+        _is_mixed=is_open and release == releases[0] and 0 < workers_of_release < len(workers),
+        _is_shorter=comparison.after.until - comparison.after.since < LENGTHS[chosen],
         is_complete=comparison.is_complete,
         uncounted=request.uncounted(why_uncounted(workers)),
     )

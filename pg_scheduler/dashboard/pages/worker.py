@@ -80,6 +80,7 @@ async def build(request: PageRequest) -> View:
             [attempt for attempt in attempts if sees_name(attempt.job_name)],
             until,
             is_capped=ended.is_capped or running.next is not None,
+            is_over=died_at is not None,
         ),
         names=None if item is None or item.worker.names is None else names.main,
         other_names=names.others,
