@@ -73,12 +73,12 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
     before it was added, and none before the end of a pause that ends by itself. One that fires a fixed time
     after each job has a problem instead of fire times, because nothing computes when its jobs end.
     """
-    number = 0
+    fire_count = 0
 
     def search(schedule: Schedule) -> ScheduleFires | None:
-        nonlocal number
+        nonlocal fire_count
         # A schedule without a result is left out.
-        if number >= MAX_FIRES:
+        if fire_count >= MAX_FIRES:
             return None
         if schedule.trigger is not None and is_fixed_delay(schedule.trigger):
             return _item(schedule, problem=f"{AFTER_ENDS}: {schedule.described}")
@@ -87,7 +87,7 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
         if schedule.trigger is not None and fires:
             effects = clock_effects(schedule.trigger.to_json(), schedule.anchor, since, until)
         item = _item(schedule, fires, effects)
-        number += len(item.fires)
+        fire_count += len(item.fires)
         return item
 
     def on_error(schedule: Schedule, error: Exception) -> ScheduleFires:

@@ -247,9 +247,12 @@ class _Findings:
         one.
         """
         codes, hints = list(DeployCode), 0
-        for key in sorted(
-            self._counts, key=lambda key: (-JUDGEMENTS[key[0]].severity.rank, codes.index(key[0]), key[1:])
-        ):
+
+        def order(key: tuple[DeployCode, str, str]) -> tuple[int, int, str, str]:
+            code, name, reason = key
+            return -JUDGEMENTS[code].severity.rank, codes.index(code), name, reason
+
+        for key in sorted(self._counts, key=order):
             code, name, reason = key
             count, ids = self._counts[key], tuple(self._ids[key])
             severity, remedy = JUDGEMENTS[code]

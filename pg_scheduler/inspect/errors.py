@@ -171,6 +171,7 @@ class Period:
         """Return how many jobs failed in each of the equal parts of the period."""
         span = timedelta(seconds=self.span_s)
         spans = max((now - self.start) // span + 1, 1)
+        # Two negations let a division round up.
         width = -(-spans // MAX_PARTS)
         counts = [0] * -(-spans // width)
         for failed_at, jobs in parts:

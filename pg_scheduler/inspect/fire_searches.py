@@ -60,8 +60,10 @@ async def search_each(
     built_in: list[int] = []
     of_the_application: list[int] = []
     for index, schedule in enumerate(schedules):
-        is_ours = schedule.trigger is None or is_built_in(schedule.trigger)
-        (built_in if is_ours else of_the_application).append(index)
+        if schedule.trigger is None or is_built_in(schedule.trigger):
+            built_in.append(index)
+        else:
+            of_the_application.append(index)
 
     def search_built_in() -> None:
         for index in built_in:

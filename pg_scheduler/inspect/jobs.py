@@ -273,14 +273,16 @@ class JobReads(InspectorBase):
 
     async def _search(self, query: Wanted, limit: int, after: str | None) -> SearchPage:
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
-        return (await find_page(self._reads, query, limit=limit, after=after, bounds=self._bounds))[0]
+        page, _ = await find_page(self._reads, query, limit=limit, after=after, bounds=self._bounds)
+        return page
 
 
 async def search_part(
     inspector: InspectorBase, query: Wanted, limit: int, after: str | None, bounds: Bounds
 ) -> SearchPage:
     """Return a page of a search within these bounds, not those of the Inspector."""
-    return (await find_page(tables_of(inspector).reads, query, limit=limit, after=after, bounds=bounds))[0]
+    page, _ = await find_page(tables_of(inspector).reads, query, limit=limit, after=after, bounds=bounds)
+    return page
 
 
 class StateCount(NamedTuple):

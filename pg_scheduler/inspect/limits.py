@@ -165,10 +165,10 @@ class LimitKeyList:
         # Keys with fewer waiting jobs are left out first, so if the last one has none, all jobs are counted.
         are_jobs_cut = self.is_capped and bool(self.items) and self.items[-1].waiting > 0
         waiting = _waiting(self.items, is_capped=are_jobs_cut, is_waiting_capped=self.is_waiting_capped)
-        # If counting blocked jobs stopped, keys that only blocked jobs have may be missing.
         # The only item of a limit without keys is the limit itself.
         if [item.key for item in self.items] == [""] and not self.is_capped:
             return waiting
+        # If counting blocked jobs stopped, keys that only blocked jobs have may be missing.
         keys = counted(len(self.items), "key", is_capped=self.is_capped or self.is_waiting_capped)
         return f"{keys}, {waiting}"
 
@@ -230,7 +230,8 @@ class LimitReads(InspectorBase):
             for limit in (await inspector.limits()).items:
                 print(limit.name, limit.running, limit.max_running, limit.waiting)
         """
-        return (await used_limits(self._reads))[0]
+        limits, _blocked = await used_limits(self._reads)
+        return limits
 
     async def limit_keys(self, name: str) -> LimitKeyList:
         """Return the keys of a limit that are in use or for which jobs wait.

@@ -99,7 +99,8 @@ def parameters_of(workers: Iterable[Worker], task: str) -> Sequence[Parameter] |
             deployment, the report of the last worker counts.
         task: The main name of the task.
     """
-    return _reported(workers, task)[0]
+    parameters, _number = _reported(workers, task)
+    return parameters
 
 
 def positional_names(workers: Iterable[Worker], task: str) -> Sequence[str]:

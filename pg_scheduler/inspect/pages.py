@@ -119,7 +119,9 @@ class PageReader:
             # already.
             is_probe = segment.path is Path.IDS
             matches = [
-                match for match in examined.jobs if is_probe or match[0].job_id not in self.plan.probed
+                (job, number)
+                for job, number in examined.jobs
+                if is_probe or job.job_id not in self.plan.probed
             ]
             if len(items) + len(matches) > limit:
                 matches = matches[: limit - len(items)]

@@ -55,7 +55,8 @@ def read_now(text: str) -> datetime:
         ValueError: The text is not a position.
     """
     try:
-        now = datetime.fromisoformat(_values(text)[0])
+        now_text, *_ = _values(text)
+        now = datetime.fromisoformat(now_text)
         if now.utcoffset() != timedelta():
             raise ValueError(now)  # noqa: TRY301 - as any other mistake
     except (ValueError, TypeError, LookupError, RecursionError):

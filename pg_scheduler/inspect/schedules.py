@@ -159,9 +159,11 @@ def upcoming_after_pause(schedule: Schedule, n: int, now: datetime) -> list[date
     """
     next_at, until = schedule.next_fire_at, schedule.paused_until
     if until is not None and next_at is not None and next_at < until:
+        # A fire time at the end of the pause counts, and those at the instant of after= do not.
         return schedule.upcoming(n, after=until - INSTANT)
-    is_past = schedule.paused_at is not None and next_at is not None and next_at <= now
-    return schedule.upcoming(n, after=now if is_past else None)
+    # The next fire time has passed during a pause without an end, so those from now on are the next ones.
+    has_passed = schedule.paused_at is not None and next_at is not None and next_at <= now
+    return schedule.upcoming(n, after=now if has_passed else None)
 
 
 async def next_after_pause(schedules: Sequence[Schedule], now: datetime) -> dict[str, datetime]:

@@ -203,7 +203,8 @@ def _declared(workers: Iterable[Worker]) -> dict[str, set[str]]:
 
 def _name(prefix: str, names: Mapping[str, str]) -> str:
     """Return the name of the share with this text, which ``names`` lacks if no live worker declares it."""
-    return names.get(prefix) or name_and_key(BLOCKED_BY_SHARE, prefix)[0]
+    name, _ = name_and_key(BLOCKED_BY_SHARE, prefix)
+    return names.get(prefix) or name
 
 
 class _Tenants(NamedTuple):
@@ -239,9 +240,10 @@ async def _tenants(
 
 
 def _tenant(row: TenantRow, name: str, in_flight: InFlightRow) -> TenantState:
+    _, key = name_and_key(BLOCKED_BY_SHARE, row.key)
     return TenantState(
         name=name,
-        key=name_and_key(BLOCKED_BY_SHARE, row.key)[1],
+        key=key,
         running=in_flight.running,
         admitted=in_flight.admitted,
         waiting=row.jobs,

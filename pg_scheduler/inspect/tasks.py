@@ -328,7 +328,8 @@ class TaskReads(InspectorBase):
             print((await inspector.count_expiring("mail.send", None)).summary)
         """
         price = await self.pause_price(name, [until])
-        return ExpiringJobs(price.expiring[0], price.is_capped)
+        (expiring,) = price.expiring
+        return ExpiringJobs(expiring, price.is_capped)
 
     async def pause_price(self, name: str, ends: Sequence[datetime | None]) -> PausePrice:
         """Count the waiting jobs of a task, and those of them that a pause would let expire.

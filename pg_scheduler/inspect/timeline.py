@@ -164,6 +164,8 @@ def _suspended_attempts(job: Job, steps: Sequence[StepState]) -> list[Attempt]:
     attempts = []
     for claim in sorted(last_waits.keys() - recorded_claims)[-MAX_SUSPENDED:]:
         end = last_waits[claim].started_at
+        # The row has the start of the last attempt only. An earlier one began when a wait of the attempt
+        # before it ended, or else shortly before its first step.
         first_step_at = min(step.started_at for step in steps if step.attempt == claim)
         ends_before = (wait.ended_at for wait in waits if wait.ended_at and wait.attempt < claim)
         start = min(max(ends_before, default=first_step_at), end)

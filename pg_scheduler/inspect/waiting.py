@@ -87,13 +87,13 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
     limit = facts.limit
     name, key = map(readable, limit_of(blocked_on))
     of_key = f" for the key {key!r}" if key else ""
+    counts: list[tuple[int, int | None, str]] = []
+    if limit is not None:
+        counts.append((limit.running, limit.max_running, "running"))
+        counts.append((limit.starts, limit.max_starts, "started"))
     used = [
         f"{number} {what}" + ("" if most is None else f" of at most {most}")
-        for number, most, what in (
-            ()
-            if limit is None
-            else ((limit.running, limit.max_running, "running"), (limit.starts, limit.max_starts, "started"))
-        )
+        for number, most, what in counts
         if most is not None or number
     ]
     remedy = "wait until attempts end, or raise the limit in the code"

@@ -136,15 +136,15 @@ def judge_version(number: str, version: str) -> Iterator[Finding]:
 
 
 def judge_clocks(
-    ping: Ping | None, workers: Sequence[Worker], now: datetime | None, most_s: float
+    ping: Ping | None, workers: Sequence[Worker], now: datetime | None, max_offset_s: float
 ) -> Iterator[Finding]:
-    """Yield findings about clocks.
+    """Yield findings about clocks that are apart by this many seconds or more.
 
     The clock of this machine or of a worker's host differs from that of the server, or the server's clock was
     set back after a heartbeat. Without a ping or without ``now``, the checks that need it are left out.
     """
     # The server read its clock at an unknown moment of the round trip, so up to half of it may be an error.
-    if ping is not None and abs(ping.ahead_s) >= most_s + ping.seconds / 2:
+    if ping is not None and abs(ping.ahead_s) >= max_offset_s + ping.seconds / 2:
         direction = "ahead of" if ping.ahead_s > 0 else "behind"
         yield warning(
             FindingCode.CLOCK,
@@ -153,7 +153,7 @@ def judge_clocks(
             "synchronize both clocks by NTP",
         )
     for worker in workers:
-        if now is not None and (ahead := (worker.last_beat - now).total_seconds()) > most_s:
+        if now is not None and (ahead := (worker.last_beat - now).total_seconds()) > max_offset_s:
             yield warning(
                 FindingCode.CLOCK,
                 worker.worker_id,
@@ -165,7 +165,7 @@ def judge_clocks(
         elif (
             worker.is_alive
             and (offset_s := ReportedHealth.of(worker.health).clock_offset_s) is not None
-            and abs(offset_s) >= most_s
+            and abs(offset_s) >= max_offset_s
         ):
             direction = "ahead of" if offset_s > 0 else "behind"
             yield warning(

@@ -62,7 +62,10 @@ async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thres
             not_made += [UnmadeCheck(code, f"the server cancelled it: {error}") for code in check.codes]
         else:
             for result in results:
-                (findings if isinstance(result, Finding) else not_made).append(result)  # type: ignore[arg-type]
+                if isinstance(result, Finding):
+                    findings.append(result)
+                else:
+                    not_made.append(result)
     return Diagnosis.of(findings, codes, not_made)
 
 

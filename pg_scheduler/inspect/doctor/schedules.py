@@ -218,7 +218,8 @@ def zones_unknown_to(
     zones: dict[str, tuple[str, list[AnyWorker]]] = {}
     for worker, health in reports:
         for schedule_id, zone in health.unknown_zones.items():
-            zones.setdefault(schedule_id, (zone, []))[1].append(worker)
+            _, workers = zones.setdefault(schedule_id, (zone, []))
+            workers.append(worker)
     return zones
 
 
@@ -228,7 +229,8 @@ def judge_unknown_zones(workers: Sequence[Worker]) -> Iterator[Finding]:
     zones = zones_unknown_to((worker, ReportedHealth.of(worker.health)) for worker in workers)
     for schedule_id, (zone, lacking) in sorted(zones.items()):
         is_known = len(lacking) < len(planning)
-        yield (warning if is_known else error)(
+        new_finding = warning if is_known else error
+        yield new_finding(
             FindingCode.SCHED_ZONE,
             schedule_id,
             f"the schedule {schedule_id!r} has the time zone {zone!r}, which "

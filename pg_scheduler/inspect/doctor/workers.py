@@ -176,7 +176,7 @@ def judge_drained_names(
 
 
 def judge_drains(
-    workers: Sequence[Worker], requested: Mapping[str, datetime], now: datetime, most_s: float
+    workers: Sequence[Worker], requested: Mapping[str, datetime], now: datetime, patience_s: float
 ) -> Iterator[Finding]:
     """Yield a finding for each draining worker that was requested to drain long ago.
 
@@ -184,7 +184,7 @@ def judge_drains(
     """
     for worker in workers:
         at = requested.get(worker.worker_id)
-        is_recent = at is not None and (now - at).total_seconds() < most_s
+        is_recent = at is not None and (now - at).total_seconds() < patience_s
         if is_recent or (at is None and worker.running_jobs):
             continue
         ago = "" if at is None else f" {length(now - at)} ago"
@@ -253,7 +253,8 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
         if former_pair is None or (shared.are_different_services and not former_pair.are_different_services):
             pairs[names] = _SharingPair(worker, other, shared.are_different_services)
     for names, pair in pairs.items():
-        yield (warning if pair.are_different_services else info)(
+        new_finding = warning if pair.are_different_services else info
+        yield new_finding(
             FindingCode.NAME_SHARED,
             listed(names),
             f"{on_host(pair.worker)} and {on_host(pair.other)} have different code for "

@@ -180,8 +180,12 @@ def _range(word: Word, index: int, now: datetime, tz: tzinfo | None) -> TimeSpan
     start, end = word.before(index), word.after(index + 2)
     if not start.chars and not end.chars:
         raise SearchError("the range has no bound; " + HELP, word.start)
-    since = _bounds(start, now, tz)[0] if start.chars else None
-    until = _bounds(end, now, tz, start.text)[1] if end.chars else None
+    since = until = None
+    if start.chars:
+        since, _ = _bounds(start, now, tz)
+    if end.chars:
+        # The end may leave out what the start has, as in 2026-11-20..21, so it is read with the start.
+        _, until = _bounds(end, now, tz, start.text)
     if since is not None and until is not None and until < since:
         raise SearchError("the range ends before it starts; exchange its bounds", word.start)
     return TimeSpan(since, until)

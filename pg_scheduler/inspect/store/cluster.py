@@ -95,7 +95,8 @@ class ClusterRepository(Repository):
 
     async def unsuccessful(self, rows: int, *, on: Connection) -> UnsuccessfulRow:
         """Count the newest unsuccessful jobs by status, at most ``rows`` of them."""
-        return (await self._rows(UnsuccessfulRow, "inspect_unsuccessful", rows, on=on))[0]
+        (counts,) = await self._rows(UnsuccessfulRow, "inspect_unsuccessful", rows, on=on)
+        return counts
 
     async def totals(self, names: int) -> list[tuple[str, JobFigures]]:
         """Return the totals of the statistics by job name, for at most this number of names."""
@@ -108,7 +109,8 @@ class ClusterRepository(Repository):
 
     async def server(self) -> ServerRow:
         """Return the time and the oldest transaction."""
-        return ServerRow(*(await self._statements.fetch("inspect_server"))[0])
+        (row,) = await self._statements.fetch("inspect_server")
+        return ServerRow(*row)
 
     async def last_death(self, records: int) -> datetime | None:
         """Return when a worker was last declared dead; None if no worker was within an hour.

@@ -27,7 +27,7 @@ VERIFY_LOCK_TIMEOUT_MS: Final = 5000
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 5.0
 MAX_POOL_SIZE: Final = 2
-DSN: Final = "the DSN"
+NAME_OF_DSN: Final = "the DSN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,9 @@ async def open_connection(
     """
     resolve_in_threads(asyncio.get_running_loop())
     with _opening():
-        connection = await open_connection_to(dsn, DSN, statement_cache_size=0, **_options(application_name))
+        connection = await open_connection_to(
+            dsn, NAME_OF_DSN, statement_cache_size=0, **_options(application_name)
+        )
     try:
         with translated():
             yield connection
@@ -139,9 +141,9 @@ async def open_pool(
     options = {**_options(application_name), "min_size": 1, "max_size": max_size}
     with _opening():
         if runs_worker:
-            pool = await open_own_pool(dsn, DSN, **options)
+            pool = await open_own_pool(dsn, NAME_OF_DSN, **options)
         else:
-            pool = await create_pool(dsn, DSN, statement_cache_size=0, **options)
+            pool = await create_pool(dsn, NAME_OF_DSN, statement_cache_size=0, **options)
     try:
         yield pool
     finally:
@@ -155,5 +157,5 @@ def _options(application_name: str) -> dict[str, Any]:
 
 @contextmanager
 def _opening() -> Iterator[None]:
-    with translated(), connecting(), reading_dsn(DSN):
+    with translated(), connecting(), reading_dsn(NAME_OF_DSN):
         yield

@@ -57,35 +57,38 @@ class ErrorReadRepository(Repository):
 
     async def list(
         self,
-        span_s: int,
-        since: datetime,
-        start: datetime,
+        interval_s: int,
+        ended_since: datetime,
+        counts_from: datetime,
         limit: int,
         names: Sequence[str] | None = None,
     ) -> ErrorPage:
         """Return the groups of the newest errors.
 
         Args:
-            span_s: The span of the counts, in seconds.
-            since: Only groups of which a job ended at or after this instant.
-            start: The start of the first count that is read.
+            interval_s: The length of the intervals by which jobs are counted, in seconds.
+            ended_since: Only groups of which a job ended at or after this instant.
+            counts_from: The start of the first interval whose count is read.
             limit: The maximum number of groups.
             names: Only errors of jobs of these names; None for all.
         """
-        args = span_s, since, MAX_FRESH_ROWS, limit, None if names is None else [*names]
-        records = await self._statements.fetch("inspect_error_groups", *args, self._statements.now, start)
-        return _page_of(records)
+        args = interval_s, ended_since, MAX_FRESH_ROWS, limit, None if names is None else [*names]
+        now = self._statements.now
+        return _page_of(await self._statements.fetch("inspect_error_groups", *args, now, counts_from))
 
-    async def read(self, span_s: int, since: datetime, start: datetime, fingerprint: str) -> ErrorPage:
+    async def read(
+        self, interval_s: int, ended_since: datetime, counts_from: datetime, fingerprint: str
+    ) -> ErrorPage:
         """Return one group, with its counts as in ``list()``; no row if there is none."""
-        args = span_s, since, MAX_FRESH_ROWS, 1, fingerprint
-        records = await self._statements.fetch("inspect_error_group", *args, self._statements.now, start)
-        return _page_of(records)
+        args = interval_s, ended_since, MAX_FRESH_ROWS, 1, fingerprint
+        now = self._statements.now
+        return _page_of(await self._statements.fetch("inspect_error_group", *args, now, counts_from))
 
 
 def _page_of(records: Sequence[asyncpg.Record]) -> ErrorPage:
     rows = []
     for record in records:
+        # The first three columns are those of the page, and the same in each record.
         _, _, _, fingerprint, *values, jobs, buckets, counts, example = record
         if fingerprint is not None:
             parts = tuple(zip(buckets or (), counts or (), strict=True))

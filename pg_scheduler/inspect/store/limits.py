@@ -121,6 +121,7 @@ class LimitReadRepository(Repository):
         """
         columns = [list(column) for column in zip(*limits, strict=True)]
         rows = await self._statements.fetch("inspect_next_starts", *columns, MAX_STARTS)
+        # Of several times of a limit, the latest one comes last, so it is the one that the dict keeps.
         return {row["key"]: row["at"] for row in sorted(rows, key=lambda row: row["at"])}
 
     async def holders(self, keys: Sequence[str], most: int) -> list[LimitJobRow]:

@@ -105,6 +105,7 @@ class SumPages:
                 size = min(capacity, page_size)
                 page = await read_page(span_s, position, size)
                 yield page
+                # Each record of a page has what the whole page has examined, also if there are no sums.
                 capacity -= page[0]["examined"]
                 if page[0]["examined"] < size or not capacity:
                     break
