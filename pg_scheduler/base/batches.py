@@ -34,7 +34,8 @@ class BatchRoom:
 
         The first item always has room.
         """
-        if not self._is_empty and (self._count <= 0 or characters > self._characters):
+        has_room = self._count > 0 and characters <= self._characters
+        if not has_room and not self._is_empty:
             return False
         self._is_empty = False
         self._count -= 1

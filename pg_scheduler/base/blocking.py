@@ -259,6 +259,7 @@ def _member(owner: type, name: str) -> Member:
         return Member(name, "iterator" if is_iterator else "method", definition)
     if definition is not None and not isinstance(definition, property | functools.cached_property):
         return Member(name, "constant", definition)
+    # The function of a cached_property is its ``func``. A member that is only annotated has no definition.
     getter = definition.fget if isinstance(definition, property) else getattr(definition, "func", None)
     if getter:
         # The names in the annotation are those of the module of the getter. ``__module__`` of a public class
@@ -327,7 +328,7 @@ class Blocking:
         return self._target()
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # With a connection, all statements run on it, in this thread.
+        # With a connection, all statements run on it, in this thread. So the method waits for no event loop.
         if kwargs.get(CONNECTION) is not None:
             connection = BlockingConnection(kwargs[CONNECTION])
             method = getattr(self._local_target(), name)

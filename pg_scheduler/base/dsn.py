@@ -194,9 +194,9 @@ def _is_readable(dsn: str) -> bool:
     except ValueError:  # its message would quote the DSN
         return False
     hosts = [_HOST.fullmatch(host) for host in parts.netloc.rpartition("@")[2].split(",")]
-    return all("=" in pair for pair in parts.query.split("&") if pair) and all(
-        host and (not host[1] or 0 < int(host[1]) <= MAX_PORT) for host in hosts
-    )
+    # The group of a host is its port.
+    have_readable_ports = all(host and (not host[1] or 0 < int(host[1]) <= MAX_PORT) for host in hosts)
+    return have_readable_ports and all("=" in pair for pair in parts.query.split("&") if pair)
 
 
 def _pairs_of(query: str) -> list[str]:

@@ -239,10 +239,10 @@ def _options_of(dsn: str) -> dict[str, str]:
 
 def _check_names(options: Mapping[str, str], name: str) -> None:
     for option, value in options.items():
-        values = LEFT_OUT.get(option, frozenset())
-        if values is None or value.lower() in values:
-            continue
-        if option in REFUSED:
+        # These are the values with which the option is left out; None stands for all values.
+        harmless_values = LEFT_OUT.get(option, frozenset())
+        is_left_out = harmless_values is None or value.lower() in harmless_values
+        if option in REFUSED and not is_left_out:
             raise ConfigurationError(f"{name} has the option {option}: {REFUSED[option]}")
     if options.get("channel_binding", "prefer") not in {"disable", "prefer", "require"}:
         raise ConfigurationError(f"{name} has channel_binding=, which must be disable, prefer or require")

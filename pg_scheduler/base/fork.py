@@ -89,8 +89,9 @@ class Inheritance:
     def _disown(self) -> None:
         """Give up what belongs to the parent, in the child."""
         try:
-            # asyncio of Python 3.12 does the first itself. A sub-interpreter has no handlers of signals, so
-            # these calls raise ValueError there.
+            # The event loop of the parent gets no more signals of this child. From Python 3.12 on, asyncio
+            # does this itself. A sub-interpreter has no handlers of signals, so these calls raise ValueError
+            # there.
             with suppress(ValueError):
                 signal.set_wakeup_fd(-1)
                 for number, handler in self._handlers.items():

@@ -166,13 +166,15 @@ class HealthFacts:
 def judge(facts: HealthFacts) -> Health:
     """Return the health that follows from the facts."""
     worker = facts.worker
-    checks = (_scheduler(facts), _started(facts), *(() if worker is None else _of_parts(facts, worker)))
+    own_checks = (_scheduler(facts), _started(facts))
     if worker is None:
-        return Health(facts.state, 0, 0, checks)
+        return Health(facts.state, 0, 0, own_checks)
+    checks = (*own_checks, *_of_parts(facts, worker))
     next_due_s = None
+    # Without a free slot, no job is claimed when it becomes due.
     if worker.next_due_at is not None and worker.slots_busy < worker.slots:
-        next_due_s = max(worker.next_due_at - facts.now, 0.0)
-        next_due_s = None if next_due_s > LATEST_DUE_S else next_due_s
+        due_in_s = max(worker.next_due_at - facts.now, 0.0)
+        next_due_s = due_in_s if due_in_s <= LATEST_DUE_S else None
     return Health(facts.state, worker.slots, worker.slots_busy, checks, next_due_s)
 
 
@@ -202,9 +204,11 @@ def _of_parts(facts: HealthFacts, worker: WorkerFacts) -> Iterator[HealthCheck]:
         lease = f"trusted for {trusted_s:.1f} s"
     yield HealthCheck("lease", trusted_s > 0, lease, ("ready",))
     yield _database(now, worker)
-    drain_reason = (
-        "shutting down" if facts.state == "draining" else "by request" if worker.must_drain else None
-    )
+    drain_reason = None
+    if facts.state == "draining":
+        drain_reason = "shutting down"
+    elif worker.must_drain:
+        drain_reason = "by request"
     yield HealthCheck("draining", drain_reason is None, drain_reason or "no", ("ready",))
     yield HealthCheck("listener", worker.listener is None, worker.listener or "notifications arrive")
     lock = "held" if worker.has_liveness_lock else "not held: jobs of a killed process wait for its lease"
@@ -236,7 +240,8 @@ def _claims(now: float, worker: WorkerFacts) -> HealthCheck:
     steady_s = STEADY_INTERVALS * worker.heartbeat_interval_s
     limit_s = MISSED_POLLS * worker.longest_sleep_s + max(ALLOWANCE_S, steady_s)
     idle_s = now - max(worker.claimed_at, worker.heartbeats_since)
-    hangs = now - worker.heartbeat_at <= steady_s and idle_s > limit_s
+    is_heartbeat_recent = now - worker.heartbeat_at <= steady_s
+    hangs = is_heartbeat_recent and idle_s > limit_s
     text = f"no claim pass for {idle_s:.0f} s, although the database is available" if hangs else "made"
     return HealthCheck("claims", not hangs, text, ("live",))
 
@@ -246,7 +251,8 @@ def _claiming(facts: HealthFacts, worker: WorkerFacts) -> HealthCheck:
     if not worker.runs_jobs:
         return HealthCheck("claiming", True, "this role runs no jobs", ("ready",))
     blocked = _blocked_text(worker)
-    is_ok = worker.is_claiming and not worker.must_drain and facts.state == "running" and blocked is None
+    may_claim = facts.state == "running" and not worker.must_drain
+    is_ok = may_claim and worker.is_claiming and blocked is None
     text = f"{worker.slots_busy} of {worker.slots} slots are busy"
     if not is_ok:
         text = "no jobs are claimed" if blocked is None else f"no jobs are claimed: event loop {blocked}"

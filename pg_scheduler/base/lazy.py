@@ -35,9 +35,10 @@ def check_done(value: object, subject: str, remedy: str, *, allows_tasks: bool =
     if not guarded(lambda: issubclass(kind, LAZY), lambda _: False):
         return
     untyped_value: Any = value
-    if issubclass(kind, Future) and (
-        allows_tasks or guarded(lambda: untyped_value.done(), lambda _: False)  # noqa: PLW0108 - "done" may raise
-    ):
+    is_future = issubclass(kind, Future)
+    if is_future and allows_tasks:
+        return
+    if is_future and guarded(lambda: untyped_value.done(), lambda _: False):  # noqa: PLW0108 - "done" may raise
         return
     if kind is CoroutineType:
         # Otherwise Python warns that it was never awaited.

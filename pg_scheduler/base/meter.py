@@ -173,9 +173,9 @@ class Meter:
         again if it is unknown whether it was written.
         """
         if not self._batch.jobs:
-            now = self.snapshot()
-            if added := now.jobs_since(self._in_batches):
-                self._batch, self._in_batches = Batch(self._batch.number + 1, added), now.jobs
+            counted = self.snapshot()
+            if added := counted.jobs_since(self._in_batches):
+                self._batch, self._in_batches = Batch(self._batch.number + 1, added), counted.jobs
         return self._batch if self._batch.jobs else None
 
     def settle(self, batch: Batch) -> None:
@@ -250,6 +250,7 @@ class _Job:
         if self.weight == 1 and self.started - self.rated > SAMPLED_FROM_PER_S:
             self.weight, self.skipped = SAMPLE_SIZE, SAMPLE_SIZE // 2
         first = self.skipped
+        # One in ``weight`` attempts is measured, also across calls: the next one is that many attempts away.
         self.skipped = (first - number) % self.weight
         return slice(first, number, self.weight)
 

@@ -240,8 +240,10 @@ class _Rewriter:
         name = token.text
         if before.kind == "schema" or before.text == "." or after.text == ".":
             return name
+        # A type follows a cast, or precedes a literal such as interval '1 s'.
         if before.text == "::" or after.kind == "string":
             return name if name in GRAMMAR_TYPES else f"pg_catalog.{name}"
+        # The name of the type double precision has two words.
         if before.is_name and before.text != "double":
             raise self._error(token.place, f"{name} after another name: write AS before an alias")
         if after.text != "(" or name in SYNTAX:

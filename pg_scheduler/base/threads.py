@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from pg_scheduler.base.foreign import call_in_daemon
 
@@ -30,10 +30,10 @@ async def run_in_thread(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
         RuntimeError: The process can start no thread.
     """
     in_context: Callable[[], R] = partial(copy_context().run, call, *args, **kwargs)
-    returned = await asyncio.wrap_future(call_in_daemon(in_context, "pg_scheduler call"))
-    if returned[1] is not None:
-        raise returned[1]
-    return returned[0]
+    value, error = await asyncio.wrap_future(call_in_daemon(in_context, "pg_scheduler call"))
+    if error is not None:
+        raise error
+    return cast("R", value)
 
 
 def resolve_in_threads(loop: asyncio.AbstractEventLoop) -> None:
