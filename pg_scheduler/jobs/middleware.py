@@ -74,12 +74,14 @@ class ScheduledCall:
     @property
     def args(self) -> tuple[Any, ...]:
         """The positional arguments, as JSON carries them."""
-        return decode(self._task_data, self._codec, self.job_name)[0]
+        args, _ = decode(self._task_data, self._codec, self.job_name)
+        return args
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
         """The keyword arguments, as JSON carries them."""
-        return decode(self._task_data, self._codec, self.job_name)[1]
+        _, kwargs = decode(self._task_data, self._codec, self.job_name)
+        return kwargs
 
     @property
     def metadata(self) -> Mapping[str, Any]:

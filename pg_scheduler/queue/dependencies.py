@@ -207,7 +207,8 @@ class DependencyRepository:
         try:
             graph.prepare()
         except CycleError as error:
-            raise ValueError(CYCLE.format(error.args[1][0])) from None
+            _message, cycle = error.args
+            raise ValueError(CYCLE.format(cycle[0])) from None
 
     async def _ancestor_edges(
         self, job_ids: Collection[str], locked: Collection[str], connection: Connection

@@ -139,10 +139,10 @@ class Enqueuer:
     def _statement_of(self, job: AnyJob, *, is_delayed: bool) -> InsertOne:
         """Return what inserts this kind of job; it returns False if the id or the unique key is taken."""
         if isinstance(job, PlainJob):
-            return (self._delayed if is_delayed else self._plain).insert
+            return self._delayed.insert if is_delayed else self._plain.insert
         if job.after:
             return self._insert_dependent
-        return (self._delayed_extended if is_delayed else self._extended).insert
+        return self._delayed_extended.insert if is_delayed else self._extended.insert
 
     async def _insert_dependent(
         self, job: AnyJob, connection: Connection | None, _: Notify | None = None

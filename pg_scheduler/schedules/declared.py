@@ -465,7 +465,10 @@ def service_of(row: ScheduleRow) -> str | None:
     In the column ``module`` it follows the name of the module, after ``SERVICE_MARK``. The first process that
     writes the schedules of a service invents it, and later ones inherit it.
     """
-    return None if row.module is None else split_module(row.module)[1]
+    if row.module is None:
+        return None
+    _, service = split_module(row.module)
+    return service
 
 
 def declarations_of(configs: Mapping[str, PeriodicJobConfig]) -> dict[str, Declaration]:
