@@ -50,8 +50,9 @@ class _Logger(logging.LoggerAdapter[logging.Logger]):
         if not self.isEnabledFor(level):
             return
         error = kwargs.get("exc_info")
+        # As in ``logging``, True stands for the exception that is handled at the moment.
         if error is True:
-            error = sys.exc_info()[1]
+            error = sys.exception()
         if error is not None:
             kwargs["exc_info"] = exc_info_of(error)
         try:
