@@ -119,13 +119,17 @@ class LockRetries:
         seconds, report_after_s = self._seconds, self._reports.report_after_s
         if seconds >= self._timeout_s:
             waited, holders = f"for {self._timeout_s:g} s ({self._name})", describe_holders(self._blockers)
-            raise DatabaseUnavailableError(
-                f"the call has waited {waited} for a lock that transactions hold one after the other, "
-                f"such as {holders}; let fewer jobs or calls change the same row at once, or repeat the call"
-                if take_turns(self._blockers, seconds)
-                else f"the call has waited {waited} for a lock of another transaction: {holders}; end that "
+            problem = (
+                f"the call has waited {waited} for a lock of another transaction: {holders}; end that "
                 "transaction, or repeat the call"
-            ) from fault.__cause__
+            )
+            if take_turns(self._blockers, seconds):
+                problem = (
+                    f"the call has waited {waited} for a lock that transactions hold one after the other, "
+                    f"such as {holders}; let fewer jobs or calls change the same row at once, or repeat the "
+                    "call"
+                )
+            raise DatabaseUnavailableError(problem) from fault.__cause__
         # If no attempt has found the holder of the lock yet, the record is delayed until twice this time.
         if not self._is_reported and seconds >= report_after_s * (1 if self._blockers else 2):
             self._is_reported = True
