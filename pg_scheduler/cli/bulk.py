@@ -136,9 +136,11 @@ class BulkOptions:
 
     def jobs(self, command: Command, *, has_group: bool) -> dict[str, Any]:
         """Return the parameters that name the jobs."""
-        if bool(self.job_ids) == (self.where is not None or has_group):
+        has_search = self.where is not None or has_group
+        if bool(self.job_ids) == has_search:
             hint = ""
-            if self.job_ids and self.where is not None:  # the shell has split the search
+            # With both, the shell has probably split the search.
+            if self.job_ids and self.where is not None:
                 hint = f"; quote the search: --where {shlex.quote(' '.join((self.where, *self.job_ids)))}"
             raise UsageError(f"name jobs either by their ids or by a search{hint}")
         return {"ids": self.job_ids} if self.job_ids else {"where": self.where, "tz": command.output.zone}
@@ -180,7 +182,8 @@ async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
     async with command.scheduler() as scheduler:
         code = await _change(command, "move", options, partial(Inspector(scheduler).move_jobs, **time))
         # The changes do not contain the new due times, so the jobs are read again.
-        for job_id in () if options.dry_run else (options.job_ids or ())[:MAX_SHOWN]:
+        moved_ids = () if options.dry_run else options.job_ids or ()
+        for job_id in moved_ids[:MAX_SHOWN]:
             job = await scheduler.get_job(job_id)
             if job is not None and job.status is JobStatus.PENDING:
                 command.output.say(f"job {job_id} is due at {command.output.when(job.execution_time)}")
@@ -216,7 +219,8 @@ async def _change(
     rate = read_rate(options.rate)
     if not options.job_ids and (options.dry_run or not options.yes):
         # The first step of a dry run has the first jobs of the search. It is shown before the question.
-        step = await anext(search := start(**jobs, dry_run=True))
+        search = start(**jobs, dry_run=True)
+        step = await anext(search)
         await search.aclose()
         _show_found(command, action, step)
         if not options.dry_run and (step.done or step.cursor):

@@ -298,7 +298,10 @@ async def _wait_for(scheduler: Scheduler, job_id: str, reporter: Reporter) -> Jo
     """Return the result of a job when it has ended, and show its progress until then."""
     waiting = asyncio.ensure_future(scheduler.get_job_result(job_id))
     try:
-        while not (await asyncio.wait({waiting}, timeout=LOOK_INTERVAL_S))[0]:
+        while True:
+            await asyncio.wait({waiting}, timeout=LOOK_INTERVAL_S)
+            if waiting.done():
+                break
             if (job := await scheduler.get_job(job_id)) is not None:
                 text, progress = f"{job_id} {job.status.value}", job.progress
                 if progress is None:

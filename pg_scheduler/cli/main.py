@@ -227,8 +227,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _end_output(error: OSError | SystemExit) -> ExitCode:
     """Return the exit code of an error of stdout. Any other error is raised again."""
-    if isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
-        # The reader, such as head, has read enough. Typer turns the error into a SystemExit.
+    # Typer turns the error into a SystemExit.
+    cause = error.__context__ if isinstance(error, SystemExit) else error
+    if isinstance(cause, BrokenPipeError):
+        # The reader, such as head, has read enough.
         discard_stdout()
         return ExitCode.DONE
     if isinstance(error, SystemExit) or error.errno not in FULL:

@@ -111,6 +111,7 @@ async def upgrade(
             return ExitCode.DONE
         command.output.say(_describe(steps))
         if steps:
+            # It takes a second session to find out whether advisory locks exclude other sessions.
             async with command.connect() as other:
                 await check_engine(connection, other)
         # This runs without missing migrations too, because it recreates tables that were dropped.
@@ -253,11 +254,14 @@ def _write(command: Command, steps: Iterable[Step]) -> None:
 def _row(step: Step) -> PlannedStep:
     # `needs` is None if the migration declares no kind, and 0 if it is an expansion.
     needs = step.migration.needs
+    kind: Literal["expand", "contract"] | None = None
+    if needs is not None:
+        kind = "contract" if needs else "expand"
     return PlannedStep(
         version=step.migration.version,
         name=step.migration.name,
         action="apply" if step.up else "revert",
-        kind=None if needs is None else "contract" if needs else "expand",
+        kind=kind,
         needs=needs or None,
     )
 

@@ -56,7 +56,10 @@ async def watch(work: Awaitable[Result], look: Callable[[], Awaitable[None]], ou
     try:
         with suppress(OSError):  # stderr may be closed
             try:
-                while not (await asyncio.wait({task}, timeout=LOOK_INTERVAL_S))[0]:
+                while True:
+                    await asyncio.wait({task}, timeout=LOOK_INTERVAL_S)
+                    if task.done():
+                        break
                     await look()
             except Exception as error:  # noqa: BLE001 - the work matters more than its progress
                 output.say(f"progress is no longer shown: {error}; the command continues")

@@ -125,7 +125,10 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
     try:
         with reporter:
             ended = asyncio.create_task(bulk.wait())
-            while not (await asyncio.wait({ended}, timeout=SHOW_S))[0]:
+            while True:
+                await asyncio.wait({ended}, timeout=SHOW_S)
+                if ended.done():
+                    break
                 if (step := bulk.progress(run_id)) is not None:
                     reporter.show(step.summary, step.searched, step.total_estimate)
     finally:

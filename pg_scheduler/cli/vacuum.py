@@ -87,7 +87,8 @@ async def vacuum(
         except ConfigurationError as error:
             raise RefusedError(f"{error}; nothing was deleted") from error
         configure(scheduler, vacuum=config)
-        await (_count if dry_run else _delete)(command, scheduler, config, style)
+        act = _count if dry_run else _delete
+        await act(command, scheduler, config, style)
 
 
 async def _count(command: Command, scheduler: Scheduler, config: VacuumConfig, style: Style) -> None:

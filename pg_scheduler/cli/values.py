@@ -82,7 +82,9 @@ def read_time(name: str, text: str, zone: tzinfo, *, is_past: bool = False) -> d
         CommandError: The text is neither.
     """
     text = text.strip()
-    sign, unsigned = ("-" if is_past else "+", text) if text[:1] not in {"+", "-"} else (text[0], text[1:])
+    sign, unsigned = "-" if is_past else "+", text
+    if text[:1] in {"+", "-"}:
+        sign, unsigned = text[0], text[1:]
     now = datetime.now(UTC)
     if read_seconds(unsigned) is not None:
         length = timedelta(seconds=read_duration(name, unsigned))
@@ -137,7 +139,8 @@ def read_json(name: str, text: str | None, kind: type = object) -> Any:
     """
     if text is None:
         return None
-    described = "list" if kind is list else "object" if kind is dict else "value"
+    described_kinds: dict[type, str] = {list: "list", dict: "object"}
+    described = described_kinds.get(kind, "value")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -21,7 +21,7 @@ from io import FileIO
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.fork import inheritance
-from pg_scheduler.base.health import Health, HealthCheck
+from pg_scheduler.base.health import Health, HealthCheck, State
 from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.settings import REPORT_FD
 from pg_scheduler.events.log import logger, record_fields
@@ -160,15 +160,12 @@ class HealthReports:
         """Return the health of all; callable from any thread."""
         reports = list(self._reports)
         health_reports = [report.health for report in reports if report is not None]
-        state = (
-            "draining"
-            if self.is_draining
-            else "running"
-            if len(health_reports) == len(reports)
-            else "starting"
-        )
+        # A process that has just been started has not reported yet.
+        state: State = "running" if len(health_reports) == len(reports) else "starting"
+        if self.is_draining:
+            state = "draining"
         return Health(
-            state,  # type: ignore[arg-type] # one of its literals
+            state,
             sum(health.slots for health in health_reports),
             sum(health.slots_busy for health in health_reports),
             (_processes(reports), _silence(reports), *_merged(reports)),
