@@ -168,6 +168,7 @@ UNSHOWN: Final[dict[str, tuple[str, ...]]] = {
         "inspect.store.connections.MAX_POOL_SIZE",
     ),
     "what is listed or drawn, without a number, or with the number of the others": (
+        "dashboard.charts.MAX_LOG_TICKS",
         "dashboard.charts.MAX_TICKS",
         "dashboard.graph.MAX_COLUMNS",
         "dashboard.graph.MAX_ROWS",

@@ -359,7 +359,7 @@ async def test_names_that_took_the_slots_of_an_expired_job_are_hidden(
         answer = (await request(restricted, "/job?id=late", headers=headers)).text
         assert "payroll" not in answer
         assert "expired: it did not start in time" in answer.lower()
-        assert "misfire_grace_time" in answer
+        assert "misfire grace time" in answer
     async with asyncio.timeout(PATIENCE), stream(restricted, "/live?page=/job&id=late") as read:
         await read()
         event = await read()

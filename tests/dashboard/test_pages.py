@@ -176,7 +176,7 @@ async def test_errors_page_groups_by_name_and_text(
     for since in ("1h", "7d", "all"):
         data = (await request(app, f"/errors?since={since}", headers=JSON)).data
         assert [group["count"] for group in data["items"]] == [3, 3]
-        assert data["total"] == "2 groups, 6 jobs"
+        assert data["total"] == "2 groups, 6 failures"
     link = next(each for each in Page(answer.text).links() if "/jobs?q=status" in each)
     assert len((await request(app, link, headers=JSON)).data["items"]) == 3
     assert (await request(app, "/errors?since=2h")).status == 400
