@@ -26,7 +26,7 @@ from tests.dashboard.test_limits import declare
 from tests.dashboard.test_schedule import add_nightly
 from tests.support.codecs import KeyedCodec
 from tests.support.errors import count_errors
-from tests.support.world import HOUR, SECOND, World
+from tests.support.world import HOUR, MINUTE, SECOND, World
 
 INSERT = """
     INSERT INTO scheduled_jobs SELECT * FROM jsonb_populate_recordset(NULL::scheduled_jobs, $1::text::jsonb)
@@ -242,7 +242,8 @@ async def test_running_job_shows_progress_how_long_it_takes_and_the_name_of_its_
         )
     page = await read_page(app, "/job?id=pay:1")
     words = " ".join(page.text.split())
-    assert "25 % · quarter" in words
+    assert re.search(r"Started \d+ min ago on node-7 25 % 25 % ?quarter · at this rate", words)
+    assert "Runbook: RUNNING" not in words
     assert re.search(r"at this rate it ends in (29|30|31) min", words)
     assert "node-7" in words
     assert worker_id not in words
@@ -262,7 +263,7 @@ async def test_estimate_of_the_end_is_as_exact_as_it_is_near(
     progress = {"done": done, "total": 10}
     await world.job("run", status="running", started=-timedelta(seconds=runs_for), progress=progress)
     now = datetime.now(UTC)
-    (attrs,) = [
+    attrs, *_ = [
         attrs
         for attrs in (await read_page(app, "/job?id=run")).all("time")
         if "data-until" in attrs and datetime.fromisoformat(str(attrs["datetime"])) < now + timedelta(hours=1)
@@ -273,6 +274,18 @@ async def test_estimate_of_the_end_is_as_exact_as_it_is_near(
     else:
         assert (end.microsecond, end.second % 15) == (0, 0)
         assert left - timedelta(seconds=20) < end - now < left + timedelta(seconds=20)
+
+
+async def test_slow_job_states_when_it_times_out(world: World, app: App) -> None:
+    await world.attempts("embed", 50, at=-HOUR, took_s=0.05)
+    for job_id, age in (("slow", 12 * MINUTE), ("fresh", timedelta())):
+        await world.job(job_id, "embed", status="running", started=-age, timeout_seconds=1200)
+        html = (await request(app, f"/job?id={job_id}")).text
+        assert ('<span class="warn-text">times out' in html) == (job_id == "slow")
+    text = " ".join((await read_page(app, "/job?id=slow")).text.split())
+    assert "times out in 8 min" in text
+    assert "usually" in text
+    assert "Timeline" not in text, "one bar states nothing more"
 
 
 async def test_dependencies_are_links_in_both_directions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import asyncpg
@@ -33,6 +34,19 @@ async def fill(world: World) -> None:
     await world.start("limit:account:cid", "run")
     for number, key in enumerate(("lovelace", "lovelace", "lovelace", "b*b", "b*b"), 1):
         await world.job(f"wait:{number}", "billing.charge", blocked_on=f"limit:account:{key}")
+
+
+async def test_limit_without_starts_states_when_the_last_waiting_job_starts(world: World, app: App) -> None:
+    await world.worker(settings={"limits": declare("bank", "bank.pay", max_running=2)})
+    await world.attempts("bank.pay", 50, at=-10 * MINUTE, took_s=60)
+    await world.job("run", "bank.pay", status="running")
+    await world.start("limit:bank:", "run")
+    for number in range(5):
+        await world.job(f"wait:{number}", "bank.pay", blocked_on="limit:bank:")
+    page = Page((await request(app, "/limit?name=bank")).text)
+    text = " ".join(page.text.split())
+    assert re.search(r"5 jobs wait: at the usual \d+ s, the last one starts in about \d+ (s|min)", text), text
+    assert "KeyRunningWaitingRuns nowStarts next" in text, "no column of starts"
 
 
 async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(world: World, app: App) -> None:

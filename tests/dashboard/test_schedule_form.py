@@ -93,7 +93,13 @@ async def test_schedule_is_previewed_added_and_edited(
         each.get("id") for each in Page((await request(admin, "/schedules")).text).all("a")
     }
     page = Page((await request(admin, "/schedule-form")).text)
-    assert [each.get("value") for each in page.all("option")][:2] == ["billing.invoice", "board.mail"]
+    options = [each.get("value") for each in page.all("option")][:3]
+    assert options == ["", "billing.invoice", "board.mail"], "no task is chosen by chance"
+    assert "/schedules" in [each["href"] for each in page.all("a") if each.get("class") == "button"], (
+        "cancels"
+    )
+    unchosen = await send(admin, ADD, {**FIELDS, "task": ""})
+    assert Fields(unchosen.text).wrong["task"] == "choose a task that a live worker claims"
     shown = Page((await send(admin, "/actions/schedules/preview", FIELDS)).text)
     assert "At 08:00 on Monday to Friday" in shown.text
     assert shown.text.count("08:00:00 CE") == 20
@@ -319,7 +325,8 @@ async def test_parameters_of_the_task_are_fields(admin: App, scheduler: Schedule
     form = await request(admin, "/schedule-form?task=board.mail")
     assert [name for name in entered(form.text) if name.startswith("arg.")] == ["arg.to", "arg.copies"]
     assert 'copies</code> <span class="note">optional</span>' in form.text
-    assert "arg.tenant" in entered((await request(admin, "/schedule-form")).text), "of the first task"
+    fields_of_none = entered((await request(admin, "/schedule-form")).text)
+    assert not [name for name in fields_of_none if name.startswith("arg.")], "no task is chosen"
     fields = {**FIELDS, "arg.to": "ada@example.org", "arg.copies": "3", "kwargs": '{"tags": ["x"]}'}
     assert (await send(admin, ADD, fields)).did == "schedule_added"
     schedule = await scheduler.schedules.get("mine")

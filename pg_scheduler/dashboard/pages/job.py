@@ -16,6 +16,7 @@ from pg_scheduler.dashboard.json_tree import arguments_tree, json_tree
 from pg_scheduler.dashboard.pages import job_forms
 from pg_scheduler.dashboard.pages.cause import cause_of
 from pg_scheduler.dashboard.pages.job_context import (
+    LastRuns,
     last_runs_of,
     limits_of,
     results_of,
@@ -112,6 +113,8 @@ async def build(request: PageRequest) -> View:
     workflow = workflow_of(
         job, steps, family, attempts, now=request.now, expanded=request.parameters.get("step", "")
     )
+    last_runs = await last_runs_of(job, results, request)
+    gantt = gantt_of(job, attempts, request.now, steps)
     return View(
         job=job,
         sees_arguments=request.access.sees_arguments,
@@ -128,7 +131,7 @@ async def build(request: PageRequest) -> View:
         limits=await limits_of(job, request),
         limit=limit,
         dependencies=dependencies,
-        last_runs=await last_runs_of(job, results, request),
+        last_runs=last_runs,
         schedule_results=results,
         siblings=await siblings_of(raw, request),
         changes=await _changes(job.job_id, request),
@@ -150,13 +153,16 @@ async def build(request: PageRequest) -> View:
         _is_retry_next=is_retry_next(job),
         _parent_states={parent.job_id: state_of(parent, request.now) for parent in parents},
         _attempts=[attempt for attempt in attempts[::-1] if attempt.outcome != SUSPENDED],
-        _gantt=gantt_of(job, attempts, request.now, steps),
+        # One bar of a running attempt shows nothing that the text above it does not state.
+        _gantt=None if gantt is not None and job.finished_at is None and len(gantt.bars) < 2 else gantt,
         _family=family,
         _links=links_of(job, state, dependencies, family),
         _workflow=workflow,
         _attempt_count=attempts[-1].number if attempts else 0,
         _waiting=waiting_signals(steps),
         _end_at=_end_at(job, request.now),
+        _times_out_at=_times_out_at(job),
+        _is_slow=_is_slow(job, last_runs, request.now),
         _limit_key=limit_key,
         _limit_wait=limit_wait,
         _values={
@@ -246,6 +252,20 @@ def _end_at(job: Job, now: datetime) -> datetime | None:
         return None
     step_s = 1 if left_s < PRECISE_S else 15
     return end.replace(microsecond=0) - timedelta(seconds=end.second % step_s)
+
+
+def _times_out_at(job: Job) -> datetime | None:
+    """Return when the attempt of a running job times out; None without an attempt or a timeout."""
+    if job.status is not JobStatus.RUNNING or job.started_at is None or not job.timeout:
+        return None
+    return later(job.started_at, job.timeout.total_seconds())
+
+
+def _is_slow(job: Job, last_runs: LastRuns, now: datetime) -> bool:
+    """Return whether a running job has run longer than 95 % of the attempts of its task."""
+    if job.started_at is None or last_runs.p95_s is None:
+        return False
+    return (now - job.started_at).total_seconds() > last_runs.p95_s
 
 
 def _actions(

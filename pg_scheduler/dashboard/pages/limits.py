@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,7 +18,7 @@ from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.limits import LimitJobs, LimitOverview, limit_jobs, limit_overview
 from pg_scheduler.inspect.shares import ShareOverview, read_shares
 from pg_scheduler.inspect.store.limits import LimitJobRow
-from pg_scheduler.inspect.texts import counted, quoted
+from pg_scheduler.inspect.texts import counted, length, quoted
 
 AGE_S: Final = 2.0
 """Seconds for which limits are kept: each costs a statement."""
@@ -122,6 +123,7 @@ async def build_one(request: PageRequest) -> View:
     period = await read_period(request, limit.tasks[:MAX_NAMES])
     outcomes, lateness, _ = await run_in_thread(period.charts)
     where = f"name:{','.join(map(quoted, limit.tasks[:MAX_NAMES]))}"
+    usual_s = period.total.durations.quantile(0.5)
     return View(
         limit=limit,
         keys=rows,
@@ -129,11 +131,29 @@ async def build_one(request: PageRequest) -> View:
         charts=[outcomes, lateness],
         range=period.range,
         where=where,
+        _has_starts=any(state.max_starts is not None for state in key_list.items),
+        _usual_s=usual_s,
+        _turn=_turn_of(key_list, usual_s),
         is_capped=key_list.is_capped or key_list.is_waiting_capped,
         is_waiting_capped=key_list.is_waiting_capped,
         sees_keys=sees_keys,
         _arguments=await _arguments([job.job_id for job in shown_jobs[:MAX_LINES]], request),
     )
+
+
+def _turn_of(keys: LimitKeyList, usual_s: float | None) -> str:
+    """Return when the last job that waits for a limit starts if the attempts last as long as usual.
+
+    It is empty if the limit has keys or bounds starts, or if nothing waits or is known.
+    """
+    if len(keys.items) != 1 or keys.is_waiting_capped or usual_s is None:
+        return ""
+    (state,) = keys.items
+    if state.key or not state.max_running or not state.waiting or state.max_starts is not None:
+        return ""
+    wait_s = usual_s * math.ceil(state.waiting / state.max_running)
+    jobs = "1 job waits" if state.waiting == 1 else f"{state.waiting:,} jobs wait"
+    return f"{jobs}: at the usual {length(usual_s)}, the last one starts in about {length(wait_s)}"
 
 
 async def _arguments(job_ids: Sequence[str], request: PageRequest) -> dict[str, str | None]:

@@ -15,7 +15,8 @@ from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkState, recent_runs
 from pg_scheduler.inspect.dependencies import Changed, read_changed
 from pg_scheduler.inspect.search.values import MAX_VALUES
 from pg_scheduler.inspect.search.words import MAX_LENGTH
-from pg_scheduler.inspect.texts import counted, extent_of, quoted, term
+from pg_scheduler.inspect.texts import counted, extent_of, length, quoted, term
+from pg_scheduler.jobs.error_text import fingerprint_of
 
 PAGE_LENGTH: Final = 50
 
@@ -53,6 +54,7 @@ async def build_one(request: PageRequest) -> View:
         Outcome(status.value, len(ids), _search_for(status, ids, state, request))
         for status, ids in changed.jobs.items()
     ]
+    is_searchable = _which(state.jobs, request) not in {HIDDEN, ""}
     return View(
         **_row(state, state.actor, state.started_at, request),
         sentence=_sentence(state, request.now, sees_all=sees_all),
@@ -66,6 +68,11 @@ async def build_one(request: PageRequest) -> View:
         can_resume=may and state.phase != "complete" and not state.is_here,
         outcomes=outcomes,
         examined=changed.examined,
+        _group=fingerprint_of(*state.jobs.group[:2]) if state.jobs.group is not None else "",
+        _search=_which(state.jobs, request) if state.jobs.group is None and is_searchable else "",
+        _took=length(state.last_at - state.started_at)
+        if state.phase == "complete" and state.last_at is not None
+        else None,
         _gone=changed.examined - sum(outcome.number for outcome in outcomes),
     )
 

@@ -90,8 +90,7 @@ async def build(request: PageRequest) -> FormPage:
 async def new_form(request: PageRequest, values: Texts, arguments: Texts | None = None) -> FormPage:
     """Return the form of a new schedule with fields for the parameters of its task."""
     names = await request.task_names()
-    shown_task = values["task"] or next(iter(names.main), None)
-    parameters = await request.task_parameters(shown_task)
+    parameters = await request.task_parameters(values["task"] or None)
     return FormPage(
         schedule_id=None,
         task=None,
@@ -104,6 +103,8 @@ async def new_form(request: PageRequest, values: Texts, arguments: Texts | None 
 
 async def _positional(schedule: Schedule, request: PageRequest) -> str:
     """Return the positional arguments in one line, with their names if workers report all of them."""
+    if not schedule.args:
+        return ""
     names = await request.argument_names(schedule.task, schedule.args)
     if len(names) < len(schedule.args):
         return arguments_line(schedule.args, {}, request.settings.redaction.is_hidden)
