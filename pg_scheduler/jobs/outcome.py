@@ -31,6 +31,7 @@ from pg_scheduler.events import (
     JobSuspended,
 )
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.history import count_others, exception_entry, history_entry, step_of
 from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
@@ -196,14 +197,19 @@ class Outcome:
             self, change=replace(change, error=error, entry=entry, kept=result), after_crashes=None
         )
 
-    def event_of(self, claim: Claim, *, accepted: bool = True) -> JobEvent | None:
-        """Return the event about an attempt: ``JobLost`` if the database refused the outcome.
+    def event_of(self, claim: Claim, *, accepted: bool = True, is_cancelled: bool = False) -> JobEvent | None:
+        """Return the event about an attempt; None for an outcome without an event, accepted or not.
 
-        It is None for an outcome without an event, whether it was accepted or not.
+        Args:
+            claim: The attempt.
+            accepted: Whether the database accepted the outcome. If it refused it, the attempt is lost, unless
+                the job was cancelled meanwhile.
+            is_cancelled: Whether it was.
         """
         if self.make_event is None:
             return None
-        make = self.make_event if accepted else JobLost
+        refused = partial(JobCancelled, reason=BY_CALLER) if is_cancelled else JobLost
+        make = self.make_event if accepted else refused
         return make(claim.job_id, claim.job_name, claim.attempt)
 
     @classmethod

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import ClassVar, Final
 
@@ -114,6 +115,7 @@ class Completer(Service):
             else:
                 await self._substitute(batch, error)
         written = [(claim, outcome) for claim, outcome in batch.outcomes if claim.job_id not in batch.late]
+        await self._find_cancelled(batch, written)
         if written:
             due_at = _due(written, self._store.statements.server_now)
             if any(outcome.make_event is JobReleased for _, outcome in written):
@@ -121,6 +123,21 @@ class Completer(Service):
             # The signal is sent even if all of the jobs have ended. A replacement may have taken the row of
             # one, and without LISTEN nothing else announces it to this worker.
             self._signals.due(due_at)
+
+    async def _find_cancelled(self, batch: OutcomeBatch, written: Sequence[AttemptOutcome]) -> None:
+        """Find the attempts whose outcome was refused because their job was cancelled.
+
+        Such an attempt ended before its worker learnt of the cancellation, so it is not lost.
+        """
+        refused = {
+            claim.job_id: claim.attempt
+            for claim, outcome in written
+            if claim.job_id not in batch.accepted and outcome.make_event is not None
+        }
+        if refused:
+            # The outcomes are written. Without an answer, these attempts count as lost.
+            with suppress(DatabaseUnavailableError):
+                batch.cancelled = await self._store.results.find_cancelled(refused)
 
     async def _settle(self, batch: OutcomeBatch) -> None:
         """Write outcomes together; if rows are locked, write those whose rows are free, and postpone others.

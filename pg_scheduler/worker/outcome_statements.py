@@ -167,6 +167,11 @@ class ResultRepository:
                 raise _NotLockedError
         return blockers
 
+    async def find_cancelled(self, attempts: Mapping[str, int]) -> set[str]:
+        """Return which of these jobs were cancelled while the attempt of that number ran."""
+        rows = await self._statements.fetch("find_cancelled", list(attempts), list(attempts.values()))
+        return {row["job_id"] for row in rows}
+
     async def complete_plain(self, claim: Claim, worker_id: str, connection: Connection) -> bool:
         """Complete a job without a value and without consequences in a transaction of its code.
 

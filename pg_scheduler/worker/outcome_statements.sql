@@ -3,6 +3,17 @@
 -- Return how often these jobs have crashed.
 SELECT job_id, crash_count FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
 
+-- name: find_cancelled
+-- route: reserved
+-- Return which of the jobs $1 were cancelled while these attempts of them ($2) ran.
+WITH place AS MATERIALIZED ({places})
+SELECT job.job_id
+FROM {schema}scheduled_jobs AS job
+WHERE job_id = ANY ($1)
+  AND errors @> jsonb_build_array(
+      jsonb_build_object('attempt', ($2::integer[])[{place}], 'outcome', 'cancelled')
+  );
+
 -- name: settle_jobs
 -- route: caller
 -- Write the row changes of attempts that ended and suspend no job: arrays of ids, attempts, statuses, errors, delays in

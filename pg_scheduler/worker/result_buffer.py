@@ -242,7 +242,7 @@ class ResultBuffer:
         batch.outcomes = list(outcomes.values())
 
     def _settle_others(self, batch: OutcomeBatch) -> None:
-        """Publish accepted outcomes, and refused ones as lost. Late outcomes are published when written."""
+        """Publish accepted outcomes, and refused ones as cancelled or lost. Late ones follow when written."""
         outcomes = batch.outcomes
         if batch.late:
             outcomes = [(claim, outcome) for claim, outcome in outcomes if claim.job_id not in batch.late]
@@ -250,7 +250,11 @@ class ResultBuffer:
         if self.on_settled is not None:
             self.on_settled(claim for claim, _ in outcomes)
         for claim, outcome in outcomes:
-            event = outcome.event_of(claim, accepted=claim.job_id in batch.accepted)
+            event = outcome.event_of(
+                claim,
+                accepted=claim.job_id in batch.accepted,
+                is_cancelled=claim.job_id in batch.cancelled,
+            )
             # Other outcomes are counted by their events.
             if self._meter is not None and isinstance(event, JobCompleted):
                 self._meter.record_end(claim.job_name, "completed")
@@ -291,10 +295,12 @@ class OutcomeBatch:
         outcomes: The attempts with their outcomes.
         last_group: The late group that consists of these outcomes; None if they were not tried before.
         accepted: Ids of jobs whose outcome the database accepted; set within the block.
+        cancelled: Ids of the other jobs that were cancelled meanwhile; set within the block.
         late: Ids of jobs whose outcome the block has added to ``ResultBuffer.late``.
     """
 
     outcomes: list[AttemptOutcome] = field(default_factory=list)
     last_group: LateGroup | None = None
     accepted: Collection[str] = ()
+    cancelled: Collection[str] = ()
     late: Collection[str] = ()

@@ -771,6 +771,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "claims.quarantine_oversized",
         "claims.quarantine",
         "results.count_crashes",
+        "results.find_cancelled",
         "results.find_blockers",
         "results.settle_divided",
         "results.settle_unlocked",

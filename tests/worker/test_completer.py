@@ -175,7 +175,27 @@ async def test_completer_writes_the_batch_when_one_result_is_refused(parts: Part
         parts.result_buffer.put(each, COMPLETE)
     await completer.run_once()
     assert await statuses(parts.store, "a", "b") == ["cancelled", "completed"]
-    assert seen.events == [JobCompleted("b", "test.job", 1), JobLost("a", "test.job", 1)]
+    cancelled = JobCancelled("a", "test.job", 1, reason="cancelled by a caller")
+    assert seen.events == [JobCompleted("b", "test.job", 1), cancelled]
+
+
+@pytest.mark.parametrize("outcome", [COMPLETE, Outcome.fail("no"), Outcome.snooze(timedelta(hours=1))])
+async def test_attempt_that_ends_before_its_worker_learns_of_the_cancellation_is_cancelled(
+    parts: Parts, seen: Recorder, outcome: Outcome
+) -> None:
+    """It is not lost, so it raises no failure rate; also if the job was retried meanwhile."""
+    held = await claim(parts.store, new_job("a"), new_job("b"))
+    await parts.store.jobs.cancel("a")
+    await parts.store.jobs.cancel("b")
+    assert await parts.store.jobs.retry("b")
+    completer = parts.completer()
+    for each in held:
+        parts.result_buffer.put(each, outcome)
+    await completer.run_once()
+    await completer.run_once()
+    assert seen.events == [
+        JobCancelled(job_id, "test.job", 1, reason="cancelled by a caller") for job_id in ("a", "b")
+    ]
 
 
 async def test_completion_whose_row_was_locked_is_deleted_when_completed_jobs_are_not_kept(

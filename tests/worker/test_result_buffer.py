@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.events import EventBus, JobCompleted, JobEvent, JobFailed, JobLost
+from pg_scheduler.events import EventBus, JobCancelled, JobCompleted, JobEvent, JobFailed
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.scheduler.store import Store
@@ -115,7 +115,7 @@ async def test_result_buffer_excludes_outcomes_that_another_batch_is_writing(
     assert await statuses(parts.store, *"abc") == ["completed", "failed", "completed"]
 
 
-async def test_result_buffer_writes_a_refused_completion_again_or_publishes_it_as_lost(
+async def test_result_buffer_writes_a_refused_completion_again_or_publishes_why_not(
     parts: Parts, seen: Recorder
 ) -> None:
     held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
@@ -129,7 +129,8 @@ async def test_result_buffer_writes_a_refused_completion_again_or_publishes_it_a
     assert seen.events == [JobCompleted("c", "test.job", 1)]
     assert await statuses(parts.store, *"abc") == ["cancelled", "running", "completed"]
     assert await completer.run_once() == NEVER
-    assert seen.events[1:] == [JobLost("a", "test.job", 1), JobCompleted("b", "test.job", 1)]
+    cancelled = JobCancelled("a", "test.job", 1, reason="cancelled by a caller")
+    assert seen.events[1:] == [cancelled, JobCompleted("b", "test.job", 1)]
     assert await statuses(parts.store, *"abc") == ["cancelled", "pending", "completed"]
     assert parts.calls == ["due"], "the claimer hears of the job that is pending again"
 
