@@ -198,9 +198,8 @@ class Schedules:
                 connection=checked,
             )
             if change != "kept":
-                event = (ScheduleAdded if change == "added" else ScheduleUpdated)(
-                    row.schedule_id, task_name=row.task
-                )
+                kind = ScheduleAdded if change == "added" else ScheduleUpdated
+                event = kind(row.schedule_id, task_name=row.task)
                 await self._announce(event, connection=checked, due=row.updated_at if run_now else None)
         return schedule_from_row(row, self._store.statements.codec)
 
