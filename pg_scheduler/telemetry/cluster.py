@@ -185,10 +185,15 @@ class ClusterCollector(Collector):
 
 
 def _add_workers(families: Families, figures: ClusterFigures) -> None:
+    # The keys are tuples of labels, of which this metric has one.
     states = dict.fromkeys((("alive",), ("draining",), ("dead",)), 0)
     for worker in figures.workers:
-        state = ("draining" if worker.is_draining else "alive") if worker.is_alive else "dead"
-        states[state,] += 1
+        if not worker.is_alive:
+            states["dead",] += 1
+        elif worker.is_draining:
+            states["draining",] += 1
+        else:
+            states["alive",] += 1
     families.add("workers", states)
     alive = [worker for worker in figures.workers if worker.is_alive]
     families.add("slots", sum(worker.slots for worker in alive))
@@ -226,8 +231,8 @@ class _NameLimit:
     A name that is kept stays, so no counter decreases.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_names: int) -> None:
+        self._max_names = max_names
         self._kept: set[str] = set()
 
     def merge(
@@ -241,8 +246,9 @@ class _NameLimit:
         return merged
 
     def _kept_name(self, name: str) -> str:
+        """Return the name, and keep it; ``OTHER`` if enough names are kept already."""
         if name not in self._kept:
-            if len(self._kept) >= self._most:
+            if len(self._kept) >= self._max_names:
                 return OTHER
             self._kept.add(name)
         return name

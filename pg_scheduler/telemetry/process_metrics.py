@@ -29,18 +29,18 @@ def items_of(values: Values) -> Iterable[tuple[Labels, Value]]:
     return values.items() if isinstance(values, Mapping) else [((), values)]
 
 
-def add_gauges(sink: Sink, now: Gauges) -> None:
-    """Add what goes up and down."""
-    sink.add("slots", now.slots)
-    sink.add("slots_busy", now.slots_busy)
-    sink.add("results_waiting", now.results_waiting)
-    sink.add("lease_remaining_seconds", now.lease_remaining_s)
-    sink.add("loop_lag_seconds", now.loop_lag_s)
-    sink.add("clock_offset_seconds", now.clock_offset_s)
-    sink.add("listener_connected", now.is_listening)
-    sink.add("accepting", now.is_accepting)
-    sink.add("pool_connections", {("used",): now.pool_used, ("idle",): now.pool_idle})
-    sink.add("pool_connections_max", now.pool_max)
+def add_gauges(sink: Sink, gauges: Gauges) -> None:
+    """Add the gauges of a process: the values that can fall as well as rise."""
+    sink.add("slots", gauges.slots)
+    sink.add("slots_busy", gauges.slots_busy)
+    sink.add("results_waiting", gauges.results_waiting)
+    sink.add("lease_remaining_seconds", gauges.lease_remaining_s)
+    sink.add("loop_lag_seconds", gauges.loop_lag_s)
+    sink.add("clock_offset_seconds", gauges.clock_offset_s)
+    sink.add("listener_connected", gauges.is_listening)
+    sink.add("accepting", gauges.is_accepting)
+    sink.add("pool_connections", {("used",): gauges.pool_used, ("idle",): gauges.pool_idle})
+    sink.add("pool_connections_max", gauges.pool_max)
 
 
 def add_jobs(sink: Sink, jobs: Mapping[str, JobFigures]) -> None:
@@ -56,7 +56,7 @@ def add_jobs(sink: Sink, jobs: Mapping[str, JobFigures]) -> None:
 
 
 def add_counters(sink: Sink, counted: Snapshot, *, is_running: bool) -> None:
-    """Add what only grows, and the histograms."""
+    """Add the counters of a process, which never fall, and its histograms."""
     jobs = counted.jobs
     sink.add("jobs_scheduled", {(name,): figures.scheduled for name, figures in jobs.items()})
     sink.add("jobs_started", {(name,): figures.started for name, figures in jobs.items()})
