@@ -179,12 +179,7 @@ class SentryMiddleware(SendingMiddleware):
         """Return the check-in of an attempt. If the job is not monitored, the check-in sends nothing."""
         job = call.job
         schedule_id = job.schedule_id
-        is_monitored = (
-            schedule_id is not None
-            and job.fire_time is not None
-            and (self._monitored is True or (self._monitored is not False and schedule_id in self._monitored))
-        )
-        if schedule_id is None or not is_monitored:
+        if schedule_id is None or job.fire_time is None or not self._is_monitored(schedule_id):
             return _CheckIn(None, "", None)
         trigger = None
         try:
@@ -194,6 +189,11 @@ class SentryMiddleware(SendingMiddleware):
             # The database is unavailable. Sentry still has the definition of the monitor's last check-in.
             pass
         return _CheckIn(slug_of(schedule_id), job.job_id, config_of(trigger, call.claim.timeout_seconds))
+
+    def _is_monitored(self, schedule_id: str) -> bool:
+        if isinstance(self._monitored, bool):
+            return self._monitored
+        return schedule_id in self._monitored
 
 
 class _CheckIn:

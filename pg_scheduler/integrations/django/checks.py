@@ -37,7 +37,8 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
             id="pg_scheduler.E002",
         )
         return
-    # For each other database, the first of its models: in the reversed order, that replaces the later ones.
+    # The message names the first model of each other database. A dict keeps the last value of a key, so the
+    # models are reversed.
     labels = {
         database: model._meta.label
         for model in reversed(apps.get_models())

@@ -66,7 +66,8 @@ def create_unmigrated(sender: Any, using: str, **_about: Any) -> None:
 
     Migrations are switched off in tests with ``--nomigrations`` or ``MIGRATE: False``.
     """
-    if MigrationLoader.migrations_module(sender.label)[0] is None:
+    module_name, _is_set_by_user = MigrationLoader.migrations_module(sender.label)
+    if module_name is None:
         with connections[using].schema_editor() as editor:
             _migrate(sender.label, editor, start=0, target=shipped_migrations()[-1].version)
 

@@ -169,6 +169,7 @@ def enqueued_at(job_id: str, default: datetime | None) -> datetime | None:
     """Return the time in a generated id, which is the same at each call; the default for any other id."""
     with suppress(ValueError, OverflowError):  # the caller chose an id that is no UUID
         uuid = UUID(job_id)
+        # The first 48 of the 128 bits are the milliseconds since 1970.
         if uuid.version == UUID_VERSION:
             return local(datetime.fromtimestamp((uuid.int >> 80) / 1000, UTC))
     return local(default)
