@@ -123,7 +123,9 @@ class CallingThread:
                 call()
             except BaseException as error:  # noqa: BLE001 - Ctrl-C; the coroutine has to end before this call
                 interruption = error
-                if (main_task := task.result()) is not None and self._loop is not None:
+                # This waits until the coroutine has begun.
+                main_task = task.result()
+                if main_task is not None and self._loop is not None:
                     self._loop.call_soon_threadsafe(main_task.cancel)
         if interruption is not None:
             raise interruption

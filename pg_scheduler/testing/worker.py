@@ -122,7 +122,10 @@ class ManualRuntime(Runtime):
             await self.node.store.connections.release_held()
 
     async def pass_of(self, service: Service) -> float:
-        """Make one pass, and repeat it some times while the database is unavailable."""
+        """Make one pass, and repeat it some times while the database is unavailable.
+
+        The last pass raises its error.
+        """
         for _ in range(MAX_FAILED_PASSES - 1):
             try:
                 return await service.run_once()
