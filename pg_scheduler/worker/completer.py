@@ -292,7 +292,10 @@ class Completer(Service):
             # while late outcomes could be tried without end.
             if fault is None and (self._result_buffer.has_new or not self._result_buffer.late.groups):
                 continue
-            is_over = time.monotonic() >= deadline or (delay > 0 and not self._with_consequences)
+            # In the last turns, a delay means that each late outcome has had its turn, or that the database
+            # is unavailable.
+            are_last_turns_over = delay > 0 and not self._with_consequences
+            is_over = time.monotonic() >= deadline or are_last_turns_over
             if is_over and fault is None and self._with_consequences:
                 # Late outcomes get last turns without their consequences. So a job whose own row is free does
                 # not run again, even if rows are locked that its consequences change.

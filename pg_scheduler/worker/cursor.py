@@ -64,11 +64,11 @@ class ClaimCursor:
 
     def since(self) -> ClaimPosition:
         """Return where the next claim begins; the object ``FROM_THE_START`` if nothing is skipped."""
-        if self._reset_at is None or (
-            not self.is_kept and time.monotonic() - self._reset_at > self.max_age_s
-        ):
+        now = time.monotonic()
+        is_too_old = self._reset_at is not None and now - self._reset_at > self.max_age_s
+        if self._reset_at is None or (is_too_old and not self.is_kept):
             self.is_kept = False
-            self._since, self.after, self._reset_at = FROM_THE_START, NO_IDS, time.monotonic()
+            self._since, self.after, self._reset_at = FROM_THE_START, NO_IDS, now
         elif self._announced_due is not None and self._since is not FROM_THE_START:
             self._move_back(self._announced_due)
         self._announced_due = None

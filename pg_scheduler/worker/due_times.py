@@ -67,7 +67,8 @@ class DueTimeCorrector(Service):
         if self._first_xid is None:
             self._first_xid = uncorrected.newest
         # A transaction that was open at the first pass may still commit due times that have to be corrected.
-        if not (uncorrected.is_left or uncorrected.is_open or uncorrected.oldest < self._first_xid):
+        has_older_transaction = uncorrected.is_open or uncorrected.oldest < self._first_xid
+        if not uncorrected.is_left and not has_older_transaction:
             return NEVER
         self._must_correct = True
         pause_s = self._pause_s

@@ -384,9 +384,18 @@ class Executor:
     def _put(
         self, claim: Claim, result: Result, steps: OpenSteps | None = None, *, apart: bool = False
     ) -> None:
-        """Decide the outcome of an attempt, and put it into the result buffer."""
+        """Decide the outcome of an attempt, and put it into the result buffer.
+
+        Args:
+            claim: The attempt.
+            result: Its result.
+            steps: Its durable steps; None if it has none.
+            apart: Whether only the completer may write the outcome; see ``ResultBuffer.put()``.
+        """
         has_stored = steps is not None and steps.has_stored
-        apart = apart or has_stored or (bool(self._progress.reports) and self._progress.has(claim))
+        # The completer writes the last progress of an attempt before its outcome.
+        has_progress = bool(self._progress.reports) and self._progress.has(claim)
+        apart = apart or has_stored or has_progress
         if result is RETURNED and not apart:
             # A plain completion, as of nearly all jobs, is written from the claim alone: it needs no outcome.
             self._result_buffer.put_completed(claim)

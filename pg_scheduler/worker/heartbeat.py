@@ -149,7 +149,9 @@ class Heartbeat(Service):
         # The row of the worker has its former state until the next heartbeat, which follows at once.
         if has_new_state:
             return 0
-        if answer.obstacle is not None or answer.late or (held and not self._signals.notifications_up.is_set):
+        # A heartbeat finds out which jobs were cancelled. Without notifications, none is requested for that.
+        must_poll = held and not self._signals.notifications_up.is_set
+        if must_poll or answer.late or answer.obstacle is not None:
             interval = min(interval, POLL_INTERVAL_S)
         return min(interval, self._next_abandoned_s())
 

@@ -259,7 +259,11 @@ class Attempt:
         reason = "timeout" if self.has_timed_out else "suspended"
         if self.revocation is not None:
             reason = self.revocation.name.lower()
-        if self.task and not (self.call is not None and self.call.cancel(reason)):
+        if self.task is None:
+            return
+        # The task is not cancelled if the call stops by its own callback; see ``JobCall.cancel()``.
+        is_call_cancelled = self.call is not None and self.call.cancel(reason)
+        if not is_call_cancelled:
             self.task.cancel()
 
     def is_stopped_by(self, error: BaseException) -> bool:
@@ -276,8 +280,10 @@ class Attempt:
     def is_stepped(self) -> bool:
         """Whether the event loop now runs the task of the attempt, not another task that its code began."""
         task = current_task()
-        if task is None or self.task is not None:
-            return task is not None and task is self.task
+        if task is None:
+            return False
+        if self.task is not None:
+            return task is self.task
         # A task that starts eagerly runs before the attempt knows it, so its name decides.
         return task.get_name() == TASK_NAME_PREFIX + self.claim.job_id
 
@@ -335,7 +341,7 @@ class InFlight:
 
     @property
     def has_crashed_job(self) -> bool:
-        """Whether a crashed job runs, or its result is not yet written."""
+        """Whether a crashed job runs, or its result is not yet written. Otherwise its claim is forgotten."""
         claim = self.crashed_claim
         if claim is None:
             return False

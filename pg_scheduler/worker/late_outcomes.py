@@ -192,13 +192,12 @@ class LateOutcomes:
             if group.due_at > now:
                 continue
             ids = {claim.job_id for claim, _ in group.outcomes}
-            if due_groups and not (
-                due_groups[0].may_merge
-                and group.may_merge
-                and due_groups[0].with_consequences == group.with_consequences
-                and len(job_ids) + len(ids) <= size
-            ):
-                continue
+            if due_groups:
+                first_group = due_groups[0]
+                may_merge = first_group.may_merge and group.may_merge
+                is_same_kind = first_group.with_consequences == group.with_consequences
+                if not may_merge or not is_same_kind or len(job_ids) + len(ids) > size:
+                    continue
             # A statement writes a job once: another attempt of it has the next turn.
             if job_ids.isdisjoint(ids) and room.take(group.characters):
                 due_groups.append(group)

@@ -215,7 +215,7 @@ def frames_of(attempt: Attempt) -> list[Place] | None:
         return None
     places = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
     first_place = next(
-        (number for number, place in enumerate(places) if not _is_library(place[0])), len(places)
+        (number for number, (file, _, _) in enumerate(places) if not _is_library(file)), len(places)
     )
     return places[first_place:][-MAX_FRAMES:]
 

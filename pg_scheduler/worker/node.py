@@ -114,7 +114,8 @@ class UnknownZones:
     def add(self, schedule_id: str, task: str, zone: str) -> None:
         """Leave a schedule to other nodes; the first time, a WARNING names it."""
         self.left_out.add(schedule_id)
-        if self._unknown_zones.get(schedule_id, ("", 0.0))[0] != zone:
+        known_zone, _ = self._unknown_zones.get(schedule_id, ("", 0.0))
+        if known_zone != zone:
             logger.warning(UNKNOWN_ZONE, schedule_id, task, zone, extra=record_fields())
         self._unknown_zones[schedule_id] = (zone, time.monotonic())
 

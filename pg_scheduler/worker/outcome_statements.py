@@ -307,7 +307,11 @@ class ResultRepository:
         ]
         async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
             locked = await self._lock_unlocked([job_id for job_id, _ in changes], ending, transaction)
-            unlocked = {key: change for key, change in changes.items() if key[0] not in locked}
+            unlocked = {
+                (job_id, attempt): change
+                for (job_id, attempt), change in changes.items()
+                if job_id not in locked
+            }
             accepted, deleted_count = set[str](), 0
             if unlocked:
                 accepted, deleted_count = await self._write(

@@ -55,9 +55,9 @@ class ClaimSize:
 
     def __init__(self, fixed_limit: int | None, slots: int) -> None:
         self._small = fixed_limit or SMALL_CLAIM
-        self._large = fixed_limit or max(
-            min(slots // 2, LARGEST_CLAIM), min(slots, MAX_FILLED_SLOTS), SMALL_CLAIM
-        )
+        # Half of the slots, or all of a few ones: see the constants.
+        half, few_slots = min(slots // 2, LARGEST_CLAIM), min(slots, MAX_FILLED_SLOTS)
+        self._large = fixed_limit or max(half, few_slots, SMALL_CLAIM)
         self.limit = self._small
         """The jobs that the next claim may return, if as many slots are free."""
 

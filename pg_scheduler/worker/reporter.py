@@ -261,7 +261,8 @@ class Reporter:
         names = self._routing.claimable() if self._runs_jobs else NO_NAMES
         self._reported = names, self._node.declared.version
         # The list of names is the same object until a name changes.
-        have_names_changed = whole or self._written is None or names is not self._written[0]
+        written_names, _ = self._written or (None, None)
+        have_names_changed = whole or names is not written_names
         writes_names = have_names_changed and sum(len(name.encode()) for name in names) <= MAX_NAMES_BYTES
         # A task may get its name after its schedule, so new names of tasks may change the schedules too.
         writes_declared = have_names_changed or self._reported != self._written

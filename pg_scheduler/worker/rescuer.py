@@ -146,6 +146,7 @@ class Rescuer(Service):
         return self._next_delay()
 
     def _next_delay(self) -> float:
+        """Return the seconds until the next pass. Note it if a scan of the locks leaves no worker suspect."""
         if self._suspicions:
             return self.answer_timeout_s
         if self._scan_began_at is not None:
@@ -162,7 +163,7 @@ class Rescuer(Service):
         if self._scans_locks:
             self._scan_began_at = self._node.lock_looks.last_at = time.monotonic()
         states = await self._node.store.workers.suspect_workers(
-            self._node.worker_id, silence=self._scans_locks
+            self._node.worker_id, by_lock=self._scans_locks
         )
         new_suspects = [
             worker_id

@@ -111,11 +111,11 @@ class Routing:
             names: The names of the pauses.
             exact_names: The exact names of the paused tasks. This worker may know the task under one of them.
         """
-        previously_paused = self._paused, self._paused_exact_names
+        previous, previous_exact = self._paused, self._paused_exact_names
         self._paused, self._paused_exact_names = frozenset(names), frozenset(exact_names)
-        if previously_paused != (self._paused, self._paused_exact_names):
+        if (previous, previous_exact) != (self._paused, self._paused_exact_names):
             self._source_of_names = None  # the next call of names() returns another list
-        return not (previously_paused[0] <= self._paused and previously_paused[1] <= self._paused_exact_names)
+        return bool(previous - self._paused or previous_exact - self._paused_exact_names)
 
     def warn_of_patterns(self) -> None:
         """Log patterns that match none of the names with which they are compared."""

@@ -121,6 +121,7 @@ class LoopWatchdog:
         blocking_code = self._blocking_code_of(ping)
         if blocking_code is None:
             return None
+        # The code may have been found just now, after the clock was read.
         return Blockage(max(now - blocking_code.found_at, 0.0) + after_s, blocking_code.claim)
 
     def _blocking_code_of(self, ping: _Ping) -> _BlockingCode | None:
@@ -172,5 +173,6 @@ class LoopWatchdog:
         ping.is_answered = True
         if ping.blocking_code is not None:
             now = time.monotonic()
-            self.last_blocked = now, ping.blocking_code.describe(now - ping.sent_at)
-            self._events.publish(self.last_blocked[1])
+            event = ping.blocking_code.describe(now - ping.sent_at)
+            self.last_blocked = now, event
+            self._events.publish(event)

@@ -296,15 +296,15 @@ class WorkerRepository:
         rows = await self._statements.fetch("list_workers", self._statements.now)
         return [worker_from(row) for row in rows]
 
-    async def suspect_workers(self, worker_id: str, *, silence: bool = True) -> dict[str, object]:
+    async def suspect_workers(self, worker_id: str, *, by_lock: bool = True) -> dict[str, object]:
         """Return other workers that may be dead, each with a value that changes if it is alive.
 
         Args:
             worker_id: The worker that asks.
-            silence: Whether a free liveness lock makes a worker suspect, not only an expired lease.
+            by_lock: Whether a free liveness lock makes a worker suspect too. An expired lease always does.
         """
         grace_s, now = self._server_start_grace_s, self._statements.now
-        rows = await self._statements.fetch("suspect_workers", worker_id, grace_s, silence, now)
+        rows = await self._statements.fetch("suspect_workers", worker_id, grace_s, by_lock, now)
         return {row["worker_id"]: (row["liveness_key"], row["lease_until"]) for row in rows}
 
     async def ended_namesakes(self, worker_id: str, identity: str, hostname: str) -> list[str]:

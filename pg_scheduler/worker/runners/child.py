@@ -74,7 +74,8 @@ class _Progress:
     def flush(self) -> None:
         """Send the last report, if it was not sent."""
         with self._changing:
-            progress, self._last_progress, timer, self._timer = self._last_progress, None, self._timer, None
+            progress, self._last_progress = self._last_progress, None
+            timer, self._timer = self._timer, None
             if timer is not None:
                 timer.cancel()
             if progress is not None:

@@ -155,8 +155,10 @@ def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | Non
         base = getattr(base, part, None)
     if not (isinstance(base, type) and issubclass(base, BaseException)):
         return None
-    name, home = values["name"], values["classes"][0][0]
-    attributes: dict[str, Any] = {"__qualname__": name, "__module__": home}
+    # The first class is that of the original.
+    (module_of_original, _), *_ = values["classes"]
+    name = values["name"]
+    attributes: dict[str, Any] = {"__qualname__": name, "__module__": module_of_original}
     if issubclass(base, Retry):
         attributes["delay"] = timedelta(seconds=values["retry"])
     kind: Any = type(name, (RemoteError, base), attributes)
