@@ -314,10 +314,18 @@ def child_pids(pid: int) -> list[int]:
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[1]) == pid:
+            _, parent = state_and_parent(folder)
+            if parent == pid:
                 pids.append(int(folder.name))
     return pids
+
+
+def state_and_parent(folder: Path) -> tuple[str, int]:
+    """Return the state of a process and the id of its parent, from its folder in ``/proc``."""
+    # The fields follow the name of the program in parentheses, which may have blanks and parentheses itself.
+    _, _, fields = (folder / "stat").read_text(errors="replace").rpartition(")")
+    state, parent, *_ = fields.split()
+    return state, int(parent)
 
 
 def is_running(pid: int) -> bool:
@@ -328,7 +336,8 @@ def is_running(pid: int) -> bool:
             return True
         return False
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+        state, _ = state_and_parent(Path(f"/proc/{pid}"))
+        return state not in "ZX"
     return False
 
 
