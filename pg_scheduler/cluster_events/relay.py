@@ -99,7 +99,7 @@ class EventRelay(Service):
             # A shutdown does not fail because events are lost.
             with suppress(DatabaseUnavailableError):
                 while self._waiting:
-                    await self._send(now=True)
+                    await self._send(at_once=True)
         self._cluster.end_streams()
 
     def follow(self) -> None:
@@ -148,8 +148,9 @@ class EventRelay(Service):
             return
         sender, _, remainder = message.partition(" ")
         number, _, text = remainder.partition(" ")
-        is_valid = len(sender) <= MAX_SENDER_LENGTH and len(number) <= MAX_NUMBER_LENGTH
-        if sender == self._sender or not is_valid or not (number.isascii() and number.isdigit()):
+        is_number = number.isascii() and number.isdigit() and len(number) <= MAX_NUMBER_LENGTH
+        is_valid = is_number and len(sender) <= MAX_SENDER_LENGTH
+        if not is_valid or sender == self._sender:
             return
         events = decode(text)
         if events:
@@ -204,16 +205,16 @@ class EventRelay(Service):
         self._announced = kinds
         return 0 if kinds != self._own_kinds else NEVER
 
-    async def _send(self, *, now: bool = False) -> float:
+    async def _send(self, *, at_once: bool = False) -> float:
         """Send a batch of events if the last one was sent long enough ago; return the seconds until the next.
 
         Args:
-            now: Whether to send without a pause after the last batch.
+            at_once: Whether to send without a pause after the last batch.
         """
         if not self._waiting:
             return NEVER
         wait = self._next_send - time.monotonic()
-        if wait > 0 and not now:
+        if wait > 0 and not at_once:
             return wait
         size = min(len(self._waiting), self.max_batch)
         messages = list(self._messages([self._waiting.popleft() for _ in range(size)]))

@@ -318,7 +318,7 @@ async def test_events_within_the_gap_share_one_statement(
         await sender.schedule_bulk([JobSpec(work, now(), job_id="j" * 500 + str(n)) for n in range(50)])
         await completed.until(JobCompleted, 50)
         await sent.take()
-        await relay_of(sender)._send(now=True)
+        await relay_of(sender)._send(at_once=True)
         assert (await sent.take()).named == {"notify": 1}
         assert 4 <= relay_of(sender)._number <= 5, "27 kB in notifications of 7 kB"
         assert len(await seen.until(50)) == 50
@@ -358,12 +358,12 @@ async def test_subscriber_is_told_when_the_notifications_of_a_node_have_a_gap(
     for job_id in "abc":
         relay.relay(JobCompleted(job_id, "name", 1))
     relay.relay(JobCompleted("x" * MAX_NOTIFICATION_BYTES, "too long", 1))
-    await relay._send(now=True)
+    await relay._send(at_once=True)
     relay.relay(JobCompleted("d", "name", 1))
     relay.relay(JobCompleted("x" * MAX_NOTIFICATION_BYTES, "too long", 1))
-    await relay._send(now=True)
+    await relay._send(at_once=True)
     relay.relay(JobCompleted("e", "name", 1))
-    await relay._send(now=True)
+    await relay._send(at_once=True)
     await seen.until(4)
     assert [getattr(event, "job_id", type(event).__name__) for event in seen.events] == [
         "c",
@@ -387,7 +387,7 @@ async def test_node_drops_events_and_continues_when_the_database_is_unavailable(
         patch.setattr(sender._parts.store.locks, "notify", refuse)
         relay._waiting.append(JobCompleted("a", "name", 1))
         with pytest.raises(DatabaseUnavailableError):
-            await relay._send(now=True)
+            await relay._send(at_once=True)
         assert not relay._waiting
         assert relay._number == 1, "so receivers detect the gap"
         relay._waiting.append(JobCompleted("b", "name", 1))
