@@ -298,7 +298,7 @@ def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:
 def _ordered(jobs: Sequence[ChildJob]) -> list[ChildJob]:
     """Return children in an order that does not depend on their job.
 
-    Two jobs whose children have the same unique keys would deadlock if they inserted them in other orders.
+    If two jobs inserted children with the same unique keys in different orders, they could deadlock.
     """
     return sorted(jobs, key=_order)
 
