@@ -379,7 +379,8 @@ def _took(step: StepState, span: tuple[datetime, datetime], now: datetime) -> st
     if step.kind in {STEP, CURSOR} and span[0] == span[1]:
         return ""
     # The begin of a step is not stored, so its time is at most this.
-    return f"{'≤ ' if step.kind in {STEP, CURSOR} else ''}{length(span[1] - span[0])}"
+    took = length(span[1] - span[0])
+    return f"≤ {took}" if step.kind in {STEP, CURSOR} and not took.startswith("<") else took
 
 
 def _columns(

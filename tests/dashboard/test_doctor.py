@@ -56,6 +56,17 @@ async def test_findings_have_evidence_remedy_and_an_entry_in_the_runbook(world: 
     assert "/jobs?q=status%3Adue%20name%3Adoctored.mail" in page.links()
 
 
+async def test_steps_that_are_those_of_the_finding_above_are_not_repeated(world: World, app: App) -> None:
+    names = [f"doctored.{number}" for number in range(4)]
+    await world.worker(names=names, max_concurrent_jobs=5, running_jobs=5)
+    for name in names:
+        await world.job(name, name, due=-HOUR)
+    text = " ".join(Page((await request(app, "/doctor")).text).text.split())
+    assert text.count("Jobs of doctored.") == 4
+    assert text.count("Add workers, or raise max_concurrent_jobs=") == 1
+    assert text.count("Remedy: as above") == 3
+
+
 async def test_steps_of_a_remedy_are_numbered_if_there_are_several(world: World, app: App) -> None:
     await world.worker(names=["doctored.mail"])
     await world.job("one", "doctored.mail", due=-HOUR)

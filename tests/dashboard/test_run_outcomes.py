@@ -36,7 +36,7 @@ async def test_run_that_has_ended_states_what_became_of_its_jobs(
     page = await page_of(later, run)
     assert "0 completed, 3 failed again, 1 deleted since" in " ".join(page.text.split())
     assert "3 of 4 failed again" in " ".join(page.text.split()), "the verdict comes first"
-    assert "Retry of 4 jobs" in page.text
+    assert "Bulk run: retry of 4 jobs" in page.text
     (again,) = [str(form["action"]) for form in page.all("form") if "/bulk/retry" in str(form["action"])]
     assert "3 jobs found" in (await send(later, again, {})).text
     assert "/jobs?q=status%3Afailed%20name%3Alist.mail" in page.links()

@@ -323,14 +323,17 @@ async def test_signal_that_came_early_is_in_parallel_to_the_step_that_ran(world:
     await world.step("early", "approved", "signal", started=begin + SECOND, ended=begin + SECOND, value=1)
     await world.step("early", "charge", started=begin + 3 * SECOND, ended=begin + 3 * SECOND)
     await world.step("early", "label", started=begin + 4 * SECOND, ended=begin + 4 * SECOND)
+    soon = begin + 4.0002 * SECOND
+    await world.step("early", "stamp", started=soon, ended=soon)
     page = await page_of(app, "/job?id=early")
     text = " ".join(page.text.split())
-    assert keys_of(page) == ["step-charge", "step-approved", "step-label"]
+    assert keys_of(page) == ["step-charge", "step-approved", "step-label", "step-stamp"]
     assert "approved signal, came early" in text
     assert "≤ 3 s" in text, "the signal is not the begin of the step"
     assert "≤ 1 s" in text
+    assert "≤ <" not in text
     boxes = [box for box in page.all("rect") if box.get("class") == "box"]
-    assert [box["x"] for box in boxes] == ["2", "2", "206"]
+    assert [box["x"] for box in boxes] == ["2", "2", "206", "410"]
 
 
 # -- actions -----------------------------------------------------------------------------------------------

@@ -186,10 +186,10 @@ def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:
     if health.pool.in_use is not None and health.pool.max is not None:
         title = "connections of its pool that are in use, of their maximum number"
         yield chip(f"pool {health.pool.in_use} of {health.pool.max}", title)
-    if health.is_listening is not None:
-        title = "it receives a notification of each new job, and starts it at once; otherwise it polls"
-        yield chip("listening" if health.is_listening else "polls", title, is_bad=not health.is_listening)
-    if health.has_liveness_lock is not None:
-        title = "while it holds its liveness lock, its death is noticed at once, otherwise by its lease"
-        text = "liveness lock" if health.has_liveness_lock else "no liveness lock"
-        yield chip(text, title, is_bad=not health.has_liveness_lock)
+    # What every worker has when it is well would only hide what this one lacks.
+    if health.is_listening is False:
+        title = "it receives no notification of new jobs, so it polls, and starts them later"
+        yield chip("polls", title, is_bad=True)
+    if health.has_liveness_lock is False:
+        title = "without its liveness lock, its death is noticed by its lease, and not at once"
+        yield chip("no liveness lock", title, is_bad=True)

@@ -268,3 +268,12 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   action(event);
 });
+
+// -- graphs that are wider than the screen: the current node is in the middle
+
+for (const flow of all(".flow")) {
+  const node = flow.querySelector(".current .box");
+  if (node === null) continue;
+  const [place, box] = [node.getBoundingClientRect(), flow.getBoundingClientRect()];
+  flow.scrollLeft += place.left - box.left - (box.width - place.width) / 2;
+}

@@ -202,8 +202,11 @@ def judge_drains(
 def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
     """Yield a finding for each version, release or setting in which live workers differ."""
     for subject, stated in (
-        ("version", [(worker.version, worker.hostname) for worker in alive]),
-        ("release", [(release_of(worker.metadata) or "none", worker.hostname) for worker in alive]),
+        ("version", [(worker.version, worker.identity or worker.hostname) for worker in alive]),
+        (
+            "release",
+            [(release_of(worker.metadata) or "none", worker.identity or worker.hostname) for worker in alive],
+        ),
     ):
         if differences := _differing(stated):
             yield warning(

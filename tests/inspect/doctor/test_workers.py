@@ -74,7 +74,7 @@ async def test_workers_of_different_versions_releases_and_settings_are_found(
     pool: asyncpg.Pool, world: World
 ) -> None:
     old = {"metadata": '{"release": "1"}', "settings": '{"lease_seconds": 60, "same": 1}'}
-    await world.worker("w1", version="1.0", hostname="a", **old)
+    await world.worker("w1", version="1.0", hostname="a", identity="web-1", **old)
     await world.worker(
         "w2",
         version="1.1",
@@ -86,8 +86,8 @@ async def test_workers_of_different_versions_releases_and_settings_are_found(
     assert [
         (each.subject, each.severity, each.evidence.partition(": ")[2]) for each in diagnosis.findings
     ] == [
-        ("release", Severity.WARNING, "1 on a, 2 on b"),
-        ("version", Severity.WARNING, "1.0 on a, 1.1 on b"),
+        ("release", Severity.WARNING, "1 on web-1, 2 on b"),
+        ("version", Severity.WARNING, "1.0 on web-1, 1.1 on b"),
         ("setting lease_seconds", Severity.INFO, "45, 60"),
     ]
     await pool.execute("DELETE FROM scheduler_workers WHERE worker_id = 'w1'")
