@@ -187,3 +187,41 @@ async def test_estimate_of_a_waiting_job_follows_from_the_rate_of_starts(
     assert explanation.reasons[0].code is ReasonCode.SLOTS_FULL
     assert explanation.eta is not None
     assert timedelta(seconds=20) < explanation.eta - now < timedelta(minutes=5)
+
+
+async def test_counts_of_a_clock_that_was_ahead_are_in_no_period(pool: asyncpg.Pool, world: World) -> None:
+    """The server's clock was ten years ahead, while as many attempts failed as before and since."""
+    await world.worker()
+    for minutes in (1, 20):
+        await world.attempts("mail", 30, at=-minutes * MINUTE, failed=20)
+    await world.jobs(20, "mail", status="failed", error_message="ValueError: no", ended=-MINUTE)
+    await world.jobs(1, "mail", status="expired", ended=-MINUTE)
+    inspector = Inspector(pool)
+
+    async def read() -> list[object]:
+        statistics = await inspector.statistics()
+        by_time = await inspector.statistics_by_time(timedelta(hours=1))
+        status = await inspector.status()
+        findings = (await inspector.doctor()).findings
+        groups = await inspector.error_groups(since=await now_of(pool) - timedelta(hours=1))
+        return [
+            statistics.by_name(),
+            statistics.by_time(timedelta(days=20_000)),
+            by_time.total(),
+            [area.text for area in status.areas if area.area == "results"],
+            [(found.code, found.evidence if found.code.value == "FAILING" else "") for found in findings],
+            [(group.text, group.count, sum(group.history)) for group in groups.items],
+        ]
+
+    expected = await read()
+    for table in ("scheduler_stats", "scheduler_error_counts"):
+        columns = await pool.fetchval(
+            "SELECT string_agg(attname, ', ') FROM pg_attribute"
+            f" WHERE attrelid = '{table}'::regclass AND attnum > 0 AND attname <> 'bucket'"
+        )
+        for ahead in ("2 hours", "10 years"):
+            await pool.execute(
+                f"INSERT INTO {table} (bucket, {columns})"
+                f" SELECT bucket + interval '{ahead}', {columns} FROM {table} WHERE bucket < now()"
+            )
+    assert await read() == expected

@@ -183,7 +183,7 @@ class StatisticsReadRepository(Repository):
 
         Args:
             since: The start of the period.
-            until: Its end; None for no end.
+            until: Its end; None for now.
             limit: The maximum number of rows of each span that are added up. Older ones are left out.
         """
         parts = defaultdict[str, list[JobFigures]](list)
@@ -191,7 +191,7 @@ class StatisticsReadRepository(Repository):
 
         async def read_page(span_s: int, position: Position, size: int) -> Sequence[asyncpg.Record]:
             return await self._statements.fetch(
-                "sum_statistics_by_name", span_s, since, until, *position, size
+                "sum_statistics_by_name", span_s, since, until, *position, size, self._statements.now
             )
 
         async for page in pages.read(NAME_SUM_SIZE, read_page):

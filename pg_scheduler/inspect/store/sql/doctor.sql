@@ -88,7 +88,9 @@ WITH recent AS MATERIALIZED (
     FROM (
         SELECT job_name, counts
         FROM {schema}scheduler_stats
-        WHERE span = 60 AND bucket > (coalesce($4, now()) - make_interval(secs => $1::double precision))
+        WHERE span = 60
+          AND bucket > (coalesce($4, now()) - make_interval(secs => $1::double precision))
+          AND bucket <= coalesce($4, now())
         ORDER BY bucket DESC, job_name DESC
         LIMIT $3::bigint
     ) AS examined
@@ -125,7 +127,9 @@ SELECT examined.job_name, sum({count_expired})::bigint AS expired
 FROM (
     SELECT job_name, counts
     FROM {schema}scheduler_stats
-    WHERE span = 60 AND bucket > (coalesce($3, now()) - make_interval(secs => $1::double precision))
+    WHERE span = 60
+      AND bucket > (coalesce($3, now()) - make_interval(secs => $1::double precision))
+      AND bucket <= coalesce($3, now())
     ORDER BY bucket DESC, job_name DESC
     LIMIT $2::bigint
 ) AS examined
@@ -305,7 +309,9 @@ FROM (VALUES (60), (600)) AS spans (span)
 CROSS JOIN LATERAL (
     SELECT bucket, counts
     FROM {schema}scheduler_stats AS stats
-    WHERE stats.span = spans.span AND bucket > (coalesce($3, now()) - make_interval(secs => $1::double precision))
+    WHERE stats.span = spans.span
+      AND bucket > (coalesce($3, now()) - make_interval(secs => $1::double precision))
+      AND bucket <= coalesce($3, now())
     ORDER BY bucket DESC, job_name DESC
     LIMIT $2::bigint
 ) AS examined;

@@ -11,6 +11,7 @@ LEFT JOIN LATERAL (
     FROM {schema}scheduler_stats
     WHERE span = $1::integer
       AND bucket > (coalesce($7, now()) - make_interval(secs => $2::double precision + $1::integer))
+      AND bucket <= coalesce($7, now())
       AND (bucket, job_name) < (coalesce($4::timestamptz, {last_instant}), coalesce($5::text, ''))
       AND ($3::text[] IS NULL OR job_name = ANY ($3))
     ORDER BY bucket DESC, job_name DESC
@@ -57,6 +58,7 @@ WITH examined AS MATERIALIZED (
     FROM {schema}scheduler_stats
     WHERE span = $1::integer
       AND bucket > (coalesce($7, now()) - make_interval(secs => $2::double precision + $1::integer))
+      AND bucket <= coalesce($7, now())
       AND (bucket, job_name) < (coalesce($4::timestamptz, {last_instant}), coalesce($5::text, ''))
     ORDER BY bucket DESC, job_name DESC
     LIMIT $6::bigint
@@ -90,14 +92,15 @@ LEFT JOIN added ON true;
 -- route: pool
 -- Add up $6 rows of statistics of the span $1 by job name, newest first, without the lateness.
 --
--- Those that end after $2 and not after $3, NULL for no end; after the position $4 and $5 (NULL at the start). Each row
--- has how many rows were read and the position of the last of them, which come alone where there are none.
+-- Those that end after $2 and not after $3, NULL for the last one that has begun at $7; after the position $4 and $5
+-- (NULL at the start). Each row has how many rows were read and the position of the last of them, which come alone where
+-- there are none.
 WITH examined AS MATERIALIZED (
     SELECT bucket, job_name, counts, run_hist
     FROM {schema}scheduler_stats
     WHERE span = $1::integer
       AND bucket > ($2::timestamptz - make_interval(secs => $1::integer))
-      AND bucket <= (coalesce($3::timestamptz, {last_instant}) - make_interval(secs => $1::integer))
+      AND bucket <= coalesce($3::timestamptz - make_interval(secs => $1::integer), $7, now())
       AND (bucket, job_name) < (coalesce($4::timestamptz, {last_instant}), coalesce($5::text, ''))
     ORDER BY bucket DESC, job_name DESC
     LIMIT $6::bigint
@@ -119,4 +122,6 @@ LEFT JOIN added ON true;
 SELECT sum(counts[2])::bigint AS started,
     extract(epoch FROM coalesce($2, now()) - min(bucket))::double precision AS seconds
 FROM {schema}scheduler_stats
-WHERE span = 60 AND bucket > (coalesce($2, now()) - make_interval(secs => $1::double precision));
+WHERE span = 60
+  AND bucket > (coalesce($2, now()) - make_interval(secs => $1::double precision))
+  AND bucket <= coalesce($2, now());
