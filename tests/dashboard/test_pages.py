@@ -134,7 +134,6 @@ async def test_restricted_request_sees_the_health_of_a_worker_without_names(
         "clock 60 s ahead of the server",
         "pool 2 of 10",
         "polls",
-        "liveness lock",
     ]
     assert data["item"]["problems"][0] == "its event loop is blocked for 0:00:05"
     for url in ("/worker?id=w1", "/workers", "/"):
@@ -184,7 +183,7 @@ async def test_errors_page_groups_by_name_and_text(
     text = " ".join(Page((await request(build(), "/errors")).text).text.split())
     assert "TimeoutError billing.invoice after # s" in text
     data = (await request(build(authorize=restricted), "/errors", headers=JSON)).data
-    assert data["total"] == "1 group, 3 jobs", "the numbers of hidden names are hidden too"
+    assert data["total"] == "1 group, 3 failures", "the numbers of hidden names are hidden too"
 
 
 async def test_schedule_page_shows_fire_times_in_the_zone_of_the_trigger(

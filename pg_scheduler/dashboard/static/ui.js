@@ -234,9 +234,9 @@ const showFindings = () => {
 };
 
 for (const each of [showTimes, countTimes, showFindings]) onUpdate(each);
+for (const node of all(".flow .current .box")) node.closest(".flow").scrollLeft = node.getAttribute("x") - 100;
 
 // -- keys: people can turn all of them off
-
 onUpdate(() => { for (const each of all("#keys")) each.checked = stored("keys") !== "off"; });
 document.addEventListener("change", ({ target }) => {
   if (target.id === "keys") stored("keys", target.checked ? "on" : "off");
@@ -268,12 +268,3 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   action(event);
 });
-
-// -- graphs that are wider than the screen: the current node is in the middle
-
-for (const flow of all(".flow")) {
-  const node = flow.querySelector(".current .box");
-  if (node === null) continue;
-  const [place, box] = [node.getBoundingClientRect(), flow.getBoundingClientRect()];
-  flow.scrollLeft += place.left - box.left - (box.width - place.width) / 2;
-}
