@@ -304,7 +304,9 @@ def return_result(claim: Claim, value: object) -> Result:
             check_returned(value)
         except TypeError as error:
             return ErrorResult(error)
-    return RETURNED if claim.options is None or _completes_plainly(claim.options) else ReturnResult(value)
+    if claim.options is None or _completes_plainly(claim.options):
+        return RETURNED
+    return ReturnResult(value)
 
 
 def report_lock_loss(claim: Claim) -> None:

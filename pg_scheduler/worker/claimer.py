@@ -185,7 +185,8 @@ class Claimer(Service):
         claims = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         is_full = len(claims) == limit
         if self._meter is not None:
-            self._meter.count("claims", "full" if is_full else "part" if claims else "empty")
+            fill = "part" if claims else "empty"
+            self._meter.count("claims", "full" if is_full else fill)
             self._meter.measure("exchange_duration", "", time.monotonic() - sent_at)
         self._size.adapt(limit, len(claims))
         jobs = await self._release_paused(answer.jobs, sent_at)

@@ -205,16 +205,20 @@ class ClaimRepository:
             rows = await self._statements.fetch(
                 "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out, deletes=not keep
             )
+        # The last row has no job. It has what concerns the whole exchange.
         totals = rows.pop()
         jobs: list[Claim] = []
         expired: list[Claim] = []
         for row in rows:
             # The columns of a row begin with those of a claim.
             claim = Claim._make(row[:CLAIM_COLUMNS])
-            (expired if row["expired"] else jobs).append(claim)
+            if row["expired"]:
+                expired.append(claim)
+            else:
+                jobs.append(claim)
         jobs.sort(key=START_ORDER)
         refused = locked.union(totals["refused"] or ())
-        # The last row has no claim, so the time of the server travels in the column of the due time.
+        # As that row has no job, its column of the due time has the time of the server.
         return ExchangeResult(
             jobs,
             expired,
@@ -253,7 +257,8 @@ class ClaimRepository:
             after,
             self._index or await self._claim_index(),
         )
-        return Overlooked(rows[0]["due"], rows[0]["read"] or 0)
+        (row,) = rows
+        return Overlooked(row["due"], row["read"] or 0)
 
     async def _claim_index(self) -> str:
         """Return the name of the claim index, whose entries are counted."""
@@ -487,6 +492,7 @@ class ClaimRepository:
 
     async def _reading_error(self, job_id: str, connection: Connection) -> Exception | None:
         """Return the error with which the row of a job cannot be read; None if it can be read."""
+        # The error undoes only this block, and not the transaction around it, which examines further jobs.
         try:
             async with transact(connection, self._statements.call_timeout_s):
                 await self._statements.fetch("pending_claim", job_id, on=connection)

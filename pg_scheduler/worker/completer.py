@@ -201,12 +201,12 @@ class Completer(Service):
         If the table refuses that too, or if the refusal may pass, the outcome waits for ``REFUSED_PAUSE_S``.
         """
         ((claim, outcome),) = batch.outcomes
-        if is_transient(refusal):  # such as an outage of another server that a trigger calls
-            self._divide(batch, pause_s=REFUSED_PAUSE_S)
-            effect = "it waits, because the SQLSTATE is one of an outage"
-            self._publish_refusal(claim, describe(refusal)[:MAX_REFUSAL_LENGTH], effect)
-            return
         error = describe(refusal)[:MAX_REFUSAL_LENGTH]
+        # The refusal may pass, as after an outage of another server that a trigger calls.
+        if is_transient(refusal):
+            self._divide(batch, pause_s=REFUSED_PAUSE_S)
+            self._publish_refusal(claim, error, "it waits, because the SQLSTATE is one of an outage")
+            return
         reason = f"the table refused the outcome of this attempt: {error}"
         state = sqlstate_of(refusal) or "unknown"
         choices = substitutes(
@@ -225,6 +225,7 @@ class Completer(Service):
             except DatabaseUnavailableError as fault:
                 if not is_locked_out(fault):
                     raise
+                # After the wait for the lock, the next turn is one of the outcome, and not of its substitute.
                 self._divide(batch)
                 return
             if settled.locked:
@@ -289,7 +290,7 @@ class Completer(Service):
             except DatabaseUnavailableError as error:
                 fault = error
             # Outcomes that were not tried yet are tried, even after the deadline: their number is limited,
-            # while late outcomes could be tried without end.
+            # while late outcomes could be tried without end. If no outcome is left, the loop ends.
             if fault is None and (self._result_buffer.has_new or not self._result_buffer.late.groups):
                 continue
             # In the last turns, a delay means that each late outcome has had its turn, or that the database

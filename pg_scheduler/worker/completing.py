@@ -131,12 +131,13 @@ class Completions:
         task = self._tasks.resolve(claim.function)
         value = completion.value if task is None else task.form_of_result(completion.value)
         change = completion_of(claim, value, self._max_result_bytes, codec).change
-        if (
-            change.kept is None
-            and not self._progress.has(claim)
-            and await self._results.complete_plain(claim, self._worker_id, transaction.connection)
-        ):
-            return True
+        # Without a value and a last report, one statement completes nearly all jobs. If it writes nothing,
+        # complete_own() decides below.
+        may_be_plain = change.kept is None and not self._progress.has(claim)
+        if may_be_plain:
+            connection = transaction.connection
+            if await self._results.complete_plain(claim, self._worker_id, connection):
+                return True
 
         async def write() -> bool:
             await self._progress.write_within(claim, transaction)
@@ -179,9 +180,10 @@ class Completions:
         While the transaction is open, only its own connection sees whether the write was rolled back, by a
         savepoint.
         """
-        connections, is_same_session = self._statements.connections, False
+        is_same_session = False
         if used_connection is not None:
-            is_same_session = await connections.check_transaction(used_connection) is session
+            used_session = await self._statements.connections.check_transaction(used_connection)
+            is_same_session = used_session is session
         was_rolled_back = await self._results.was_rolled_back(
             attempt.claim,
             self._worker_id,

@@ -65,6 +65,7 @@ class ClaimCursor:
     def since(self) -> ClaimPosition:
         """Return where the next claim begins; the object ``FROM_THE_START`` if nothing is skipped."""
         now = time.monotonic()
+        # While the position is not kept, it returns to the start every ``max_age_s`` seconds.
         is_too_old = self._reset_at is not None and now - self._reset_at > self.max_age_s
         if self._reset_at is None or (is_too_old and not self.is_kept):
             self.is_kept = False

@@ -48,6 +48,8 @@ class DueTimeCorrector(Service):
         if not self._must_correct:
             return NEVER
         self._must_correct = False
+        # After a pass that has corrected some, another one follows at once. A pass that finds none to correct
+        # looks for what keeps it from being the last one.
         try:
             corrected = await self._jobs.correct_due_times(self.batch_size)
             uncorrected = None if corrected else await self._jobs.find_uncorrected()

@@ -208,12 +208,14 @@ class Executor:
             self.in_flight.revoke_all(Revocation.SHUTDOWN)
             if pending:
                 grace = self._stop_grace + KILL_MARGIN_S
+                # While an attempt writes its completion, it is interrupted only at the deadline of the write.
                 if any(attempt.end is End.WRITING for attempt in attempts):
                     grace += self._call_timeout
                 await asyncio.wait(pending, timeout=grace)
         # Another worker must not run a job whose code still runs here, in a thread or because the code
         # ignores its cancellation. So the job of such an attempt is not released.
         for attempt in list(self._attempts.values()):
+            # The task waits for a thread that runs on, so the task is ended without it.
             if attempt.task and attempt.is_unstoppable:
                 attempt.task.cancel()
                 await asyncio.wait([attempt.task], timeout=KILL_MARGIN_S)
@@ -325,9 +327,10 @@ class Executor:
     async def _end_completion(
         self, attempt: Attempt, completion: Completion, result: Result
     ) -> Result | None:
-        """End an attempt whose code has used completing(); return the result to write, None if none is left.
+        """End an attempt whose code has used completing(); return the result that ``_end()`` has to write.
 
-        None is left if the code has completed the job, or if a newer attempt of the job has its place.
+        Return None if it has to write nothing: the code has completed the job, or a newer attempt of the job
+        has the place of this one, whose result is then written here.
         """
         claim = attempt.claim
         if completion.find_end is not None:
@@ -366,7 +369,7 @@ class Executor:
             self._signals.slot_free()
         if attempt.claim is self.in_flight.crashed_claim:
             self._signals.crashed_job_ended()
-        # The row of this worker names the attempt as one that runs on.
+        # The row of this worker may name the attempt as one that runs on. The next heartbeat corrects that.
         if attempt.stopped_at and attempt.is_abandoned:
             self._signals.heartbeat_requested()
 
@@ -422,7 +425,10 @@ class Executor:
 
 
 def _with_evidence(attempt: Attempt, result: Result) -> Result:
-    """Return a result with the log and the trace of its attempt, if the attempt failed."""
+    """Return a result with the log and the trace of its attempt, if the attempt failed.
+
+    An attempt that failed during a shutdown counts as interrupted instead.
+    """
     if not isinstance(result, ErrorResult | CrashResult):
         return result
     if isinstance(result, ErrorResult):

@@ -96,7 +96,8 @@ class Heartbeat(Service):
             other_settings = ReportedSettings(other.settings)
             shared = shared_names(settings, other_settings)
             code = other_settings.fingerprints
-            if code in reported_codes or not other.is_alive or other.worker_id == self._worker_id:
+            is_alive_elsewhere = other.is_alive and other.worker_id != self._worker_id
+            if not is_alive_elsewhere or code in reported_codes:
                 continue
             if shared.names and shared.are_different_services:
                 reported_codes.append(code)
@@ -151,6 +152,7 @@ class Heartbeat(Service):
             return 0
         # A heartbeat finds out which jobs were cancelled. Without notifications, none is requested for that.
         must_poll = held and not self._signals.notifications_up.is_set
+        # A renewal that came late or met an obstacle has not written all values. The next one follows soon.
         if must_poll or answer.late or answer.obstacle is not None:
             interval = min(interval, POLL_INTERVAL_S)
         return min(interval, self._next_abandoned_s())
@@ -158,6 +160,7 @@ class Heartbeat(Service):
     def _next_abandoned_s(self) -> float:
         """Return the seconds until an attempt that is to stop is reported if it still runs; else infinite."""
         seconds = (attempt.seconds_until_abandoned for attempt in self._in_flight.stopped())
+        # Those with None or 0 are left out: they were not interrupted, or every heartbeat reports them now.
         return min((seconds for seconds in seconds if seconds), default=math.inf)
 
     def _note_obstacle(self, obstacle: Exception | None) -> None:

@@ -307,6 +307,7 @@ class Attempt:
     @property
     def seconds_until_abandoned(self) -> float | None:
         """The seconds after which its code is reported if it still runs; None if it was not to stop."""
+        # An attempt that was suspended, or that exits, was interrupted too, but has no such reason.
         if not self.stopped_at or self.stop_reason is None:
             return None
         return max(self.stopped_at + ABANDONED_AFTER_S - time.monotonic(), 0.0)
@@ -347,6 +348,7 @@ class InFlight:
             return False
         if self.runs_crashed_job or self.unwritten().get(claim.job_id) == claim.attempt:
             return True
+        # It has ended for good, so the next call need not compare it again.
         self.crashed_claim = None
         return False
 

@@ -258,7 +258,8 @@ class LeaseKeeper:
             )
             self._lease.revoke()
             try:
-                await self._connection.renew({}, {}, 0, None)
+                # A lease of 0 seconds has expired at once.
+                await self._connection.renew(held={}, ended={}, lease_s=0, extension_s=None)
             finally:
                 await self._disconnect()
 

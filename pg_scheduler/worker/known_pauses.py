@@ -76,7 +76,7 @@ class KnownPauses:
         self._marks += 1
 
     def mark_stale_since(self, instant: float) -> None:
-        """Note that if more than a second has passed since an instant of the monotonic clock."""
+        """Mark the pauses as stale if an instant of the monotonic clock is more than a second ago."""
         if time.monotonic() - instant > MAX_GAP_S:
             self.mark_stale()
 

@@ -187,6 +187,7 @@ class LateOutcomes:
         now = time.monotonic()
         due_groups: list[LateGroup] = []
         job_ids: set[str] = set()
+        # The number of outcomes is compared with ``size`` below, so the room limits only their characters.
         room = BatchRoom(len(self.groups))
         for group in self.groups:
             if group.due_at > now:
@@ -195,6 +196,7 @@ class LateOutcomes:
             if due_groups:
                 first_group = due_groups[0]
                 may_merge = first_group.may_merge and group.may_merge
+                # One turn applies the consequences of all of its outcomes, or of none.
                 is_same_kind = first_group.with_consequences == group.with_consequences
                 if not may_merge or not is_same_kind or len(job_ids) + len(ids) > size:
                     continue

@@ -58,7 +58,8 @@ class LeaseConnection:
                 self._connection = connection = await self._connections.connect()
                 interval_s = self._probe_interval_s
                 timeout_s = self._options.lease_timeout_s
-                if not await prepare_to_hold(connection, timeout_s, interval_s=interval_s):
+                may_hold = await prepare_to_hold(connection, timeout_s, interval_s=interval_s)
+                if not may_hold:
                     return
                 await connection.execute(self._options.shared_settings)
                 self.is_direct = await is_direct(connection, self._options.lease_timeout_s)

@@ -100,6 +100,7 @@ class LookWriter(Service):
             if attempt is None or now >= watched_job.until or attempt.revocation is not None:
                 self._end(job_id)
                 continue
+            # A stack of an earlier attempt is not shown with this one.
             if watched_job.claim is not None and watched_job.claim.attempt != attempt.claim.attempt:
                 watched_job.stack.clear()
             content = await self._content_of(attempt, watched_job)
@@ -139,6 +140,7 @@ class LookWriter(Service):
             except REFUSALS as error:
                 if not is_refusal(error):
                     raise
+                # What the table refuses to remove stays in the row.
                 is_removed = True
             if is_removed:
                 del self._leftovers[job_id]
@@ -217,6 +219,7 @@ def frames_of(attempt: Attempt) -> list[Place] | None:
     first_place = next(
         (number for number, (file, _, _) in enumerate(places) if not _is_library(file)), len(places)
     )
+    # Of a deep stack, the innermost frames are kept.
     return places[first_place:][-MAX_FRAMES:]
 
 
@@ -237,6 +240,7 @@ def _frames_of_task(task: asyncio.Task[Any]) -> Iterator[tuple[FrameType, int]]:
                 awaitable = getattr(awaitable, next_attribute, None)
                 break
         else:
+            # What has no frame, such as a future, is the end.
             return
 
 

@@ -179,7 +179,8 @@ class Listener(Service):
             self._refuse(TOO_SMALL)
             return NEVER
         self._subscription = Subscription(self._node.store, self._received, self._broken)
-        if not await self._subscription.open() or not await self._receives_probe():
+        is_receiving = await self._subscription.open() and await self._receives_probe()
+        if not is_receiving:
             await self.drain()
             self._refuse(NOT_RECEIVING)
             return self.retry_interval_s
@@ -203,6 +204,7 @@ class Listener(Service):
         self._node.signals.notifications_lost()
 
     async def _receives_probe(self) -> bool:
+        """Send a notification to this worker itself; return whether it arrives in time."""
         await self._node.store.locks.notify([self._probe])
         try:
             async with asyncio.timeout(self.probe_timeout_s):

@@ -275,6 +275,7 @@ class ResultRepository:
         try:
             return await write(changes)
         except UnstorableTextError:
+            # settle() and settle_unlocked() write such texts once more, in ASCII.
             raise
         except (DatabaseUnavailableError, *REFUSALS) as error:
             if not _failures(changes) or not may_be_of_record(error):
@@ -300,6 +301,7 @@ class ResultRepository:
         with_consequences: bool,
     ) -> Settled:
         """Write the changes of rows that are free, and return which are locked. See ``settle_unlocked()``."""
+        # The consequences of these jobs change rows of other jobs, which have to be free too.
         ending = [
             job_id
             for (job_id, _), change in changes.items()
@@ -409,10 +411,12 @@ class ResultRepository:
             return Settled(accepted, locked=set())
 
         try:
-            return (await self._write_counted(changes, partial(write, with_consequences=True))).accepted
+            settled = await self._write_counted(changes, partial(write, with_consequences=True))
         except (DatabaseUnavailableError, *REFUSALS) as error:
             if not may_be_of_one_change(error):
                 raise
+        else:
+            return settled.accepted
         accepted_ids: set[str] = set()
         for (job_id, attempt), change in changes.items():
             single_change = {(job_id, attempt): change}
@@ -475,11 +479,9 @@ class ResultRepository:
         """Write the rows, keep the results, then apply the consequences, which may pass results to others."""
         suspended = {key: change for key, change in changes.items() if change.suspensions}
         other_changes = {key: change for key, change in changes.items() if not change.suspensions}
-        rows = (
-            await self._settle_others(other_changes, worker_id, transaction.connection)
-            if other_changes
-            else []
-        )
+        rows: list[Record] = []
+        if other_changes:
+            rows = await self._settle_others(other_changes, worker_id, transaction.connection)
         settled = {row["job_id"] for row in rows}
         if suspended:
             settled |= await self._suspend(suspended, worker_id, transaction.connection)
@@ -571,7 +573,8 @@ class ResultRepository:
                     "apply_replacements", *_arrays(changes), worker_id, now, on=connection
                 )
         except INVALID_VALUES as error:
-            if len(changes) > 1:  # find the one that is invalid
+            # Each replacement is tried alone, so that only the invalid one fails its job.
+            if len(changes) > 1:
                 id_sets = [
                     await self._replace({key: change}, worker_id, transaction)
                     for key, change in changes.items()
@@ -579,9 +582,8 @@ class ResultRepository:
                 return set().union(*id_sets)
             (attempt,) = changes
             reason = f"the new definition that waited for this job cannot be used: {error}"
-            await self.consequences.run(
-                await self._refuse_replacement(attempt, worker_id, reason, transaction), transaction
-            )
+            failed_ids = await self._refuse_replacement(attempt, worker_id, reason, transaction)
+            await self.consequences.run(failed_ids, transaction)
             return set()
         if rows:
             await self._notify(min(row["due"] for row in rows), connection)
@@ -590,6 +592,7 @@ class ResultRepository:
             await self._dependencies.forget_children(waiting, connection)
         if marked := [row["job_id"] for row in rows if row["is_marked"]]:
             await self._passed_results.take_over(marked, transaction.connection)
+        # resolve() passes further results to the jobs. take_over() would have deleted these.
         if waiting:
             cancel_reasons = {row["job_id"]: row["reason"] for row in rows if row["reason"] is not None}
             await self._dependencies.resolve(waiting, transaction, cancel_reasons)
@@ -625,7 +628,7 @@ class ResultRepository:
             worker_id,
             on=transaction.connection,
         )
-        return {row[0] for row in rows}
+        return {row["job_id"] for row in rows}
 
 
 def _arrays(changes: Changes) -> tuple[list[str], list[int]]:
@@ -714,7 +717,9 @@ def _awaits_children_only(suspensions: Sequence[Suspension]) -> bool:
 def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:
     """Return the changes that are not yet accepted, without those of revoked attempts, which do nothing."""
     return {
-        key: change for key, change in changes.items() if key[0] not in accepted and not change.is_revoked
+        (job_id, attempt): change
+        for (job_id, attempt), change in changes.items()
+        if job_id not in accepted and not change.is_revoked
     }
 
 

@@ -75,7 +75,10 @@ class ProgressWriter(Service):
     def has(self, claim: Claim) -> bool:
         """Return whether the last report of an attempt is not yet written."""
         report = self.reports.get(claim.job_id)
-        return report is not None and report[0].attempt == claim.attempt
+        if report is None:
+            return False
+        reporting_claim, _ = report
+        return reporting_claim.attempt == claim.attempt
 
     async def write_last(self, claims: Iterable[Claim]) -> None:
         """Write the last reports of attempts that have ended."""

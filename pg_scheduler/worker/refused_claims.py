@@ -127,6 +127,6 @@ class RefusedClaims:
         ids = self.ids()
         if len(ids) <= MAX_JOBS:
             return
-        (most, jobs), *_ = Counter(self._pauses[job_id].name for job_id in ids).most_common(1)
-        log_refused_name(most, jobs, pause_s=NAME_PAUSE_S, worker_id=self._worker_id)
-        self._name_ends[most] = time.monotonic() + NAME_PAUSE_S
+        ((refused_name, job_count),) = Counter(self._pauses[job_id].name for job_id in ids).most_common(1)
+        log_refused_name(refused_name, job_count, pause_s=NAME_PAUSE_S, worker_id=self._worker_id)
+        self._name_ends[refused_name] = time.monotonic() + NAME_PAUSE_S

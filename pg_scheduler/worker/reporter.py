@@ -104,6 +104,7 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
     hidden = SECRETS | COLUMNS
     values = asdict(config, dict_factory=_plain)
     settings = {name: value for name, value in values.items() if name not in hidden}
+    # A task is in these mappings under each of its names, and is reported once.
     limits = [
         {
             "task": task.name,
@@ -147,7 +148,8 @@ def _declared_by(node: Node) -> dict[str, Any]:
     """
     functions: dict[str, Mapping[str, Any]] = {}
     size = 0
-    for schedule_id, function in sorted(node.declared.functions().items()) if node.config.plans else []:
+    declared = node.declared.functions() if node.config.plans else {}
+    for schedule_id, function in sorted(declared.items()):
         # The id is in the list of ids, and in the mapping of functions.
         size += len(json.dumps([schedule_id, schedule_id, function]))
         if size > MAX_DECLARED_BYTES:
@@ -349,7 +351,7 @@ class Reporter:
                 "attempt": attempt.claim.attempt,
                 "reason": attempt.stop_reason,
                 "in_thread": attempt.is_unstoppable,
-                # By the clock of the server, as all times that people see.
+                # The time is one of the server's clock, as are all times that people see.
                 "since": datetime.fromtimestamp(
                     round(time.time() - offset_s - (now - attempt.stopped_at)), UTC
                 ).isoformat(),

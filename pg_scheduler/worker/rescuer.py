@@ -109,7 +109,8 @@ class Rescuer(Service):
             await self._node.store.workers.restart_leases(batch_size)
         if self._until_lock_scan_s() <= 0:
             self._scans_locks = True
-        if not (scans_jobs or self._scans_locks or self._suspicions or self._namesakes):
+        scans_workers = self._scans_locks or self._suspicions or self._namesakes
+        if not (scans_jobs or scans_workers):
             return self._next_delay()
         dead = await self._find_dead()
         # The first pass also finds the workers of earlier processes with this identity on this host.
@@ -181,5 +182,6 @@ class Rescuer(Service):
                 self._suspicions[worker_id] = Suspicion(state, requested_at)
             else:
                 dead.append(worker_id)
+        # A later pass has to find the same suspects again, so it looks at the locks too.
         self._scans_locks = self._scans_locks and bool(self._suspicions)
         return dead

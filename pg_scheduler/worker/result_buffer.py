@@ -186,6 +186,7 @@ class ResultBuffer:
             # first.
             self._completed[attempt] = claims[self.batch_size :]
             del claims[self.batch_size :]
+        # A claim takes one batch. The signal makes the completer write what is left.
         if self._completed:
             self._signals.results_waiting()
         batch.claims = claims
@@ -197,6 +198,7 @@ class ResultBuffer:
             return
         if not self.keeps_completed:
             self.deleted[JobStatus.COMPLETED] += len(claims) - len(refused)
+        # The completer writes refused completions once more, by a statement that decides about each of them.
         if refused:
             self._return_others([(claim, COMPLETE) for claim in claims if claim.job_id in refused])
         self._end(batch, len(claims) - len(refused))

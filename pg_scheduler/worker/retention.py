@@ -140,7 +140,8 @@ class RetentionRepository(Repository):
         the row is alone. If such rows are many, the rest is left to the next pass. Which half comes first is
         random, so that no part is always the rest.
         """
-        parts, count, refusals = [(low, high)], 0, 0
+        parts = [(low, high)]
+        count = refusals = 0
         refusal: Exception | None = None
         while parts:
             part_low, part_high = parts.pop()
@@ -181,7 +182,8 @@ class RetentionRepository(Repository):
     async def count_in_blocks(self, first: int, blocks: int, cutoffs: Cutoffs) -> dict[JobStatus, int]:
         """Count what ``vacuum_blocks()`` would delete."""
         args = (first, 0), (first + blocks, 0), *_cutoffs(cutoffs)
-        return {JobStatus(row[0]): row[1] for row in await self._statements.fetch("count_in_blocks", *args)}
+        rows = await self._statements.fetch("count_in_blocks", *args)
+        return {JobStatus(status): count for status, count in rows}
 
     async def vacuum_surplus(self, status: JobStatus, keep: int, limit: int) -> int:
         """Delete jobs of a status beyond the newest ``keep`` of each name, and count them."""

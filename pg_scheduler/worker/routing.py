@@ -160,10 +160,11 @@ class Routing:
         return name if task is None or not self._tasks.is_automatic(name, task) else task.name
 
     def _is_selected(self, name: str) -> bool:
+        """Return whether the patterns of ``only=`` and ``skip=`` leave a name to this worker."""
         name = self._routed_name(name)
-        return (not self._only or any(fnmatchcase(name, pattern) for pattern in self._only)) and not any(
-            fnmatchcase(name, pattern) for pattern in self._skip
-        )
+        if any(fnmatchcase(name, pattern) for pattern in self._skip):
+            return False
+        return not self._only or any(fnmatchcase(name, pattern) for pattern in self._only)
 
     def _executor_of(self, name: str) -> str:
         task = self._tasks.resolve(name)

@@ -174,6 +174,7 @@ class Service(ABC):
                 await asyncio.wait([self._task, succeeded], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 succeeded.cancel()
+                # An error of the first pass is raised below. _ended() publishes an error of a later one.
                 if not self._task.done():
                     self._task.add_done_callback(self._ended)
             if self._task.done():
@@ -185,6 +186,7 @@ class Service(ABC):
             if self._task is None:
                 return
             self._is_stopping = True
+            # The loop sleeps either until the end of a backoff or until it is woken.
             self._backoff_ended.set()
             self.wake()
             _, pending = await asyncio.wait([self._task], timeout=self.stop_timeout_s)
@@ -203,14 +205,16 @@ class Service(ABC):
             try:
                 delay = await self.run_once()
             except PoolClosedError:
+                # A closed pool stays closed, so this error ends the loop, and the Scheduler with it.
                 raise
             except DatabaseUnavailableError as fault:
                 # A server that rejects the first connection means wrong settings, which no retry corrects.
                 if isinstance(fault, ConnectionRejectedError) and not first_pass.is_set():
                     raise
-                if self.on_outage is not None and not is_lock_wait(fault):
+                waits_for_lock = is_lock_wait(fault)
+                if self.on_outage is not None and not waits_for_lock:
                     self.on_outage()
-                delay = backoff.next_delay_s(self.backoff.longest_for_lock_s if is_lock_wait(fault) else None)
+                delay = backoff.next_delay_s(self.backoff.longest_for_lock_s if waits_for_lock else None)
                 holders = await self._holders_of(fault)
                 self._events.publish(ServiceRetrying(self.name, fault, delay, holders))
                 self.outage, self.ended_at = fault, time.monotonic()
@@ -220,6 +224,7 @@ class Service(ABC):
                 is_mistake = isinstance(error, PayloadError) and not first_pass.is_set()
                 if is_mistake or not is_refusal(error):
                     raise
+                # A refused row does not keep the Scheduler from starting.
                 first_pass.set()
                 delay = backoff.next_delay_s()
                 self._events.publish(ServiceRetrying(self.name, error, delay))
@@ -242,6 +247,7 @@ class Service(ABC):
         return tuple(await self.find_holders())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        """Publish the error that has ended the loop; a cancellation only if the event loop runs on."""
         if task.cancelled():
             task.get_loop().call_later(CANCELLATION_GRACE_S, self._report_cancellation, task)
         elif error := task.exception():

@@ -115,11 +115,13 @@ class Vacuum(Service):
                 self._key, self._worker_id, after_s=interval - jitter, within_s=interval
             )
             if due_in != 0:
-                # The completer counts the jobs that it deletes here too, so there may be some without a pass.
+                # The completer adds the jobs that it deletes to this count, so there may be some without a
+                # pass.
                 await self.drain()
                 later = random.uniform(0, 2 * jitter)  # noqa: S311 - jitter, no secret
                 return self.check_interval_s if due_in is None else min(due_in + later, self.check_interval_s)
             self._walk = self.steps(skip=True)
+        # A pass of this service takes one step of the walk. If there is no step, the walk has ended.
         try:
             async for step in self._walk:
                 self._deleted.update(step.jobs)
@@ -207,7 +209,10 @@ class Vacuum(Service):
         return deleted
 
     async def _delete_others(self) -> AsyncIterator[Counter[JobStatus]]:
-        """Delete what no walk over the table finds, and yield the number of jobs after each batch."""
+        """Delete what no walk over the table finds, and yield after each batch how many jobs it has deleted.
+
+        It yields after batches of other rows too, with no jobs, so that the caller can pause.
+        """
         await self._delete_schedules()
         with logging_refusal_of("the deletion of old records"):
             await self._delete_audit()

@@ -155,6 +155,7 @@ class SuspensionPass:
 
     def request(self, attempt: Waiting) -> None:
         """Look at an attempt soon."""
+        # The pass looks at the attempts of all requests, so it runs in the context of none of them.
         if not self._requests:
             loop = asyncio.get_running_loop()
             if (delay_s := self._next_at - loop.time()) > 0:
@@ -225,15 +226,15 @@ def _waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
     # A visited task is part of a cycle. One whose future is done is about to continue.
     if task in visited or future is None or future.done():
         return False
-    frames = list(_awaiting(task.get_coro()))
-    if _has_timer(task, frames):
+    coroutines = list(_awaiting(task.get_coro()))
+    if _has_timer(task, coroutines):
         return False
     if future in steps:
         return True
-    awaited = _awaited(future, frames[-1] if frames else None)
-    return awaited is not None and all(
-        _ends(awaited_future, steps, visited | {task}) for awaited_future in awaited
-    )
+    awaited = _awaited(future, coroutines[-1] if coroutines else None)
+    if awaited is None:
+        return False
+    return all(_ends(awaited_future, steps, visited | {task}) for awaited_future in awaited)
 
 
 def _ends(future: asyncio.Future[Any], steps: Futures, visited: set[Task]) -> bool:
@@ -260,6 +261,7 @@ def _awaited(future: asyncio.Future[Any], innermost: Any) -> Iterable[asyncio.Fu
     if frame is None:
         return None
     if frame.f_code is WAIT_CODE:
+        # A wait with a timeout may end although none of its futures has ended.
         return None if frame.f_locals["timeout"] is not None else list(frame.f_locals["fs"])
     if _ends_group(frame.f_code):
         tasks = _attribute(frame.f_locals.get("self"), "_tasks")
@@ -274,7 +276,8 @@ def _awaits(task: Task, awaited: Task, visited: set[Task]) -> bool:
     if task in visited or future is None or future.done():
         return False
     visited.add(task)
-    innermost = ([None, *_awaiting(task.get_coro())])[-1]
+    coroutines = list(_awaiting(task.get_coro()))
+    innermost = coroutines[-1] if coroutines else None
     frame: FrameType | None = getattr(innermost, "cr_frame", None)
     futures = _awaited(future, innermost) or ()
     # Before Python 3.12 wait_for() waits for a future of its own.
@@ -328,12 +331,12 @@ def _behind(awaitable: Any) -> Any:
     return next((referent for referent in gc.get_referents(awaitable) if isinstance(referent, kinds)), None)
 
 
-def _has_timer(task: Task, frames: Iterable[Any]) -> bool:
+def _has_timer(task: Task, coroutines: Iterable[Any]) -> bool:
     """Return whether a task is in a block of ``asyncio.timeout()`` or the like, whose timer runs.
 
     The timer may also be held by the context manager of the block, such as an exit stack.
     """
-    holders, visited = list(frames), set[int]()
+    holders, visited = list(coroutines), set[int]()
     # The list grows meanwhile. What the code itself holds is at its begin, so it is examined first.
     for holder in holders:
         if id(holder) in visited:

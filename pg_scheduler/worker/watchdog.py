@@ -147,6 +147,7 @@ class LoopWatchdog:
             culprit = (
                 "not by a job" if report.job_id is None else f"by job {report.job_name} (id {report.job_id})"
             )
+            # The event itself is published when the loop runs again, so this record is not that of an event.
             message = "event loop blocked for %.1f s, %s:\n%s"
             log_in_thread(
                 logging.WARNING,

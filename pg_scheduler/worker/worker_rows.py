@@ -242,17 +242,20 @@ class WorkerRepository:
             rows = await self._statements.fetch(
                 "renew_worker", worker_id, *lease, *_report_columns(report), on=on
             )
+            # The row of the worker is gone, so no lease was renewed.
             if not rows:
                 raise
+            (worker_row,) = rows
             lost: list[str] = []
             # The table can be read in this case, so jobs that were cancelled are found, and stopped.
             if is_refusal(error):
-                lost = [row[0] for row in await self._statements.fetch("find_lost", *attempts, on=on)]
+                lost_rows = await self._statements.fetch("find_lost", *attempts, on=on)
+                lost = [lost_row["job_id"] for lost_row in lost_rows]
             return RenewResult(
                 True,
                 lost,
-                rows[0]["now"],
-                wanted=rows[0]["wanted"],
+                worker_row["now"],
+                wanted=worker_row["wanted"],
                 obstacle=error,
                 is_server_time=now is None,
             )
@@ -311,7 +314,7 @@ class WorkerRepository:
         """Return other workers of this identity and host whose process has ended."""
         grace_s = self._server_start_grace_s
         rows = await self._statements.fetch("ended_namesakes", worker_id, identity, hostname, grace_s)
-        return [row[0] for row in rows]
+        return [row["worker_id"] for row in rows]
 
     async def restart_leases(self, limit: int = 1000) -> None:
         """Restart leases that began in the future, because the server's clock was set back."""
@@ -389,6 +392,8 @@ class WorkerRepository:
         # The application refuses to delete the row of a worker, or a deferred check refuses the commit.
         if suspects is None:
             return await rescue(None, checks_deferred=True)
+        # The first call reclaims the jobs that belong to no suspect. Then each suspect has a call of its own,
+        # so that a refused row of one does not keep the jobs of the others.
         results = [await rescue([], checks_deferred=True)]
         for suspect in suspects:
             rescue_one = partial(rescue, [suspect], checks_deferred=True)

@@ -157,8 +157,7 @@ class _Child:
             cancellation.set(self._flag)
             # The first job prepares the process, so that an error of the preparation is that of the job.
             if self._invoke is None:
-                path = self._start["path"]
-                self._invoke = _import_member(*path.split(":"))(self._start["parameters"]) if path else invoke
+                self._invoke = self._prepare()
             func = _import_member(message["module"], message["path"])
             args, kwargs = decode(claim.task_data)
             typed = TypedArguments(func) if message["typed"] else None
@@ -171,6 +170,15 @@ class _Child:
             return value_to(claim.options, value)
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return {"error": error_to(error)}
+
+    def _prepare(self) -> Callable[..., Any]:
+        """Call `ProcessExecutor.preparation`, if there is one; return what calls the functions of jobs."""
+        if not self._start["path"]:
+            return invoke
+        module, path = self._start["path"].split(":")
+        prepare = _import_member(module, path)
+        caller: Callable[..., Any] = prepare(self._start["parameters"])
+        return caller
 
 
 class _Handler(logging.Handler):
@@ -201,11 +209,15 @@ def _read(file: BinaryIO) -> dict[str, Any] | None:
     """Return the next message, or None at the end, which may be within a message."""
     try:
         header = file.read(HEADER.size)
-        length: int = HEADER.unpack(header)[0] if len(header) == HEADER.size else 0
+        if len(header) < HEADER.size:
+            return None
+        (length,) = HEADER.unpack(header)
         text = file.read(length)
     except OSError:
         return None
-    return cast("dict[str, Any]", json.loads(text)) if text and len(text) == length else None
+    if not text or len(text) < length:
+        return None
+    return cast("dict[str, Any]", json.loads(text))
 
 
 def _set_levels(levels: dict[str, int]) -> None:

@@ -29,13 +29,17 @@ def run_in_loop(
 async def run_in_executor(middleware: Sequence[Middleware], executor: JobExecutor, call: JobCall) -> Any:
     """Run an attempt in an executor, inside the middleware, and return its value."""
     try:
-        call.kwargs = dict(call.kwargs)  # which middleware may change
+        # Middleware may change the keyword arguments, so the call has a dict of its own.
+        call.kwargs = dict(call.kwargs)
         value = await _run(middleware, call, partial(_execute, executor, call))
     except asyncio.CancelledError:
-        if call.was_cancelled:  # not this task: the flag of the call decides its outcome
+        # _execute() has raised it because the call was cancelled, and not this task. The caller decides the
+        # outcome by the flag of the call.
+        if call.was_cancelled:
             return None
         raise
-    except BaseException:  # of the job or of middleware, such as a timeout of its own
+    except BaseException:
+        # If middleware has raised it, as at a timeout of its own, the function may still run in its thread.
         await _end_of_thread(call)
         raise
     await _end_of_thread(call)
@@ -81,7 +85,8 @@ async def _execute(executor: JobExecutor, call: JobCall) -> Any:
         value = await executor.run(call)
     except (RaisedError, CrashedError) as error:
         raised = error
-    call.detach()  # not if this task is cancelled: its thread may run on
+    # If this task was cancelled instead, the call keeps its callbacks, because its thread may run on.
+    call.detach()
     if call.was_cancelled:
         raise asyncio.CancelledError
     if raised is None:
@@ -89,4 +94,5 @@ async def _execute(executor: JobExecutor, call: JobCall) -> Any:
         return value
     if isinstance(raised, RaisedError) and is_a(raised.error, Exception):
         raise raised.error
-    raise raised  # within its wrapper: SystemExit itself would end the worker
+    # SystemExit itself would end the worker, so it stays within its wrapper.
+    raise raised

@@ -260,6 +260,7 @@ class _Child:
         reading = asyncio.ensure_future(self._read())
         try:
             await asyncio.wait([reading, self._ended], return_when=asyncio.FIRST_COMPLETED)
+            # The process has ended, but its last messages may still arrive.
             if not reading.done():
                 await asyncio.wait([reading], timeout=LAST_MESSAGES_S)
         finally:

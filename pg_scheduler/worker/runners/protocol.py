@@ -99,6 +99,7 @@ def error_from(values: dict[str, Any]) -> BaseException:
     if "snooze" in values:
         return Snooze(values["snooze"])
     error = _new_error(values)
+    # The exception of a class that is derived from Retry is a Retry itself.
     if "retry" in values and not is_a(error, Retry):
         retry = Retry(values["retry"])
         retry.__cause__ = error

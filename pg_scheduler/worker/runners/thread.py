@@ -171,7 +171,8 @@ class _Thread(threading.Thread):
             if work is None:
                 return
             returned = work.execute()
-            # Before the attempt ends, because its end may start the next one, which looks for an idle thread.
+            # The end of an attempt may start the next one, which looks for an idle thread. So this thread
+            # counts as idle first.
             self._idle.append(self)
             work.end(returned)
             # An idle thread must not keep the arguments and the result of its last attempt alive.

@@ -83,6 +83,7 @@ class TimeoutQueue(Generic[T]):
                 break
             expired.append(item)
         else:
+            # All items have expired, so nothing is left to watch.
             del self._by_timeout[timeout], self._timers[timeout]
         for item in expired:
             limits.pop(item, None)
