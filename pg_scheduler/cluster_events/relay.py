@@ -114,6 +114,7 @@ class EventRelay(Service):
             kind for name, kind in carried_kinds().items() if name in self._own_kinds | self._audience.kinds
         ]
         self._unsubscribe = self._events.subscribe(self.relay, *kinds) if kinds else lambda: None
+        # No other worker wants the events that wait to be sent.
         if not self._audience.kinds:
             self._waiting.clear()
 

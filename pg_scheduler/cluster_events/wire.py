@@ -96,11 +96,13 @@ def _stand_ins(kind: Any) -> dict[str, object]:
 
     Those are the fields that are never sent, and the fields that may be None.
     """
+    required_fields = [
+        field for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
+    ]
     return {
         field.name: "" if field.type == "str" else None
-        for field in fields(kind)
-        if field.default is field.default_factory is MISSING
-        and (not field.repr or field.type.endswith(" | None"))
+        for field in required_fields
+        if not field.repr or field.type.endswith(" | None")
     }
 
 
