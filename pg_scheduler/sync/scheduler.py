@@ -172,8 +172,11 @@ class SyncScheduler(BlockingMethods):
 
     def __repr__(self) -> str:
         portal = self._current
-        state = "closed" if self._is_closed else "open" if portal and portal.is_alive else "not started"
-        return f"<SyncScheduler, {state}>"  # without the DSN, which may have a password
+        state = "open" if portal and portal.is_alive else "not started"
+        if self._is_closed:
+            state = "closed"
+        # The DSN is left out, because it may have a password.
+        return f"<SyncScheduler, {state}>"
 
     def _source(self) -> Scheduler:
         return self._last if self._is_closed else self._portal().resource
@@ -277,6 +280,7 @@ class SyncScheduler(BlockingMethods):
             stop = stops.pop()
             if declare in self._declarations:
                 self._declarations.remove(declare)
+            # The Scheduler of a portal is used only in the thread of the portal, as long as that runs.
             portal = self._current
             if portal is None or not portal.is_alive or portal.is_own_thread:
                 stop()
