@@ -117,10 +117,13 @@ def convert(job: StoredJob, now: datetime) -> Found:
     if missing := [key for key in KEYS if key not in state]:
         raise NotImportedError(f"its pickle has no {missing[0]!r}, so it is none of APScheduler 3")
     trigger, due = state["trigger"], state["next_run_time"]
-    function = str(state["func"]).partition(":")[2]
+    _, _, function = str(state["func"]).partition(":")
+    # The name of a lambda or of a function within another one has a part such as <lambda> or <locals>.
     if "<" in function or not function:
         raise NotImportedError(f"the function {state['func']} has no name")
-    metadata = None if state["name"] in {function, function.rpartition(".")[2]} else {"name": state["name"]}
+    # A job that was given no name has that of its function in APScheduler.
+    _, _, last_part = function.rpartition(".")
+    metadata = None if state["name"] in {function, last_part} else {"name": state["name"]}
     common: dict[str, Any] = {
         "task": _task_of(job),
         "args": tuple(state["args"]),
@@ -139,11 +142,14 @@ def convert(job: StoredJob, now: datetime) -> Found:
         converted_trigger = Every(trigger.interval)
         start = upcoming(due or trigger.start_date, trigger.interval, now)
     elif type(trigger) is CronTrigger:
+        # A cron expression needs no start that has passed.
         start = start if start is not None and start > now else None
         converted_trigger = cron_of(trigger, start or now)
     else:
         raise NotImportedError(f"{type(trigger).__name__} has no equivalent that is certain")
     may_overlap = state["max_instances"] > 1
+    # CatchUp.all() enqueues the jobs of all missed fire times at once, so they have to be able to overlap.
+    catches_up_all = may_overlap and not state["coalesce"]
     return FoundSchedule(
         **common,
         trigger=converted_trigger,
@@ -152,7 +158,7 @@ def convert(job: StoredJob, now: datetime) -> Found:
         jitter=jitter,
         paused=due is None,
         overlap=Overlap.ALLOW if may_overlap else Overlap.SKIP,
-        catch_up=CatchUp.all() if may_overlap and not state["coalesce"] else CatchUp.latest(),
+        catch_up=CatchUp.all() if catches_up_all else CatchUp.latest(),
     )
 
 
@@ -198,6 +204,8 @@ def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
         raise NotImportedError(f"{trigger}: {error}") from error
     equivalent = cron if during is None else cron & during
     their_fires = list(_fires_of(trigger, since))
+    # Fire times at ``since`` count, and those at the instant of after= do not. If the trigger of APScheduler
+    # ends, fewer fire times are compared.
     our_fires = equivalent.upcoming(COMPARED, after=since - INSTANT)[: len(their_fires)]
     if our_fires != their_fires:
         first = min({*our_fires} ^ {*their_fires})

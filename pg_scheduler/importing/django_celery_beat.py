@@ -96,8 +96,8 @@ def task_of(path: str, queue: str | None) -> str:
 
     Args:
         path: The path that Celery stores.
-        queue: The queue of the entry, which is in the name if Django's task may run there. None for the queue
-            of Django's task, which is in the name otherwise.
+        queue: The queue of the entry. The name has this queue if jobs of that name run Django's task.
+            Otherwise, and if it is None, the name has the queue that Django's task declares.
     """
     if not apps.is_installed(DJANGO) or not (find_spec("django.tasks") or find_spec("django_tasks")):
         return path
