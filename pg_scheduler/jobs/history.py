@@ -47,6 +47,9 @@ MAX_CHUNK_LENGTH: Final = 1000
 MAX_LINES_LENGTH: Final = 3000
 """Characters at the end of a message of several lines, which may be the traceback of another process."""
 
+STEP_ATTRIBUTE: Final = "_pg_scheduler_step"
+"""The attribute by which an exception names the step whose function raised it."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptError:
@@ -124,7 +127,7 @@ def _storable_trace(trace: object) -> dict[str, str] | None:
 def note_step(error: BaseException, step: str) -> None:
     """Note at an exception that the function of a step raised it."""
     # A class of the application may have no such dictionary, or one that raises.
-    guarded(lambda: error.__dict__.update({_STEP: step}), lambda _: None)
+    guarded(lambda: error.__dict__.update({STEP_ATTRIBUTE: step}), lambda _: None)
 
 
 def step_of(error: BaseException) -> str | None:
@@ -134,11 +137,8 @@ def step_of(error: BaseException) -> str | None:
 
 
 def _noted_step(error: BaseException) -> str | None:
-    step = error.__dict__.get(_STEP)
+    step = error.__dict__.get(STEP_ATTRIBUTE)
     return step if isinstance(step, str) else None
-
-
-_STEP: Final = "_pg_scheduler_step"
 
 
 def exception_entry(
