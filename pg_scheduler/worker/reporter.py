@@ -23,7 +23,7 @@ from pg_scheduler.base.settings import SECRETS, SchedulerConfig
 from pg_scheduler.events.log import is_logger_disabled
 from pg_scheduler.jobs.limits import numbers_of
 from pg_scheduler.jobs.model import UNSET, Worker
-from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.registry import TaskLists, TaskRegistry
 from pg_scheduler.jobs.shared_names import fingerprints_of
 from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, Arity, as_stored
 from pg_scheduler.jobs.worker_report import (
@@ -100,10 +100,15 @@ def worker_of(node: Node) -> Worker:
 
 
 def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
-    """Return the settings for people to read, and what else a worker reports once, without passwords."""
+    """Return the settings for people to read, without passwords, and what a worker reports of its tasks."""
     hidden = SECRETS | COLUMNS
     values = asdict(config, dict_factory=_plain)
     settings = {name: value for name, value in values.items() if name not in hidden}
+    return {**settings, ZONE_DATA: data_version(), **_report_of(tasks)}
+
+
+def _report_of(tasks: TaskRegistry) -> dict[str, Any]:
+    """Return what a worker reports of its tasks besides their names."""
     # A task is in these mappings under each of its names, and is reported once.
     limits = [
         {
@@ -128,7 +133,6 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
     parameters = _parameters_of(tasks)
     positional = {task.name: _positional_of(task.arity) for task in tasks.tasks() if task.name in parameters}
     return {
-        **settings,
         "limits": limits[:MAX_LIMITS],
         "shares": shares[:MAX_LIMITS],
         "aliases": {name: task.name for name, task in tasks_by_alias.items()},
@@ -136,7 +140,6 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
         "parameters": parameters,
         "options": options_of(tasks),
         "positional": {name: count for name, count in positional.items() if count},
-        ZONE_DATA: data_version(),
         CODE: fingerprints_of(tasks.tasks()),
     }
 
@@ -232,9 +235,11 @@ class Reporter:
         self.worker = worker_of(node)
         """The row of this worker, without what its reports write."""
         self._last_report: WorkerReport | None = None
-        self._reported: tuple[list[str], int] | None = None
-        """The names of the last report, and the version of the declared schedules."""
-        self._written: tuple[list[str], int] | None = None
+        self._first_tasks = node.tasks.lists
+        """The tasks of ``worker``. These lists are another object after each further registration."""
+        self._reported: tuple[list[str], int, TaskLists] | None = None
+        """The names of the last report, the version of the declared schedules, and the tasks."""
+        self._written: tuple[list[str], int, TaskLists] | None = None
         """The same of the last report that is known to be in the row."""
         self._lag_s = 0.0
         self.wanted: str | None = DRAIN if node.starts_draining else None
@@ -255,22 +260,26 @@ class Reporter:
         return self._lag_s
 
     def report(self, *, whole: bool = False) -> WorkerReport:
-        """Return what a heartbeat writes; the names and the declared schedules only if they have changed.
+        """Return what a heartbeat writes; the names, tasks and declared schedules only if they have changed.
 
-        Both count as changed if ``whole`` is true, and until ``confirm()`` has recorded that they were
+        All count as changed if ``whole`` is true, and until ``confirm()`` has recorded that they were
         written.
         """
         names = self._routing.claimable() if self._runs_jobs else NO_NAMES
-        self._reported = names, self._node.declared.version
+        tasks = self._node.tasks.lists
+        self._reported = names, self._node.declared.version, tasks
         # The list of names is the same object until a name changes.
-        written_names, _ = self._written or (None, None)
+        written_names, _, written_tasks = self._written or (None, None, None)
         have_names_changed = whole or names is not written_names
         writes_names = have_names_changed and sum(len(name.encode()) for name in names) <= MAX_NAMES_BYTES
         # A task may get its name after its schedule, so new names of tasks may change the schedules too.
         writes_declared = have_names_changed or self._reported != self._written
-        declared = _declared_by(self._node) if writes_declared else None
+        declared = _declared_by(self._node) if writes_declared else {}
+        # The row has the first tasks from its registration on.
+        if tasks is not self._first_tasks and (whole or tasks is not written_tasks):
+            declared |= _report_of(self._node.tasks)
         self._last_report = report = WorkerReport(
-            self.state, self._health(), names if writes_names else None, declared
+            self.state, self._health(), names if writes_names else None, declared or None
         )
         asyncio.get_running_loop().call_soon(self._measure, time.monotonic())
         return report

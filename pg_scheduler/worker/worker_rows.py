@@ -67,7 +67,7 @@ class WorkerReport(NamedTuple):
         state: ``running``, ``draining`` or ``stopping``.
         health: Its connections, the delay of its event loop, and whether it listens and holds its lock.
         names: The names that it claims; None if they are written already.
-        declared: The schedules that its code declares, as settings of its row; None if they are written
+        declared: The schedules and tasks of its code, as settings of its row; None if they are written
             already.
     """
 

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from pg_scheduler import DatabaseUnavailableError, Injected
+from pg_scheduler import DatabaseUnavailableError, Injected, Limit, Share
 from pg_scheduler.events import EventBus
+from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import reporter as reporter_module
 from pg_scheduler.worker.heartbeat import Heartbeat
@@ -56,6 +57,30 @@ async def test_names_are_written_by_the_heartbeat_after_one_that_failed(
     (row,) = await touchy.workers.list_workers()
     assert row.names is not None
     assert "b" in row.names
+
+
+async def test_tasks_that_are_registered_while_a_worker_runs_are_reported_as_those_before(
+    parts: Parts, store: Store, bus: EventBus
+) -> None:
+    """With the aliases, limits, shares, parameters and options that lists, findings and calls need."""
+
+    def register(node: Parts) -> None:
+        options = TaskOptions(limits=(Limit("mails", max_running=2),), share=Share("s", key=str))
+        node.tasks.register(work, name="a", aliases=["old.a"], options=options)
+
+    before = Parts(store, bus, "before")
+    register(before)
+    heartbeats = [Heartbeat(node, node.reporter()) for node in (before, parts)]
+    for heartbeat in heartbeats:
+        await heartbeat.prepare()
+    register(parts)
+    for heartbeat in heartbeats:
+        await heartbeat.run_once()
+    first, later = [row.settings for row in await store.workers.list_workers()]
+    assert first["limits"]
+    assert first == later
+    report = heartbeats[1]._reporter.report()
+    assert report.declared is None, "nothing is written twice"
 
 
 async def test_too_many_names_are_not_reported(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
