@@ -499,9 +499,12 @@ async def test_bulk_jobs_pass_results_to_one_another(
     await t.scheduler.schedule_bulk(specs, conflict_resolution=resolution)
     await t.drain()
     assert await collected(t.scheduler, "c") == [["a", "completed", 1], ["b", "completed", 2]]
-    none = [specs[0], JobSpec(number, t.now, (1,), job_id="a"), specs[2]]
+    none = [
+        JobSpec(collect, t.now, job_id="d", after=["e", "b"], pass_results=True),
+        JobSpec(number, t.now, (1,), job_id="e"),
+    ]
     jobs = (await t.scheduler.count_jobs()).total
-    with pytest.raises(ValueError, match="job 'a' keeps no result"):
+    with pytest.raises(ValueError, match="job 'e' keeps no result"):
         await t.scheduler.schedule_bulk(none, conflict_resolution=resolution)
     assert (await t.scheduler.count_jobs()).total == jobs
 

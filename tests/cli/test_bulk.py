@@ -260,7 +260,7 @@ def test_group_of_errors_is_printed_and_retried(call: Run, dsn: str, fill: Fill,
     other, group = ran.checked("error_group")
     assert (other["count"], group["count"]) == (3, 12)
     assert group["text"] == "SMTPError: no answer after # s"
-    assert "2 groups, 15 jobs since " in ran.err
+    assert "2 groups, 15 failures since " in ran.err
     assert [line["count"] for line in call("jobs", "errors", "--since", "1h").lines] == [3]
     table = call("jobs", "errors", "-o", "table")
     assert group["fingerprint"] in table.out
@@ -297,7 +297,7 @@ def test_errors_state_since_when_they_are_counted(call: Run, dsn: str, fill: Fil
     ran = call("jobs", "errors", "--limit", "1", "-o", "json")
     assert ran.code == ExitCode.DONE, ran.err
     document = json.loads(ran.out)
-    assert document["summary"].startswith("1 group, 2 jobs since ")
+    assert document["summary"].startswith("1 group, 2 failures since ")
     assert [each["count"] for each in document["items"]] == [2]
 
 

@@ -61,7 +61,7 @@ TYPES = {
     "read_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz",
     "sum_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz,"
     " double precision",
-    "sum_statistics_by_name": "integer, timestamptz, timestamptz, timestamptz, text, bigint",
+    "sum_statistics_by_name": "integer, timestamptz, timestamptz, timestamptz, text, bigint, timestamptz",
     "read_starts": "double precision, timestamptz",
 }
 VALUES = {
@@ -103,7 +103,7 @@ VALUES = {
     f", timestamptz {INSTANT} - interval '1 day'",
     "read_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 250, {INSTANT}",
     "sum_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 2000, {INSTANT}, 3600",
-    "sum_statistics_by_name": f"60, '2026-01-01Z', {INSTANT}, {INSTANT}, 'work5', 1000",
+    "sum_statistics_by_name": f"60, '2026-01-01Z', {INSTANT}, {INSTANT}, 'work5', 1000, {INSTANT}",
     "read_starts": f"900, {INSTANT}",
 }
 READ_GROUPS = {

@@ -152,8 +152,8 @@ def _turn_of(keys: LimitKeyList, usual_s: float | None) -> str:
     if state.key or not state.max_running or not state.waiting or state.max_starts is not None:
         return ""
     wait_s = usual_s * math.ceil(state.waiting / state.max_running)
-    jobs = "1 job waits" if state.waiting == 1 else f"{state.waiting:,} jobs wait"
-    return f"{jobs}: at the usual {length(usual_s)}, the last one starts in about {length(wait_s)}"
+    jobs = counted(state.waiting, "job")
+    return f"{jobs} waiting: at the usual {length(usual_s)}, the last one starts in about {length(wait_s)}"
 
 
 async def _arguments(job_ids: Sequence[str], request: PageRequest) -> dict[str, str | None]:

@@ -62,12 +62,10 @@ history AS MATERIALIZED (
         FROM (
             SELECT bucket, greatest(jobs, 0) AS jobs
             FROM {schema}scheduler_error_counts
-            WHERE fingerprint = picked.fingerprint
-              AND span = $1::integer
-              AND bucket >= $7::timestamptz
-              AND bucket <= coalesce($6, {now})
-            OFFSET 0
+            WHERE fingerprint = picked.fingerprint AND span = $1::integer AND bucket >= $7::timestamptz
+            OFFSET 0  -- the index of the age would read the counts of all groups
         ) AS stored
+        WHERE bucket <= coalesce($6, {now})
     ) AS counts
 ),
 added AS MATERIALIZED (
