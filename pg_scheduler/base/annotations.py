@@ -31,7 +31,7 @@ if sys.version_info >= (3, 14) and not TYPE_CHECKING:
         return inspect.signature(func, follow_wrapped=follow_wrapped, annotation_format=Format.FORWARDREF)
 
     def annotations_of(value: Any) -> Mapping[str, Any]:
-        """Return the annotations of a function or a class; none for other objects."""
+        """Return the annotations of a function, a class or another object that has some; else none."""
         try:
             return get_annotations(value, format=Format.FORWARDREF)
         except TypeError:
@@ -49,7 +49,7 @@ else:
         return inspect.signature(func, follow_wrapped=follow_wrapped)
 
     def annotations_of(value: Any) -> Mapping[str, Any]:
-        """Return the annotations of a function or a class; none for other objects."""
+        """Return the annotations of a function, a class or another object that has some; else none."""
         return getattr(value, "__annotations__", {})
 
 

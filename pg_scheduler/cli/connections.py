@@ -88,10 +88,10 @@ async def open_scheduler(
 
 @contextmanager
 def naming_dsn(settings: Settings, name: str) -> Iterator[None]:
-    """Add the DSN and its origin to the error of a database that is unavailable."""
+    """Raise the error of an unavailable database as a `CommandError` that also names the DSN."""
     try:
         yield
-    except ConnectionRejectedError:
+    except ConnectionRejectedError:  # the server has answered, and its message names what it rejects
         raise
     except DatabaseUnavailableError as error:
         dsn, origin = settings[name], settings.origin(name)

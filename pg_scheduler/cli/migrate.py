@@ -115,11 +115,13 @@ async def upgrade(
             async with command.connect() as other:
                 await check_engine(connection, other)
         # This runs without missing migrations too, because it recreates tables that were dropped.
-        versions = await _apply(command, connection, steps, style)
+        applied_versions = await _apply(command, connection, steps, style)
         home = await home_schema(connection, command.schema)
-        _write(command, [step for step in steps if step.migration.version in versions])
+        # Another session may have applied some of the planned ones meanwhile.
+        applied = [step for step in steps if step.migration.version in applied_versions]
+        _write(command, applied)
         missing = await missing_indexes(connection, schema=home)
-    command.output.say(_count(steps, "applied") if versions else "no migration was missing")
+    command.output.say(_count(applied, "applied") if applied else "no migration was missing")
     if missing:
         command.output.say(
             f"left out on large tables: {', '.join(missing)}; run pg-scheduler migrate indexes"

@@ -432,9 +432,11 @@ _TRANSLATED: Final = _Translated()
 
 
 def raise_translated(error: Exception) -> None:
-    """Raise the exception of this library that stands for an error, as ``translated()``; return without one.
+    """Raise the exception of this library that stands for an error, as ``translated()`` does.
 
-    Statements call it in an except clause, which costs nothing as long as no statement fails.
+    It returns if there is none, and the caller raises the error itself. The error then contains no values of
+    rows, since it may be logged. Statements call it in an except clause, which costs nothing as long as no
+    statement fails.
     """
     if isinstance(error, SchedulerError):
         return
@@ -476,7 +478,7 @@ def raise_translated(error: Exception) -> None:
     if (
         state in LOST_STATES
         or isinstance(error, LOST_CLASSES)
-        or type(error) is asyncpg.InternalClientError
+        or type(error) is asyncpg.InternalClientError  # its subclasses have other causes; see ``_describe()``
         or has_ended_during_call(error)
     ):
         raise ConnectionLostError(_describe(error)) from error

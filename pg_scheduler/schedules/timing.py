@@ -314,11 +314,12 @@ def after_insertion(row: ScheduleRow, advance: Advance, inserted: int, *, is_uni
     If the task is unique, the fire times without a new job count as skipped. Otherwise their jobs exist
     already. Neither uses up a run, so a schedule that would have ended with its last run may continue.
     """
-    others = len(advance.fire_times) - inserted
-    if not others:
+    without_job = len(advance.fire_times) - inserted
+    if not without_job:
         return advance
     if is_unique:
-        advance = replace(advance, skipped=advance.skipped + others)
+        advance = replace(advance, skipped=advance.skipped + without_job)
+    # A `FixedDelay` waits for the end of a new job. Without one, it continues by itself.
     if inserted and not advance.is_finished:
         return advance
     is_last = row.max_runs is not None and row.runs + inserted >= row.max_runs

@@ -214,12 +214,16 @@ class StepRepository(Repository):
 
 
 def _child_row(job_id: str, row: Any) -> ChildRow:
-    """Return what has the id of a child. Without a job name, there is at most the result of a deleted row."""
-    mark = object_from(row["child_of"])
-    if mark:
-        owner = f"the child of step {mark.get('step')!r} of job {mark.get('job')!r}"
-    elif row["job_name"] is None:
+    """Return what has the id that a child would get.
+
+    That is a job, the passed result of a child whose row was deleted, or nothing.
+    """
+    child_of = object_from(row["child_of"])
+    has_row = row["job_name"] is not None
+    if child_of:
+        owner = f"the child of step {child_of.get('step')!r} of job {child_of.get('job')!r}"
+    elif not has_row:  # a passed result can only be that of a child of this job
         owner = f"the child of step {row['step']!r} of job {job_id!r}"
     else:
         owner = f"the job {row['job_name']!r} with status {row['status']!r}"
-    return ChildRow(row["state"], row["status"], owner, bool(mark) or row["job_name"] is None)
+    return ChildRow(row["state"], row["status"], owner, bool(child_of) or not has_row)

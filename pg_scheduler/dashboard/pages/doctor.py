@@ -27,12 +27,13 @@ MAX_AGE_S: Final = 60.0
 async def build(request: PageRequest) -> View:
     """Return the diagnosis of the last minute, or make one."""
     examined_at, diagnosis = await request.read_shared(_examine, age_s=MAX_AGE_S)
-    is_open = request.access.visible_names is None
+    sees_all_names = request.access.visible_names is None
     not_made: dict[str, list[str]] = {}
     for check in diagnosis.not_made:
-        reason = check.reason if is_open else "their reasons mention jobs of all names"
+        reason = check.reason if sees_all_names else "their reasons mention jobs of all names"
         not_made.setdefault(reason, []).append(check.code.value)
-    # What needs attention is read as the side bar and the overview read it, so that the numbers agree.
+    # What needs attention comes from the newer diagnosis, which the side bar and the overview show, so that
+    # the numbers agree. All else comes from the full one, which is up to a minute old.
     newer_findings = (await read_diagnosis(request)).findings
     other_findings = [finding for finding in diagnosis.findings if finding.code.value not in STATUS_CODES]
     problems = await rows_of(visible_problems(newer_findings, request), request)
@@ -46,13 +47,13 @@ async def build(request: PageRequest) -> View:
         problems=len(attention_rows),
         # Muted findings have a number of their own.
         summary=diagnosis.summary_of([row.severity for row in unmuted_rows])
-        if is_open
+        if sees_all_names
         else f"{counted(len(diagnosis.made), 'check')} made",
         severity=worst_of(row.severity for row in unmuted_rows),
         findings=rows,
         made=[code.value for code in diagnosis.made],
         not_made=not_made,
-        is_general=not is_open,
+        is_general=not sees_all_names,
         _groups={
             title: by_severity
             for title, group in (
