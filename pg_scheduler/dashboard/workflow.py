@@ -183,9 +183,8 @@ def _failed_step(job: Job, steps: Sequence[StepState], now: datetime) -> StepSta
         return None
     ended_at = error.ended_at or job.finished_at or now
     state = "retrying" if job.finished_at is None else "failed"
-    return StepState(
-        error.step, STEP, state, None, None, error.attempt, error.started_at or ended_at, ended_at, None
-    )
+    # As in the row of a step, its begin is not stored.
+    return StepState(error.step, STEP, state, None, None, error.attempt, ended_at, ended_at, None)
 
 
 def _of_ended_job(step: StepState) -> StepState:

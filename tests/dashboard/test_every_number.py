@@ -840,6 +840,11 @@ def test_every_bound_is_made_small_or_bounds_no_number() -> None:
 
 async def compare(pool: asyncpg.Pool, app: App) -> tuple[list[str], list[str]]:
     """Return which numbers of the pages are wrong, and which have a plus."""
+    # No worker plans here, so a schedule would become overdue while a test lasts.
+    await pool.execute(
+        "UPDATE scheduler_schedules SET next_fire_at = next_fire_at + interval '1 minute'"
+        " WHERE schedule_id LIKE 'f%' AND next_fire_at < now()"
+    )
     wrong, marked = [], []
     for url, patterns in SHOWN.items():
         words = " ".join(Shown((await request(app, url)).text).text.split())

@@ -50,6 +50,19 @@ async def test_limit_without_starts_states_when_the_last_waiting_job_starts(worl
     assert "KeyRunningWaitingRuns nowStarts next" in text, "no column of starts"
 
 
+async def test_limit_that_an_attempt_holds_for_long_names_that_instead_of_a_turn(
+    world: World, build: Callable[..., App]
+) -> None:
+    await world.worker(settings={"limits": declare("bank", "bank.pay", max_running=1)})
+    await world.attempts("bank.pay", 50, at=-10 * MINUTE, took_s=0.5)
+    await world.job("run", "bank.pay", status="running", started=-5 * MINUTE)
+    await world.start("limit:bank:", "run", at=-5 * MINUTE)
+    await world.job("wait", "bank.pay", blocked_on="limit:bank:")
+    text = " ".join(Page((await request(build(), "/limit?name=bank")).text).text.split())
+    assert "1 job waiting: an attempt that holds the limit runs for 5 min, usually" in text
+    assert "the last one starts" not in text
+
+
 async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(world: World, app: App) -> None:
     await fill(world)
     account, stripe = (await request(app, "/limits", headers=JSON)).data["items"]

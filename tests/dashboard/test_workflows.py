@@ -292,6 +292,25 @@ async def test_step_that_a_timeout_stopped_is_named(kit: TestScheduler, app: App
     assert "failed in bank after 1 step" in " ".join((await page_of(app, "/job?id=refund:0")).text.split())
 
 
+async def test_step_that_failed_follows_the_step_before_it(world: World, app: App) -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    times = {"started_at": begin.isoformat(), "ended_at": (begin + 4 * SECOND).isoformat()}
+    await world.job(
+        "refund",
+        "flow.refund",
+        status="failed",
+        attempt=1,
+        options={"steps": 1},
+        errors=[{"attempt": 1, "outcome": "error", "message": "no", "step": "bank", **times}],
+        started=begin,
+        ended=begin + 4 * SECOND,
+    )
+    await world.step("refund", "check", started=begin + 3 * SECOND, ended=begin + 3 * SECOND)
+    page = await page_of(app, "/job?id=refund")
+    assert keys_of(page) == ["step-check", "step-bank"]
+    assert [box["x"] for box in page.all("rect") if box.get("class") == "box"] == ["2", "206"]
+
+
 async def test_step_that_the_job_caught_and_other_code_are_not_named(kit: TestScheduler) -> None:
     async def caught(number: int) -> None:
         try:

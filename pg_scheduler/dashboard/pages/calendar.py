@@ -131,7 +131,7 @@ async def build(request: PageRequest) -> View:
             number_of_problems=len(problems),
             summary=_summary(
                 len(fires),
-                len(items) - len(frequent) - len(problems),
+                len({fire.schedule_id for fire in fires}),
                 len(frequent),
                 plan.left_out if request.access.visible_names is None else 0,
                 is_capped=is_capped,

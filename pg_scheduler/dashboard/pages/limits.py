@@ -26,6 +26,9 @@ AGE_S: Final = 2.0
 SHOWN_JOBS: Final = 5
 """Jobs of a key that are listed."""
 
+UNUSUAL_RATIO: Final = 3
+"""An attempt that runs this many times as long as usual probably does not end soon."""
+
 MAX_LINES: Final = 100
 """Jobs of all keys that are listed with their arguments."""
 
@@ -133,7 +136,7 @@ async def build_one(request: PageRequest) -> View:
         where=where,
         _has_starts=any(state.max_starts is not None for state in key_list.items),
         _usual_s=usual_s,
-        _turn=_turn_of(key_list, usual_s),
+        _turn=_turn_of(key_list, usual_s, _longest_s(jobs, request.now)),
         is_capped=key_list.is_capped or key_list.is_waiting_capped,
         is_waiting_capped=key_list.is_waiting_capped,
         sees_keys=sees_keys,
@@ -141,18 +144,33 @@ async def build_one(request: PageRequest) -> View:
     )
 
 
-def _turn_of(keys: LimitKeyList, usual_s: float | None) -> str:
+def _longest_s(jobs: LimitJobs, now: datetime) -> float:
+    """Return for how many seconds the oldest attempt runs that holds the limit; 0 without one."""
+    started = [holder.at for holders in jobs.holders.values() for holder in holders]
+    return (now - min(started)).total_seconds() if started else 0.0
+
+
+def _turn_of(keys: LimitKeyList, usual_s: float | None, longest_s: float) -> str:
     """Return when the last job that waits for a limit starts if the attempts last as long as usual.
 
-    It is empty if the limit has keys or bounds starts, or if nothing waits or is known.
+    If an attempt that holds the limit already runs for much longer, this is returned instead. The text is
+    empty if the limit has keys or bounds starts, or if nothing waits or is known.
+
+    Args:
+        keys: The keys of the limit.
+        usual_s: The seconds that half of the attempts do not exceed; None if that is unknown.
+        longest_s: The seconds for which the oldest attempt runs.
     """
     if len(keys.items) != 1 or keys.is_waiting_capped or usual_s is None:
         return ""
     (state,) = keys.items
     if state.key or not state.max_running or not state.waiting or state.max_starts is not None:
         return ""
-    wait_s = usual_s * math.ceil(state.waiting / state.max_running)
     jobs = counted(state.waiting, "job")
+    if longest_s > UNUSUAL_RATIO * usual_s:
+        held = f"an attempt that holds the limit runs for {length(longest_s)}, usually {length(usual_s)}"
+        return f"{jobs} waiting: {held}"
+    wait_s = usual_s * math.ceil(state.waiting / state.max_running)
     return f"{jobs} waiting: at the usual {length(usual_s)}, the last one starts in about {length(wait_s)}"
 
 
