@@ -318,6 +318,7 @@ STORE_CALLS: dict[str, Call] = {
     "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], COMPLETE)]),
     "settle_unlocked": lambda it, _: it.results.settle_unlocked("w1", [(claimed()[0], COMPLETE)]),
     "find_blockers": lambda it, _: swallowing(it.results.find_blockers("w1", claimed()[0], COMPLETE)),
+    "find_cancelled": lambda it, _: it.results.find_cancelled({"job": 1}),
     "settle_divided": lambda it, conn: it.results.settle_divided(
         {("a", 1): RELEASE.change}, "w1", Transaction(conn, [])
     ),
