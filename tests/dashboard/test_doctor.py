@@ -273,9 +273,9 @@ async def test_severity_is_that_of_the_listed_findings(world: World, build: Call
     admin = build(authorize=lambda _: Access("ada", "admin"))
     severities = []
     for job_id in ("gone", "other"):
-        found = (await request(admin, "/doctor", headers=JSON)).data
-        severities.append(found["severity"])
-        assert found["severity"] == worst_of(Severity(row["severity"]) for row in found["findings"])
+        data = (await request(admin, "/doctor", headers=JSON)).data
+        severities.append(data["severity"])
+        assert data["severity"] == worst_of(Severity(row["severity"]) for row in data["findings"])
         # After an action, what needs attention is read again, and the other checks are not.
         await world.job(job_id, "doctor.gone", due=-HOUR)
         await send(admin, "/actions/tasks/pause?id=doctor.mail", {})

@@ -93,9 +93,9 @@ async def test_schedule_is_previewed_added_and_edited(
         each.get("id") for each in Page((await request(admin, "/schedules")).text).all("a")
     }
     page = Page((await request(admin, "/schedule-form")).text)
-    options = [each.get("value") for each in page.all("option")][:3]
+    options = [option.get("value") for option in page.all("option")][:3]
     assert options == ["", "billing.invoice", "board.mail"], "no task is chosen by chance"
-    assert "/schedules" in [each["href"] for each in page.all("a") if each.get("class") == "button"], (
+    assert "/schedules" in [link["href"] for link in page.all("a") if link.get("class") == "button"], (
         "cancels"
     )
     unchosen = await send(admin, ADD, {**FIELDS, "task": ""})

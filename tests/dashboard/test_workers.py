@@ -239,8 +239,8 @@ def test_attempt_of_the_last_seconds_before_a_death_is_drawn() -> None:
     died_at = NOW + 10 * SECOND
     last = Attempt("a", "work", "crashed", NOW + SECOND, NOW + 40 * SECOND)
     assert lanes_of([last], died_at).summary == "0 attempts"
-    found = lanes_of([last], died_at, is_over=True)
-    assert [(bar.job_id, bar.tone, bar.x + bar.width) for bar in found.bars] == [("a", "bad", 100)]
+    lanes = lanes_of([last], died_at, is_over=True)
+    assert [(bar.job_id, bar.tone, bar.x + bar.width) for bar in lanes.bars] == [("a", "bad", 100)]
 
 
 def test_short_attempts_are_counted_by_minute() -> None:

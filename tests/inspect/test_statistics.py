@@ -209,7 +209,7 @@ async def test_counts_of_a_clock_that_was_ahead_are_in_no_period(pool: asyncpg.P
             statistics.by_time(timedelta(days=20_000)),
             by_time.total(),
             [area.text for area in status.areas if area.area == "results"],
-            [(found.code, found.evidence if found.code.value == "FAILING" else "") for found in findings],
+            [(row.code, row.evidence if row.code.value == "FAILING" else "") for row in findings],
             [(group.text, group.count, sum(group.history)) for group in groups.items],
         ]
 

@@ -189,8 +189,8 @@ async def test_attempt_that_ends_before_its_worker_learns_of_the_cancellation_is
     await parts.store.jobs.cancel("b")
     assert await parts.store.jobs.retry("b")
     completer = parts.completer()
-    for each in held:
-        parts.result_buffer.put(each, outcome)
+    for attempt in held:
+        parts.result_buffer.put(attempt, outcome)
     await completer.run_once()
     await completer.run_once()
     assert seen.events == [
