@@ -173,9 +173,9 @@ class Meter:
         again if it is unknown whether it was written.
         """
         if not self._batch.jobs:
-            counted = self.snapshot()
-            if added := counted.jobs_since(self._in_batches):
-                self._batch, self._in_batches = Batch(self._batch.number + 1, added), counted.jobs
+            snapshot = self.snapshot()
+            if added := snapshot.jobs_since(self._in_batches):
+                self._batch, self._in_batches = Batch(self._batch.number + 1, added), snapshot.jobs
         return self._batch if self._batch.jobs else None
 
     def settle(self, batch: Batch) -> None:
