@@ -133,7 +133,6 @@ LEFT_OUT: Final = {
     "vacuum_schedules": " AND schedule_id <> ALL ($3::text[])",
     "vacuum_results": " AND job_id <> ALL ($3::text[])",
     "vacuum_steps": " AND job_id <> ALL ($4::text[])",
-    "vacuum_surplus": " AND job_id <> ALL ($4::text[])",
 }
 """The fragments by which a claim or another service leaves out rows, and an expiry leaves out names, by
 statement. If there are none to leave out, the fragment is empty, so that these statements and their plans
@@ -159,7 +158,6 @@ REFUSABLE: Final = {
     "vacuum_schedules": "SELECT schedule_id FROM old",
     "vacuum_results": "SELECT job_id FROM old",
     "vacuum_steps": "SELECT DISTINCT job_id FROM old",
-    "vacuum_surplus": "SELECT job_id FROM surplus",
 }
 """What reads the keys of the rows that a statement is about to change. In the variant of the statement that
 finds them, it replaces the part that changes them, which begins with the query ``changed``."""

@@ -25,8 +25,8 @@ from pg_scheduler.events.log import log_refusal
 T = TypeVar("T")
 
 MAX_REFUSALS: Final = 100
-"""Rows that one call leaves out at most. More mean that the application refuses nearly all; the next pass
-continues."""
+"""By how many the rows that one call leaves out may exceed the rows that it returns. More mean that the
+application refuses nearly all; the next pass continues."""
 
 MAX_MISSES: Final = 3
 """Refusals of one call without a row that it is about to change, after which no row is the reason."""
@@ -147,7 +147,7 @@ class RefusedRows:
     async def _change_accepted(self, run: Run, keys: Sequence[str], rows: list[asyncpg.Record]) -> int:
         """Change those of the rows that are accepted; return how many of the others are left out now."""
         parts, refusal_count = deque([keys]), 0
-        while parts and refusal_count < MAX_REFUSALS:
+        while parts and refusal_count < MAX_REFUSALS + len(rows):
             part = parts.popleft()
             try:
                 rows += await run(Selection(only=part))

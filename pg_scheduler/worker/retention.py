@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Final, NamedTuple, TypeAlias
@@ -48,6 +48,18 @@ class BlockRange(NamedTuple):
     first: int
     may_have_due: bool
     due: frozenset[JobStatus]
+
+
+class Surplus(NamedTuple):
+    """Jobs beyond those that ``keep_last`` keeps.
+
+    Attributes:
+        found: How many were found, up to the limit of the statement.
+        deleted: How many of these were deleted.
+    """
+
+    found: int
+    deleted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +197,21 @@ class RetentionRepository(Repository):
         rows = await self._statements.fetch("count_in_blocks", *args)
         return {JobStatus(status): count for status, count in rows}
 
-    async def vacuum_surplus(self, status: JobStatus, keep: int, limit: int) -> int:
-        """Delete jobs of a status beyond the newest ``keep`` of each name, and count them."""
-        args = status.value, keep, limit
-        return await self._refused_jobs.number("vacuum_surplus", *args, statements=self._statements)
+    async def vacuum_surplus(self, status: JobStatus, keep: int, limit: int) -> Surplus:
+        """Delete at most ``limit`` jobs of a status beyond the newest ``keep`` of each name.
+
+        The jobs are found once, and deleted in halves if the application refuses some of them.
+        """
+        left_out = list(self._refused_jobs.keys())
+        rows = await self._statements.fetch("find_surplus", status.value, keep, limit, left_out)
+        ends = {row["job_id"]: row["finished_at"] for row in rows}
+
+        async def delete(job_ids: Sequence[str]) -> list[Record]:
+            ends_of_part = [ends[job_id] for job_id in job_ids]
+            return await self._statements.fetch("vacuum_surplus", job_ids, ends_of_part)
+
+        deleted = await self._refused_jobs.change_parts(list(ends), delete) if ends else []
+        return Surplus(len(ends), len(deleted))
 
     async def vacuum_steps(self, after: str, limit: int) -> str | None:
         """Delete old steps without a job that reads them.

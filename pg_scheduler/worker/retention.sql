@@ -215,35 +215,41 @@ WHERE ctid >= $1::tid AND ctid < $2::tid
   AND on_end IS NULL
 GROUP BY status;
 
+-- name: find_surplus
+-- route: pool
+-- Return at most $3 finished jobs of a status beyond the newest $2 of each name, but for the jobs $4.
+--
+-- Each has the end by which it was found. "on_end" is as in vacuum_blocks.
+SELECT job_id, finished_at
+FROM (
+    SELECT job_id, finished_at,
+        row_number() OVER (PARTITION BY coalesce(function, job_name) ORDER BY finished_at DESC, job_id DESC) AS rank
+    FROM {schema}scheduled_jobs
+    WHERE status = $1 AND on_end IS NULL
+) AS ranked
+WHERE rank > $2 AND job_id <> ALL ($4::text[])
+LIMIT $3;
+
 -- name: vacuum_surplus
 -- route: pool
--- Delete at most $3 finished jobs of a status beyond the newest $2 of each name; "on_end" as in vacuum_blocks.
+-- Delete those of the jobs $1 that have not ended again since the ends $2 by which they were found; return their ids.
 WITH surplus AS MATERIALIZED (
-    SELECT ctid, job_id
-    FROM {schema}scheduled_jobs
-    WHERE ctid = ANY (ARRAY (
-        SELECT place
-        FROM (
-            SELECT ctid AS place, job_id,
-                row_number()
-                    OVER (PARTITION BY coalesce(function, job_name) ORDER BY finished_at DESC, job_id DESC) AS rank
-            FROM {schema}scheduled_jobs
-            WHERE status = $1 AND on_end IS NULL
-        ) AS ranked
-        WHERE rank > $2{left_out}
-        LIMIT $3
-    ))
-    FOR UPDATE SKIP LOCKED
+    SELECT job.ctid
+    FROM ROWS FROM (unnest($1::text[]), unnest($2::timestamptz[])) AS candidate (job_id, finished_at)
+    CROSS JOIN LATERAL (
+        SELECT ctid
+        FROM {schema}scheduled_jobs
+        WHERE job_id = candidate.job_id AND finished_at = candidate.finished_at
+        OFFSET 0
+        FOR UPDATE SKIP LOCKED
+    ) AS job
 ),
-changed AS (
+gone AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE finished_at IS NOT NULL
       AND on_end IS NULL
       AND ctid = ANY (ARRAY (SELECT ctid FROM surplus))
     RETURNING job_id, status, attempt, finished_at, (options -> 'steps') IS NOT NULL AS is_marked
-),
-gone AS (
-    SELECT * FROM changed
 ),
 steps AS (
     DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM gone WHERE is_marked))
@@ -251,7 +257,7 @@ steps AS (
 results AS (
     {delete_former_results}
 )
-SELECT count(*) FROM gone;
+SELECT job_id FROM gone;
 
 -- name: vacuum_steps
 -- route: pool

@@ -20,6 +20,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import logging_refusal_of
+from pg_scheduler.database.refused_rows import MAX_REFUSALS
 from pg_scheduler.events import EventBus, JobsVacuumed
 from pg_scheduler.worker.retention import BlockRange, Cutoffs
 from pg_scheduler.worker.service import Service
@@ -229,10 +230,15 @@ class Vacuum(Service):
             after = last_id
             yield Counter()
         for status, policy in self._policies.items():
-            count = batch_size
-            while policy.keep_count is not None and count >= batch_size:
-                count = await self._store.retention.vacuum_surplus(status, policy.keep_count, batch_size)
-                yield Counter({status: count})
+            if policy.keep_count is None:
+                continue
+            has_more = True
+            while has_more:
+                surplus = await self._store.retention.vacuum_surplus(status, policy.keep_count, batch_size)
+                yield Counter({status: surplus.deleted})
+                # The rest is left to the next pass if the application refuses more of it than it accepts.
+                is_worth_it = surplus.found - surplus.deleted <= surplus.deleted + MAX_REFUSALS
+                has_more = is_worth_it and surplus.found >= batch_size
 
     async def _delete_schedules(self) -> None:
         """Delete schedules that have finished."""

@@ -110,7 +110,7 @@ async def vacuum_unlocked(store: Store, clock: FakeClock) -> None:
 
 
 async def vacuum_surplus(store: Store, _clock: FakeClock) -> None:
-    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 10) == 1
+    assert (await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 10)).deleted == 1
 
 
 async def delete_jobs(store: Store, _clock: FakeClock) -> None:

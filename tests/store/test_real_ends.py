@@ -229,7 +229,7 @@ async def test_job_whose_cancelled_attempt_runs_is_neither_deleted_nor_run_again
     await cancel(store)
     blocks = await store.retention.table_blocks()
     assert await store.retention.vacuum_blocks(0, blocks, {JobStatus.CANCELLED: NOW}) == {}
-    assert await store.retention.vacuum_surplus(JobStatus.CANCELLED, 0, 10) == 0
+    assert (await store.retention.vacuum_surplus(JobStatus.CANCELLED, 0, 10)).deleted == 0
     assert not await store.jobs.retry("a")
     await store.results.settle("w1", [(claim, REVOKED)])
     assert await store.jobs.retry("a")

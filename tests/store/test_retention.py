@@ -135,11 +135,11 @@ async def test_vacuum_surplus_keeps_the_newest_of_each_name(
     await finished(
         store, clock, ("failed", JobStatus.FAILED, DAY), ("waits", JobStatus.PENDING, DAY), name="a"
     )
-    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 3, 100) == 4
+    assert (await store.retention.vacuum_surplus(JobStatus.COMPLETED, 3, 100)).deleted == 4
     assert set(await column(pool, "status")) == {"a0", "a1", "a2", "b0", "b1", "b2", "failed", "waits"}
-    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 3, 100) == 0
-    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 4, "it stops at the limit"
-    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 2
+    assert (await store.retention.vacuum_surplus(JobStatus.COMPLETED, 3, 100)).deleted == 0
+    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == (4, 4), "it stops at the limit"
+    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == (2, 2)
     assert set(await column(pool, "status")) == {"failed", "waits"}
 
 
@@ -148,7 +148,7 @@ async def test_vacuum_surplus_keeps_the_last_ids_of_one_instant(
 ) -> None:
     claims = await running(store, *(new_job(each) for each in "abcd"))
     await store.results.settle("w1", [(claim, COMPLETE) for claim in claims])
-    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 1, 100) == 3
+    assert (await store.retention.vacuum_surplus(JobStatus.COMPLETED, 1, 100)).deleted == 3
     assert set(await column(pool, "status")) == {"d"}
 
 

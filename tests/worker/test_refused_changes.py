@@ -14,7 +14,6 @@ import pytest
 from pg_scheduler import Limit
 from pg_scheduler.admission.limits import SurplusPosition
 from pg_scheduler.admission.pauses import unrenewable_jobs
-from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database import refused_rows
 from pg_scheduler.database.queries import REFUSABLE, load_queries
 from pg_scheduler.database.refused_rows import RefusedRows
@@ -149,10 +148,6 @@ async def vacuum_steps(store: Store, _: object) -> None:
     assert await store.retention.vacuum_steps("", 100) is None
 
 
-async def vacuum_surplus(store: Store, _: object) -> int:
-    return await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 100)
-
-
 UNBLOCKED: Final = "SELECT job_id FROM scheduled_jobs WHERE blocked_on IS NULL"
 RENEWED: Final = "SELECT job_id FROM scheduled_jobs WHERE expires_at > now()"
 NOT_CHANGED: Final = "schedule 'bad' not retired or continued"
@@ -284,16 +279,6 @@ CASES: Final = {
         "SELECT job_id, name, 'step', 1, now() - interval '1 day' "
         "FROM scheduled_jobs CROSS JOIN unnest(ARRAY ['a', 'b']) AS name",
     ),
-    "vacuum_surplus": Case(
-        vacuum_surplus,
-        [None],
-        f"SELECT job_id FROM unnest(ARRAY {IDS}) AS job_id "
-        "WHERE job_id <> ALL (ARRAY (SELECT job_id FROM scheduled_jobs))",
-        "finished job bad not deleted",
-        next_attempt=LATER_PASS,
-        on="DELETE",
-        setup="UPDATE scheduled_jobs SET status = 'completed', finished_at = now()",
-    ),
 }
 
 
@@ -341,6 +326,7 @@ TREATMENTS: Final = {
         record_vacuum vacuum_audit
     """,
     "the vacuum halves ranges of blocks: test_refused_passes.py": "vacuum_blocks vacuum_unlocked",
+    "the vacuum halves what it found: test_refused_passes.py": "vacuum_surplus",
     "tests of the application, whose transaction is one": "mark_uncommitted",
 }
 """What becomes of a refused row, by statement, where the cases above do not have it."""

@@ -20,7 +20,7 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import retention
 from pg_scheduler.worker.claimer import Claimer
 from tests.support.guards import STATES, guard
-from tests.support.parts import Parts
+from tests.support.parts import Parts, sent_statements
 from tests.support.store import new_schedule, worker
 from tests.support.worker import LEASE, PATIENCE, claim, locked, new_job, now
 
@@ -267,6 +267,23 @@ async def test_refused_deletions_end_after_a_number_of_rows(
     deleted = await parts.vacuum(VacuumConfig(completed=VacuumPolicy.keep_last(0))).run()
     assert deleted[JobStatus.COMPLETED] == 0
     assert len(caplog.messages) == MAX_REFUSALS
+
+
+async def test_pass_deletes_all_jobs_beyond_the_newest_besides_many_that_must_not_be_deleted(
+    parts: Parts, store: Store, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.database.refused_rows.MAX_REFUSALS", 3)
+    bad = [f"bad {number}" for number in range(20)]
+    names = [*bad, *(f"good {number}" for number in range(60))]
+    await store.inserts.insert([new_job(name, "work") for name in names])
+    await pool.execute("UPDATE scheduled_jobs SET status = 'completed', finished_at = now()")
+    await refuse(pool, "true", on="DELETE")
+    vacuum = parts.vacuum(VacuumConfig(completed=VacuumPolicy.keep_last(0)))
+    vacuum.surplus_batch_size = 40
+    sent = sent_statements(parts)
+    await vacuum.run()
+    assert await status_of(pool) == dict.fromkeys(bad, "completed")
+    assert sent.count("find_surplus") <= 3, "only a batch sorts the finished jobs, not each half of it"
 
 
 OLD_ROWS = {
