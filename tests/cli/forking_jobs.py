@@ -20,13 +20,13 @@ def square(number: int) -> int:
     return number * number
 
 
-def inherited_descriptors() -> dict[str, str]:
-    """Return what each file descriptor of this process is, by its number."""
+def inherited_descriptors(pid: int | str = "self") -> dict[str, str]:
+    """Return what each file descriptor of a process is, by its number."""
     links = {}
-    for number in Path("/proc/self/fd").iterdir():
+    for number in Path(f"/proc/{pid}/fd").iterdir():
         try:
             links[number.name] = str(number.readlink())
-        except FileNotFoundError:  # the folder itself, which is closed now
+        except FileNotFoundError:  # the folder itself, or another file, which is closed now
             continue
     return links
 
