@@ -15,6 +15,7 @@ from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.triggers import Every
 from tests.cluster.bouncer import bouncer, find_program
 from tests.inspect.doctor.support import examine, find, subjects
+from tests.support.store import use_options
 from tests.support.world import World
 
 PROBES = (FindingCode.LISTEN_NO_DELIVERY, FindingCode.POOLER)
@@ -60,16 +61,19 @@ async def test_pooler_is_found_and_a_direct_dsn_receives_notifications(pooler_ds
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 async def test_doctor_examines_through_a_pooler_with_a_single_connection_to_the_server(
-    dsn: str, mode: str
+    dsn: str, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     program = find_program("trixie")
     if program is None:
         pytest.skip("PgBouncer is missing; dev.py test fetches it if apt can read Debian's archive")
+    if mode == "session":
+        use_options(monkeypatch, call_timeout_s=3)  # real time: the timeout is the subject
     with bouncer(program, dsn, f"default_pool_size = 1\npool_mode = {mode}") as through:
         async with asyncpg.create_pool(
             through, min_size=1, max_size=3, statement_cache_size=0, timeout=3
         ) as pooled:
-            diagnosis = await examine(pooled, notification_s=0.3)
+            inspector = Inspector(Scheduler(pooled))
+            diagnosis = await inspector.doctor(thresholds=Thresholds(notification_s=0.3))
     if mode == "transaction":
         (finding,) = [each for each in diagnosis.findings if each.code is FindingCode.POOLER]
         assert finding.severity is Severity.INFO
