@@ -467,7 +467,7 @@ schedule.paused_at IS NULL AND schedule.next_fire_at > coalesce($1, {now})
 -- The calendar of Python spans the years 1 to 9999. A column may hold an instant outside of it.
 
 -- fragment: first_instant
-'0001-01-01 00:00:00.000001Z'
+'0001-01-01 00:00:00Z'
 
 -- fragment: last_instant
 '9999-12-31 23:59:59.999998Z'

@@ -282,10 +282,11 @@ async def test_job_completes_when_its_timeout_is_huge_or_not_a_number(harness: H
 
 
 async def test_job_stays_pending_when_its_time_is_out_of_range(harness: Harness) -> None:
-    outside = [EARLIEST, LATEST, "0001-01-01 00:00:00Z"]
+    outside = [EARLIEST, LATEST]
     for instant in outside:
         assert await write_job(harness.pool, instant, DUE | {"execution_time": instant})
-    assert await write_job(harness.pool, "first", DUE | {"execution_time": "0001-01-01 00:00:00.000001Z"})
+    # The zero time of Go and .NET, with which their programs call scheduler_add_job().
+    assert await write_job(harness.pool, "first", DUE | {"execution_time": "0001-01-01 00:00:00Z"})
     await harness.check_survival()
     for instant in outside:
         assert tuple(await harness.row(instant)) == ("pending", None, 0)
