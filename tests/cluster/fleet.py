@@ -130,6 +130,19 @@ class Fleet:
         async with asyncio.timeout(TIMEOUT_S), self._arrived:
             return await self._arrived.wait_for(condition)
 
+    async def reclaimed(self, count: int, *, node: Node | None = None) -> list[str]:
+        """Wait until nodes have reported so many reclaimed jobs, and return the ids.
+
+        A reclaimed job may complete before the node that reclaimed it reports that.
+        """
+
+        def job_ids() -> list[str]:
+            records = self.records("JobsReclaimed", node=node)
+            return [job_id for record in records for job_id in record.details["job_ids"]]
+
+        await self.wait_until(lambda: len(job_ids()) >= count)
+        return job_ids()
+
     async def close(self) -> None:
         """Kill the nodes that still run."""
         for node in self._nodes:
