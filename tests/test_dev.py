@@ -23,7 +23,7 @@ from tests.conftest import spread
 from tools import compat, debian, environment, interpreters, lock, matrix, package
 from tools.environment import ROOT, DevError, Environment
 from tools.matrix import COMBINATIONS, Combination, Result
-from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLOW, parallel
+from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLICES, SLOW, parallel
 
 COMMANDS = {
     *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs"),
@@ -439,10 +439,23 @@ class TestMatrix:
 
         monkeypatch.setattr(matrix, "run_one", run_one)
         assert matrix.run_slice(480_000, Environment()) == code
-        assert tests == [[*parallel(), *BY_VERSION]] * len(statuses)
+        assert tests == [[*parallel(), *SLICES[0]]] * len(statuses)
         notes = capsys.readouterr().err
         assert notes.count(": absent, because") == statuses.count("absent")
         assert ("no combination can be had" in notes) is (statuses == ["absent"] * 20)
+
+    def test_slice_has_the_other_tests_after_twenty_hours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tests: list[str] = []
+
+        def run_one(_combination: Combination, _base: Environment, pytest: list[str]) -> Result:
+            tests.append(" ".join(pytest[len(parallel()) :]))
+            return Result("passed", "")
+
+        monkeypatch.setattr(matrix, "run_one", run_one)
+        for hour in range(480_000, 480_040):
+            matrix.run_slice(hour, Environment())
+        assert tests == ["tests/store"] * 20 + ["tests/unit tests/migrations"] * 20
+        assert sorted(BY_VERSION) == ["tests/migrations", "tests/store", "tests/unit"]
 
     def test_slice_depends_on_the_date_of_the_commit(self) -> None:
         command = ["git", "show", "--no-patch", "--format=%ct", "HEAD"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tools.environment import ROOT, DevError, Environment, call, note
 from tools.interpreters import find_python, unpack_python
-from tools.suite import BY_VERSION, NOT_SLOW, parallel
+from tools.suite import BY_VERSION, NOT_SLOW, SLICES, parallel
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 POSTGRES = ("14", "15", "16", "17", "18")
@@ -115,13 +115,15 @@ def rotation(hour: int) -> Iterator[Combination]:
 
 
 def run_slice(hour: int, base: Environment) -> int:
-    """Run the tests that depend on versions most with one combination, and return the exit code.
+    """Run a part of the tests that depend on versions most with one combination, and return the exit code.
 
-    Where an interpreter or a server cannot be had, the next combination runs instead. None is no failure.
+    After the hours that meet each combination, the next part has its turn. Where an interpreter or a server
+    cannot be had, the next combination runs instead. None is no failure.
     """
+    part = SLICES[hour // (len(PYTHONS) * len(POSTGRES)) % len(SLICES)]
     for combination in rotation(hour):
-        result = run_one(combination, base, [*parallel(), *BY_VERSION])
-        note(f"slice: {describe(combination)}: {result.status}, {result.detail}")
+        result = run_one(combination, base, [*parallel(), *part])
+        note(f"slice: {' '.join(part)}, {describe(combination)}: {result.status}, {result.detail}")
         if result.status != "absent":
             return int(result.status == "failed")
     note("slice: no combination can be had, so none ran")

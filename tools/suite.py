@@ -20,8 +20,10 @@ SLOW_FOLDERS = ("browser", "cluster", "typing")
 
 NOT_SLOW = ["-m", "not slow", *(f"--ignore=tests/{folder}" for folder in SLOW_FOLDERS)]
 
-BY_VERSION = ["tests/unit", "tests/store", "tests/migrations"]
-"""The tests that the versions of Python and PostgreSQL affect most."""
+SLICES = (["tests/store"], ["tests/unit", "tests/migrations"])
+"""The tests that the versions of Python and PostgreSQL affect most, in two parts."""
+
+BY_VERSION = [folder for part in SLICES for folder in part]
 
 
 def parallel(workers: int = WORKERS) -> list[str]:
