@@ -46,6 +46,7 @@ HOLDING: Final = frozenset(
         ReasonCode.TASK_PAUSED,
         ReasonCode.DRAINING,
         ReasonCode.ROW_LOCKED,
+        ReasonCode.CLAIM_REFUSED,
         ReasonCode.LOOP_BLOCKED,
     }
 )
@@ -254,6 +255,9 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
             f"end that transaction, or call pg_terminate_backend({facts.row_lock.pid})",
             facts.row_lock.since,
         )
+    refusing = [worker for worker in claiming if facts.job.job_id in worker.health.refused_claims]
+    if refusing:
+        yield _refused(facts.job.job_id, refusing)
     if facts.advisory_lock is not None:
         yield Reason(
             ReasonCode.LOCK_HELD,
@@ -261,6 +265,15 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
             "wait for the end of that attempt",
             facts.advisory_lock.since,
         )
+
+
+def _refused(job_id: str, workers: Sequence[InspectedWorker]) -> Reason:
+    reason = workers[0].health.refused_claims[job_id]
+    return Reason(
+        ReasonCode.CLAIM_REFUSED,
+        f"a trigger or a constraint of the application prevents its claim by {hosts(workers)}: {reason}",
+        "correct the trigger or the constraint, or the row; the log of the worker has the message",
+    )
 
 
 def _name_unknown(facts: JobFacts, alive: Sequence[InspectedWorker]) -> Reason:

@@ -39,6 +39,9 @@ LEFT_OUT: Final = "schedules_left_out"
 UNKNOWN_ZONES: Final = "unknown_zones"
 """Where a worker reports the time zones that it does not know, by the ids of due schedules."""
 
+REFUSED_CLAIMS: Final = "refused_claims"
+"""Where a worker reports why a trigger or a constraint prevents claims, by the ids of the jobs."""
+
 ZONE_DATA: Final = "tzdata"
 """Where a worker reports the version of its time zone data."""
 
@@ -123,6 +126,8 @@ class ReportedHealth:
     """The executors that it lacks, by the names of the tasks that need them."""
     unknown_zones: Mapping[str, str] = field(default_factory=dict)
     """The time zones that it does not know, by the ids of due schedules."""
+    refused_claims: Mapping[str, str] = field(default_factory=dict)
+    """Why a trigger or a constraint of the application prevents the claims of jobs, by their ids."""
 
     abandoned: Sequence[AbandonedAttempt] = ()
     """The attempts that were to stop and run on, those that have run on for the longest time first."""
@@ -142,6 +147,7 @@ class ReportedHealth:
             last_block=_block(last_block, "seconds", "job_id", "job_name"),
             missing_executors=_texts(health.get("missing_executors")),
             unknown_zones=_texts(health.get(UNKNOWN_ZONES)),
+            refused_claims=_texts(health.get(REFUSED_CLAIMS)),
             abandoned=tuple(_abandoned(health.get(ABANDONED))),
         )
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pg_scheduler.database.faults import REFUSED_PAUSE_S
-from pg_scheduler.events.log import log_refusal, log_refused_name, log_waits
+from pg_scheduler.events.log import log_refusal, log_refused_name, log_waits, refusal_of
 
 WAITING_PAUSE_S: Final = 1.0
 """The shortest pause of a job whose trigger waits for a lock. The transaction that holds the lock may end at
@@ -26,6 +26,9 @@ their pauses are longer if they are many."""
 
 WAITS_REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two records about such jobs."""
+
+LOCK_WAIT: Final = "it waits for a lock of another transaction"
+"""Why a job is left out for which a trigger waits."""
 
 MAX_JOBS: Final = 500
 """Jobs that claims leave out at most, because each claim compares the rows that it reads with all of them."""
@@ -47,10 +50,11 @@ class UnclaimableJob(NamedTuple):
 
 
 class _Pause(NamedTuple):
-    """Until when a job is left out, by the monotonic clock."""
+    """Why a job is left out, and until when, by the monotonic clock."""
 
     name: str
     until: float
+    reason: str
 
 
 class RefusedClaims:
@@ -78,6 +82,11 @@ class RefusedClaims:
         first_end = min((*self._job_ends.values(), *self._name_ends.values()), default=float("inf"))
         return max(first_end - time.monotonic(), 0.0)
 
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why the jobs are left out, by their ids."""
+        return {job_id: pause.reason for job_id, pause in self._pauses.items()}
+
     def leave_out(self, job_id: str, name: str, refusal: Exception) -> None:
         """Leave out a job from now on, with a log record.
 
@@ -88,7 +97,7 @@ class RefusedClaims:
         """
         problem = f"job {job_id} cannot be claimed"
         log_refusal(problem, refusal, pause_s=REFUSED_PAUSE_S, job_id=job_id, worker_id=self._worker_id)
-        self._pause(job_id, name, REFUSED_PAUSE_S)
+        self._pause(job_id, name, REFUSED_PAUSE_S, refusal_of(refusal))
 
     def leave_out_waiting(self, jobs: Mapping[str, UnclaimableJob]) -> None:
         """Leave out jobs for which a trigger waits for a lock, with a log record about the first of them."""
@@ -98,7 +107,7 @@ class RefusedClaims:
             job_id, first = next(iter(jobs.items()))
             log_waits(job_id, len(jobs), first.error, pause_s=pause_s, worker_id=self._worker_id)
         for job_id, job in jobs.items():
-            self._pause(job_id, job.name, pause_s)
+            self._pause(job_id, job.name, pause_s, LOCK_WAIT)
 
     def ids(self) -> Collection[str]:
         """Return the ids of the jobs whose pause has not ended, without those of names that are left out."""
@@ -121,9 +130,9 @@ class RefusedClaims:
             self._claimable = [name for name in names if name not in self._left_out_names]
         return self._claimable
 
-    def _pause(self, job_id: str, name: str, pause_s: float) -> None:
+    def _pause(self, job_id: str, name: str, pause_s: float, reason: str) -> None:
         """Leave out a job; beyond ``MAX_JOBS``, leave out all jobs of the name that has most of them."""
-        self._pauses[job_id] = _Pause(name, time.monotonic() + pause_s)
+        self._pauses[job_id] = _Pause(name, time.monotonic() + pause_s, reason)
         ids = self.ids()
         if len(ids) <= MAX_JOBS:
             return

@@ -33,6 +33,7 @@ from pg_scheduler.jobs.worker_report import (
     DECLARED_FUNCTIONS,
     EXACT_ALIASES,
     LEFT_OUT,
+    REFUSED_CLAIMS,
     UNKNOWN_ZONES,
     ZONE_DATA,
 )
@@ -68,6 +69,9 @@ MAX_OPTIONS_BYTES: Final = 50_000
 
 MAX_MISSING: Final = 100
 """Names of functions without an executor that a worker reports, and schedules without their time zone."""
+
+MAX_REFUSED: Final = 100
+"""Jobs that cannot be claimed, which a worker reports."""
 
 MAX_ABANDONED: Final = 20
 """The maximum number of attempts that a worker reports as running on although they were to stop."""
@@ -229,6 +233,7 @@ class Reporter:
         self._signals = node.signals
         self._routing = node.routing
         self._unknown_zones = node.unknown_zones
+        self._refused_claims = node.refused_claims
         self._watchdog = watchdog
         self._runs_jobs = node.config.runs_jobs
         self._node = node
@@ -324,6 +329,7 @@ class Reporter:
             **self._clock_offset(),
             **self._missing_executors(),
             **self._missing_zones(),
+            **self._refused(),
             **self._last_blocked(),
             **self._abandoned(),
         }
@@ -341,6 +347,11 @@ class Reporter:
     def _missing_zones(self) -> dict[str, Any]:
         zones = dict(islice(self._unknown_zones.recent().items(), MAX_MISSING))
         return {UNKNOWN_ZONES: zones} if zones else {}
+
+    def _refused(self) -> dict[str, Any]:
+        if not self._refused_claims:
+            return {}
+        return {REFUSED_CLAIMS: dict(islice(self._refused_claims.reasons.items(), MAX_REFUSED))}
 
     def _last_blocked(self) -> dict[str, Any]:
         if self._watchdog.last_blocked is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,9 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode, Verdict
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
+from tests.inspect.doctor.support import beat
+from tests.support.guards import guard
+from tests.support.worker import PATIENCE
 from tests.support.world import HOUR, World
 
 
@@ -175,6 +179,33 @@ async def test_explain_job_reads_the_jobs_that_it_waits_for(
     await world.edge("gone", "job")
     reasons = (await inspector.explain_job("job")).reasons
     assert reasons[0].text == "waits for 2 jobs: 'first' (pending), 'gone' (does not exist)"
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        ("RAISE EXCEPTION 'customer 4711 is frozen'", "P0001, PL/pgSQL function guard() line 1 at RAISE"),
+        ("LOCK TABLE customer", "it waits for a lock of another transaction"),
+    ],
+)
+async def test_explain_job_states_what_prevents_its_claim(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, action: str, reason: str
+) -> None:
+    await pool.execute("CREATE TABLE customer ()")
+    body = f"IF NEW.status = 'running' THEN {action}; END IF; RETURN NEW;"
+    await guard(pool, body, is_deferred=False)
+    async with pool.acquire() as application, application.transaction(), scheduler:
+        await application.execute("LOCK TABLE customer")
+        await add_job(scheduler)
+        async with asyncio.timeout(PATIENCE):
+            while (await codes(inspector)) != [ReasonCode.CLAIM_REFUSED]:
+                await beat(scheduler)
+                await asyncio.sleep(0.05)
+        explanation = await inspector.explain_job("job")
+        assert explanation.verdict is Verdict.HELD
+        assert reason in explanation.reasons[0].text
+        assert "4711" not in explanation.reasons[0].text, "who may not see values may read it"
+        await application.execute("DROP TRIGGER guard ON scheduled_jobs")
 
 
 async def test_explain_job_names_the_session_that_locks_its_row(

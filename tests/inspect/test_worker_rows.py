@@ -47,6 +47,7 @@ IN_TROUBLE: Final[Mapping[str, Any]] = {
     "has_liveness_lock": False,
     "missing_executors": {TASK: "gpu"},
     "unknown_zones": {SCHEDULE: "Europe/Kyiv"},
+    "refused_claims": {"job": "P0001"},
     "held": {"job": 1},
     "abandoned": [
         {

@@ -275,6 +275,12 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         [ReasonCode.LOOP_BLOCKED],
         "the event loop of w1 on host has been blocked for 3 min by job 'x'",
     ),
+    (
+        facts(workers=(worker(health=ReportedHealth(refused_claims={"job": "P0001, guard()"})),)),
+        Verdict.HELD,
+        [ReasonCode.CLAIM_REFUSED],
+        "a trigger or a constraint of the application prevents its claim by w1 on host: P0001, guard()",
+    ),
     (facts(advisory_lock=HOLDER), Verdict.WAITING, [ReasonCode.LOCK_HELD], "another attempt holds"),
     (
         facts(standby_lag_s=5.0),

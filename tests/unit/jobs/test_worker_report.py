@@ -44,6 +44,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 HEALTH_KEYS = (
     *("pool", "loop_lag_s", "is_listening", "has_liveness_lock", "is_logger_disabled", "clock_offset_s"),
     *("loop_blocked_s", "blocking_job_id", "last_blocked", "missing_executors", "unknown_zones"),
+    "refused_claims",
 )
 SETTINGS_KEYS = (
     *("aliases", "limits", "shares", "statistics", "tzdata", "code", DECLARED, DECLARED_FUNCTIONS),
@@ -59,7 +60,7 @@ def test_any_health_is_read(values: dict[str, Any]) -> None:
     for block in filter(None, (health.block, health.last_block)):
         assert block.seconds >= 0
         assert block.job_id is None or isinstance(block.job_id, str)
-    for texts in (health.missing_executors, health.unknown_zones):
+    for texts in (health.missing_executors, health.unknown_zones, health.refused_claims):
         assert all(isinstance(text, str) for text in texts.values())
 
 
@@ -95,6 +96,7 @@ def test_whole_report_is_read() -> None:
             "last_blocked": {"seconds": 9, "job_id": None, "job_name": None},
             "missing_executors": {"x": "gpu"},
             "unknown_zones": {"a": "Europe/Kyiv"},
+            "refused_claims": {"job": "P0001"},
             "of a later release": [],
         }
     )
@@ -109,6 +111,7 @@ def test_whole_report_is_read() -> None:
         last_block=LoopBlock(9.0, None, None, names_culprit=True),
         missing_executors={"x": "gpu"},
         unknown_zones={"a": "Europe/Kyiv"},
+        refused_claims={"job": "P0001"},
     )
     assert health.without_names() == ReportedHealth(
         pool=PoolUse(3, 1, 5),
