@@ -28,7 +28,7 @@ from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_name
 from pg_scheduler.inspect.other_jobs import class_about_other_job
 from pg_scheduler.inspect.pages import Wanted
 from pg_scheduler.inspect.search.parser import names_term
-from pg_scheduler.inspect.search.terms import Pattern, TextField, TextTerm, escape_like
+from pg_scheduler.inspect.search.terms import Pattern, StepsTerm, Term, TextField, TextTerm, escape_like
 from pg_scheduler.inspect.tasks import by_stopped_name, paused_tasks
 from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.history import PARENT, AttemptError
@@ -196,6 +196,11 @@ class PageRequest:
         """Return a short part of a search: the page from a position on, read in some milliseconds."""
         return await self._find(where, limit, after, ())
 
+    async def search_workflows(self, where: str, limit: int, after: str | None = None) -> SearchPage:
+        """Return a page of the visible jobs with steps that match a search."""
+        query = self._query(where, (StepsTerm(),))
+        return await search_part(self.inspector, query, limit, after, self.settings.bounds)
+
     async def jobs_that_match(self, where: str, jobs: Sequence[Job]) -> dict[str, Job]:
         """Return which of these jobs match a search now, as they are now, by their ids."""
         if not jobs:
@@ -205,11 +210,13 @@ class PageRequest:
         return {job.job_id: job for job in page.items}
 
     async def _find(self, where: str, limit: int, after: str | None, terms: Sequence[TextTerm]) -> SearchPage:
-        names, bounds = self.access.visible_names, self.settings.bounds
-        name_filter = None if names is None else names_term(names)
+        bounds = self.settings.bounds
         part_bounds = replace(bounds, milliseconds=min(bounds.milliseconds, PART_MILLISECONDS))
-        query = Wanted(where, UTC, terms=terms, visible=name_filter)
-        return await search_part(self.inspector, query, limit, after, part_bounds)
+        return await search_part(self.inspector, self._query(where, terms), limit, after, part_bounds)
+
+    def _query(self, where: str, terms: Sequence[Term]) -> Wanted:
+        names = self.access.visible_names
+        return Wanted(where, UTC, terms=terms, visible=None if names is None else names_term(names))
 
     async def sample_jobs(
         self, where: str, limit: int, age_s: float, *, version: Hashable = None, is_age_shown: bool = True

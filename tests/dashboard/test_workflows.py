@@ -16,7 +16,7 @@ import pytest
 from pg_scheduler import Job, JobStatus, RetryPolicy, call, current_job
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.dashboard.graph import Node, PlacedNode
-from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.testing import TestScheduler
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import records
@@ -485,12 +485,43 @@ async def test_workflows_are_listed_by_what_they_wait_for(kit: TestScheduler, ap
     assert sorted(await listed(app)) == ["again", "approval:1", "approval:2", "broken", "fan:1", "order:1"]
     data = (await request(app, "/workflows", headers=JSON)).data
     assert {label: number for label, number, *_ in data["tabs"] if number} == {
-        "Waits for a signal": "2", "Sleeping": "1", "Waits for children": "1",
+        "Running": "0", "Waits for a signal": "2", "Sleeping": "1", "Waits for children": "1",
+        "Waits for a retry": "1", "Failed": "1",
     }  # fmt: skip
     assert ["approved", "2", "awaiting"] in data["steps"]
     text = " ".join((await page_of(app, "/workflows?state=sleeping")).text.split())
     assert "flow.order order:1 sleeping delivery sleep in 14 d" in text
     assert (await request(app, "/workflows?state=odd")).status == 400
+
+
+async def test_other_failed_jobs_hide_no_workflow(kit: TestScheduler, world: World) -> None:
+    await kit.scheduler.initialize_db()
+    await world.jobs(300, "flow.part", status="failed", error_message="no", ended=lambda n: -n * SECOND)
+    passed = {"status": "failed", "error_message": "no", "options": {"steps": 0}, "ended": -HOUR}
+    await world.job("passed", "flow.order", **passed)
+    await world.step("passed", "after:1", "result")
+    for number in range(3):
+        await world.job(f"old:{number}", "flow.order", **{**passed, "ended": -(number + 2) * HOUR})
+        await world.step(f"old:{number}", "charge")
+    wide = dashboard(kit.scheduler, authorize=lambda _: Access("ada", "admin"))
+    assert await listed(wide, "/workflows?state=failed") == ["old:0", "old:1", "old:2"]
+    assert len(await listed(wide)) == 3
+    data = (await request(wide, "/workflows", headers=JSON)).data
+    assert (data["tabs"][-1][:2], data["further"]) == (["Failed", "3"], [])
+    bounds = Bounds(rows=200, milliseconds=60_000)
+    narrow = dashboard(kit.scheduler, authorize=lambda _: Access("ada", "admin"), bounds=bounds)
+    for address in ("/workflows", "/workflows?state=failed"):
+        answer = await request(narrow, address)
+        assert re.search(r"200 of about \d+ jobs examined", answer.text), address
+        (following,) = (link for link in Page(answer.text).links() if "after=" in link)
+        assert sorted(await listed(narrow, following)) == ["old:0", "old:1", "old:2"]
+        data = (await request(narrow, address, headers=JSON)).data
+        assert data["tabs"][-1][:2] == ["Failed", ""]
+    access = Access("bob", "admin", names=("flow.order",))
+    limited = dashboard(kit.scheduler, authorize=lambda _: access, bounds=bounds)
+    text = (await request(limited, "/workflows?state=failed")).text
+    assert "examined" not in text, "the number of other jobs is hidden"
+    assert "the list continues" in text
 
 
 async def test_long_list_continues_and_hides_what_may_not_be_seen(

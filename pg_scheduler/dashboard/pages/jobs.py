@@ -219,7 +219,7 @@ async def build(request: PageRequest) -> View:
         is_full=len(rows) >= PAGE_LENGTH,
         searched=page.searched if request.access.visible_names is None else None,
         total_estimate=page.total_estimate if request.access.visible_names is None else None,
-        extent=_extent(page, request),
+        extent=extent_in(page, request),
         order=order,
         is_unfiltered=is_unfiltered,
         _head="; ".join(filter(None, (numbers, shown_order))),
@@ -394,7 +394,7 @@ async def _read_counts(request: PageRequest) -> Mapping[str, StateCount]:
     return await count_states(request.inspector)
 
 
-def _extent(page: SearchPage, request: PageRequest) -> str:
+def extent_in(page: SearchPage, request: PageRequest) -> str:
     """Return how many jobs were searched; empty if the request may not see the number of all jobs."""
     if request.access.visible_names is not None:
         return ""

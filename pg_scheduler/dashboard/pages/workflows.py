@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
+from pg_scheduler.dashboard.pages.jobs import extent_in
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect.base import tables_of
@@ -37,9 +38,11 @@ TABS: Final[Mapping[str, str]] = {
     "failed": "Failed",
 }
 
+SEARCHED_TABS: Final = tuple(tab for tab in TABS if tab and tab not in KINDS_OF_TABS)
+
 PAGE_LENGTH: Final = 50
 MAX_EXAMINED: Final = 200
-"""The maximum number of open steps, or of jobs, that are read for one page."""
+"""The maximum number of open steps that are read for one page."""
 
 COUNTS_AGE_S: Final = 5.0
 
@@ -69,6 +72,19 @@ class Part:
 
     rows: Sequence[WorkflowRow]
     next: str | None
+    number: str = ""
+    """The number of the jobs of the whole list; empty if it is unknown."""
+    extent: str = ""
+    """How many jobs were examined, if that are not all; empty if the request may not see that."""
+
+
+class Further(NamedTuple):
+    """A tab whose list continues behind the page."""
+
+    label: str
+    state: str
+    extent: str
+    next: str | None
 
 
 async def build(request: PageRequest) -> View:
@@ -76,25 +92,34 @@ async def build(request: PageRequest) -> View:
     state = request.choice("state", TABS)
     task, name = request.parameters.get("task", ""), request.parameters.get("name", "")
     counts = await _counts(request)
-    if state:
-        part = await _part(state, task, name, await read_after(request), request)
-    else:
-        parts = [await _part(tab, task, name, None, request) for tab in TABS if tab]
-        rows = [row for part in parts for row in part.rows]
-        part = Part(sorted(rows, key=lambda row: row.created_at, reverse=True)[:PAGE_LENGTH], None)
+    after = await read_after(request) if state else None
+    parts = {tab: await _part(tab, task, name, after, request) for tab in ([state] if state else TABS) if tab}
+    rows = [row for part in parts.values() for row in part.rows]
+    if not state:
+        rows = sorted(rows, key=lambda row: row.created_at, reverse=True)[:PAGE_LENGTH]
+    numbers = {tab: _number(counts, tab) for tab in KINDS_OF_TABS}
+    for tab in SEARCHED_TABS:
+        is_listed = tab in parts and not (task or name or after)
+        numbers[tab] = parts[tab].number if is_listed else await _searched_number(tab, request)
     kind = KINDS_OF_TABS.get(state)
     return View(
         state=state,
         task=task,
         name=name,
-        tabs=[(label, _number(counts, tab), tab, tab == state) for tab, label in TABS.items()],
+        tabs=[(label, numbers.get(tab, ""), tab, tab == state) for tab, label in TABS.items()],
         steps=[
             (step.name, count(step.jobs, is_capped=step.examined >= MAX_OPEN), _tab_of(step.kind))
             for step in counts
             if step.name is not None and kind in {None, step.kind}
         ],
-        items=part.rows,
-        next=await write_next(request, part.next),
+        items=rows,
+        next=await write_next(request, parts[state].next if state else None),
+        further=[
+            Further(TABS[tab], tab, part.extent, await write_next(request, part.next))
+            for tab, part in parts.items()
+            if part.next is not None
+        ],
+        is_full=len(rows) >= PAGE_LENGTH,
         after=request.parameters.get("after") or None,
     )
 
@@ -122,14 +147,29 @@ def _number(counts: Sequence[OpenCount], tab: str) -> str:
     return "0" if counts and tab in KINDS_OF_TABS else ""
 
 
+async def _searched_number(tab: str, request: PageRequest) -> str:
+    return await request.read_shared(
+        _read_number, tab, age_s=COUNTS_AGE_S, depends_on=request.access.visible_names
+    )
+
+
+async def _read_number(request: PageRequest, tab: str) -> str:
+    return (await _part(tab, "", "", None, request)).number
+
+
 async def _part(tab: str, task: str, name: str, after: str | None, request: PageRequest) -> Part:
     if tab in KINDS_OF_TABS:
         return await _suspended(KINDS_OF_TABS[tab], task, name, after, request)
     if name:  # the name of a step selects suspended jobs
         return Part((), None)
     where = " ".join(filter(None, (f"status:{tab}", term("name", task) if task else "")))
-    page = await request.search_jobs(where, MAX_EXAMINED, after)
-    return Part(await _rows(page.items, request), page.next)
+    page = await request.search_workflows(where, PAGE_LENGTH, after)
+    return Part(
+        await _rows(page.items, request),
+        page.next,
+        "" if page.found == 0 and page.next else count(page.found, is_capped=page.next is not None),
+        "" if page.next is None else extent_in(page, request),
+    )
 
 
 async def _suspended(kind: str, task: str, name: str, after: str | None, request: PageRequest) -> Part:
@@ -174,7 +214,7 @@ def _position(after: str | None) -> OpenStep:
 
 
 async def _rows(jobs: Sequence[Job], request: PageRequest) -> list[WorkflowRow]:
-    """Return the rows of those of the jobs that have steps."""
+    """Return the rows of jobs with steps."""
     reads = tables_of(request.inspector).reads.workflows
     progress = await reads.progress([job.job_id for job in jobs]) if jobs else {}
     return [

@@ -17,6 +17,7 @@ from pg_scheduler.inspect.search.terms import (
     PriorityTerm,
     Search,
     StatusTerm,
+    StepsTerm,
     Term,
     TextField,
     TextTerm,
@@ -61,6 +62,8 @@ def _condition(term: Term, search: Search) -> Condition:
         case TimeTerm():
             sinces, untils = [span.since for span in term.spans], [span.until for span in term.spans]
             name, values = term.field.value, (sinces, untils)
+        case StepsTerm():
+            name, values = "steps", ()
         case _:
             assert_never(term)
     return Condition(name, values, is_negated=term.is_negated)

@@ -170,7 +170,14 @@ class TimeTerm:
     is_negated: bool = False
 
 
-Term: TypeAlias = StatusTerm | PriorityTerm | TextTerm | JsonTerm | NumberTerm | TimeTerm
+@dataclass(frozen=True, slots=True)
+class StepsTerm:
+    """A job with steps; no text of a search has this term."""
+
+    is_negated: bool = False
+
+
+Term: TypeAlias = StatusTerm | PriorityTerm | TextTerm | JsonTerm | NumberTerm | TimeTerm | StepsTerm
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,13 @@ EXISTS (
       AND (child.id ~~ ANY ($1::text[]) OR child.id ~~* ANY ($2::text[]))
 ))
 
+-- A job that has got a result of another one is marked, too, and has no steps.
+
+-- fragment: search_steps
+((options -> 'steps') IS NOT NULL AND EXISTS (
+    SELECT FROM {schema}scheduler_steps AS step WHERE step.job_id = examined.job_id AND step.kind <> 'result'
+))
+
 -- A cursor is open while its attempt runs, and waits for nothing.
 
 -- fragment: is_open_wait
