@@ -5,6 +5,7 @@ The buckets are the same everywhere, so histograms of different processes and ti
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -84,17 +85,53 @@ class Histogram(NamedTuple):
     def quantile(self, share: float) -> float | None:
         """Estimate the value that this share of the values does not exceed; None without values.
 
-        It is interpolated within its bucket. Values beyond the last bound count as that bound.
+        If all values are in one bucket, their mean is returned. Otherwise the sum of the values shows on
+        which side of the middle of their buckets they lie. The values of a bucket count as evenly spread
+        around a mean that is shifted to that side. Values beyond the last bound count as that bound.
         """
+        places = [place for place, number in enumerate(self.buckets) if number]
+        if not places:
+            return None
+        if len(places) == 1:
+            start, end = limits_of_bucket(places[0])
+            return _within(start, self.total / self.number, end)
+        middles = sum(self.buckets[place] * sum(limits_of_bucket(place)) / 2 for place in places)
         rank, below = share * self.number, 0
-        for place, number in enumerate(self.buckets):
-            if number and below + number >= rank:
-                if place == len(BOUNDS):
-                    return BOUNDS[-1]
-                start = BOUNDS[place - 1] if place else 0.0
-                return start + (BOUNDS[place] - start) * max(rank - below, 0.0) / number
-            below += number
-        return None
+        for place in places[:-1]:
+            if below + self.buckets[place] >= rank:
+                break
+            below += self.buckets[place]
+        else:
+            place = places[-1]
+        start, end = limits_of_bucket(place)
+        mean = _within(start, (start + end) / 2 * self.total / middles, end)
+        spread = min(mean - start, end - mean)
+        return mean + spread * (2 * max(rank - below, 0.0) / self.buckets[place] - 1)
+
+    @property
+    def ceiling(self) -> float | None:
+        """A value that no value exceeds, of which the last bound is the greatest; None without values."""
+        places = [place for place, number in enumerate(self.buckets) if number]
+        if not places:
+            return None
+        # The sum of the values is not less than the greatest of them.
+        start, end = limits_of_bucket(places[-1])
+        return _within(start, self.total, end)
+
+
+def _within(start: float, value: float, end: float) -> float:
+    """Return a value, or the bound that it exceeds; the lower bound for a sum that is no number."""
+    return min(end, max(start, value))
+
+
+def limits_of_bucket(place: int) -> tuple[float, float]:
+    """Return the bounds of a bucket; those of the last one are both the last bound."""
+    return BOUNDS[place - 1] if place else 0.0, BOUNDS[min(place, len(BOUNDS) - 1)]
+
+
+def are_in_one_bucket(first: float, second: float) -> bool:
+    """Return whether two values are in one bucket, so that estimates of them do not show a difference."""
+    return bisect_left(BOUNDS, first) == bisect_left(BOUNDS, second)
 
 
 class JobFigures(NamedTuple):

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from pg_scheduler.facts.outcomes import FAILED_JOBS
-from pg_scheduler.inspect.texts import length, rounded
+from pg_scheduler.inspect.texts import estimated, length, rounded
 
 LOG_TICKS: Final = (
     *(0.001, 0.01, 0.1, 1.0, 10.0),
@@ -185,7 +185,7 @@ class Chart:
         """The last complete values, as a sentence for those who do not see the plot."""
         if len(self.times) < 2:
             return f"{self.title}: no data"
-        values = [f"{series.label} {self.text_of(series.values[-2])}" for series in self.series]
+        values = [f"{series.label} {self._value_of(series, series.values[-2])}" for series in self.series]
         return f"{self.title}, at {self.times[-2]:%Y-%m-%d %H:%M} UTC: {', '.join(values)}"
 
     @property
@@ -197,7 +197,7 @@ class Chart:
         if len(self.times) < 2:
             return [(series, "-") for series in self.series]
         return [
-            (series, self._rate_of(series.values[-1 if series.tone == "old" else -2]))
+            (series, self._rate_of(series, series.values[-1 if series.tone == "old" else -2]))
             for series in self.series
         ]
 
@@ -223,7 +223,9 @@ class Chart:
                 until=at + width,
                 label=self._label(at) + (", so far" if place == number - 1 else ""),
                 bars=() if self.is_log else self._bars(place, scale),
-                values=[(series.name, self._number_of(series.values[place])) for series in self.series],
+                values=[
+                    (series.name, self._number_of(series, series.values[place])) for series in self.series
+                ],
                 # A label near the end would overlap the word "now" there, on a phone in the last 15 %.
                 tick=self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.85 else "",
                 is_minor=int(at.timestamp()) // step % 2 == 1,
@@ -279,18 +281,22 @@ class Chart:
             return length(value)
         return f"{value:,.4g}" if value < MANY else f"{value:,.0f}"
 
-    def _number_of(self, value: float | None) -> str:
+    def _value_of(self, series: Series, value: float | None) -> str:
+        """Return a value of a series as a text; quantiles are estimates."""
+        return self.text_of(value) if value is None or series.label not in QUANTILES else estimated(value)
+
+    def _number_of(self, series: Series, value: float | None) -> str:
         """Return a value of a slot: of a rate, how often that was in the slot, and the rate if it differs."""
         unit = UNITS.get(self.unit)
         if value is None or unit is None or self.width == unit:
-            return self.text_of(value)
+            return self._value_of(series, value)
         number = round(value * (self.width / unit))
-        return f"{number:,}, {self._rate_of(value)}" if number else "0"
+        return f"{number:,}, {self._rate_of(series, value)}" if number else "0"
 
-    def _rate_of(self, value: float | None) -> str:
+    def _rate_of(self, series: Series, value: float | None) -> str:
         """Return a value of the legend, which has its unit, because the legend has no axis."""
         if value is None or self.unit == "s":
-            return self.text_of(value)
+            return self._value_of(series, value)
         return f"{value:,.0f}{self.unit}" if value >= 10 else f"{value:.2g}{self.unit}"
 
     def points(self, series: int) -> Sequence[float | None]:
@@ -301,7 +307,10 @@ class Chart:
     def rows(self) -> Iterator[tuple[datetime, list[str]]]:
         """Yield the values as rows of a table, the newest first."""
         for place in reversed(range(len(self.times))):
-            yield self.times[place], [self._number_of(series.values[place]) for series in self.series]
+            yield (
+                self.times[place],
+                [self._number_of(series, series.values[place]) for series in self.series],
+            )
 
     def _releases(self) -> list[tuple[int, str]]:
         """Return the slots in which releases first started, and their names."""

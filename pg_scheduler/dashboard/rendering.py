@@ -45,7 +45,7 @@ from pg_scheduler.dashboard.tracebacks import blocks_of, highlighted
 from pg_scheduler.inspect.limits import limit_counts, use_count
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.inspect.tasks import describe_waiting
-from pg_scheduler.inspect.texts import count, counted, length, rounded, term
+from pg_scheduler.inspect.texts import count, counted, estimated, length, rounded, term
 from pg_scheduler.jobs.keys import readable
 from pg_scheduler.triggers.zones import zone_names
 from pg_scheduler.version import __version__
@@ -230,6 +230,7 @@ def _environment() -> Environment:
         "attempt_state": state_of,
         "frames": blocks_of,
         "jobs_of_group": errors.search_of,
+        "estimated": estimated,
         "length_of": length,
         "number": lambda number: f"{number:,}",
         "percent": lambda text: quote(text, safe=""),

@@ -17,7 +17,7 @@ from pg_scheduler.inspect.job_facts import JobFacts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import command as shell
-from pg_scheduler.inspect.texts import instant, later, length, listed, short
+from pg_scheduler.inspect.texts import estimated, instant, later, length, listed, short
 from pg_scheduler.inspect.timeline import retries_used
 from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.history import PARENT
@@ -53,7 +53,7 @@ def _running(facts: JobFacts) -> Iterator[Reason]:
         yield loop_blocked([worker])
     p95_s = facts.run_p95_s
     running_for = "" if job.started_at is None else f" for {length(facts.now - job.started_at)}"
-    usual = "" if p95_s is None else f"; 95 % of the attempts take at most {length(p95_s)}"
+    usual = "" if p95_s is None else f"; 95 % of the attempts take at most {estimated(p95_s)}"
     where = "" if worker is None else f" on {worker.hostname}"
     yield Reason(
         ReasonCode.RUNNING,

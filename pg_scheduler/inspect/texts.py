@@ -90,6 +90,12 @@ def length(time: timedelta | float) -> str:
     return "< 1 ms" if 0 < seconds <= 0.0005 else f"{seconds * 1000:.0f} ms"
 
 
+def estimated(seconds: float) -> str:
+    """Show a length of time that was estimated by a histogram, as every front end does: ``~30 s``."""
+    text = length(seconds)
+    return text if text.startswith("<") else f"~{text}"
+
+
 def short(text: str) -> str:
     """Show a text in one line of bounded length."""
     line = " ".join(text.split())

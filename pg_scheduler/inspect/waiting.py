@@ -15,6 +15,7 @@ from pg_scheduler.inspect.texts import (
     command,
     count,
     counted,
+    estimated,
     holder,
     hosts,
     instant,
@@ -127,7 +128,7 @@ def _held_by(facts: JobFacts, wait: LimitWait) -> Reason:
     """State who holds the limit, the place of the job in the queue, and when it expires."""
     holders = [
         f"{holder.job_name} {holder.job_id!r} for {length(facts.now - holder.since)}"
-        + ("" if holder.usual_s is None else f" (usually {length(holder.usual_s)})")
+        + ("" if holder.usual_s is None else f" (usually {estimated(holder.usual_s)})")
         for holder in wait.holders
     ]
     clauses = [f"held by {listed(holders)}"] if holders else []

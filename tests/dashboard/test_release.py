@@ -45,6 +45,7 @@ async def test_tasks_that_became_slower_or_fail_more_are_worse(
         await world.attempts("shop.slow", 40, at=minutes * MINUTE, took_s=took_s)
         await world.attempts("shop.failing", 40, at=minutes * MINUTE, failed=failed)
         await world.attempts("shop.steady", 1200, at=minutes * MINUTE)
+        await world.attempts("shop.nudged", 30, at=minutes * MINUTE, took_s=0.04 if minutes < -100 else 0.049)
         await world.attempts("shop.rare", 19, at=minutes * MINUTE, took_s=took_s)
     await world.attempts("shop.new", 60, at=-MINUTE)
     data = await compared(app)
@@ -55,9 +56,13 @@ async def test_tasks_that_became_slower_or_fail_more_are_worse(
         "shop.failing": ["failed"],
         "shop.slow": ["p50", "p95"],
         "shop.steady": [],
+        "shop.nudged": [],
         "shop.rare": [],
         "shop.new": [],
     }
+    nudged = rows["shop.nudged"]
+    assert nudged["after"]["run_p50_s"] == pytest.approx(0.049)
+    assert (nudged["median_factor"], nudged["tail_factor"]) == (None, None), "both are in one bucket"
     slow, failing, new = rows["shop.slow"], rows["shop.failing"], rows["shop.new"]
     assert slow["before"]["run_p50_s"] <= 0.05
     assert slow["after"]["run_p50_s"] > 0.15
@@ -182,6 +187,6 @@ async def test_overview_compares_a_release_for_an_hour(
     assert [row["name"] for row in card["items"]] == ["shop.slow"]
     text = " ".join(Page((await request(app, "/")).text).text.split())
     assert "started 30 min ago, compared with v1: 1 of 2 tasks worse, 0 new errors" in text
-    assert "shop.slow p95 49 ms → 245 ms" in text
+    assert "shop.slow p95 ~40 ms → ~200 ms" in text
     await world.pool.execute("UPDATE scheduler_audit SET at = at - interval '31 minutes'")
     assert (await compared(build(), "/"))["release"] is None

@@ -11,7 +11,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.job_facts import read_limit_wait
-from pg_scheduler.inspect.texts import length
+from pg_scheduler.inspect.texts import estimated
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 
@@ -74,7 +74,7 @@ async def limit_wait_of(waiting_job: Job, request: PageRequest) -> LimitWaitView
                 holder.job_id,
                 holder.job_name,
                 holder.since,
-                None if holder.usual_s is None else length(holder.usual_s),
+                None if holder.usual_s is None else estimated(holder.usual_s),
                 is_long=holder.usual_s is not None and ran_s > LONG * holder.usual_s,
                 worker_id=worker_id,
                 worker_name=names.get(worker_id or "", worker_id or ""),

@@ -18,7 +18,7 @@ from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.limits import LimitJobs, LimitOverview, limit_jobs, limit_overview
 from pg_scheduler.inspect.shares import ShareOverview, read_shares
 from pg_scheduler.inspect.store.limits import LimitJobRow
-from pg_scheduler.inspect.texts import counted, length, quoted
+from pg_scheduler.inspect.texts import counted, estimated, length, quoted
 
 AGE_S: Final = 2.0
 """Seconds for which limits are kept: each costs a statement."""
@@ -168,10 +168,10 @@ def _turn_of(keys: LimitKeyList, usual_s: float | None, longest_s: float) -> str
         return ""
     jobs = counted(state.waiting, "job")
     if longest_s > UNUSUAL_RATIO * usual_s:
-        held = f"an attempt that holds the limit runs for {length(longest_s)}, usually {length(usual_s)}"
+        held = f"an attempt that holds the limit runs for {length(longest_s)}, usually {estimated(usual_s)}"
         return f"{jobs} waiting: {held}"
     wait_s = usual_s * math.ceil(state.waiting / state.max_running)
-    return f"{jobs} waiting: at the usual {length(usual_s)}, the last one starts in about {length(wait_s)}"
+    return f"{jobs} waiting: at the usual {estimated(usual_s)}, the last one starts in about {length(wait_s)}"
 
 
 async def _arguments(job_ids: Sequence[str], request: PageRequest) -> dict[str, str | None]:

@@ -19,7 +19,7 @@ from pg_scheduler.facts.outcomes import count_completed, count_decided, count_fa
 from pg_scheduler.inspect import TaskState
 from pg_scheduler.inspect.jobs import StateCount
 from pg_scheduler.inspect.store.statistics import StatisticsRow
-from pg_scheduler.inspect.texts import count, length
+from pg_scheduler.inspect.texts import count, estimated
 from pg_scheduler.jobs.model import Worker
 
 POINTS: Final = 20
@@ -112,7 +112,7 @@ def rates(period: Period) -> Iterator[Tile]:
     late = total.lateness.quantile(0.95)
     past_late = earlier.lateness.quantile(0.95) if earlier else None
     note, mood = change_since(late, past_late, is_bad_up=True) if late is not None and past_late else ("", "")
-    lateness = "-" if late is None else length(late)
+    lateness = "-" if late is None else estimated(late)
     value, _, unit = lateness.partition(" ")
     points = _points(period, lambda figures: figures.lateness.quantile(0.95))
     yield Tile(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.base.figures import JobFigures
+from pg_scheduler.base.figures import JobFigures, are_in_one_bucket
 from pg_scheduler.base.settings import JOB_ROLES
 from pg_scheduler.dashboard.charts import Mark
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
@@ -110,7 +110,7 @@ class TaskComparison:
     more_failures: float | None
     """By how much the share of failed attempts has grown; None if one of the periods has no attempts."""
     median_factor: float | None
-    """By which factor the median of the durations has grown; None if it is unknown."""
+    """By which factor the median of the durations has grown; None if it is unknown, or within one bucket."""
     tail_factor: float | None
     """By which factor the 95th percentile of the durations has grown; None if it is unknown."""
     worse: Sequence[str]
@@ -341,4 +341,7 @@ def _by_task(
 
 
 def _factor(before: float | None, after: float | None) -> float | None:
-    return None if not before or after is None else after / before
+    """Return the factor of a growth; None if it is unknown, also if both estimates are in one bucket."""
+    if not before or after is None or are_in_one_bucket(before, after):
+        return None
+    return after / before

@@ -26,7 +26,7 @@ from pg_scheduler.inspect.store.doctor import FailingRow, QuarantinedRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
 from pg_scheduler.inspect.store.workers import MAX_WORKERS, InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
-from pg_scheduler.inspect.texts import command, count, counted, instant, length, listed, term
+from pg_scheduler.inspect.texts import command, count, counted, estimated, instant, length, listed, term
 
 SAMPLE: Final = 1000
 MAX_RETRIED: Final = 20
@@ -149,7 +149,7 @@ async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
                 FindingCode.STUCK,
                 row.job_id,
                 f"attempt {row.attempt} of {row.job_id!r} runs for {length(row.running_s)} on worker "
-                f"{row.worker_id}; 99 % of the attempts of {row.name!r} take at most {length(usual)}",
+                f"{row.worker_id}; 99 % of the attempts of {row.name!r} take at most {estimated(usual)}",
                 explain,
                 "give such jobs a timeout=",
             )

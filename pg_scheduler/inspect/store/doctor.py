@@ -358,8 +358,8 @@ class DoctorRepository(Repository):
 
 def _running_from(row: Any) -> RunningRow:
     values = dict(row)
-    buckets = values.pop("run_hist")
+    buckets, total = values.pop("run_hist"), values.pop("run_sum") or 0.0
     # A row of another release may have other buckets, which cannot be compared.
     is_known = buckets is not None and len(buckets) == len(Histogram().buckets)
-    durations = Histogram(tuple(number or 0 for number in buckets)) if is_known else None
+    durations = Histogram(tuple(number or 0 for number in buckets), total) if is_known else None
     return RunningRow(**values, durations=durations)

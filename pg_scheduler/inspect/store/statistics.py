@@ -217,12 +217,9 @@ def figures_of(row: asyncpg.Record) -> JobFigures:
     The arrays of the row are longer if a later release wrote it, and may be shorter if an earlier release or
     a person did.
     """
-    total_duration, total_lateness = _fitted(row["sums"], 2, 0.0)
-    figures = _without_lateness(row)
-    return figures._replace(
-        durations=figures.durations._replace(total=total_duration),
-        lateness=Histogram(_fitted(row["late_hist"], _BUCKETS, 0), total_lateness),
-    )
+    _, total_lateness = _fitted(row["sums"], 2, 0.0)
+    lateness = Histogram(_fitted(row["late_hist"], _BUCKETS, 0), total_lateness)
+    return _without_lateness(row)._replace(lateness=lateness)
 
 
 def _totals(parts: Mapping[str, Sequence[JobFigures]]) -> dict[str, JobFigures]:
@@ -232,7 +229,9 @@ def _totals(parts: Mapping[str, Sequence[JobFigures]]) -> dict[str, JobFigures]:
 def _without_lateness(row: asyncpg.Record) -> JobFigures:
     """Return the counts of a row and the histogram of its durations."""
     scheduled, started, *ended = _fitted(row["counts"], 2 + len(OUTCOMES), 0)
-    return JobFigures(scheduled, started, tuple(ended), Histogram(_fitted(row["run_hist"], _BUCKETS, 0), 0.0))
+    (total_duration,) = _fitted(row["sums"], 1, 0.0)
+    durations = Histogram(_fitted(row["run_hist"], _BUCKETS, 0), total_duration)
+    return JobFigures(scheduled, started, tuple(ended), durations)
 
 
 def _fitted(values: Sequence[N | None], length: int, zero: N) -> tuple[N, ...]:

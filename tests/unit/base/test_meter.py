@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -114,8 +115,38 @@ def test_quantile_lies_in_the_bucket_of_the_exact_one(values: list[float], share
     assert (BOUNDS[bucket - 1] if bucket else 0) <= found <= BOUNDS[min(bucket, len(BOUNDS) - 1)]
 
 
-def test_quantile_of_no_values_is_none() -> None:
-    assert Histogram().quantile(0.5) is None
+@given(st.lists(seconds, min_size=1, max_size=50))
+def test_quantiles_grow_with_their_share_up_to_the_ceiling(values: list[float]) -> None:
+    histogram = of(values)
+    quantiles = [histogram.quantile(share) or 0.0 for share in (0.01, 0.25, 0.5, 0.75, 0.95, 1)]
+    assert all(low <= high for low, high in itertools.pairwise(quantiles))
+    assert histogram.ceiling is not None
+    assert histogram.ceiling == pytest.approx(max(values)) or histogram.ceiling >= min(
+        max(values), BOUNDS[-1]
+    )
+
+
+@pytest.mark.parametrize("number", [1, 30])
+def test_quantile_of_values_in_one_bucket_is_their_mean(number: int) -> None:
+    histogram = of([30.1] * number)
+    for share in (0.5, 0.95):
+        assert histogram.quantile(share) == pytest.approx(30.1)
+
+
+def test_quantile_follows_the_sum_of_the_values() -> None:
+    lower, upper = of([0.54] * 100 + [0.1]), of([0.74] * 100 + [0.1])
+    for histogram, exact in ((lower, 0.54), (upper, 0.74)):
+        for share in (0.5, 0.95):
+            assert histogram.quantile(share) == pytest.approx(exact, rel=0.1)
+
+
+def test_quantile_of_a_sum_that_is_no_number_lies_in_its_bucket() -> None:
+    for values in ([30.1], [30.1, 0.5]):
+        assert of(values)._replace(total=math.nan).quantile(1) == 30.0
+
+
+def test_quantile_and_ceiling_of_no_values_are_none() -> None:
+    assert (Histogram().quantile(0.5), Histogram().ceiling) == (None, None)
 
 
 # -- jobs ---------------------------------------------------------------------------------------------

@@ -339,7 +339,7 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         replace(running(), run_p95_s=90.0),
         Verdict.RUNNING,
         [ReasonCode.RUNNING],
-        "runs on worker w1 on host for 60 s; 95 % of the attempts take at most 90 s",
+        "runs on worker w1 on host for 60 s; 95 % of the attempts take at most ~90 s",
     ),
     (
         replace(running(), workers=(worker(health=blocked(9.0)),)),

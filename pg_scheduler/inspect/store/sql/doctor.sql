@@ -145,7 +145,7 @@ SELECT due.job_id, coalesce(due.function, due.job_name) AS name, due.worker_id, 
     extract(epoch FROM coalesce($2, now()) - greatest(due.started_at, {first_instant}))::double precision AS running_s,
     extract(epoch FROM coalesce($2, now()) - least(greatest(due.lease_until, {first_instant}), {last_instant}))
         ::double precision AS expired_s,
-    total.run_hist
+    total.run_hist, total.sums[1] AS run_sum
 FROM {first_running}
 LEFT JOIN {schema}scheduler_totals AS total ON total.job_name = coalesce(due.function, due.job_name)
 LIMIT $3::bigint;

@@ -96,7 +96,7 @@ LEFT JOIN added ON true;
 -- (NULL at the start). Each row has how many rows were read and the position of the last of them, which come alone where
 -- there are none.
 WITH examined AS MATERIALIZED (
-    SELECT bucket, job_name, counts, run_hist
+    SELECT bucket, job_name, counts, sums, run_hist
     FROM {schema}scheduler_stats
     WHERE span = $1::integer
       AND bucket > ($2::timestamptz - make_interval(secs => $1::integer))
@@ -108,6 +108,7 @@ WITH examined AS MATERIALIZED (
 added AS (
     SELECT job_name,
         {summed_counts} AS counts,
+        ARRAY [sum(sums[1])] AS sums,
         {summed_durations} AS run_hist
     FROM examined
     GROUP BY job_name
