@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -29,7 +29,7 @@ NOTE_LENGTH: Final = 21
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A step or a job."""
+    """A step or a job; nodes are equal if all their texts are."""
 
     label: str
     note: str
@@ -61,8 +61,9 @@ class PlacedNode(NamedTuple):
         return _cut(self.node.note, NOTE_LENGTH)
 
 
-OTHER_JOBS: Final = Node("and other jobs", "", "")
-"""Stands at the end of a column for jobs that were not read."""
+OTHERS_BEFORE: Final = Node("and other jobs", "", "", detail="that it waits for")
+OTHERS_AFTER: Final = Node("and other jobs", "", "", detail="that wait for it")
+"""Stand at the end of a column for jobs that were not read."""
 
 
 class Edge(NamedTuple):
@@ -99,9 +100,15 @@ class Graph:
         return ", then ".join(texts)
 
 
-def graph_of(columns: Sequence[Sequence[Node]]) -> Graph | None:
-    """Return the graph of columns in their order; None if there are none."""
-    drawn_columns = [_folded_rows(column) for column in _folded(columns) if column]
+def graph_of(
+    columns: Sequence[Sequence[Node]], links: Collection[tuple[Node, Node]] | None = None
+) -> Graph | None:
+    """Return the graph of columns in their order; None if there are none.
+
+    Without links, each node of a column is connected to each one of the next column.
+    """
+    unfolded_columns = [column for column in _folded(columns) if column]
+    drawn_columns = [_folded_rows(column) for column in unfolded_columns]
     if not drawn_columns:
         return None
     rows = max(map(len, drawn_columns))
@@ -113,11 +120,20 @@ def graph_of(columns: Sequence[Sequence[Node]]) -> Graph | None:
         ]
         for number, column in enumerate(drawn_columns)
     ]
-    edges = [
-        edge
-        for left_column, right_column in pairwise(placed_columns)
-        for edge in _edges(left_column, right_column, height)
-    ]
+    if links is None:
+        edges = [
+            edge
+            for left_column, right_column in pairwise(placed_columns)
+            for edge in _edges(left_column, right_column, height)
+        ]
+    else:
+        # A node without room is drawn as a part of the last one of its column.
+        placed_nodes = {
+            node: placed_column[min(place, len(placed_column) - 1)]
+            for column, placed_column in zip(unfolded_columns, placed_columns, strict=True)
+            for place, node in enumerate(column)
+        }
+        edges = _linked_edges(links, placed_nodes)
     width = len(drawn_columns) * (WIDTH + GAP) - GAP + 2 * MARGIN
     return Graph([placed_node for column in placed_columns for placed_node in column], edges, width, height)
 
@@ -134,7 +150,7 @@ def _folded(columns: Sequence[Sequence[Node]]) -> list[Sequence[Node]]:
 def _folded_rows(column: Sequence[Node]) -> Sequence[Node]:
     if len(column) <= MAX_ROWS:
         return column
-    has_others = column[-1] == OTHER_JOBS
+    has_others = column[-1] in {OTHERS_BEFORE, OTHERS_AFTER}
     missing_count = len(column) - MAX_ROWS + 1 - has_others
     label = f"{count(missing_count, is_capped=has_others)} more"
     return [*column[: MAX_ROWS - 1], Node(label, "see the list below", "")]
@@ -160,6 +176,71 @@ def _edges(left_column: Sequence[PlacedNode], right_column: Sequence[PlacedNode]
             for target in right_column
         ]
     return [Edge(_path(*start, *stop), is_open) for start, stop, is_open in lines]
+
+
+def _linked_edges(
+    links: Collection[tuple[Node, Node]], placed_nodes: Mapping[Node, PlacedNode]
+) -> list[Edge]:
+    """Return the lines of links between nodes that are drawn."""
+    ends = {
+        (placed_nodes[source], placed_nodes[target])
+        for source, target in links
+        if source in placed_nodes and target in placed_nodes
+    }
+    return [
+        Edge(
+            _path(source.x + WIDTH, _middle(source), target.x, _middle(target)),
+            not (source.node.state and target.node.state),
+        )
+        for source, target in sorted(ends, key=lambda end: (end[0][1:], end[1][1:]))
+    ]
+
+
+def columns_by_depth(
+    current: Node, before: Sequence[Node], after: Sequence[Node], links: Collection[tuple[Node, Node]]
+) -> list[list[Node]]:
+    """Return columns in which each node stands right of those that it waits for.
+
+    The nodes before the current one stand as far to the right as their links permit, those after it as far to
+    the left.
+    """
+    depths = dict.fromkeys((*before, *after), 1)
+    # A path has fewer links than there are nodes. Only rows written by hand have a cycle, which ends here.
+    for _ in depths:
+        for source, target in links:
+            if source in before and target in before:
+                depths[source] = max(depths[source], min(depths[target] + 1, len(before)))
+            elif source in after and target in after:
+                depths[target] = max(depths[target], min(depths[source] + 1, len(after)))
+    left_depth, right_depth = (max((depths[node] for node in nodes), default=0) for nodes in (before, after))
+    return [
+        *([node for node in before if depths[node] == depth] for depth in range(left_depth, 0, -1)),
+        [current],
+        *([node for node in after if depths[node] == depth] for depth in range(1, right_depth + 1)),
+    ]
+
+
+def without_detours(links: Collection[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
+    """Return the links without those whose ends a path of others connects."""
+    targets: dict[Node, set[Node]] = {}
+    for source, target in links:
+        targets.setdefault(source, set()).add(target)
+
+    def reached_from(start: Node) -> set[Node]:
+        reached, open_nodes = set[Node](), list(targets.get(start, ()))
+        while open_nodes:
+            node = open_nodes.pop()
+            if node not in reached:
+                reached.add(node)
+                open_nodes += targets.get(node, ())
+        return reached
+
+    reached = {source: reached_from(source) for source in targets}
+    return [
+        (source, target)
+        for source, target in links
+        if not any(target in reached.get(node, ()) for node in targets[source] - {source, target})
+    ]
 
 
 def _middle(placed_node: PlacedNode) -> int:

@@ -10,7 +10,15 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.folded_scale import FoldedScale, Piece
-from pg_scheduler.dashboard.graph import OTHER_JOBS, Graph, Node, graph_of
+from pg_scheduler.dashboard.graph import (
+    OTHERS_AFTER,
+    OTHERS_BEFORE,
+    Graph,
+    Node,
+    columns_by_depth,
+    graph_of,
+    without_detours,
+)
 from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
 from pg_scheduler.inspect import StepState
 from pg_scheduler.inspect.dependencies import Dependencies
@@ -197,24 +205,40 @@ def is_early(step: StepState) -> bool:
     return step.kind == SIGNAL and step.until is None
 
 
-def links_of(job: Job, state: str, links: Dependencies, family: Family) -> Graph | None:
+def links_of(
+    job: Job, state: str, dependencies: Dependencies, family: Family, arguments: Mapping[str, str]
+) -> Graph | None:
     """Return the graph of the jobs that a job waits for, and of those that wait for it; None for none.
 
-    The children of its own steps are in the graph of its steps.
+    The children of its own steps are in the graph of its steps. ``arguments`` are those of the jobs in one
+    line, as far as the request may see them.
     """
     own_ids = {child.job_id for children in family.children.values() for child in children}
-    nodes_before = [_linked(linked_job) for linked_job in links.parents if linked_job.job_id not in own_ids]
-    nodes_after = [_linked(linked_job) for linked_job in links.children]
-    nodes_before += [OTHER_JOBS] if links.has_more_parents and not own_ids else []
-    nodes_after += [OTHER_JOBS] if links.has_more_children else []
+    current = Node(job.job_name, job.job_id, state, is_current=True)
+    parents = (parent for parent in dependencies.parents if parent.job_id not in own_ids)
+    before = {parent.job_id: _linked(parent, arguments) for parent in parents}
+    after = {child.job_id: _linked(child, arguments) for child in dependencies.children}
+    others_before = [OTHERS_BEFORE] if dependencies.has_more_parents and not own_ids else []
+    others_after = [OTHERS_AFTER] if dependencies.has_more_children else []
+    nodes_before, nodes_after = [*before.values(), *others_before], [*after.values(), *others_after]
     if not nodes_before and not nodes_after:
         return None
-    return graph_of([nodes_before, [Node(job.job_name, job.job_id, state, is_current=True)], nodes_after])
+    nodes = before | after
+    links = [(node, current) for node in nodes_before] + [(current, node) for node in nodes_after]
+    links += [
+        (nodes[edge.parent_id], nodes[edge.child_id])
+        for edge in dependencies.edges
+        if edge.parent_id in nodes and edge.child_id in nodes
+    ]
+    return graph_of(columns_by_depth(current, nodes_before, nodes_after, links), without_detours(links))
 
 
-def _linked(linked_job: LinkedJob) -> Node:
+def _linked(linked_job: LinkedJob, arguments: Mapping[str, str]) -> Node:
     state = linked_job.status.value if linked_job.status else "missing"
-    return Node(linked_job.job_name or linked_job.job_id, linked_job.job_id, state, linked_job.job_id)
+    job_id = linked_job.job_id
+    note = arguments.get(job_id) or job_id
+    detail = job_id if note != job_id else ""
+    return Node(linked_job.job_name or job_id, note, state, job_id, detail=detail)
 
 
 def _spans(

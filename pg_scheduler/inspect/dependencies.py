@@ -11,7 +11,7 @@ from typing import Final
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.inspector import Inspector
-from pg_scheduler.inspect.store.inspections import BlockerRow, LinkedJob
+from pg_scheduler.inspect.store.inspections import BlockerRow, Edge, LinkedJob
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_job_id
@@ -19,6 +19,9 @@ from pg_scheduler.queue.dependencies import NOT_COMPLETED
 
 MAX_LINKED: Final = 20
 """Jobs of each direction that are shown."""
+
+MAX_EDGES: Final = 100
+"""Jobs before each of these that are examined for edges among them."""
 
 _CAUSE: Final = re.compile(re.escape(NOT_COMPLETED).replace(r"\{!r\}", "(.*)"), re.DOTALL)
 
@@ -34,6 +37,8 @@ class Dependencies:
     """At most 20 parents. For a job that was cancelled, the parent that did not complete is among them."""
     children: Sequence[LinkedJob] = ()
     """At most 20 children."""
+    edges: Sequence[Edge] = ()
+    """Which of these jobs wait for which others of them."""
     has_more_parents: bool = False
     """Whether there are further parents, or hidden ones."""
     has_more_children: bool = False
@@ -47,7 +52,8 @@ async def read_dependencies(
 
     A job that does not exist has no name, so it is shown only to a person who may see all names.
     """
-    parents, children = await tables_of(inspector).reads.inspections.linked_jobs(job.job_id, MAX_LINKED + 1)
+    reads = tables_of(inspector).reads.inspections
+    parents, children = await reads.linked_jobs(job.job_id, MAX_LINKED + 1)
     if (cause_id := cancelled_because_of(job)) is not None:
         cause = (await inspector.get_jobs([cause_id])).get(cause_id)
         parents.append(
@@ -57,9 +63,11 @@ async def read_dependencies(
         tuple(linked_job for linked_job in jobs if sees_name(linked_job.job_name or ""))[:MAX_LINKED]
         for jobs in (parents, children)
     )
+    ids = {linked_job.job_id for linked_job in (*visible_parents, *visible_children)}
     return Dependencies(
         visible_parents,
         visible_children,
+        tuple(sorted(set(await reads.edges(ids, MAX_EDGES)))) if len(ids) > 1 else (),
         has_more_parents=len(parents) > len(visible_parents),
         has_more_children=len(children) > len(visible_children),
     )

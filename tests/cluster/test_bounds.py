@@ -546,6 +546,7 @@ STORE_CALLS: dict[str, Call] = {
     "count, uncounted jobs": lambda it, _: count_missed(it),
     "blockers, of jobs": lambda it, _: it.people.inspections.blockers(["a"], 1),
     "parents": lambda it, _: it.people.inspections.parents("a"),
+    "edges": lambda it, _: it.people.inspections.edges(["a"], 9),
     "linked_jobs": lambda it, _: it.people.inspections.linked_jobs("a", 9),
     "schema_problem": lambda it, _: it.people.doctor.schema_problem(),
     "find_missing_indexes": lambda it, _: it.people.doctor.find_missing_indexes(),

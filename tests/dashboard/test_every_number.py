@@ -207,6 +207,7 @@ UNSHOWN: Final[dict[str, tuple[str, ...]]] = {
         "inspect.clock_changes.MAX_FIRES",
         "inspect.clock_changes.MAX_STEPS",
         "inspect.dependencies.MAX_BLOCKERS",
+        "inspect.dependencies.MAX_EDGES",
         "inspect.errors.MAX_PARTS",
         "inspect.inspector.MAX_MIGRATIONS",
         "inspect.job_facts.MAX_HOLDERS",

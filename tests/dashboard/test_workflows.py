@@ -216,6 +216,29 @@ async def test_jobs_before_and_after_are_a_graph(kit: TestScheduler, app: App) -
     assert str(graph["aria-label"]).count("flow.part") == 4
 
 
+async def test_jobs_before_a_job_stand_in_the_order_of_their_dependencies(world: World, app: App) -> None:
+    for job_id in ("extract", "load:1", "load:2", "publish"):
+        blocked_on = None if job_id == "extract" else "after"
+        await world.job(
+            job_id, "etl", due=HOUR, blocked_on=blocked_on, task_data={"args": [f"source {job_id}"]}
+        )
+    for load in ("load:1", "load:2"):
+        await world.edge("extract", load)
+        await world.edge(load, "publish")
+    await world.edge("extract", "publish")
+    page = await page_of(app, "/job?id=publish")
+    (graph,) = [svg for svg in page.all("svg") if svg.get("class") == "flow-graph"]
+    assert str(graph["aria-label"]).count("etl") == 4
+    boxes = [box["x"] for box in page.all("rect") if box.get("class") == "box"]
+    assert boxes == ["2", "206", "206", "410"], "extract, two loads, publish"
+    assert len([path for path in page.all("path") if str(path.get("d")).startswith("M162")]) == 2
+    assert len([path for path in page.all("path") if str(path.get("d")).startswith("M366")]) == 2
+    assert '"source load:1"' in page.text
+    page = await page_of(app, "/job?id=extract")
+    boxes = [box["x"] for box in page.all("rect") if box.get("class") == "box"]
+    assert boxes == ["2", "206", "206", "410"]
+
+
 async def test_many_children_are_counted_and_those_that_need_a_look_come_first(
     world: World, app: App
 ) -> None:

@@ -148,6 +148,7 @@ WITHOUT_JOBS = {
     "inspect_next_starts": f"'{{stripe}}', '{{1}}', '{{60}}', {MAX_STARTS}",
     "inspect_migrations": "500",
     "inspect_audit_privileges": "'scheduler_audit'",
+    "inspect_edges": f"ARRAY [{MIDDLE}, 'nothing'], 100",
     "inspect_slot_use": f"timestamptz {INSTANT} - interval '1 day', {INSTANT}, 5000",
     "inspect_totals": "200",
     "inspect_server": "",

@@ -486,6 +486,8 @@ async def use_path(store: Store) -> object:
     assert await people.inspections.look("a") is None
     assert await people.inspections.parents("n") == [("a", "pending")]
     assert [job.job_id for job in (await people.inspections.linked_jobs("n", 9))[0]] == ["a"]
+    assert await people.inspections.edges(["a", "n"], 9) == [("a", "n")]
+    assert await people.inspections.edges(["a", "other"], 9) == []
     assert await people.doctor.schema_problem() is None
     assert await people.doctor.find_missing_indexes() == []
     assert (await people.doctor.tables())[0].options["fillfactor"] == "45"

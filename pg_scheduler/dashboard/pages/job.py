@@ -11,7 +11,7 @@ from typing import Final
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.gantt import gantt_of
-from pg_scheduler.dashboard.job_rows import seconds_left, share_done
+from pg_scheduler.dashboard.job_rows import row_of, seconds_left, share_done
 from pg_scheduler.dashboard.json_tree import arguments_tree, json_tree
 from pg_scheduler.dashboard.pages import job_forms
 from pg_scheduler.dashboard.pages.cause import cause_of
@@ -156,7 +156,7 @@ async def build(request: PageRequest) -> View:
         # One bar of a running attempt shows nothing that the text above it does not state.
         _gantt=None if gantt is not None and job.finished_at is None and len(gantt.bars) < 2 else gantt,
         _family=family,
-        _links=links_of(job, state, dependencies, family),
+        _links=links_of(job, state, dependencies, family, await _arguments_of(dependencies, request)),
         _workflow=workflow,
         _attempt_count=attempts[-1].number if attempts else 0,
         _waiting=waiting_signals(steps),
@@ -197,6 +197,13 @@ async def _parents(job: Job, dependencies: Dependencies, request: PageRequest) -
         return []
     ids = [parent.job_id for parent in dependencies.parents[:SHOWN_PARENTS]]
     return list((await request.inspector.get_jobs(ids)).values())
+
+
+async def _arguments_of(dependencies: Dependencies, request: PageRequest) -> dict[str, str]:
+    """Return the arguments of linked jobs in one line each, as far as the request may see them."""
+    ids = [linked_job.job_id for linked_job in (*dependencies.parents, *dependencies.children)]
+    jobs = await request.inspector.get_jobs(ids) if ids and request.access.sees_arguments else {}
+    return {job_id: row_of(job, request).arguments or "" for job_id, job in jobs.items()}
 
 
 def _child_title(job: Job, family: Family, parents: Sequence[Job], now: datetime) -> str:

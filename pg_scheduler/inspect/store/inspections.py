@@ -139,6 +139,13 @@ class ExpiringRow(NamedTuple):
     is_capped: bool
 
 
+class Edge(NamedTuple):
+    """A job that waits for another one."""
+
+    parent_id: str
+    child_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class LinkedJob:
     """A job that another one waits for, or that waits for it."""
@@ -282,6 +289,10 @@ class InspectionRepository(Repository):
             linked_job = LinkedJob(row["job_id"], row["job_name"], status)
             (parents if row["is_parent"] else children).append(linked_job)
         return parents, children
+
+    async def edges(self, job_ids: Collection[str], limit: int) -> list[Edge]:
+        """Return which of these jobs wait for which others of them, among ``limit`` parents of each job."""
+        return await self._rows(Edge, "inspect_edges", list(job_ids), limit)
 
     async def steps(self, job_id: str, name: str | None = None) -> list[StepRow]:
         """Return the steps of a job, or only the step of a name with its whole value.

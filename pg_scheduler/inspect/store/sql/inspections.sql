@@ -142,6 +142,16 @@ LEFT JOIN LATERAL (
 ) AS job ON true
 ORDER BY edge.is_parent, edge.job_id;
 
+-- name: inspect_edges
+-- route: pool
+-- Return which of the jobs $1 wait for which others of them, among $2 jobs that each of them waits for.
+SELECT edge.parent_id, node.id AS child_id
+FROM unnest($1::text[]) AS node (id)
+CROSS JOIN LATERAL (
+    SELECT parent_id FROM {schema}scheduler_after WHERE child_id = node.id LIMIT $2::bigint
+) AS edge
+WHERE edge.parent_id = ANY ($1);
+
 -- name: inspect_slot_use
 -- route: tuned
 -- Return the 5 names whose attempts that ended between $1 and $2 took longest, in the newest $3 rows of each span.
