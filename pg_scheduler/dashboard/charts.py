@@ -48,7 +48,7 @@ TONES: Final[Mapping[str, str]] = {
     "completed": "calm",
     "retried": "warn",
     "failed": "bad",
-    "lost": "bad",
+    "lost": "lost",
     "expired": "expired",
     "oldest waiting": "old",
 } | {quantile: quantile for quantile in QUANTILES}
@@ -183,7 +183,7 @@ class Chart:
     @property
     def summary(self) -> str:
         """The last complete values, as a sentence for those who do not see the plot."""
-        if len(self.times) < 2:
+        if len(self.times) < 2 or not self.series:
             return f"{self.title}: no data"
         values = [f"{series.label} {self._value_of(series, series.values[-2])}" for series in self.series]
         return f"{self.title}, at {self.times[-2]:%Y-%m-%d %H:%M} UTC: {', '.join(values)}"

@@ -311,8 +311,8 @@ def _lines(
         (child,) = children
         tree = _result_of(child, results)
         state = child.state or "missing"
-        if step.ended_at is None:
-            bar = bar._replace(kind=state)
+        # The bar has the color of the state, also if the child has failed.
+        bar = bar._replace(kind=state)
         yield Line(
             key,
             step.name,

@@ -28,7 +28,9 @@ _VARIABLE: Final = re.compile(
     r"[1-5][0-9]{2}\b"
     r"|\b[45][0-9]{2}(?= (?:Bad|Client|Conflict|Content|Forbidden|Gateway|Gone|Insufficient|Internal|Length"
     r"|Locked|Method|Not|Payload|Payment|Precondition|Proxy|Request|Server|Service|Too|Unauthorized"
-    r"|Unprocessable|Unsupported)\b))"  # status codes, which stay
+    r"|Unprocessable|Unsupported)\b)"  # status codes of HTTP, which stay
+    r"|\b[245][0-9]{2}[ -](?=[245]\.[0-9]\.[0-9]{1,2}\b)|(?<![0-9.])[245]\.[0-9]\.[0-9]{1,2}\b(?!\.?[0-9])"
+    r"|(?<=: )[45][0-9]{2}(?= [A-Z])|(?<=\()[45][0-9]{2}(?=, b?['\"]))"  # those of mail servers, which stay
     r"|\b0[xX][0-9a-fA-F]+\b"  # addresses
     r"|\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"  # UUIDs
     r"|\b(?=[a-fA-F]{0,7}[0-9])[0-9a-fA-F]{8,}\b"  # hashes
@@ -37,13 +39,18 @@ _VARIABLE: Final = re.compile(
 
 
 def normalized(error: str) -> str:
-    """Return the first line of an error, with ``#`` for each number and id except status codes of HTTP.
+    """Return the first line of an error, with ``#`` for each number and id except status codes.
+
+    A number of three digits can also be a count or an id. It counts as a status code of HTTP or of a mail
+    server only where servers and clients write these.
 
     Example:
         >>> normalized("TimeoutError: no answer from 10.0.0.7 after 31 s")
         'TimeoutError: no answer from # after # s'
         >>> normalized("UpstreamError: 502 Bad Gateway in 31 ms")
         'UpstreamError: 502 Bad Gateway in # ms'
+        >>> normalized("SMTPDataError: 550 5.1.1 mailbox 4711 unavailable")
+        'SMTPDataError: 550 5.1.1 mailbox # unavailable'
     """
     line = error[:MAX_ERROR_LENGTH].lstrip().partition("\n")[0][:MAX_LENGTH]
     return _VARIABLE.sub(lambda match: match["code"] or "#", line).rstrip()

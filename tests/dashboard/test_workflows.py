@@ -21,7 +21,7 @@ from pg_scheduler.testing import TestScheduler
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import records
 from tests.dashboard.test_steps import keys_of
-from tests.support.world import DAY, HOUR, MINUTE, SECOND, World
+from tests.support.world import DAY, HOUR, MINUTE, NOW, SECOND, World
 
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -166,6 +166,15 @@ async def test_child_has_the_same_duration_in_the_graph_and_in_the_table(world: 
     assert "flow.label · 9 s, ran 4 s" in html, "the tooltip of the graph"
     assert "its child ran 4 s" in html, "the tooltip of the table"
     assert "flow.label · 4 s" not in html
+
+
+async def test_bar_of_a_child_has_the_color_of_its_state(world: World, app: App) -> None:
+    await world.job("order", "flow.order", status="failed", attempt=1, options={"steps": 1})
+    await world.step("order", "label", "child", value=["order:label"], started=-MINUTE)
+    await world.job("order:label", "flow.label", status="failed", started=-MINUTE, ended=NOW)
+    html = (await request(app, "/job?id=order")).text
+    assert '<rect class="failed bad"' in html
+    assert '<rect class="completed' not in html
 
 
 async def test_page_links_children_and_parents_both_ways(kit: TestScheduler, app: App) -> None:

@@ -148,17 +148,17 @@ class NewReleases:
     releases: Sequence[Mark]
 
     def of(self, group: ErrorGroup) -> str | None:
-        """Return the release in which a group is new; None if the error is older than the period.
+        """Return the newest release if a group is new in it; None for an error of an earlier release."""
+        release = self.first_of(group)
+        return release if release is not None and self.releases[0].label == release else None
 
-        If the period is any time, only errors count whose first failure ever was in the newest release.
-        """
+    def first_of(self, group: ErrorGroup) -> str | None:
+        """Return the release in which a group began; None if the error is older than the period."""
         release = group.first_release
         started_at = next((mark.at for mark in self.releases if mark.label == release), None)
         if started_at is None or (self.counted_since is not None and started_at <= self.counted_since):
             return None
-        if self.since is None:
-            return release if self.releases[0].label == release else None
-        return release if group.first_at >= self.since else None
+        return release if self.since is None or group.first_at >= self.since else None
 
     def by_group(self, groups: Iterable[ErrorGroup]) -> dict[str, str]:
         """Return the releases in which groups are new, by fingerprint."""

@@ -41,8 +41,6 @@ NOTHING: Final = JobFigures()
 MAX_RELEASES: Final = 20
 
 MAX_NAMES: Final = 20
-ALWAYS_SHOWN: Final = frozenset({"completed", "failed"})
-"""Outcomes that the chart shows even if nothing ended so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +90,13 @@ class Period:
         ]
 
     def _outcomes(self, unit_s: float) -> list[Series]:
-        """Return, for each outcome that the chart shows, how often it occurred per minute or hour."""
+        """Return, for each outcome that occurred, how often it did so per minute or hour."""
         units = self.width.total_seconds() / unit_s
         rates = {
             outcome: [figure.ended[place] / units for figure in self.figures]
             for place, outcome in enumerate(OUTCOMES)
         }
-        return [
-            Series(outcome, values)
-            for outcome, values in rates.items()
-            if outcome in ALWAYS_SHOWN or any(values)
-        ]
+        return [Series(outcome, values) for outcome, values in rates.items() if any(values)]
 
     def _oldest(self, due_at: datetime | None) -> list[Series]:
         """Return the age of the oldest waiting job at the end of each slot; nothing without such a job."""

@@ -188,7 +188,7 @@ class Comparison:
     def new_errors(self, releases: Sequence[Mark], request: PageRequest) -> list[ErrorGroup]:
         """Return the visible groups of errors that are new in the release, the most frequent first."""
         new_in = NewReleases(self.after.since, self.groups.counted_since, releases)
-        groups = [group for group in self.groups.items if new_in.of(group) == self.after.release]
+        groups = [group for group in self.groups.items if new_in.first_of(group) == self.after.release]
         return sorted(request.visible_groups(groups), key=lambda group: -group.count)
 
 
