@@ -126,7 +126,15 @@ class JobActions(InspectorBase):
                 subject=None if run_id is None else check_text("run_id", run_id),
             ),
             job_ids=None if ids is None else _checked_ids(ids, after),
-            wanted=Wanted(where or "", tz, terms, visible, sort="id" if action == "move" else None),
+            wanted=Wanted(
+                where or "",
+                tz,
+                terms,
+                visible,
+                sort="id" if action == "move" else None,
+                # The end of a cancelled job unblocks those that wait for it, which may match too.
+                blocked_first=action == "cancel" and not dry_run,
+            ),
             limit=limit,
             rate=rate,
             is_dry=dry_run,

@@ -217,6 +217,9 @@ class Wanted:
             no error that contains the id or the error of another job.
         sort: The order in which the jobs are read; None for the order of the indexes. An id never changes, so
             the order by ``id`` stays the same while jobs change.
+        blocked_first: Whether blocked jobs are read before the others and again after them. A job that is
+            unblocked before it was read would get a place among the others that has been read, and so would a
+            job that becomes blocked meanwhile.
     """
 
     where: str = ""
@@ -224,6 +227,7 @@ class Wanted:
     terms: Sequence[Term] = ()
     visible: TextTerm | None = None
     sort: Sort | None = None
+    blocked_first: bool = False
 
     def search(self, now: datetime) -> tuple[Search, bool]:
         """Return the search with all terms, and whether the terms of its text are all about the status."""
@@ -253,7 +257,9 @@ async def find_page(
         if after is not None:
             sizes = sizes._replace(now=read_now(after))
         search, is_list = query.search(sizes.now)
-        plan = plan_search(search, sizes.estimates, sort=query.sort, is_list=is_list)
+        plan = plan_search(
+            search, sizes.estimates, sort=query.sort, is_list=is_list, blocked_first=query.blocked_first
+        )
         position = START if after is None else read_position(after, plan)
         conditions = conditions_of(search)
         reader = PageReader(store.searches, plan, conditions, sizes, bounds)

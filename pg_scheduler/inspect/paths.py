@@ -34,7 +34,7 @@ CLAIM_INDEX: Final = "scheduled_jobs_claim"
 BLOCKED_INDEX: Final = "scheduled_jobs_blocked"
 UNSUCCESSFUL_INDEX: Final = "scheduled_jobs_unsuccessful"
 
-FIRST_INSTANT: Final = datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
+FIRST_INSTANT: Final = datetime(1, 1, 1, tzinfo=UTC)
 LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 Sort: TypeAlias = Literal["due", "id", "finished"]
@@ -212,7 +212,12 @@ _KINDS: Final = {
 
 
 def plan_search(
-    search: Search, indexes: Iterable[str], *, sort: Sort | None = None, is_list: bool = False
+    search: Search,
+    indexes: Iterable[str],
+    *,
+    sort: Sort | None = None,
+    is_list: bool = False,
+    blocked_first: bool = False,
 ) -> Plan:
     """Return what a search reads.
 
@@ -225,6 +230,8 @@ def plan_search(
             person who looks through a list wants the newest jobs. Otherwise the primary key is read from the
             greatest id on: a person who searches often wants the jobs of a schedule or a name, of which few
             have a generated id.
+        blocked_first: Whether blocked jobs are read before the others and again after them, where indexes are
+            read.
 
     Raises:
         ConfigurationError: The order needs the index of unsuccessful jobs, and that index is missing.
@@ -242,7 +249,7 @@ def plan_search(
     # Of all indexes, only the primary key contains completed jobs.
     is_indexed = UNSUCCESSFUL_INDEX in set(indexes)
     if _Kind.COMPLETED not in kinds and (is_indexed or _Kind.UNSUCCESSFUL not in kinds):
-        return _by_indexes(search, kinds)
+        return _by_indexes(search, kinds, blocked_first=blocked_first)
     missing = UNSUCCESSFUL_INDEX if kinds == {_Kind.UNSUCCESSFUL} else None
     words = _words(search)
     segments = [Segment(Path.IDS, ids=words)] if words else []
@@ -278,7 +285,7 @@ def _by_due_time(search: Search, kinds: frozenset[_Kind]) -> Plan:
     return Plan((Segment(Path.DUE, start, end, priorities=priorities),), (CLAIM_INDEX,))
 
 
-def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
+def _by_indexes(search: Search, kinds: frozenset[_Kind], *, blocked_first: bool) -> Plan:
     """Return the plan of a search that cannot match completed jobs: it reads the index of each kind."""
     segments: list[Segment] = []
     relations: list[str] = []
@@ -287,7 +294,8 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
         segments += [Segment(Path.WAITING, start, end, priority=priority) for priority in _priorities(search)]
         relations.append(CLAIM_INDEX)
     if _Kind.BLOCKED in kinds:
-        segments.append(Segment(Path.BLOCKED, ("", 0, FIRST_INSTANT, "")))
+        blocked = Segment(Path.BLOCKED, ("", 0, FIRST_INSTANT, ""))
+        segments = [blocked, *segments, blocked] if blocked_first else [*segments, blocked]
         relations.append(BLOCKED_INDEX)
     if _Kind.UNSUCCESSFUL in kinds:
         segments.append(_unsuccessful(search))

@@ -86,6 +86,38 @@ async def test_names_restrict_the_jobs_of_a_search_and_of_a_list(
     assert await statuses(pool) == {"pending": 2, "cancelled": 2}
 
 
+async def test_search_cancels_the_jobs_that_its_own_batches_unblock(
+    inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.bulk.BATCH_SIZE", 3)
+    scheduler = Scheduler(pool)
+    for number in range(5):
+        previous = [await scheduler.enqueue("bulk.image", job_id=f"image {number} {n}") for n in range(2)]
+        for name in ("publish", "report", "clean"):
+            job_id = f"{name} {number}"
+            await scheduler.enqueue(f"bulk.{name}", job_id=job_id, after=previous, after_outcome="ended")
+            previous = [job_id]
+    dry = await last_of(inspector.cancel_jobs(where="status:pending name:bulk.*", dry_run=True))
+    last = await last_of(inspector.cancel_jobs(where="status:pending name:bulk.*"))
+    assert (last.done, last.skipped, last.refused) == (25, 0, 0)
+    assert dry.done == 25, "each job is counted once"
+    assert await statuses(pool) == {"cancelled": 25}
+
+
+async def test_search_cancels_the_jobs_that_a_worker_blocks_meanwhile(
+    inspector: Inspector, pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.bulk.BATCH_SIZE", 3)
+    await fill(world, 9, "pending")
+    steps = inspector.cancel_jobs(where="status:pending")
+    await anext(steps)
+    # As if a limit were full.
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'limit:api' WHERE status = 'pending'")
+    last = await last_of(steps)
+    assert last.done == 9
+    assert await statuses(pool) == {"cancelled": 9}
+
+
 async def test_records_of_a_named_run_have_its_id_and_the_cursor(inspector: Inspector, world: World) -> None:
     await fill(world, 600, "pending")
     steps = [step async for step in inspector.cancel_jobs(where="name:bulk.*", run_id="run:1")]
