@@ -35,7 +35,7 @@ MAX_NAME_BYTES: Final = 200
 MAX_KEY_BYTES: Final = 200
 
 ESCAPE: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
-"""A character in a text of ``_ascii()`` that is none of ASCII."""
+"""A character in a text of ``ascii_text()`` that is none of ASCII."""
 
 MAX_TEXT_LENGTH: Final = 300
 """Characters of a name, and of a key, in ASCII: rows of an index contain both and the id of a job."""
@@ -117,7 +117,7 @@ def key_text(
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_KEY_BYTES:
         raise error(f"{subject} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")
-    return _short(_ascii(text))
+    return _short(ascii_text(text))
 
 
 def named_prefix(kind: str, name: str) -> str:
@@ -156,7 +156,7 @@ def _character(escape: re.Match[str]) -> str:
 @lru_cache(maxsize=1024)
 def _name_text(name: str) -> str:
     """Return the name without a colon, in ASCII and short enough for an index."""
-    return _short(_ascii(name).replace(":", "\\x3a"))
+    return _short(ascii_text(name).replace(":", "\\x3a"))
 
 
 def _short(text: str) -> str:
@@ -166,6 +166,6 @@ def _short(text: str) -> str:
     return f"{text[:MAX_NAME_BYTES]}-{md5(text.encode(), usedforsecurity=False).hexdigest()}"
 
 
-def _ascii(text: str) -> str:
+def ascii_text(text: str) -> str:
     """Return a text that a database of any encoding stores, the same one on every node."""
     return text.encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")

@@ -19,6 +19,8 @@ from pg_scheduler.inspect.paths import Path, Plan, Segment, Sort
 from pg_scheduler.inspect.positions import START
 from pg_scheduler.inspect.store.searches import Condition
 from pg_scheduler.inspect.store.store import InspectionStore
+from pg_scheduler.jobs.keys import key_text, named_prefix
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.scheduler.store import Store
 from tests.support.cases import each_case
@@ -127,6 +129,27 @@ WHERE = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        ("limit:straße", {"a", "b"}),
+        ("limit:straße:müller", {"a"}),
+        ("limit:straße:*ller", {"a"}),
+        ("limit:*aß*", {"a", "b"}),
+        (r"limit:straße:c:\\x", {"b"}),
+        ("limit:strase", set()),
+    ],
+)
+async def test_search_finds_limits_and_keys_beyond_ascii(
+    inspector: Inspector, world: World, where: str, names: set[str]
+) -> None:
+    for job_id, key in (("a", "müller"), ("b", "c:\\x")):
+        text = key_text(lambda key: key, "limit 'straße'", [key], {})
+        await world.job(job_id, blocked_on=named_prefix(BLOCKED_BY_LIMIT, "straße") + text)
+    page = await inspector.search_jobs(where)
+    assert {job.job_id for job in page.items} == names
+
+
 @pytest.mark.parametrize("limit", [7, 1000])
 async def test_search_finds_every_job_once(
     limit: int, inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,7 @@ from pg_scheduler.inspect.search.terms import (
     TimeTerm,
 )
 from pg_scheduler.inspect.store.searches import Condition
+from pg_scheduler.jobs.keys import ascii_text
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 
 MIN_INTEGER: Final = -(2**31)
@@ -31,6 +32,9 @@ MAX_INTEGER: Final = 2**31 - 1
 
 _ESCAPED_IN_JSON: Final = re.compile(r'["\x00-\x1f\x7f]|\\\\')
 """Characters that JSON escapes. In a pattern of LIKE, a backslash is written as two."""
+
+_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+"""Characters that ``blocked_on`` has in another form."""
 
 
 def conditions_of(search: Search) -> tuple[Condition, ...]:
@@ -87,6 +91,8 @@ def _in_json(patterns: Iterable[str]) -> list[str]:
 
 def _limits(pattern: Pattern) -> Iterator[Pattern]:
     """Yield patterns of ``blocked_on``: ``stripe`` means any key of the limit, ``stripe:42`` only one."""
-    yield Pattern(f"{BLOCKED_BY_LIMIT}{pattern.like}", None, pattern.is_part)
-    if ":" not in pattern.like:
-        yield Pattern(f"{BLOCKED_BY_LIMIT}{pattern.like}:%", None, pattern.is_part)
+    # In a pattern of LIKE, a backslash is written as two.
+    like = _BEYOND_ASCII.sub(lambda found: ascii_text(found[0]).replace("\\", "\\\\"), pattern.like)
+    yield Pattern(f"{BLOCKED_BY_LIMIT}{like}", None, pattern.is_part)
+    if ":" not in like:
+        yield Pattern(f"{BLOCKED_BY_LIMIT}{like}:%", None, pattern.is_part)
