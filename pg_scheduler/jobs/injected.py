@@ -53,6 +53,32 @@ def own_signature(func: JobFunction) -> inspect.Signature:
     return signature.replace(parameters=own_parameters)
 
 
+def accepts_anything(signature: inspect.Signature) -> bool:
+    """Return whether a signature is ``(*args, **kwargs)``, as of the wrapper that a decorator makes."""
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    return kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+
+
+def wrapped_signature(func: JobFunction, signature: inspect.Signature) -> inspect.Signature:
+    """Return the signature by which the arguments of a function are known.
+
+    If a decorator's wrapper accepts anything, it is that of the function below. What the wrapper does with
+    the arguments is unknown: it may pass further ones, so this signature only gives arguments their names.
+
+    Args:
+        func: The function.
+        signature: Its own signature.
+    """
+    inner = getattr(func, "__wrapped__", None)
+    while accepts_anything(signature) and callable(inner):
+        try:
+            signature = own_signature(inner)
+        except (TypeError, ValueError):
+            break
+        inner = getattr(inner, "__wrapped__", None)
+    return signature
+
+
 def _is_injected(annotation: object, func: JobFunction) -> bool:
     """Return whether an annotation is ``Injected[T]``. The type T need not exist yet."""
     if (text := text_of(annotation)) is not None:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
-from pg_scheduler.jobs.injected import own_signature
+from pg_scheduler.jobs.injected import own_signature, wrapped_signature
 from pg_scheduler.jobs.limits import Limit, LimitNumbers, check_limits, limits_of_every_job
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import (
@@ -190,9 +190,11 @@ class Arity:
         last: The names of the keyword arguments that were accepted last, and the number of the positional
             arguments with them. Comparing this list is cheaper than a lookup in ``accepted``.
         signature: The signature without injected parameters; None if the function has none that can be read.
+        names: The signature that gives arguments their names: that of the function below a decorator whose
+            wrapper accepts anything, else ``signature``.
     """
 
-    __slots__ = ("_name", "accepted", "counts", "last", "signature")
+    __slots__ = ("_name", "accepted", "counts", "last", "names", "signature")
 
     def __init__(self, func: JobFunction) -> None:
         self._name = func.__qualname__
@@ -207,6 +209,7 @@ class Arity:
         except (TypeError, ValueError):
             # A decorator may give a function a ``__signature__`` that is no signature.
             self.signature = None
+        self.names = None if self.signature is None else wrapped_signature(func, self.signature)
         self.counts: Final = _counts(self.signature)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:

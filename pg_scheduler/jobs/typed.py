@@ -19,7 +19,7 @@ from pydantic_core import ArgsKwargs
 from pg_scheduler.base.annotations import UNDECLARED, return_annotation, type_hints, unwrapped
 from pg_scheduler.base.foreign import guarded
 from pg_scheduler.errors import ConfigurationError, PayloadError
-from pg_scheduler.jobs.injected import own_signature
+from pg_scheduler.jobs.injected import accepts_anything, own_signature, wrapped_signature
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.result import NoValue
@@ -47,6 +47,12 @@ class TypedArguments:
         self._var_positional_type = self._var_keyword_type = ANY_TYPE
         self._return_type: ValueType | None = None
         self._signature = own_signature(func)
+        if accepts_anything(self._signature) and wrapped_signature(func, self._signature) != self._signature:
+            raise ConfigurationError(
+                f"typed=True cannot validate the arguments of {func.__qualname__}(): the wrapper of its "
+                "decorator accepts any. Give the wrapper the signature of the function, by "
+                "wrapper.__signature__ = inspect.signature(function), or use middleware instead"
+            )
         parameters = self._signature.parameters.values()
         # Strict types accept a text as a date only if pydantic reads it from JSON. One text of JSON holds all
         # arguments of a call: an object has them by name, an array by position. Only an object can have both

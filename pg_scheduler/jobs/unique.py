@@ -128,22 +128,36 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
     Args:
         rule: The rule.
         task: The name of the task.
-        signature: The signature of the function; None if it cannot be read.
+        signature: The signature that gives the arguments their names; None if it cannot be read.
         task_data: The arguments of the job as in its row, not encoded by a codec.
+
+    Raises:
+        ConfigurationError: The job lacks an argument that the rule names, and the function has no default for
+            it. Without it, jobs of all values would have one key.
     """
     args, kwargs = decode(task_data)
     values = _bound(signature, args, kwargs)
     if rule.args is not True:
-        other_arguments = values.get(OTHER_NAMES, {})
-        values = {
-            name: values[name] if name in values else other_arguments[name]
-            for name in rule.args
-            if name in values or name in other_arguments
-        }
+        given = {**values.get(OTHER_NAMES, {}), **values}
+        for name in rule.args:
+            if name not in given and not _may_be_omitted(signature, name):
+                raise ConfigurationError(
+                    f"unique names the argument {name!r}, which this job of {task!r} lacks; "
+                    f"pass it by its name, as in kwargs={{{name!r}: ...}}"
+                )
+        values = {name: given[name] for name in rule.args if name in given}
     per_s = None if rule.per is None else rule.per.total_seconds()
     text = json.dumps([task, per_s, values], sort_keys=True, separators=(",", ":"))
     digest = sha256(text.encode()).hexdigest()[:32]
     return f"{UNIQUE_PREFIX}{task[:MAX_NAME_LENGTH]}:{digest}"
+
+
+def _may_be_omitted(signature: inspect.Signature | None, name: str) -> bool:
+    parameter = None if signature is None else signature.parameters.get(name)
+    if parameter is None:
+        return False
+    is_variadic = parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}
+    return is_variadic or parameter.default is not parameter.empty
 
 
 def _bound(

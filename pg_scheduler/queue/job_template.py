@@ -198,7 +198,7 @@ class JobTemplate(NamedTuple):
                 f"task {row.job_name!r} is not registered in this process, so the arguments of Unique() have "
                 "no names; register the function, or pass a key such as unique='import:7'"
             )
-        return unique_text(unique, self.task.name, self.task.arity.signature, arguments or row.task_data)
+        return unique_text(unique, self.task.name, self.task.arity.names, arguments or row.task_data)
 
 
 def resolve_options(

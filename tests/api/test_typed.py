@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
 from tests.api.conftest import Make
 from tests.support.cases import each_case
-from tests.support.worker import Gate, Recorder
+from tests.support.worker import PATIENCE, Gate, Recorder
 
 HOUR = timedelta(hours=1)
 ID = UUID("01a1faf7-d5d0-7e20-8474-d0c3200823df")
@@ -142,6 +144,28 @@ async def test_result_that_fits_several_types_has_the_first_one_that_its_functio
         job_id = await scheduler.enqueue(function)
         await seen.until(JobCompleted, job_id=job_id)
         assert (await scheduler.get_job_result(job_id)).unwrap(kind) == expected
+
+
+async def test_typed_function_below_a_wrapper_that_accepts_anything_is_refused(make: Make) -> None:
+    received: list[date] = []
+
+    async def pay(due: date) -> None:
+        received.append(due)
+
+    @functools.wraps(pay)
+    async def wrapper(*args: Any, **kwargs: Any) -> None:
+        await pay(*args, **kwargs)
+
+    scheduler = make()
+    with pytest.raises(ConfigurationError, match=r"typed=True cannot validate .* wrapper.__signature__ = "):
+        scheduler.register(wrapper, name="pay", typed=True)
+    wrapper.__signature__ = inspect.signature(pay)  # type: ignore[attr-defined] # the remedy
+    scheduler.register(wrapper, name="pay", typed=True)
+    await scheduler.start()
+    with pytest.raises(PayloadError, match="due"):
+        await scheduler.enqueue("pay", args=("never",))
+    await scheduler.run_job("pay", args=("2030-01-01",), wait_timeout=PATIENCE)
+    assert received == [date(2030, 1, 1)]
 
 
 async def test_typed_function_with_positional_parameters_receives_objects(scheduler: Scheduler) -> None:

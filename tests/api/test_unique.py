@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +12,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import (
+    ConfigurationError,
     ConflictResolution,
     Job,
     JobConflictError,
@@ -23,6 +25,7 @@ from pg_scheduler import (
     call,
 )
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobScheduled
+from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.queue.unique_keys import MAX_ROUNDS
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make, Pools
@@ -123,6 +126,74 @@ async def test_none_makes_a_job_of_a_unique_task_not_unique(idle: Scheduler) -> 
     assert await idle.enqueue(call(work, 7), conflict_resolution=IGNORE) == first
     (info,) = [each for each in await idle.tasks.list() if each.name == "work"]
     assert info.unique == Unique(args=("user_id",))
+
+
+def logged(func: JobFunction) -> JobFunction:
+    """Decorate a function as tracing libraries do."""
+
+    @functools.wraps(func)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await func(*args, **kwargs)
+
+    return wrapper
+
+
+def with_session(func: JobFunction) -> JobFunction:
+    """Decorate a function by a wrapper that passes an argument before the others."""
+
+    @functools.wraps(func)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await func("session", *args, **kwargs)
+
+    return wrapper
+
+
+@logged
+@logged
+async def decorated(user_id: int, reason: str = "none") -> None: ...
+
+
+@logged
+async def by_all_arguments(user_id: int, reason: str = "none") -> None: ...
+
+
+@with_session
+async def store_user(session: str, user_id: int) -> None: ...
+
+
+async def test_arguments_of_a_decorated_function_have_the_names_of_the_function(idle: Scheduler) -> None:
+    idle.register(decorated, unique=Unique(args=("user_id",)))
+    idle.register(by_all_arguments, unique=Unique())
+    idle.register(sync_user, unique=Unique())
+
+    async def add(func: JobFunction, *args: Any, **kwargs: Any) -> str:
+        return await idle.enqueue(func, args=args, kwargs=kwargs, conflict_resolution=IGNORE)
+
+    users = [await add(decorated, user_id) for user_id in (1, 2, 3)]
+    assert len({*users}) == 3
+    assert await add(decorated, user_id=1, reason="other") == users[0]
+    second, fourth = await idle.schedule_bulk(
+        [JobSpec(decorated, args=(2,)), JobSpec(decorated, args=(4,))], conflict_resolution=IGNORE
+    )
+    assert second is None
+    assert fourth is not None
+    for func in by_all_arguments, sync_user:
+        forms = [await add(func, 1), await add(func, user_id=1), await add(func, 1, "none")]
+        assert len({*forms}) == 1
+        assert await add(func, 1, "other") not in forms
+
+
+async def test_argument_that_a_wrapper_hides_is_refused_unless_it_is_given_by_its_name(
+    idle: Scheduler, pool: asyncpg.Pool
+) -> None:
+    idle.register(store_user, unique=Unique(args=("user_id",)))
+    with pytest.raises(ConfigurationError, match=r"unique names the argument 'user_id', .* kwargs="):
+        await idle.enqueue(store_user, args=(1,))
+    with pytest.raises(ConfigurationError, match="unique names the argument 'user_id'"):
+        await idle.schedule_bulk([JobSpec(store_user, kwargs={"user_id": 1}), JobSpec(store_user, args=(1,))])
+    assert await ids(pool) == []
+    await idle.enqueue(store_user, kwargs={"user_id": 1})
+    await idle.enqueue(store_user, kwargs={"user_id": 2})
 
 
 async def test_alias_and_name_of_a_task_have_the_same_key(idle: Scheduler) -> None:

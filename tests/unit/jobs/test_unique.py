@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pg_scheduler import Unique
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import UNSET
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -71,7 +72,15 @@ def test_unique_key_compares_only_the_selected_arguments() -> None:
     assert text(7, rule=Unique(args=())) == text(8, "x", rule=Unique(args=()))
     by_name = Unique(args=("tenant",))
     assert text(1, tenant=7, func=options, rule=by_name) == text(2, tenant=7, func=options, rule=by_name)
-    assert text(1, tenant=7, func=options, rule=by_name) != text(1, func=options, rule=by_name)
+    assert text(1, tenant=7, func=options, rule=by_name) != text(1, tenant=8, func=options, rule=by_name)
+
+
+@pytest.mark.parametrize("signature", [None, inspect.signature(options), inspect.signature(work)])
+def test_unique_key_needs_the_arguments_that_its_rule_names(signature: inspect.Signature | None) -> None:
+    rule = Unique(args=("user",))
+    assert unique_text(rule, "app.work", signature, encode((), {"user": 7}))
+    with pytest.raises(ConfigurationError, match="unique names the argument 'user', which this job of 'app"):
+        unique_text(rule, "app.work", signature, encode((), {"tenant": 7}))
 
 
 def test_unique_key_ignores_a_default_that_json_cannot_represent() -> None:
