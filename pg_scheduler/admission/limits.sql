@@ -123,7 +123,9 @@ changed AS (
     UPDATE {schema}scheduled_jobs SET
         blocked_on = NULL,
         error_message = CASE WHEN expires_at < coalesce($1, {now}) AND {may_expire}
-            THEN {limit_wait_note} ELSE error_message END
+            THEN {limit_wait_note} ELSE error_message END,
+        options = CASE WHEN expires_at < coalesce($1, {now}) AND {may_expire}
+            THEN {options_with_limit_wait} ELSE options END
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM first))
 )
 SELECT room.key, room.free_in, count(first.ctid) AS jobs, array_agg(DISTINCT first.name) AS names,
@@ -232,7 +234,10 @@ late AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 changed AS (
-    UPDATE {schema}scheduled_jobs SET blocked_on = NULL, error_message = {limit_wait_note}
+    UPDATE {schema}scheduled_jobs SET
+        blocked_on    = NULL,
+        error_message = {limit_wait_note},
+        options       = {options_with_limit_wait}
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM late))
 )
 SELECT blocked_on, priority,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from pg_scheduler.base.text.remedies import RemedyStep
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.texts import RUNBOOK, sentence
+from pg_scheduler.dashboard.texts import RUNBOOK, sentence, short
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Severity
 from pg_scheduler.inspect.audit import Mute, finding_id, is_muted, read_mutes
 from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES, ADVICE
@@ -70,6 +70,9 @@ TITLES_OF_MANY: Final[Mapping[FindingCode, str]] = {
 DIAGNOSIS_AGE_S: Final = 10.0
 """Seconds for which a diagnosis is kept: its checks cost some statements."""
 
+SHOWN_OBJECTS: Final = 3
+LABEL_LENGTH: Final = 30
+
 START: Final = "pg-scheduler worker myapp.jobs"
 WITHOUT_SUBJECT: Final = frozenset({"/workers", "/schedules"})
 """Pages that list all objects, so that the address of the link has no subject."""
@@ -99,6 +102,8 @@ class FindingRow:
     mutes: Sequence[Mute] = ()
     """Who muted it, the newest record first."""
     _steps: tuple[RemedyStep, ...] = ()
+    _links: tuple[tuple[str, str], ...] = ()
+    """The labels and addresses of the pages of the objects that cause it."""
 
     @property
     def key(self) -> str:
@@ -114,6 +119,11 @@ class FindingRow:
     def steps(self) -> tuple[RemedyStep, ...]:
         """The steps of the remedy, as a page shows them."""
         return self._steps
+
+    @property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """The links to the objects that cause it, and to its subject."""
+        return (*self._links, *([self.link] if self.link is not None else []))
 
     @property
     def parts(self) -> tuple[str, str, str]:
@@ -177,9 +187,8 @@ def _fold(rows: Sequence[FindingRow]) -> FindingRow:
     """Return one row for the findings of a code, whose evidence is the names of their tasks."""
     title = TITLES_OF_MANY[FindingCode(rows[0].code)].format(len(rows))
     names = [row.name for row in rows if row.name is not None]
-    return replace(
-        rows[0], title=title, name=None, evidence=f"the tasks {listed(names)}", link=None, retry=None
-    )
+    evidence = f"the tasks {listed(names)}"
+    return replace(rows[0], title=title, name=None, evidence=evidence, link=None, retry=None, _links=())
 
 
 def _row(
@@ -210,6 +219,7 @@ def _row(
         _steps=_shown_steps(finding.code, finding.steps if is_open else advice.steps),
         runbook=RUNBOOK + finding.anchor,
         link=None if subject is None else _link(finding, request),
+        _links=tuple(_object_links(finding, request)) if is_open else (),
         retry=None if subject is None else _retry(finding, request),
         mute_id="" if subject is None else finding_id(finding),
         is_muted=is_muted(mutes, request.now),
@@ -230,6 +240,20 @@ def _link(finding: Finding, request: PageRequest) -> tuple[str, str] | None:
     if terms:
         return label, request.url(path, q=_terms(finding))
     return label, request.url(path) if path in WITHOUT_SUBJECT else request.url(path, id=finding.subject)
+
+
+def _object_links(finding: Finding, request: PageRequest) -> Iterator[tuple[str, str]]:
+    """Yield the links to the objects that cause a finding."""
+    for kind, name in finding.objects[:SHOWN_OBJECTS]:
+        match kind:
+            case "limit":
+                yield f"Limit {short(name, LABEL_LENGTH)}", request.url("/limit", name=name)
+            case "share":
+                yield f"Share {short(name, LABEL_LENGTH)}", request.url("/limits")
+            case "task":
+                yield "Show the task", request.url("/task", id=name)
+            case "workers":
+                yield "Show the workers", request.url("/workers")
 
 
 def _retry(finding: Finding, request: PageRequest) -> str | None:

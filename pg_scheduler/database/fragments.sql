@@ -249,7 +249,29 @@ job_id, {named}, coalesce(function, job_name) AS function, attempt, execution_ti
 -- fragment: overdue_instant
 (coalesce($1, {now}) - interval '30 seconds')
 
--- The reason why a job expired: worker $1, which can run jobs of the names $2, found it at $4.
+-- Why a job expired, as one word for programs: worker $1, which can run jobs of the names $2, found it at $4.
+
+-- fragment: expiry_cause
+CASE
+        WHEN (options #>> ARRAY ['waited', 'until']) = {expiry} THEN 'waited'
+        WHEN created_at > expires_at THEN 'scheduled_late'
+        WHEN EXISTS (SELECT FROM {schema}scheduler_tasks AS task
+                     WHERE task.name = coalesce(function, job_name)
+                        OR coalesce(function, job_name) = ANY (task.exact_names))
+            THEN 'paused'
+        WHEN coalesce(function, job_name) <> ALL ($2) THEN 'no_worker'
+        WHEN (SELECT min(started_at) FROM {schema}scheduler_workers
+              WHERE lease_until > coalesce($4, {now})) > expires_at
+            THEN 'no_worker_yet'
+        WHEN (SELECT started_at FROM {schema}scheduler_workers WHERE worker_id = $1) > expires_at
+            THEN 'worker_started_later'
+        ELSE 'no_free_slot'
+    END
+
+-- fragment: options_with_cause
+{options_object} || jsonb_build_object('expiry', {expiry_cause})
+
+-- The same cause as a sentence for people.
 
 -- fragment: expiry_reason
 concat_ws(
@@ -257,33 +279,28 @@ concat_ws(
         format('not started between %s and %s UTC',
             coalesce(to_char(execution_time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), execution_time::text),
             {expiry}),
-        CASE
-            WHEN starts_with(error_message, {limit_wait}) AND right(error_message, length({until_expiry})) = {until_expiry}
-                THEN error_message
-            WHEN created_at > expires_at
+        (SELECT CASE
+            WHEN found.cause = 'waited' THEN concat({limit_wait}, options #>> ARRAY ['waited', 'for'], {until_expiry})
+            WHEN found.cause = 'scheduled_late'
                 THEN format('it was scheduled later, at %s UTC',
                     to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'))
-            WHEN EXISTS (SELECT FROM {schema}scheduler_tasks AS task
-                         WHERE task.name = coalesce(function, job_name)
-                            OR coalesce(function, job_name) = ANY (task.exact_names))
-                THEN format('the task %s was paused', coalesce(function, job_name))
-            WHEN coalesce(function, job_name) <> ALL ($2)
+            WHEN found.cause = 'paused' THEN format('the task %s was paused', coalesce(function, job_name))
+            WHEN found.cause = 'no_worker'
                 THEN format('no worker claimed it, and worker %s has not registered the function %s',
                     $1::text, coalesce(function, job_name))
-            WHEN (SELECT min(started_at) FROM {schema}scheduler_workers
-                  WHERE lease_until > coalesce($4, {now})) > expires_at
+            WHEN found.cause = 'no_worker_yet'
                 THEN format('no worker that runs now had started: the first one started at %s UTC',
                     to_char((SELECT min(started_at) FROM {schema}scheduler_workers
                              WHERE lease_until > coalesce($4, {now})) AT TIME ZONE 'UTC',
                         'YYYY-MM-DD HH24:MI:SS'))
-            WHEN (SELECT started_at FROM {schema}scheduler_workers WHERE worker_id = $1) > expires_at
+            WHEN found.cause = 'worker_started_later'
                 THEN format('no worker claimed it; worker %s, which has registered its function, '
                     'started at %s UTC', $1::text,
                     to_char((SELECT started_at FROM {schema}scheduler_workers WHERE worker_id = $1)
                         AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'))
             ELSE format('worker %s, which has registered its function, had no free slot, was blocked, '
                 'or could not reach the database', $1::text)
-        END,
+        END FROM (SELECT {expiry_cause} AS cause) AS found),
         'error of the last attempt: ' || CASE
             WHEN error_message <> {unexplained_expiry} AND NOT starts_with(error_message, {limit_wait}) THEN error_message END
     )
@@ -291,11 +308,15 @@ concat_ws(
 -- fragment: expiry
 coalesce(to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), expires_at::text)
 
--- The error message of a late job that waited for a limit or in a share until it was late. It names when the job was
--- late, because the job may get more time, as after a pause, and then expire for another reason.
+-- What a late job notes that waited for a limit or in a share until it was late: as its error message for people, and
+-- in its options. It names when the job was late, because the job may get more time, as after a pause, and then expire for
+-- another reason.
 
 -- fragment: limit_wait_note
 {limit_wait} || blocked_on || {until_expiry}
+
+-- fragment: options_with_limit_wait
+{options_object} || jsonb_build_object('waited', jsonb_build_object('for', blocked_on, 'until', {expiry}))
 
 -- fragment: limit_wait
 'it waited for '

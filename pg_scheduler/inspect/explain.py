@@ -95,10 +95,6 @@ def _end_of_attempt(facts: JobFacts) -> datetime | None:
 # -- jobs that have ended ------------------------------------------------------------------------------
 
 
-WAITED: Final = "it waited for "
-"""What the error of an expired job has before what it waited for, as ``expiry_reason`` writes it."""
-
-
 def _ended(facts: JobFacts) -> Iterator[Reason]:
     """Yield why the job expired, was cancelled or quarantined, or failed."""
     job = facts.job
@@ -107,8 +103,7 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
     error = short(job.error_message) if job.error_message else None
     if job.status is JobStatus.EXPIRED:
         text = error or f"did not start before {instant(job.expires_at)}"
-        # A job that waited for a limit or another job did not wait for a slot.
-        if facts.slot_use and WAITED not in text:
+        if facts.slot_use:
             used = [f"{name!r} for {length(seconds)}" for name, seconds in facts.slot_use]
             text += f"; attempts that ended around then took slots: {listed(used)}"
         remedy = f"{retry}, or schedule it with a longer misfire grace time"

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.base.figures import Histogram
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.facts.expiry import ExpiryCause
 from pg_scheduler.facts.lateness import held_names
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.store import InspectionStore
@@ -111,7 +112,8 @@ class JobFacts:
         row_lock: The session that has locked its row; None if no session has.
         advisory_lock: The session that holds its advisory lock; None if no session does.
         standby_lag_s: The age of the facts in seconds if they come from a standby; None otherwise.
-        slot_use: For an expired job, the names whose attempts ended while it was due, and their seconds.
+        slot_use: For a job that expired without a free slot, the names whose attempts ended while it was due,
+            and their seconds.
     """
 
     job: Job
@@ -181,7 +183,8 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
         row_lock=next((lock for lock in locks if lock.kind == "row"), None),
         advisory_lock=next((lock for lock in locks if lock.kind == "advisory"), None),
         standby_lag_s=row.standby_lag_s,
-        slot_use=await _slot_use(store, job),
+        # Of the jobs with a known cause, only those that found no free slot waited for slots.
+        slot_use=await _slot_use(store, job) if row.expiry_cause in {None, ExpiryCause.NO_FREE_SLOT} else (),
     )
 
 

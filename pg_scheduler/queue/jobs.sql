@@ -394,6 +394,7 @@ WITH ended AS (
         status        = 'expired',
         finished_at   = coalesce($4, {now}),
         error_message = {expiry_reason},
+        options       = {options_with_cause},
         on_end        = {on_end_with_result}
     WHERE ctid = ANY (ARRAY (
         SELECT late.ctid

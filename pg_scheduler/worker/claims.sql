@@ -251,6 +251,7 @@ LEFT JOIN claimed ON TRUE;
 WITH ended AS (
     UPDATE {schema}scheduled_jobs SET
         error_message = {expiry_reason},
+        options       = {options_with_cause},
         on_end        = {on_end_with_result}
     WHERE ctid = ANY (ARRAY (
         SELECT ctid

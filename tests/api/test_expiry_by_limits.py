@@ -46,7 +46,20 @@ async def test_job_that_expires_while_it_waits_for_a_limit_says_so(pool: Pool, e
         assert job is not None
         assert (job.status, job.error_message) == (JobStatus.EXPIRED, BLOCKED)
         assert alerts == [BLOCKED]
+        # Slots were in use meanwhile, for which the job did not wait.
+        await pool.execute(
+            "INSERT INTO scheduler_stats (bucket, span, job_name, counts, sums, run_hist, late_hist)"
+            " VALUES ($1, 60, 'other', array_fill(0, ARRAY [12]), ARRAY [50.0, 0], array_fill(0, ARRAY [48]),"
+            " array_fill(0, ARRAY [48]))",
+            START,
+        )
         explanation = await Inspector(t.scheduler).explain_job("second")
+        assert "took slots" not in explanation.reasons[0].text
+        await pool.execute(
+            """UPDATE scheduled_jobs SET options = options - 'expiry' WHERE job_id = 'second'"""
+        )
+        explanation = await Inspector(t.scheduler).explain_job("second")
+        assert "took slots: 'other'" in explanation.reasons[0].text, "a job without a known cause"
         assert "it waited for limit:stripe:" in str([reason.text for reason in explanation.reasons])
 
 

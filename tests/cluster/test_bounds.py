@@ -561,6 +561,7 @@ STORE_CALLS: dict[str, Call] = {
     "last_death": lambda it, _: it.people.cluster.last_death(10),
     "quarantined, of a week": lambda it, _: it.people.doctor.quarantined(9.0),
     "failing": lambda it, _: it.people.doctor.failing(9.0, 99.0),
+    "expiry_causes": lambda it, _: it.people.doctor.expiry_causes(9.0),
     "expired_names": lambda it, _: it.people.doctor.expired_names(9.0),
     "endings": lambda it, _: it.people.doctor.endings(9.0),
     "running": lambda it, _: it.people.doctor.running(),

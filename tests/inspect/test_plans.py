@@ -130,6 +130,7 @@ READINGS = {
     ),
     "check_blocked": Reading(f"{{rows}}, 'limit:stripe:4', 3, {INSTANT}, {MIDDLE}", BLOCKED, CHECKED_ROWS),
     "check_payloads": Reading(IDS, KEY, 2, pages=5),
+    "doctor_expiry_causes": Reading(f"1e9, {{rows}}, {INSTANT}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
     "doctor_quarantined": Reading(f"1e9, {{rows}}, 100, {INSTANT}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
     "doctor_running": Reading(f"{{rows}}, {INSTANT}, 1000", CLAIM, MAX_DUE, LEVELS),
     "doctor_payloads": Reading("{rows}, 0", CLAIM, MAX_DUE, LEVELS),

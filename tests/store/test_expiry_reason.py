@@ -8,6 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.facts.expiry import CAUSES, ExpiryCause
 from pg_scheduler.scheduler.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, worker
 
@@ -42,6 +43,13 @@ async def reason(pool: Pool) -> str:
     return text
 
 
+async def cause(pool: Pool) -> str:
+    query = "SELECT options ->> 'expiry' FROM scheduled_jobs WHERE status = 'expired'"
+    text: str = await pool.fetchval(query)
+    assert text in CAUSES
+    return text
+
+
 @BOTH
 async def test_expired_job_says_that_a_worker_of_its_function_was_not_free(
     store: Store, pool: Pool, clock: FakeClock, expire: Expire
@@ -54,6 +62,7 @@ async def test_expired_job_says_that_a_worker_of_its_function_was_not_free(
         "worker w1, which has registered its function, had no free slot, was blocked, "
         "or could not reach the database"
     )
+    assert await cause(pool) == ExpiryCause.NO_FREE_SLOT
 
 
 @BOTH
@@ -80,6 +89,7 @@ async def test_expired_job_says_that_no_worker_had_started(
     assert await reason(pool) == BETWEEN + (
         "no worker that runs now had started: the first one started at 2030-01-01 12:01:01 UTC"
     )
+    assert await cause(pool) == ExpiryCause.NO_WORKER_YET
 
 
 @BOTH
@@ -95,6 +105,7 @@ async def test_expired_job_says_that_the_worker_of_its_function_started_later(
         "no worker claimed it; worker w1, which has registered its function, "
         "started at 2030-01-01 12:00:15 UTC"
     )
+    assert await cause(pool) == ExpiryCause.WORKER_STARTED_LATER
 
 
 @BOTH
@@ -106,6 +117,7 @@ async def test_expired_job_says_that_it_was_scheduled_too_late(
     await store.inserts.insert([new_job(misfire_grace_time=GRACE_S)])
     await expire(store)
     assert await reason(pool) == BETWEEN + "it was scheduled later, at 2030-01-01 12:00:20 UTC"
+    assert await cause(pool) == ExpiryCause.SCHEDULED_LATE
 
 
 async def test_expired_job_names_its_function_when_the_worker_has_not_registered_it(
@@ -118,6 +130,7 @@ async def test_expired_job_names_its_function_when_the_worker_has_not_registered
     assert await reason(pool) == BETWEEN + (
         "no worker claimed it, and worker w1 has not registered the function app.sned"
     )
+    assert await cause(pool) == ExpiryCause.NO_WORKER
 
 
 @BOTH

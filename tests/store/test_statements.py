@@ -500,6 +500,7 @@ async def use_path(store: Store) -> object:
     assert await people.doctor.quarantined(9.0) == ([], False)
     assert await people.doctor.failing(9.0, 99.0) == []
     assert await people.doctor.expired_names(9.0) == []
+    assert await people.doctor.expiry_causes(9.0) == []
     assert await people.doctor.endings(9.0) == (
         {"completed": 0, "failed": 0, "cancelled": 0, "expired": 0},
         0.0,

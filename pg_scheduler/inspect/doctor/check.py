@@ -70,10 +70,12 @@ class Evidence(NamedTuple):
     Attributes:
         own: The first part, which mentions no name except the subject.
         other: The second part, which mentions other names.
+        objects: The objects that cause it, see ``Finding.objects``.
     """
 
     own: str
     other: str = ""
+    objects: tuple[tuple[str, str], ...] = ()
 
 
 def finding(
@@ -86,8 +88,9 @@ def finding(
     """Return a finding, with the sentence of the steps of its remedy."""
     remedy_steps = as_steps(steps)
     # Evidence in one part may mention any name.
-    own, other = evidence if isinstance(evidence, Evidence) else ("", evidence)
-    return Finding(code, severity, subject, own + other, sentence_of(remedy_steps), remedy_steps, own, other)
+    own, other, objects = evidence if isinstance(evidence, Evidence) else ("", evidence, ())
+    remedy = sentence_of(remedy_steps)
+    return Finding(code, severity, subject, own + other, remedy, remedy_steps, own, other, objects)
 
 
 def error(code: FindingCode, subject: str, evidence: str | Evidence, *steps: str | RemedyStep) -> Finding:

@@ -31,6 +31,9 @@ class Finding:
     """The first part of the evidence, which mentions no object except the subject; may be empty."""
     other_evidence: str = ""
     """The remaining part of the evidence, which may mention other objects."""
+    objects: tuple[tuple[str, str], ...] = ()
+    """The objects that cause it, each as its kind and name; the kind is ``limit``, ``share``, ``task`` or
+    ``workers``, whose name is empty."""
 
     @property
     def title(self) -> str:

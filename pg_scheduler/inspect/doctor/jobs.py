@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.base.text.remedies import RemedyStep, execute, then
+from pg_scheduler.facts.expiry import CAUSES, ExpiryCause
 from pg_scheduler.facts.lateness import is_late
 from pg_scheduler.inspect.doctor.check import (
     CheckResults,
@@ -22,11 +23,12 @@ from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import UNSUCCESSFUL_INDEX
 from pg_scheduler.inspect.statistics import why_uncounted
-from pg_scheduler.inspect.store.doctor import FailingRow, QuarantinedRow
+from pg_scheduler.inspect.store.doctor import ExpiryCauseRow, FailingRow, QuarantinedRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
 from pg_scheduler.inspect.store.workers import MAX_WORKERS, InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, count, counted, estimated, instant, length, listed, term
+from pg_scheduler.jobs.keys import name_and_key
 
 SAMPLE: Final = 1000
 MAX_RETRIED: Final = 20
@@ -115,18 +117,36 @@ async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> CheckRe
 
 @check(FindingCode.JOBS_EXPIRED)
 async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
-    for name, expired in await facts.store.doctor.expired_names(FAILING_S):
+    expired_names = await facts.store.doctor.expired_names(FAILING_S)
+    rows = await facts.store.doctor.expiry_causes(FAILING_S) if expired_names else []
+    for name, expired in expired_names:
         if expired >= thresholds.expired:
+            causes = [_cause_of(row) for row in rows if row.job_name == name and row.cause in CAUSES]
+            texts = [f"{row_jobs:,} {text}" for row_jobs, text, _ in causes]
             listing = command("jobs", "list", "status:expired", term("name", name), "--limit", "1")
             yield warning(
                 FindingCode.JOBS_EXPIRED,
                 name,
-                Evidence(f"{counted(expired, 'job')} of {name!r} expired in the last 15 minutes"),
+                Evidence(
+                    f"{counted(expired, 'job')} of {name!r} expired in the last 15 minutes",
+                    f": {listed(texts)}" if texts else "",
+                    tuple(dict.fromkeys(cause_object for _, _, cause_object in causes)),
+                ),
                 execute(listing),
                 then(EXPLAIN),
             )
     async for unmade in _uncounted(facts, FindingCode.JOBS_EXPIRED):
         yield unmade
+
+
+def _cause_of(row: ExpiryCauseRow) -> tuple[int, str, tuple[str, str]]:
+    """Return the number of jobs that expired for a cause, what they did, and the object that caused it."""
+    if row.object is not None:
+        kind, _, _ = row.object.partition(":")
+        name, _ = name_and_key(f"{kind}:", f"{row.object}:")
+        return row.jobs, CAUSES[row.cause].format(f"{kind} {name!r}"), (kind, name)
+    is_about_slots = row.cause in {ExpiryCause.NO_FREE_SLOT, ExpiryCause.NO_WORKER_YET}
+    return row.jobs, CAUSES[row.cause], ("workers", "") if is_about_slots else ("task", row.job_name)
 
 
 @check(FindingCode.STUCK)

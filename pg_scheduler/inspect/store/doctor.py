@@ -110,6 +110,20 @@ class QuarantinedRow(NamedTuple):
     examined: int
 
 
+class ExpiryCauseRow(NamedTuple):
+    """How many jobs of a name expired for one cause.
+
+    Attributes:
+        cause: One of ``ExpiryCause``, or that of another release.
+        object: The limit or the share that they waited for, such as ``limit:stripe``; None for another cause.
+    """
+
+    job_name: str
+    cause: str
+    object: str | None
+    jobs: int
+
+
 class FailingRow(NamedTuple):
     """How many attempts of a job name failed, in a recent period and in the period before it.
 
@@ -282,6 +296,11 @@ class DoctorRepository(Repository):
         args = seconds, MAX_STATISTICS, self._statements.now
         rows = await self._statements.fetch("doctor_expiring", *args)
         return [(row["job_name"], row["expired"]) for row in rows]
+
+    async def expiry_causes(self, seconds: float) -> list[ExpiryCauseRow]:
+        """Return why jobs expired in the last seconds, among the newest 20,000 unsuccessful ones."""
+        args = seconds, MAX_UNSUCCESSFUL, self._statements.now
+        return await self._rows(ExpiryCauseRow, "doctor_expiry_causes", *args)
 
     async def endings(self, seconds: float) -> tuple[dict[str, int], float]:
         """Return how many jobs ended in the last seconds by status, and the seconds since the first one."""

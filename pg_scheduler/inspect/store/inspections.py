@@ -42,6 +42,7 @@ class InspectedJob(NamedTuple):
         now: The time of the database.
         standby_lag_s: The age of the data of a standby in seconds; None on a primary.
         has_steps: Whether steps or signals may be stored for it, since its row is marked.
+        expiry_cause: Why it expired, one of ``ExpiryCause``; None for another status, or if that is unknown.
     """
 
     job: Job
@@ -49,6 +50,7 @@ class InspectedJob(NamedTuple):
     now: datetime
     standby_lag_s: float | None
     has_steps: bool
+    expiry_cause: str | None
 
 
 class LockRow(NamedTuple):
@@ -203,7 +205,7 @@ class InspectionRepository(Repository):
         if not rows:
             return None
         values = dict(rows[0])
-        facts = [values.pop(name) for name in ("task", "now", "standby_lag_s", "has_steps")]
+        facts = [values.pop(name) for name in ("task", "now", "standby_lag_s", "has_steps", "expiry_cause")]
         return InspectedJob(job_from(values, self._statements.codec), *facts)
 
     async def locks(self, job_id: str) -> list[LockRow]:

@@ -7,6 +7,7 @@ import json
 import secrets
 import shlex
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -25,7 +26,7 @@ from pg_scheduler.scheduler.store import Store
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
 from tests.support.worker import Gate
-from tests.support.world import World
+from tests.support.world import HOUR, NOW, World
 
 
 async def work() -> None: ...
@@ -206,6 +207,31 @@ async def test_expired_jobs_are_found_although_none_of_their_attempts_failed(
     assert await subjects(pool, FindingCode.FAILING) == []
     status = await Inspector(pool).status()
     assert {area.area: area.severity for area in status.areas}["results"] == Severity.WARNING
+
+
+async def test_causes_of_expired_jobs_are_counted(pool: asyncpg.Pool, world: World) -> None:
+    await world.worker()
+    assert await Store(Connections(pool)).statistics.add("w1", 1, {"doctor.late": figures(expired=7)})
+    ended: dict[str, Any] = {
+        "name": "doctor.late",
+        "status": "expired",
+        "error_message": "it is a text for people",
+        "ended": NOW,
+    }
+    for number, key in enumerate(("42", "43", "")):
+        waited = {"for": f"limit:bank:{key}", "until": "12:00"}
+        await world.job(f"limited:{number}", **ended, options={"expiry": "waited", "waited": waited})
+    await world.jobs(2, **ended, options={"expiry": "no_worker"})
+    await world.job("later release", **ended, options={"expiry": "strike"})
+    await world.job("old", **{**ended, "ended": -HOUR}, options={"expiry": "paused"})
+    await world.job("other", **{**ended, "name": "doctor.other"}, options={"expiry": "paused"})
+    finding = await find(pool, FindingCode.JOBS_EXPIRED)
+    assert finding.evidence == (
+        "7 jobs of 'doctor.late' expired in the last 15 minutes: "
+        "3 waited for the limit 'bank', 2 had no worker with this task"
+    )
+    assert finding.own_evidence == "7 jobs of 'doctor.late' expired in the last 15 minutes"
+    assert finding.objects == (("limit", "bank"), ("task", "doctor.late"))
 
 
 async def test_failures_are_compared_with_those_of_the_week_before(pool: asyncpg.Pool, world: World) -> None:

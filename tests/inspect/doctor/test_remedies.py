@@ -145,7 +145,7 @@ def test_finding_has_the_sentence_of_its_steps_and_the_whole_evidence() -> None:
     assert found.remedy == "add workers; VACUUM"
     assert found.steps == (RemedyStep("add workers"), RemedyStep(command="VACUUM"))
     assert found.evidence == "2 jobs of 'mail' wait; running: 9 of 'payroll'"
-    assert (found.own_evidence, found.other_evidence) == evidence
+    assert (found.own_evidence, found.other_evidence, found.objects) == (*evidence[:2], ())
     unknown = finding(FindingCode.PAYLOAD, Severity.WARNING, "mail", "large jobs, such as 'a'")
     assert (unknown.remedy, unknown.steps, unknown.own_evidence) == (None, (), "")
     assert unknown.evidence == unknown.other_evidence == "large jobs, such as 'a'"

@@ -436,15 +436,6 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         "not started; attempts that ended around then took slots: 'report' for 40 min, 'mail' for 9 s",
     ),
     (
-        replace(
-            ended(JobStatus.EXPIRED, "not started; it waited for limit:bank: until 12:00"),
-            slot_use=[("report", 2400.0)],
-        ),
-        Verdict.ENDED,
-        [ReasonCode.EXPIRED],
-        "not started; it waited for limit:bank: until 12:00",
-    ),
-    (
         ended(JobStatus.EXPIRED, expires_at=NOW),
         Verdict.ENDED,
         [ReasonCode.EXPIRED],

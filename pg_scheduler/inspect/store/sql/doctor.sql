@@ -138,6 +138,30 @@ HAVING sum({count_expired}) > 0
 ORDER BY 2 DESC, 1
 LIMIT 100;
 
+-- name: doctor_expiry_causes
+-- route: tuned
+-- Return by job name and cause how many of the newest $2 unsuccessful jobs of the last $1 seconds expired.
+--
+-- "object" is the limit or the share that they waited for, without its key: limit:stripe.
+SELECT examined.job_name, examined.cause, examined.object, count(*) AS jobs
+FROM (
+    SELECT {named}, status, options ->> 'expiry' AS cause,
+        CASE WHEN (options ->> 'expiry') = 'waited' THEN concat(
+            split_part(options #>> ARRAY ['waited', 'for'], ':', 1), ':',
+            split_part(options #>> ARRAY ['waited', 'for'], ':', 2)
+        ) END AS object
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NOT NULL
+      AND error_message IS NOT NULL
+      AND finished_at > (coalesce($3, now()) - make_interval(secs => $1::double precision))
+    ORDER BY scheduled_jobs.finished_at DESC, job_id COLLATE "C" DESC
+    LIMIT $2::bigint
+) AS examined
+WHERE examined.status = 'expired' AND examined.cause IS NOT NULL
+GROUP BY examined.job_name, examined.cause, examined.object
+ORDER BY 4 DESC, 1, 2, 3
+LIMIT 1000;
+
 -- name: doctor_running
 -- route: tuned
 -- Return $3 running jobs among the first $1 of each priority in the claim index, and what their names took so far.

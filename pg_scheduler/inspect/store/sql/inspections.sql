@@ -6,7 +6,8 @@ SELECT {job_columns}, coalesce(function, job_name) AS task, coalesce($2, now()) 
     CASE WHEN pg_is_in_recovery()
         THEN coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::double precision
     END AS standby_lag_s,
-    (options -> 'steps') IS NOT NULL AS has_steps
+    (options -> 'steps') IS NOT NULL AS has_steps,
+    CASE WHEN status = 'expired' THEN options ->> 'expiry' END AS expiry_cause
 FROM {schema}scheduled_jobs
 WHERE job_id = $1;
 

@@ -1,0 +1,38 @@
+"""Why a job expired, as the statement that expires it writes to the options of its row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+
+class ExpiryCause(StrEnum):
+    """The cause of an expiry; the fragment ``expiry_cause`` has the same words."""
+
+    WAITED = "waited"
+    """It waited for a limit or a share."""
+    SCHEDULED_LATE = "scheduled_late"
+    """It was added after its misfire grace time."""
+    PAUSED = "paused"
+    """Its task was paused."""
+    NO_WORKER = "no_worker"
+    """The worker that found it does not have its function, and none that has it claimed it."""
+    NO_WORKER_YET = "no_worker_yet"
+    """No worker that ran when it expired had started before."""
+    WORKER_STARTED_LATER = "worker_started_later"
+    """The worker that has its function had not started."""
+    NO_FREE_SLOT = "no_free_slot"
+    """A worker that has its function had no free slot, was blocked, or could not reach the database."""
+
+
+CAUSES: Final[Mapping[str, str]] = {
+    ExpiryCause.WAITED: "waited for the {}",
+    ExpiryCause.SCHEDULED_LATE: "were added too late",
+    ExpiryCause.PAUSED: "waited for the end of a pause",
+    ExpiryCause.NO_WORKER: "had no worker with this task",
+    ExpiryCause.NO_WORKER_YET: "were due before a worker had started",
+    ExpiryCause.WORKER_STARTED_LATER: "were due before a worker with this task had started",
+    ExpiryCause.NO_FREE_SLOT: "waited for a free slot",
+}
+"""What jobs of each cause did, as the end of a sentence; the place is that of a limit or a share."""
