@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -155,6 +156,22 @@ async def test_job_with_an_expiry_outside_of_the_calendar_expires_with_a_reason(
     await pool.execute("UPDATE scheduled_jobs SET expires_at = $1::text::timestamptz", expires_at)
     await expire(store)
     assert "it was scheduled later" in await reason(pool)
+
+
+@BOTH
+@pytest.mark.parametrize("until", ["12:00:10", "12:00:05"])
+async def test_wait_for_a_limit_is_the_cause_unless_the_job_got_more_time_after_it(
+    store: Store, pool: Pool, clock: FakeClock, expire: Expire, until: str
+) -> None:
+    await store.workers.register(worker(), LEASE)
+    await store.inserts.insert([new_job(misfire_grace_time=GRACE_S)])
+    waited = {"waited": {"for": "limit:bank:", "until": f"2030-01-01 {until}"}}
+    await pool.execute("UPDATE scheduled_jobs SET options = $1::text::jsonb", json.dumps(waited))
+    clock.advance(11 * SECOND)
+    await expire(store)
+    expected = ExpiryCause.WAITED if until == "12:00:10" else ExpiryCause.NO_FREE_SLOT
+    assert await cause(pool) == expected
+    assert ("it waited for limit:bank:" in await reason(pool)) == (expected == ExpiryCause.WAITED)
 
 
 async def test_claim_keeps_the_error_message_of_a_job_that_it_starts(store: Store, pool: Pool) -> None:
