@@ -76,6 +76,12 @@ CASE WHEN (options -> 'ended') IS NULL THEN options
 CASE WHEN (job.options #> ARRAY ['suspended', 'attempt']) = to_jsonb(job.attempt)
         THEN job.options #> ARRAY ['suspended', 'steps'] END
 
+-- Whether a job waits for an open step, as far as its row states that. The steps of a suspended job are listed there;
+-- an alternative that has lost stays open, and is not listed.
+
+-- fragment: is_its_wait
+coalesce(({suspension}) @> to_jsonb(step.name), true)
+
 -- Whether a worker that has stopped does not run a job any more. Its heartbeats name the attempts that still run; see
 -- renew_lease.
 

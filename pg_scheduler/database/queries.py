@@ -307,6 +307,8 @@ def _sources() -> _Sources:
     """Return the texts of all files. The comments of fragments are removed, those of statements stay."""
     fragments, texts = {**_PRIORITIES, **_COUNTS}, {}
     for kind, name, text in _parts():
+        if kind == "fragment" and name in fragments:
+            raise LookupError(f"two fragments are named {name!r}")
         if kind == "fragment":
             fragments[name] = _COMMENT.sub("", text).strip()
         elif name in texts:

@@ -9,9 +9,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobNotFoundError, Scheduler, call, current_job
+from pg_scheduler import Child, JobNotFoundError, Scheduler, Sleep, Wait, call, current_job
 from pg_scheduler.inspect import Inspector, ReasonCode, StepState, Verdict
 from pg_scheduler.inspect.timeline import timeline_of
+from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.testing import TestScheduler
 from tests.support.codecs import KeyedCodec
 from tests.support.world import DAY, SECOND, World
@@ -45,6 +46,13 @@ async def fail_while_asleep() -> None:
     raise ValueError("no")
 
 
+async def deliver_when_approved() -> None:
+    steps = current_job().steps
+    check = Child("check", call(wait_for_ever))
+    await steps.first("decision", Wait("approved"), Wait("withdrawn"), Sleep("limit", DAY), check)
+    await steps.sleep("delivery", 2 * DAY)
+
+
 async def sleep_after_a_failure() -> None:
     if current_job().attempt == 1:
         raise ValueError("no")
@@ -54,7 +62,8 @@ async def sleep_after_a_failure() -> None:
 @pytest.fixture
 async def kit(pool: asyncpg.Pool) -> AsyncIterator[TestScheduler]:
     async with TestScheduler(pool, now=START) as kit:
-        used = place_order, wait_for_ever, wait_for_a_child, fail_while_asleep, sleep_after_a_failure
+        used: list[JobFunction] = [place_order, wait_for_ever, wait_for_a_child, fail_while_asleep]
+        used += [sleep_after_a_failure, deliver_when_approved]
         for function in used:
             kit.scheduler.register(function, name=f"steps.{function.__name__}")
         yield kit
@@ -69,6 +78,26 @@ async def states(inspector: Inspector) -> dict[str, tuple[str, str, Any]]:
     found = await inspector.steps("order")
     assert not found.is_capped
     return {each.name: (each.kind, each.state, each.value) for each in found.items}
+
+
+async def test_alternatives_that_have_lost_are_no_waits(kit: TestScheduler) -> None:
+    inspector = Inspector(kit.scheduler)
+    searches = {"signal:withdrawn", "step:limit", "step:delivery", "child:*"}
+
+    async def matching() -> set[str]:
+        return {where for where in searches if (await inspector.search_jobs(f"id:order {where}")).items}
+
+    await enqueue(kit, "deliver_when_approved")
+    assert await matching() == searches - {"step:delivery"}
+    await kit.scheduler.signal("order", "approved")
+    await kit.run_until(timedelta(seconds=2))
+    assert await matching() == {"step:delivery"}
+    explanation = await inspector.explain_job("order")
+    assert [reason.code for reason in explanation.reasons] == [ReasonCode.SLEEPING]
+    assert "'delivery'" in explanation.reasons[0].text
+    assert "'limit'" not in explanation.reasons[0].text
+    nothing = [step async for step in inspector.cancel_jobs(where="step:limit")]
+    assert nothing[-1].done == 0
 
 
 async def test_steps_have_their_kinds_states_and_values(kit: TestScheduler) -> None:

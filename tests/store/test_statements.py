@@ -187,6 +187,12 @@ def test_load_queries_rejects_two_statements_with_the_same_name(written: Callabl
         load_queries("x")
 
 
+def test_load_queries_rejects_two_fragments_with_the_same_name(written: Callable[..., None]) -> None:
+    written(*["-- fragment: same\n1\n\n-- name: a\n-- route: pool\nSELECT 1;\n"] * 2)
+    with pytest.raises(LookupError, match="two fragments are named 'same'"):
+        load_queries("x")
+
+
 @pytest.mark.parametrize(
     ("declared", "message"),
     [

@@ -297,7 +297,9 @@ ORDER BY step.kind = 'result', step.started_at, step.name;
 -- Return $2 sleeps and waits of the job $1, which is marked, that last, and signals that came before a wait.
 SELECT {shown_step_name} AS name, kind, {bounded_until} AS until,
     least(greatest(started_at, {first_instant}), {last_instant}) AS since, ended_at IS NULL AS is_open
-FROM {schema}scheduler_steps
-WHERE job_id = $1 AND (ended_at IS NULL OR kind = 'signal' AND until IS NULL)
+FROM {schema}scheduler_steps AS step
+WHERE job_id = $1
+  AND (kind = 'signal' AND until IS NULL
+    OR ended_at IS NULL AND (SELECT {is_its_wait} FROM {schema}scheduled_jobs AS job WHERE job.job_id = $1))
 ORDER BY until, name
 LIMIT $2::bigint;

@@ -67,6 +67,7 @@ EXISTS (
 -- fragment: search_step
 (finished_at IS NULL AND (options ->> 'steps') IS NOT NULL AND EXISTS (
     SELECT FROM {schema}scheduler_steps AS step
+    CROSS JOIN (SELECT examined.options, examined.attempt) AS job
     WHERE step.job_id = examined.job_id AND {is_open_wait}
       AND (step.name ~~ ANY ($1::text[]) OR step.name ~~* ANY ($2::text[]))
 ))
@@ -74,6 +75,7 @@ EXISTS (
 -- fragment: search_signal
 (finished_at IS NULL AND (options ->> 'steps') IS NOT NULL AND EXISTS (
     SELECT FROM {schema}scheduler_steps AS step
+    CROSS JOIN (SELECT examined.options, examined.attempt) AS job
     WHERE step.job_id = examined.job_id AND {is_open_wait} AND step.kind = 'signal'
       AND (step.name ~~ ANY ($1::text[]) OR step.name ~~* ANY ($2::text[]))
 ))
@@ -84,6 +86,7 @@ EXISTS (
     CROSS JOIN LATERAL jsonb_array_elements_text(
         CASE WHEN jsonb_typeof(step.value) = 'array' THEN step.value ELSE jsonb_build_array(step.value) END
     ) AS child (id)
+    CROSS JOIN (SELECT examined.options, examined.attempt) AS job
     WHERE step.job_id = examined.job_id AND {is_open_wait} AND step.kind = 'child'
       AND (child.id ~~ ANY ($1::text[]) OR child.id ~~* ANY ($2::text[]))
 ))
@@ -99,6 +102,7 @@ EXISTS (
 
 -- fragment: is_open_wait
 step.ended_at IS NULL AND step.kind = ANY (ARRAY ['sleep', 'signal', 'child', 'first'])
+      AND (step.kind = 'first' OR {is_its_wait})
 
 -- fragment: search_attempt
 EXISTS (

@@ -85,8 +85,9 @@ WITH waiting AS MATERIALIZED (
     ) AS open
     LEFT JOIN LATERAL (
         SELECT true AS is_suspended
-        FROM {schema}scheduled_jobs
-        WHERE job_id = open.job_id AND ({suspended_by}) = open.kind
+        FROM {schema}scheduled_jobs AS job
+        CROSS JOIN (SELECT open.name) AS step
+        WHERE job_id = open.job_id AND ({suspended_by}) = open.kind AND {is_its_wait}
         OFFSET 0  -- not joined in another way, which reads all jobs
     ) AS job ON true
 )
