@@ -34,6 +34,7 @@ from pg_scheduler.events import Event, EventBus, EventStream, Subscriber
 from pg_scheduler.events.log import EventLog, GapLog, warn_of_disabled_logger
 from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec, check_codec
+from pg_scheduler.jobs.context import current
 from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import (
@@ -442,6 +443,12 @@ class Scheduler:
         await self._parts.life.wait()
 
     async def __aenter__(self) -> Self:
+        job = current.get(None)
+        if job is not None and job.attempt is not None and job.get_scheduler() is self:
+            raise RuntimeError(
+                "this Scheduler runs the job that enters it, and the end of the block would shut it down; "
+                "use current_job().scheduler without async with"
+            )
         await self.start()
         return self
 

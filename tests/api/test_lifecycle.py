@@ -12,6 +12,7 @@ from pg_scheduler import (
     ConfigurationError,
     ConflictResolution,
     DatabaseUnavailableError,
+    JobFailedError,
     JobSpec,
     JobStatus,
     NotRunningError,
@@ -19,6 +20,7 @@ from pg_scheduler import (
     PoolClosedError,
     Scheduler,
     SchemaTooNewError,
+    current_job,
     periodic,
 )
 from pg_scheduler.events import (
@@ -335,6 +337,23 @@ async def test_shutdown_completes_when_called_by_a_job_of_the_scheduler(make: Ma
     assert completed == ["job"]
     assert [event.job_id for event in seen.of(JobCompleted)] == [job_id]
     assert not holds(scheduler.is_running)
+
+
+async def test_job_cannot_enter_the_scheduler_that_runs_it(make: Make) -> None:
+    scheduler, other = make(), make()
+
+    async def enter() -> None:
+        async with other:  # another one, as a script has it, can be entered
+            pass
+        async with current_job().scheduler:
+            pass
+
+    scheduler.register(enter, name="enter", max_retries=0)
+    await scheduler.start()
+    with pytest.raises(JobFailedError, match=r"use current_job\(\)\.scheduler without async with"):
+        await scheduler.run_job(enter, wait_timeout=PATIENCE)
+    assert scheduler.is_running
+    assert not other.is_running
 
 
 async def test_shutdown_completes_when_called_by_a_job_of_another_scheduler(make: Make, gate: Gate) -> None:
