@@ -250,8 +250,9 @@ class Planner(Service):
             shortest_sleep_s = 0.0 if change_count else LOCKED_RETRY_S
         if self._late.ids:
             await self._take_turns(plannable)
-        # The schedules that were planned or postponed have other fire times now, or do not count.
-        if next_in is not None and (next_in <= 0 or late_ids_before != self._late.ids):
+        # The schedules that were planned or postponed have other fire times now, or do not count. A late one
+        # that had its turn counts again, also if no other schedule is left.
+        if late_ids_before != self._late.ids or (next_in is not None and next_in <= 0):
             next_in = await self._schedules.next_fire_in(plannable, self._left_out)
         await self.declared.refresh()
         # While more schedules are due, these checks are left to a later pass. They need not wait for due
