@@ -216,7 +216,7 @@ SHORT: Final = {
     "resume_tasks",
     "report_ends",
     *("count_failures", "settle_failed", "settle_jobs", "settle_suspended", "unblock_forgotten"),
-    *("unblock_late", "unblock_limited", "unblock_unclaimed"),
+    *("unblock_late", "unblock_limited", "unblock_unclaimed", "vacuum_surplus"),
     "write_progress",
 }
 """The statements that send ids, names, and texts that are cut, such as errors and the notes of progress."""

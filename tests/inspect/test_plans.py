@@ -68,6 +68,7 @@ class Reading(NamedTuple):
 
 
 READINGS = {
+    "inspect_waits": Reading(f"{MIDDLE}, 100", KEY, 1, pages=5),
     "search_ids": Reading(f"10, 10, {IDS}", KEY, 2, pages=5),
     "search_waiting": Reading(
         f"{{rows}}, {{rows}}, 5, timestamptz {INSTANT} - interval '80000 seconds', '', NULL", CLAIM, PAGE_ROWS
@@ -141,7 +142,6 @@ WITHOUT_JOBS = {
     "check_step_values": f"{IDS}, {IDS}",
     "check_steps": f"5000, {IDS}, ''",
     "read_sizes": "NULL, 'public.scheduled_jobs'",
-    "inspect_waits": f"{MIDDLE}, 100",
     "inspect_open_steps": "'signal', 100, NULL, '', ''",
     "inspect_step_progress": f"{IDS}, 100",
     "inspect_workers": "NULL, 500",
