@@ -136,7 +136,7 @@ WHERE = {
         ("limit:straße:müller", {"a"}),
         ("limit:straße:*ller", {"a"}),
         ("limit:*aß*", {"a", "b"}),
-        (r"limit:straße:c:\\x", {"b"}),
+        (r"limit:straße:c:\x", {"b"}),
         ("limit:strase", set()),
     ],
 )
