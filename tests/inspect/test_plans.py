@@ -68,6 +68,8 @@ class Reading(NamedTuple):
 
 
 READINGS = {
+    "inspect_open_steps": Reading("'signal', 100, NULL, '', ''", KEY, 100, pages=5),
+    "inspect_step_progress": Reading(f"{IDS}, 100", KEY, 2, pages=5),
     "inspect_waits": Reading(f"{MIDDLE}, 100", KEY, 1, pages=5),
     "search_ids": Reading(f"10, 10, {IDS}", KEY, 2, pages=5),
     "search_waiting": Reading(
@@ -142,8 +144,6 @@ WITHOUT_JOBS = {
     "check_step_values": f"{IDS}, {IDS}",
     "check_steps": f"5000, {IDS}, ''",
     "read_sizes": "NULL, 'public.scheduled_jobs'",
-    "inspect_open_steps": "'signal', 100, NULL, '', ''",
-    "inspect_step_progress": f"{IDS}, 100",
     "inspect_workers": "NULL, 500",
     "inspect_limit_keys": "'limit:a:', 1000",
     "inspect_next_starts": f"'{{stripe}}', '{{1}}', '{{60}}', {MAX_STARTS}",

@@ -11,6 +11,7 @@ import pytest
 
 from pg_scheduler import Child, JobNotFoundError, Scheduler, Sleep, Wait, call, current_job
 from pg_scheduler.inspect import Inspector, ReasonCode, StepState, Verdict
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.timeline import timeline_of
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.testing import TestScheduler
@@ -96,6 +97,11 @@ async def test_alternatives_that_have_lost_are_no_waits(kit: TestScheduler) -> N
     assert [reason.code for reason in explanation.reasons] == [ReasonCode.SLEEPING]
     assert "'delivery'" in explanation.reasons[0].text
     assert "'limit'" not in explanation.reasons[0].text
+    workflows = tables_of(inspector).reads.workflows
+    signals = {step.name: step.is_awaited for step in await workflows.open_steps("signal", 9)}
+    assert signals == {"approval": True, "withdrawn": False}, "the child waits for its approval"
+    assert (await workflows.progress(["order"]))["order"].name == "delivery"
+    assert {row.name for row in await workflows.count_open() if row.jobs} == {None, "delivery", "approval"}
     nothing = [step async for step in inspector.cancel_jobs(where="step:limit")]
     assert nothing[-1].done == 0
 

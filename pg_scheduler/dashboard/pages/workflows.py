@@ -18,7 +18,6 @@ from pg_scheduler.inspect.store.workflows import (
     MAX_COUNTED,
     MAX_OPEN,
     OpenCount,
-    OpenStep,
     StepProgress,
 )
 from pg_scheduler.inspect.texts import count, term
@@ -181,9 +180,11 @@ async def _suspended(kind: str, task: str, name: str, after: str | None, request
     selected_jobs: dict[str, Job] = {}
     for step in steps:
         # The next page begins behind this step, whether its job is shown or not.
-        position = step
+        position = step.position
         job = jobs.get(step.job_id)
         if job is None or job.suspended_by != kind or not request.access.sees_name(job.job_name):
+            continue
+        if not step.is_awaited:
             continue
         if not task or job.job_name == task:
             selected_jobs[job.job_id] = job
@@ -191,12 +192,12 @@ async def _suspended(kind: str, task: str, name: str, after: str | None, request
             break
     has_read_all = len(steps) < MAX_EXAMINED
     # The page may have become full before the last step that was read.
-    has_examined_all = not steps or position == steps[-1]
+    has_examined_all = not steps or position == steps[-1].position
     is_last = has_read_all and has_examined_all
     return Part(await _rows(list(selected_jobs.values()), request), None if is_last else json.dumps(position))
 
 
-def _position(after: str | None) -> OpenStep:
+def _position(after: str | None) -> tuple[str, str]:
     """Return the position in a URL.
 
     Raises:
@@ -210,7 +211,7 @@ def _position(after: str | None) -> OpenStep:
         raise RejectedError("the position is that of another list; begin again") from error
     if not (isinstance(name, str) and isinstance(job_id, str)):
         raise RejectedError("the position is that of another list; begin again")
-    return OpenStep(name, job_id)
+    return name, job_id
 
 
 async def _rows(jobs: Sequence[Job], request: PageRequest) -> list[WorkflowRow]:

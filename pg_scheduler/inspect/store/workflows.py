@@ -56,13 +56,23 @@ class OwnerRow:
 
 
 class OpenStep(NamedTuple):
-    """An open step of a job."""
+    """An open step of a job.
+
+    Attributes:
+        is_awaited: Whether the job waits for it. An alternative that has lost stays open.
+    """
 
     name: str
     job_id: str
+    is_awaited: bool
+
+    @property
+    def position(self) -> tuple[str, str]:
+        """The position behind this step."""
+        return self.name, self.job_id
 
 
-FIRST_OPEN: Final = OpenStep("", "")
+FIRST_OPEN: Final = ("", "")
 """The position before all open steps."""
 
 
@@ -110,9 +120,9 @@ class WorkflowRepository(Repository):
         return OwnerRow(row["job_id"], row["step"], row["job_name"], status)
 
     async def open_steps(
-        self, kind: str, limit: int, name: str | None = None, after: OpenStep = FIRST_OPEN
+        self, kind: str, limit: int, name: str | None = None, after: tuple[str, str] = FIRST_OPEN
     ) -> list[OpenStep]:
-        """Return open steps of a kind in the order of their names and jobs."""
+        """Return open steps of a kind in the order of their names and jobs, those behind a position."""
         return await self._rows(OpenStep, "inspect_open_steps", kind, limit, name, *after)
 
     async def count_open(self) -> list[OpenCount]:

@@ -55,11 +55,14 @@ WHERE mark.job_id IS NOT NULL;
 
 -- name: inspect_open_steps
 -- route: pool
--- Return $2 open steps of the kind $1, of the name $3 unless it is NULL, after the name $4 and the job $5.
+-- Return $2 open steps of the kind $1, of the name $3 unless it is NULL, after the name $4 and the job $5, and whether the
+-- job waits for each.
 --
 -- The first condition on the name bounds the scan of the index under any plan.
-SELECT name, job_id
-FROM {schema}scheduler_steps
+SELECT name, job_id, coalesce(
+    (SELECT {is_its_wait} FROM {schema}scheduled_jobs AS job WHERE job.job_id = step.job_id), false
+) AS is_awaited
+FROM {schema}scheduler_steps AS step
 WHERE ended_at IS NULL
   AND kind = $1
   AND name >= coalesce($3::text, $4::text)
@@ -107,7 +110,8 @@ WHERE named.jobs > 0;
 
 -- name: inspect_step_progress
 -- route: pool
--- Return for each of the jobs $1 the number of its steps, up to $2, and the open one that ends first.
+-- Return for each of the jobs $1 the number of its steps, up to $2, and the open one that ends first of those that it
+-- waits for.
 SELECT owner.id AS job_id, stored.steps, open.name, open.kind, open.until
 FROM unnest($1::text[]) AS owner (id)
 CROSS JOIN LATERAL (
@@ -118,8 +122,10 @@ CROSS JOIN LATERAL (
 ) AS stored
 LEFT JOIN LATERAL (
     SELECT name, kind, {bounded_until} AS until
-    FROM {schema}scheduler_steps
+    FROM {schema}scheduler_steps AS step
     WHERE job_id = owner.id AND ended_at IS NULL AND kind = ANY (ARRAY ['sleep', 'signal', 'child', 'first'])
+      AND (kind = 'first'
+        OR coalesce((SELECT {is_its_wait} FROM {schema}scheduled_jobs AS job WHERE job.job_id = owner.id), true))
     ORDER BY until, name
     LIMIT 1
 ) AS open ON true;
