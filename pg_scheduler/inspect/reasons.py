@@ -55,7 +55,7 @@ class ReasonCode(StrEnum):
     ROW_LOCKED = "ROW-LOCKED"
     """A transaction has locked its row."""
     CLAIM_REFUSED = "CLAIM-REFUSED"
-    """A trigger or a constraint of the application prevents its claim."""
+    """A trigger or a constraint of the application prevents its claim, or those of many jobs of its task."""
     DRAINING = "DRAINING"
     """Every worker that claims its name is draining."""
     STANDBY_LAG = "STANDBY-LAG"
@@ -112,7 +112,7 @@ KINDS: Final[Mapping[ReasonCode, ReasonKind]] = {
     ReasonCode.SHARE: ReasonKind("Waits for the turn of its tenant"),
     ReasonCode.AFTER: ReasonKind("Waits for other jobs"),
     ReasonCode.ROW_LOCKED: ReasonKind("A transaction has locked its row"),
-    ReasonCode.CLAIM_REFUSED: ReasonKind("A trigger or a constraint prevents its claim", ReasonScope.JOB),
+    ReasonCode.CLAIM_REFUSED: ReasonKind("A trigger or a constraint prevents its claim", ReasonScope.TASK),
     ReasonCode.DRAINING: ReasonKind("Every worker that claims its task is draining", ReasonScope.TASK),
     ReasonCode.STANDBY_LAG: ReasonKind("Read from a standby that is behind", ReasonScope.JOB),
     ReasonCode.RUNNING: ReasonKind("Running", ReasonScope.JOB),

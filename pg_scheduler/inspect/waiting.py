@@ -256,9 +256,13 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
             f"end that transaction, or call pg_terminate_backend({facts.row_lock.pid})",
             facts.row_lock.since,
         )
-    refusing = [worker for worker in claiming if facts.job.job_id in worker.health.refused_claims]
-    if refusing:
-        yield _refused(facts.job.job_id, refusing)
+    refusals = list(_refusals(facts, claiming))
+    if refusals:
+        yield Reason(
+            ReasonCode.CLAIM_REFUSED,
+            listed(refusals),
+            "correct the trigger or the constraint, or the row; the log of the worker has the message",
+        )
     if facts.advisory_lock is not None:
         yield Reason(
             ReasonCode.LOCK_HELD,
@@ -268,13 +272,20 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
         )
 
 
-def _refused(job_id: str, workers: Sequence[InspectedWorker]) -> Reason:
-    reason = workers[0].health.refused_claims[job_id]
-    return Reason(
-        ReasonCode.CLAIM_REFUSED,
-        f"a trigger or a constraint of the application prevents its claim by {hosts(workers)}: {reason}",
-        "correct the trigger or the constraint, or the row; the log of the worker has the message",
-    )
+def _refusals(facts: JobFacts, claiming: Sequence[InspectedWorker]) -> Iterator[str]:
+    """Yield what the application prevents: the claim of the job, or of so many others of its task."""
+    job_id = facts.job.job_id
+    workers = [worker for worker in claiming if job_id in worker.health.refused_claims]
+    if workers:
+        reason = workers[0].health.refused_claims[job_id]
+        yield f"a trigger or a constraint of the application prevents its claim by {hosts(workers)}: {reason}"
+        return
+    workers = [worker for worker in claiming if facts.task in worker.health.refused_names]
+    if workers:
+        yield (
+            "a trigger or a constraint of the application prevents the claims of many jobs of "
+            f"{facts.task!r}, so {hosts(workers)} claims jobs of this task only now and then"
+        )
 
 
 def _name_unknown(facts: JobFacts, alive: Sequence[InspectedWorker]) -> Reason:

@@ -42,6 +42,9 @@ UNKNOWN_ZONES: Final = "unknown_zones"
 REFUSED_CLAIMS: Final = "refused_claims"
 """Where a worker reports why a trigger or a constraint prevents claims, by the ids of the jobs."""
 
+REFUSED_NAMES: Final = "refused_names"
+"""Where a worker reports the names of which it claims no job for some seconds, as too many are refused."""
+
 ZONE_DATA: Final = "tzdata"
 """Where a worker reports the version of its time zone data."""
 
@@ -128,6 +131,8 @@ class ReportedHealth:
     """The time zones that it does not know, by the ids of due schedules."""
     refused_claims: Mapping[str, str] = field(default_factory=dict)
     """Why a trigger or a constraint of the application prevents the claims of jobs, by their ids."""
+    refused_names: Sequence[str] = ()
+    """The names of which it claims no job for some seconds, because too many are refused."""
 
     abandoned: Sequence[AbandonedAttempt] = ()
     """The attempts that were to stop and run on, those that have run on for the longest time first."""
@@ -148,6 +153,7 @@ class ReportedHealth:
             missing_executors=_texts(health.get("missing_executors")),
             unknown_zones=_texts(health.get(UNKNOWN_ZONES)),
             refused_claims=_texts(health.get(REFUSED_CLAIMS)),
+            refused_names=_text_list(health.get(REFUSED_NAMES)),
             abandoned=tuple(_abandoned(health.get(ABANDONED))),
         )
 
@@ -255,8 +261,7 @@ class ReportedSettings:
     @property
     def declared_ids(self) -> list[str]:
         """The ids of the schedules that its code declares."""
-        ids = self._values.get(DECLARED)
-        return [value for value in ids if isinstance(value, str)] if isinstance(ids, list) else []
+        return list(_text_list(self._values.get(DECLARED)))
 
     @property
     def declared_functions(self) -> Mapping[str, Any]:
@@ -379,6 +384,10 @@ def _object(value: object) -> Mapping[str, Any]:
 
 def _objects(value: object) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _text_list(value: object) -> tuple[str, ...]:
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
 
 
 def _texts(value: object) -> dict[str, str]:

@@ -27,7 +27,7 @@ their pauses are longer if they are many."""
 WAITS_REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two records about such jobs."""
 
-LOCK_WAIT: Final = "it waits for a lock of another transaction"
+LOCK_WAIT: Final = "a trigger waits for a lock of another transaction"
 """Why a job is left out for which a trigger waits."""
 
 MAX_JOBS: Final = 500
@@ -66,6 +66,8 @@ class RefusedClaims:
         # When the pauses of the jobs and of the names end that the last claim left out.
         self._job_ends: dict[str, float] = {}
         self._name_ends: dict[str, float] = {}
+        # Until when a name is reported. It is left out for some seconds again and again.
+        self._report_ends: dict[str, float] = {}
         # The last result of claimable(), and what it was computed from.
         self._claimable: Sequence[str] = ()
         self._names: Sequence[str] = ()
@@ -86,6 +88,12 @@ class RefusedClaims:
     def reasons(self) -> Mapping[str, str]:
         """Why the jobs are left out, by their ids."""
         return {job_id: pause.reason for job_id, pause in self._pauses.items()}
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that were left out in the last minute."""
+        now = time.monotonic()
+        return [name for name, end in self._report_ends.items() if end > now]
 
     def leave_out(self, job_id: str, name: str, refusal: Exception) -> None:
         """Leave out a job from now on, with a log record.
@@ -139,3 +147,4 @@ class RefusedClaims:
         ((refused_name, job_count),) = Counter(self._pauses[job_id].name for job_id in ids).most_common(1)
         log_refused_name(refused_name, job_count, pause_s=NAME_PAUSE_S, worker_id=self._worker_id)
         self._name_ends[refused_name] = time.monotonic() + NAME_PAUSE_S
+        self._report_ends[refused_name] = time.monotonic() + REFUSED_PAUSE_S

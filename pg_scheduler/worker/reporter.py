@@ -34,6 +34,7 @@ from pg_scheduler.jobs.worker_report import (
     EXACT_ALIASES,
     LEFT_OUT,
     REFUSED_CLAIMS,
+    REFUSED_NAMES,
     UNKNOWN_ZONES,
     ZONE_DATA,
 )
@@ -71,7 +72,7 @@ MAX_MISSING: Final = 100
 """Names of functions without an executor that a worker reports, and schedules without their time zone."""
 
 MAX_REFUSED: Final = 100
-"""Jobs that cannot be claimed, which a worker reports."""
+"""Jobs that cannot be claimed, and names, which a worker reports."""
 
 MAX_ABANDONED: Final = 20
 """The maximum number of attempts that a worker reports as running on although they were to stop."""
@@ -351,7 +352,11 @@ class Reporter:
     def _refused(self) -> dict[str, Any]:
         if not self._refused_claims:
             return {}
-        return {REFUSED_CLAIMS: dict(islice(self._refused_claims.reasons.items(), MAX_REFUSED))}
+        names = self._refused_claims.names
+        return {
+            REFUSED_CLAIMS: dict(islice(self._refused_claims.reasons.items(), MAX_REFUSED)),
+            **({REFUSED_NAMES: names[:MAX_REFUSED]} if names else {}),
+        }
 
     def _last_blocked(self) -> dict[str, Any]:
         if self._watchdog.last_blocked is None:

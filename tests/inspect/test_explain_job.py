@@ -185,7 +185,7 @@ async def test_explain_job_reads_the_jobs_that_it_waits_for(
     ("action", "reason"),
     [
         ("RAISE EXCEPTION 'customer 4711 is frozen'", "P0001, PL/pgSQL function guard() line 1 at RAISE"),
-        ("LOCK TABLE customer", "it waits for a lock of another transaction"),
+        ("LOCK TABLE customer", "a trigger waits for a lock of another transaction"),
     ],
 )
 async def test_explain_job_states_what_prevents_its_claim(
@@ -206,6 +206,26 @@ async def test_explain_job_states_what_prevents_its_claim(
         assert reason in explanation.reasons[0].text
         assert "4711" not in explanation.reasons[0].text, "who may not see values may read it"
         await application.execute("DROP TRIGGER guard ON scheduled_jobs")
+
+
+async def test_explain_job_states_that_its_task_is_left_out(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.worker.refused_claims.MAX_JOBS", 2)
+    body = "IF NEW.status = 'running' THEN RAISE EXCEPTION 'frozen'; END IF; RETURN NEW;"
+    await guard(pool, body, is_deferred=False)
+    async with scheduler, asyncio.timeout(PATIENCE):
+        for number in range(5):
+            await add_job(scheduler, f"refused {number}")
+        (worker,) = await scheduler.workers()
+        while "refused_names" not in worker.health:
+            await beat(scheduler)
+            (worker,) = await scheduler.workers()
+        await add_job(scheduler)
+        explanation = await inspector.explain_job("job")
+        await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
+    assert explanation.verdict is Verdict.HELD
+    assert "prevents the claims of many jobs of 'work'" in explanation.reasons[0].text
 
 
 async def test_explain_job_names_the_session_that_locks_its_row(

@@ -48,6 +48,7 @@ IN_TROUBLE: Final[Mapping[str, Any]] = {
     "missing_executors": {TASK: "gpu"},
     "unknown_zones": {SCHEDULE: "Europe/Kyiv"},
     "refused_claims": {"job": "P0001"},
+    "refused_names": [TASK],
     "held": {"job": 1},
     "abandoned": [
         {

@@ -281,6 +281,12 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         [ReasonCode.CLAIM_REFUSED],
         "a trigger or a constraint of the application prevents its claim by w1 on host: P0001, guard()",
     ),
+    (
+        facts(workers=(worker(health=ReportedHealth(refused_names=["mail.send"])),)),
+        Verdict.HELD,
+        [ReasonCode.CLAIM_REFUSED],
+        "prevents the claims of many jobs of 'mail.send', so w1 on host claims jobs of this task only now",
+    ),
     (facts(advisory_lock=HOLDER), Verdict.WAITING, [ReasonCode.LOCK_HELD], "another attempt holds"),
     (
         facts(standby_lag_s=5.0),

@@ -97,6 +97,7 @@ def test_whole_report_is_read() -> None:
             "missing_executors": {"x": "gpu"},
             "unknown_zones": {"a": "Europe/Kyiv"},
             "refused_claims": {"job": "P0001"},
+            "refused_names": ["a", 7],
             "of a later release": [],
         }
     )
@@ -112,6 +113,7 @@ def test_whole_report_is_read() -> None:
         missing_executors={"x": "gpu"},
         unknown_zones={"a": "Europe/Kyiv"},
         refused_claims={"job": "P0001"},
+        refused_names=("a",),
     )
     assert health.without_names() == ReportedHealth(
         pool=PoolUse(3, 1, 5),
