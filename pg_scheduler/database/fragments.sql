@@ -286,27 +286,27 @@ concat_ws(
             coalesce(to_char(execution_time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), execution_time::text),
             {expiry}),
         (SELECT CASE
-            WHEN found.cause = 'waited' THEN concat({limit_wait}, options #>> ARRAY ['waited', 'for'], {until_expiry})
-            WHEN found.cause = 'scheduled_late'
+            WHEN judged.cause = 'waited' THEN concat({limit_wait}, options #>> ARRAY ['waited', 'for'], {until_expiry})
+            WHEN judged.cause = 'scheduled_late'
                 THEN format('it was scheduled later, at %s UTC',
                     to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'))
-            WHEN found.cause = 'paused' THEN format('the task %s was paused', coalesce(function, job_name))
-            WHEN found.cause = 'no_worker'
+            WHEN judged.cause = 'paused' THEN format('the task %s was paused', coalesce(function, job_name))
+            WHEN judged.cause = 'no_worker'
                 THEN format('no worker claimed it, and worker %s has not registered the function %s',
                     $1::text, coalesce(function, job_name))
-            WHEN found.cause = 'no_worker_yet'
+            WHEN judged.cause = 'no_worker_yet'
                 THEN format('no worker that runs now had started: the first one started at %s UTC',
                     to_char((SELECT min(started_at) FROM {schema}scheduler_workers
                              WHERE lease_until > coalesce($4, {now})) AT TIME ZONE 'UTC',
                         'YYYY-MM-DD HH24:MI:SS'))
-            WHEN found.cause = 'worker_started_later'
+            WHEN judged.cause = 'worker_started_later'
                 THEN format('no worker claimed it; worker %s, which has registered its function, '
                     'started at %s UTC', $1::text,
                     to_char((SELECT started_at FROM {schema}scheduler_workers WHERE worker_id = $1)
                         AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'))
             ELSE format('worker %s, which has registered its function, had no free slot, was blocked, '
                 'or could not reach the database', $1::text)
-        END FROM (SELECT {expiry_cause} AS cause) AS found),
+        END FROM (SELECT {expiry_cause} AS cause) AS judged),
         'error of the last attempt: ' || CASE
             WHEN error_message <> {unexplained_expiry} AND NOT starts_with(error_message, {limit_wait}) THEN error_message END
     )

@@ -138,14 +138,14 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
     args, kwargs = decode(task_data)
     values = _bound(signature, args, kwargs)
     if rule.args is not True:
-        given = {**values.get(OTHER_NAMES, {}), **values}
+        arguments = {**values.get(OTHER_NAMES, {}), **values}
         for name in rule.args:
-            if name not in given and not _may_be_omitted(signature, name):
+            if name not in arguments and not _may_be_omitted(signature, name):
                 raise ConfigurationError(
                     f"unique names the argument {name!r}, which this job of {task!r} lacks; "
                     f"pass it by its name, as in kwargs={{{name!r}: ...}}"
                 )
-        values = {name: given[name] for name in rule.args if name in given}
+        values = {name: arguments[name] for name in rule.args if name in arguments}
     per_s = None if rule.per is None else rule.per.total_seconds()
     text = json.dumps([task, per_s, values], sort_keys=True, separators=(",", ":"))
     digest = sha256(text.encode()).hexdigest()[:32]

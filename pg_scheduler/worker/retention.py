@@ -54,11 +54,11 @@ class Surplus(NamedTuple):
     """Jobs beyond those that ``keep_last`` keeps.
 
     Attributes:
-        found: How many were found, up to the limit of the statement.
+        size: How many there are, up to the limit of the statement.
         deleted: How many of these were deleted.
     """
 
-    found: int
+    size: int
     deleted: int
 
 

@@ -237,8 +237,8 @@ class Vacuum(Service):
                 surplus = await self._store.retention.vacuum_surplus(status, policy.keep_count, batch_size)
                 yield Counter({status: surplus.deleted})
                 # The rest is left to the next pass if the application refuses more of it than it accepts.
-                is_worth_it = surplus.found - surplus.deleted <= surplus.deleted + MAX_REFUSALS
-                has_more = is_worth_it and surplus.found >= batch_size
+                is_worth_it = surplus.size - surplus.deleted <= surplus.deleted + MAX_REFUSALS
+                has_more = is_worth_it and surplus.size >= batch_size
 
     async def _delete_schedules(self) -> None:
         """Delete schedules that have finished."""

@@ -207,8 +207,8 @@ async def test_forked_process_has_no_file_descriptor_without_a_reason(
 
             def has_the_loops_only() -> bool:
                 # The worker closes a connection during whose opening it was forked, and opens another one.
-                kept = set(inherited_descriptors(program.process.pid).values())
-                return len(kept & set(others.values())) == 2 * loops
+                open_links = set(inherited_descriptors(program.process.pid).values())
+                return len(open_links & set(others.values())) == 2 * loops
 
             await until(has_the_loops_only)
             (tmp_path / "gate").touch()

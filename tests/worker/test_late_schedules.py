@@ -109,32 +109,33 @@ async def test_unique_job_of_an_open_transaction_delays_its_own_schedule_only(
     await plan_until(planner, pool, "invoices", "accounts")
 
 
-async def test_only_schedule_fires_again_at_its_next_time_when_a_lock_has_ended(
-    parts: Parts, clock: FakeClock, pool: asyncpg.Pool, stranger: asyncpg.Connection
-) -> None:
+@pytest.fixture
+async def delayed(parts: Parts, clock: FakeClock, stranger: asyncpg.Connection) -> Planner:
+    """Return a planner whose only schedule is due, and waits for the key of its job."""
     await add(parts, "accounts", "sync")
     await stranger.execute(HOLD, "held", await key_of(parts, "accounts"))
     clock.advance(HOUR)
     planner = parts.planner()
     await planner.run_once()
-    assert planner.next_fire_in is None, "it has no turn while it is locked"
+    return planner
+
+
+async def test_only_schedule_fires_again_at_its_next_time_when_a_lock_has_ended(
+    delayed: Planner, pool: asyncpg.Pool, stranger: asyncpg.Connection
+) -> None:
+    assert delayed.next_fire_in is None, "it has no turn while it is locked"
     await stranger.execute("ROLLBACK")
-    await plan_until(planner, pool, "accounts")
-    assert planner.next_fire_in == HOUR.total_seconds()
+    await plan_until(delayed, pool, "accounts")
+    assert delayed.next_fire_in == HOUR.total_seconds()
 
 
 async def test_key_that_an_open_transaction_takes_skips_the_fire_time_when_it_commits(
-    parts: Parts, clock: FakeClock, pool: asyncpg.Pool, stranger: asyncpg.Connection
+    delayed: Planner, parts: Parts, pool: asyncpg.Pool, stranger: asyncpg.Connection
 ) -> None:
-    await add(parts, "accounts", "sync")
-    await stranger.execute(HOLD, "held", await key_of(parts, "accounts"))
-    clock.advance(HOUR)
-    planner = parts.planner()
-    await planner.run_once()
     await stranger.execute("COMMIT")
     async with asyncio.timeout(PATIENCE):
         while (row := await parts.store.schedules.get("accounts")) and not row.skipped:
-            delay = await planner.run_once()
+            delay = await delayed.run_once()
             await asyncio.sleep(min(delay, 1.0))
     assert await planned(pool) == set()
 
