@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hi
 import typer
 
 from pg_scheduler.base.dsn import remove_secrets
+from pg_scheduler.base.main_task import run_main_task
+from pg_scheduler.events.log import report_exit
 
 from .errors import CommandError, ExitCode, RefusedError, exit_code_of, message_of
 from .output import FORMATS, Output, read_format, read_zone
@@ -245,7 +247,7 @@ def _execute(
     )
     try:
         result = function(Command(settings, output, context), **values)
-        return asyncio.run(result) if inspect.iscoroutine(result) else result  # type: ignore[return-value]
+        return run_main_task(result, report_exit) if inspect.iscoroutine(result) else result  # type: ignore[return-value]
     except KeyboardInterrupt as error:  # Typer would exit without a message
         raise CommandError(ExitCode.INTERRUPTED, "interrupted") from error
     except Exception as error:  # an error without an exit code is raised again

@@ -125,6 +125,16 @@ def log_in_thread(
     threading.Thread(target=write, daemon=True).start()
 
 
+def report_exit(error: BaseException) -> None:
+    """Log a SystemExit or KeyboardInterrupt that has ended a task of the application, but not the program."""
+    logger.error(
+        "%s in a task or callback that a job or the application created; it ended that task only",
+        class_name(error),
+        extra=record_fields(),
+        exc_info=error,
+    )
+
+
 def record_fields(
     *,
     event_type: str | None = None,

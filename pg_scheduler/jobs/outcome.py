@@ -103,7 +103,7 @@ class InterruptResult:
 
 @dataclass(frozen=True, slots=True)
 class CrashResult:
-    """The process that ran the function died. ``trace`` as in ``ErrorResult``."""
+    """The process or the event loop that ran the function ended. ``trace`` as in ``ErrorResult``."""
 
     reason: str
     max_crashes: int | None

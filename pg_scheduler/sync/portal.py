@@ -11,7 +11,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, Generic, TypeVar, overload
 
 from pg_scheduler.base.blocking import Crossing
-from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.base.main_task import run_main_task
+from pg_scheduler.events.log import logger, record_fields, report_exit
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 # uvloop is imported now, because it cannot be imported once the main thread has ended.
@@ -132,8 +133,7 @@ class Portal(Generic[R]):
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(self._serve())
+            run_main_task(self._serve(), report_exit, loop_factory=new_event_loop)
         except BaseException as error:
             # The constructor or ``close()`` raises it in a thread that waits; otherwise it is logged.
             if not self._opened.done():

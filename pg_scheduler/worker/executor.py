@@ -64,6 +64,9 @@ from pg_scheduler.worker.in_flight import (
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.progress_writer import ProgressWriter
 
+LOOP_ENDED: Final = "the event loop of the worker ended, or all of its tasks were cancelled"
+"""The reason of a crash without the death of a process."""
+
 KILL_MARGIN_S: Final = 0.5
 """Seconds after ``stop_grace`` in which the attempts of killed processes end."""
 
@@ -91,6 +94,7 @@ class Executor:
         self._max_result_bytes = config.max_result_bytes
         self._codec = node.store.statements.codec
         self._stop_grace = config.stop_grace
+        self._max_crashes = config.max_crashes
         self._call_timeout = node.store.statements.call_timeout_s
         self._signals = node.signals
         self._meter = node.meter
@@ -380,8 +384,10 @@ class Executor:
             if isinstance(result, ErrorResult) and (step := step_of(error)) is not None:
                 note_step(result.error, step)
             return result
-        if self._completer.is_cancelled:  # asyncio.run() cancels all tasks at its end
-            return InterruptResult()
+        # asyncio.run() cancels all tasks at its end. The code of the job may be the reason, as by sys.exit()
+        # in a task of its own, and then it would end each worker that gets the job.
+        if self._completer.is_cancelled:
+            return CrashResult(LOOP_ENDED, self._max_crashes)
         return ErrorResult(error)  # the job cancelled itself, or awaited something that was cancelled
 
     def _put(

@@ -246,11 +246,8 @@ def test_next_call_starts_another_thread_when_the_thread_has_ended(
     @scheduler.register(name="again")
     async def again() -> None: ...
 
-    def end() -> None:
-        raise SystemExit
-
     portal = scheduler._portal()
-    portal.submit(end)
+    portal.submit(portal._loop.stop)
     portal._thread.join(TIMEOUT_S)
     assert "the thread of a SyncScheduler ended" in caplog.text
     assert scheduler.schedule(again, execution_time=LATER)

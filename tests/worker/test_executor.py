@@ -32,7 +32,7 @@ from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.completer import Completer
-from pg_scheduler.worker.executor import Executor
+from pg_scheduler.worker.executor import LOOP_ENDED, Executor
 from pg_scheduler.worker.in_flight import Revocation
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Gate, Recorder, claim, new_job, now, statuses
@@ -345,7 +345,10 @@ async def test_executor_stop_keeps_a_job_that_ignores_its_cancellation_in_flight
     assert await statuses(parts.store, "a") == ["running"]  # until other workers release it
 
 
-async def test_executor_releases_jobs_that_the_end_of_the_event_loop_cancels(bench: Bench) -> None:
+async def test_executor_counts_a_crash_when_the_end_of_the_event_loop_cancels_a_job(
+    bench: Bench, pool: asyncpg.Pool[asyncpg.Record]
+) -> None:
+    """Its code may have ended the event loop, and would end that of each worker that gets it."""
     gate = Gate()
     task = await bench.submit(gate.job)
     await gate.wait_begun()
@@ -355,7 +358,9 @@ async def test_executor_releases_jobs_that_the_end_of_the_event_loop_cancels(ben
         each.cancel()  # as asyncio.run() does with every task
     await task
     await bench.completer.run_once()
-    assert len(bench.seen.of(JobReleased)) == 1
+    [event] = bench.seen.of(JobRetried)
+    assert event.error == LOOP_ENDED
+    assert await pool.fetchval("SELECT crash_count FROM scheduled_jobs") == 1
 
 
 async def test_executor_fails_a_job_that_cancels_itself(bench: Bench) -> None:
