@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError, NameConflictError
-from pg_scheduler.jobs.model import JobFunction, JobPriority
+from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import (
     check_function,
     former_job_name,
@@ -55,8 +55,9 @@ class PeriodicJobConfig:
         cron: The cron expression; None with ``interval``.
         timezone: The time zone of the cron expression; None for an interval.
         use_advisory_lock: Whether an attempt is skipped while another one runs on any node.
-        priority: The priority of its jobs.
-        max_retries: The number of retries after a failed first attempt.
+        priority: The priority of its jobs; that of the task unless the decorator gives one.
+        max_retries: The number of retries after a failed first attempt; that of the task unless the decorator
+            gives one.
         job_name: The name of its task if ``@job`` or ``job_name=`` gives one. Otherwise that of 0.2, which
             its jobs have in the column ``job_name``: ``periodic_<function name>``.
         dedup_key: The key of the schedule, the same on every node.
@@ -68,6 +69,7 @@ class PeriodicJobConfig:
         start: No fire time precedes it; None for no bound.
         end: No fire time follows it; None for no bound.
         pause_after_failures: The number of final failures in a row that pauses the schedule; None for never.
+        options_of_task: The names of the options that the decorator leaves to the task.
         derived_key: Whether the dedup key was derived from the function and the schedule.
         named: Whether the job name was given.
     """
@@ -89,6 +91,7 @@ class PeriodicJobConfig:
     start: datetime | None = field(default=None, repr=False, kw_only=True)
     end: datetime | None = field(default=None, repr=False, kw_only=True)
     pause_after_failures: int | None = field(default=None, repr=False, kw_only=True)
+    options_of_task: frozenset[str] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
     derived_key: bool = field(init=False, repr=False, compare=False)
     named: bool = field(init=False, repr=False, compare=False)
 
@@ -134,9 +137,13 @@ class PeriodicJobConfig:
         return self.function if task is None else task.name
 
     def switched(self, *, enabled: bool, job_name: str | None = None) -> PeriodicJobConfig:
-        """Return a copy that is enabled or disabled, and may have another job name."""
+        """Return a copy that is enabled or disabled, has the options of its task, and may be renamed."""
+        task = catalogue.task_of(self.func)
+        inherited: dict[str, Any] = (
+            {} if task is None else {name: getattr(task, name) for name in self.options_of_task}
+        )
         # replace() would derive the two flags from the name and the key, which are filled in by now.
-        copy = replace(self, enabled=enabled, job_name=job_name or self.job_name)
+        copy = replace(self, enabled=enabled, job_name=job_name or self.job_name, **inherited)
         PeriodicJobConfig._set(copy, derived_key=self.derived_key, named=self.named)
         return copy
 
@@ -328,7 +335,8 @@ def trigger_for(
 
 
 def definition_of(config: PeriodicJobConfig) -> Definition:
-    """Return the definition of a declared schedule, which gives every value but options of its task."""
+    """Return the definition of a declared schedule; options that the decorator does not give are left out."""
+    is_inherited = config.options_of_task.__contains__
     return Definition(
         task=config.task,
         trigger=config.trigger,
@@ -341,8 +349,8 @@ def definition_of(config: PeriodicJobConfig) -> Definition:
         overlap=config.overlap,
         catch_up=config.catch_up,
         pause_after_failures=config.pause_after_failures,
-        priority=config.priority,
-        max_retries=config.max_retries,
+        priority=UNSET if is_inherited("priority") else config.priority,
+        max_retries=UNSET if is_inherited("max_retries") else config.max_retries,
         metadata=None,
     )
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any, TypeVar
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.model import JobPriority, stand_in_of
+from pg_scheduler.jobs.model import UNSET, JobPriority, Unset, stand_in_of
 from pg_scheduler.schedules.declared import (
     MAX_DEDUP_KEY_LENGTH,
     MAX_JOB_NAME_LENGTH,
@@ -28,8 +28,8 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
     cron: str | None = None,
     timezone: tzinfo | str | None = None,
     use_advisory_lock: bool = False,
-    priority: JobPriority = JobPriority.NORMAL,
-    max_retries: int = 0,
+    priority: JobPriority | Unset = UNSET,
+    max_retries: int | Unset = UNSET,
     job_name: str | None = None,
     dedup_key: str | None = None,
     enabled: bool = True,
@@ -54,8 +54,8 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
             the rules of Debian's cron.
         use_advisory_lock: Hold a PostgreSQL advisory lock during each attempt. An attempt that finds the lock
             taken is skipped.
-        priority: The priority of the jobs.
-        max_retries: Retries of each job after a failed first attempt.
+        priority: The priority of the jobs. Default: that of ``@job``, else NORMAL.
+        max_retries: Retries of each job after a failed first attempt. Default: that of ``@job``, else 0.
         job_name: The name of the task, and so of its jobs, unless ``@job`` gives one. ``module.qualname`` if
             None; their rows then have ``periodic_<function name>`` as ``job_name``, as in 0.2.
         dedup_key: The identity of the schedule; derived from module, function and schedule when None.
@@ -104,6 +104,10 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
     except TypeError as error:
         raise ConfigurationError(str(error)) from error
 
+    # The other options of a job have no parameter here, so they are always those of the task.
+    options = {"priority": priority, "max_retries": max_retries}
+    own_options: dict[str, Any] = {name: value for name, value in options.items() if value is not UNSET}
+
     def decorate(func: F) -> F:
         periodic_catalogue.add(
             PeriodicJobConfig(
@@ -112,8 +116,8 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
                 cron=cron,
                 timezone=timezone,
                 use_advisory_lock=use_advisory_lock,
-                priority=priority,
-                max_retries=max_retries,
+                **own_options,
+                options_of_task=frozenset(options.keys() - own_options.keys()),
                 job_name=job_name or "",
                 dedup_key=dedup_key or "",
                 enabled=enabled,

@@ -450,6 +450,39 @@ async def test_triggered_job_has_the_options_of_its_task(
     assert json.loads(stored["task_data"])["metadata"] == {"team": "ops"}
 
 
+@pytest.mark.parametrize("is_outer", [True, False])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (JobPriority.HIGH, 3)),
+        ({"priority": JobPriority.NORMAL, "max_retries": 0}, (JobPriority.NORMAL, 0)),
+    ],
+)
+async def test_jobs_have_the_options_of_job_that_periodic_does_not_give(
+    make: Make, pool: asyncpg.Pool, is_outer: bool, options: dict[str, Any], expected: tuple[JobPriority, int]
+) -> None:
+    async def work() -> None: ...
+
+    declare = periodic(every=HOUR, dedup_key=KEY, **options)
+    decorate = job(name="mine.options", priority=JobPriority.HIGH, max_retries=3)
+    for decorator in (decorate, declare) if is_outer else (declare, decorate):
+        work = decorator(work)
+    scheduler = make()
+    await scheduler.initialize_db()
+    config, status = scheduler.get_periodic_jobs()[KEY], scheduler.get_periodic_job_status(KEY)
+    assert status is not None
+    assert (config.priority, config.max_retries) == expected
+    assert (status["priority"], status["max_retries"]) == (expected[0].value, expected[1])
+    ids = [await scheduler.trigger_periodic_job(KEY)]
+    await scheduler._parts.declared.sync()
+    ids.append(await scheduler.trigger_periodic_job(KEY))
+    for job_id in ids:
+        assert job_id is not None
+        stored = await scheduler.get_job(job_id)
+        assert stored is not None
+        assert (stored.priority, stored.max_retries) == expected
+
+
 @pytest.mark.parametrize(("grace", "expires"), [(UNSET, None), (None, None), (60, 60)])
 async def test_job_enqueued_now_expires_only_with_a_misfire_grace_time_of_its_task_or_schedule(
     make: Make, grace: Any, expires: int | None
