@@ -56,6 +56,8 @@ class Events:
 
     def stream(self, kinds: Kinds, *, cluster: bool) -> EventStream:
         """Return an iterator over the events of these classes."""
+        # The events arrive in the event loop of the Scheduler, and would not wake a reader in another one.
+        self._parts.store.connections.check_thread()
         bus, kinds = self._source(kinds, cluster=cluster)
         return bus.stream(*kinds)
 

@@ -1487,6 +1487,7 @@ class Scheduler:
             ValueError: ``cluster=True``, and a class is not sent to other nodes.
             NotRunningError: ``cluster=True``, and the Scheduler is not running.
             ConfigurationError: ``cluster=True``, and notifications do not arrive.
+            RuntimeError: Another event loop or thread called it.
 
         Example::
 

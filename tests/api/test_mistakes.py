@@ -489,6 +489,17 @@ def test_every_coroutine_method_is_called_from_another_event_loop() -> None:
     assert set(CALLS) == public
 
 
+async def test_iteration_over_events_in_another_event_loop_raises(make: Make) -> None:
+    scheduler = make()
+
+    async def read() -> None:
+        async for _ in scheduler.events():
+            break
+
+    with pytest.raises(RuntimeError, match=r"another event loop.*asyncio\.run_coroutine_threadsafe"):
+        await asyncio.to_thread(asyncio.run, read())
+
+
 async def test_switch_from_another_thread_raises(make: Make) -> None:
     periodic(every=timedelta(hours=1), dedup_key="mine")(greet)
     scheduler = make()
