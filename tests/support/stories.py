@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from pg_scheduler.testing.crashing_worker import NumberedConnection
 
 LONG: Final = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
-"""Whether models draw new stories, more and longer ones, and operations play in all orders."""
+"""Whether models draw new stories, more and longer ones, operations play in all orders, and all cases run."""
 
 
 class CrashStory(RuleBasedStateMachine):
