@@ -105,6 +105,17 @@ def test_ci_matrix_equals_the_local_matrix() -> None:
     assert covered == list(COMBINATIONS)
 
 
+def test_nightly_workflow_runs_each_file_with_long_stories_or_further_cases() -> None:
+    (step,) = [step for step in workflow("nightly")["jobs"]["stories"]["steps"] if "run" in step]
+    users = {
+        name(path)
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if re.search(r"^from tests\.support\.stories import .*\bLONG\b", path.read_text(), re.MULTILINE)
+    }
+    assert step["env"] == {"PG_SCHEDULER_PROTOCOL": "long"}
+    assert {*step["run"].split()[3:]} == users
+
+
 def test_release_workflow_publishes_only_after_ci_and_attested_builds() -> None:
     jobs = workflow("release")["jobs"]
     assert jobs["ci"] == {"uses": "./.github/workflows/ci.yml"}
