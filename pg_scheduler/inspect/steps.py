@@ -17,6 +17,7 @@ from pg_scheduler.jobs.validation import check_job_id
 
 SLEEPING: Final = "sleeping"
 WAITING: Final = "waiting"
+GIVEN_UP: Final = "given_up"
 TIMED_OUT: Final = "timed_out"
 OVER: Final = "over"
 STORED: Final = "stored"
@@ -32,7 +33,8 @@ class StepState:
     """The kind: ``step``, ``cursor``, ``sleep``, ``signal``, or another one."""
     state: str
     """``stored`` if the step has its value, ``sleeping`` or ``waiting`` while it sleeps or waits, ``over``
-    for a sleep that has ended, ``timed_out`` for a signal that did not come in time."""
+    for a sleep that has ended, ``timed_out`` for a signal that did not come in time, ``given_up`` for a sleep
+    or a wait whose job has ended, or continues with another alternative of ``first()``."""
     value: Any
     """The value; None also if there is none."""
     no_value_reason: str | None
@@ -122,7 +124,8 @@ def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepSt
 
 def _state(row: StepRow) -> str:
     if row.ended_at is None:
-        return SLEEPING if row.kind == SLEEP else WAITING
+        waiting = SLEEPING if row.kind == SLEEP else WAITING
+        return waiting if row.is_wait else GIVEN_UP
     if row.kind == SLEEP:
         return OVER
     # A signal that came has a value, even if that is null.

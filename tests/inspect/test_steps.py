@@ -88,8 +88,13 @@ async def test_alternatives_that_have_lost_are_no_waits(kit: TestScheduler) -> N
     async def matching() -> set[str]:
         return {where for where in searches if (await inspector.search_jobs(f"id:order {where}")).items}
 
+    async def state_by_name() -> dict[str, str]:
+        return {name: state for name, (_, state, _) in (await states(inspector)).items()}
+
     await enqueue(kit, "deliver_when_approved")
     assert await matching() == searches - {"step:delivery"}
+    waits = {"approved": "waiting", "withdrawn": "waiting", "limit": "sleeping", "check": "waiting"}
+    assert await state_by_name() == waits
     await kit.scheduler.signal("order", "approved")
     await kit.run_until(timedelta(seconds=2))
     assert await matching() == {"step:delivery"}
@@ -104,6 +109,12 @@ async def test_alternatives_that_have_lost_are_no_waits(kit: TestScheduler) -> N
     assert {row.name for row in await workflows.count_open() if row.jobs} == {None, "delivery", "approval"}
     nothing = [step async for step in inspector.cancel_jobs(where="step:limit")]
     assert nothing[-1].done == 0
+    alternatives = {"withdrawn": "given_up", "limit": "given_up", "check": "given_up"}
+    assert await state_by_name() == {
+        "decision": "stored", "approved": "stored", **alternatives, "delivery": "sleeping"
+    }  # fmt: skip
+    await kit.scheduler.cancel_job("order")
+    assert (await state_by_name())["delivery"] == "given_up"
 
 
 async def test_steps_have_their_kinds_states_and_values(kit: TestScheduler) -> None:
@@ -145,7 +156,7 @@ async def test_step_of_any_kind_is_shown_and_passed_results_come_last(
     await pool.execute("UPDATE scheduler_steps SET ended_at = NULL, value = NULL WHERE name = 'label'")
     assert list((await states(Inspector(kit.scheduler))).items()) == [
         ("approval", ("signal", "waiting", None)),
-        ("label", ("child", "waiting", None)),
+        ("label", ("child", "given_up", None)),
         ("later", ("other", "stored", {"a": [1]})),
         ("result:ab", ("result", "stored", {"a": [1]})),
     ]

@@ -167,6 +167,7 @@ class StepRow:
         value: Its value as JSON. None if it has no value, or if the value is large and was not requested by
             the name of the step.
         size: The bytes of the stored value; 0 if there is none.
+        is_wait: Whether the job waits for it, as far as its row states that.
     """
 
     name: str
@@ -177,6 +178,7 @@ class StepRow:
     until: datetime | None
     started_at: datetime
     ended_at: datetime | None
+    is_wait: bool
 
 
 @dataclass(frozen=True, slots=True)

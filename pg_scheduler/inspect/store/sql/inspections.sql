@@ -270,7 +270,7 @@ SELECT step.name, step.kind,
     CASE WHEN $2::text IS NOT NULL OR (step.size <= 2000 AND pg_column_compression(step.value) IS NULL)
         THEN step.value::text
     END AS value,
-    coalesce(step.size, 0) AS size, step.attempt, step.until, step.started_at, step.ended_at
+    coalesce(step.size, 0) AS size, step.attempt, step.until, step.started_at, step.ended_at, step.is_wait
 FROM {schema}scheduled_jobs AS job
 LEFT JOIN LATERAL (
     SELECT each.*
@@ -279,7 +279,8 @@ LEFT JOIN LATERAL (
             least(greatest(started_at, {first_instant}), {last_instant}) AS started_at,
             CASE WHEN ended_at IS NOT NULL
                 THEN least(greatest(ended_at, {first_instant}), {last_instant})
-            END AS ended_at
+            END AS ended_at,
+            job.finished_at IS NULL AND ended_at IS NULL AND {is_its_wait} AS is_wait
         FROM {schema}scheduler_steps AS step
         WHERE job_id = $1
           AND ($2::text IS NULL OR name = ANY (ARRAY [$2, concat(chr(1), 'signal:', $2), concat(chr(1), 'next:', $2)]))
