@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import typer
 
-from pg_scheduler import UNSET, ConflictResolution, Job, JobPriority, JobResult, JobStatus, Scheduler, Worker
+from pg_scheduler import UNSET, ConflictResolution, Job, JobResult, JobStatus, Scheduler, Worker
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.names import TaskNames, options_of
-from pg_scheduler.inspect.texts import counted, listed
+from pg_scheduler.inspect.names import with_reported_options
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.tools import find_task, server_now
 
 from .commands import Command, reject_empty
@@ -21,7 +21,17 @@ from .completion import TaskName
 from .errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from .job_show import JOB, RESULT, JobId, job_row, pause_of, progress_text
 from .progress import ProgressStyle, Reporter, read_style
-from .values import Args, Kwargs, Metadata, Priority, Retries, read_duration, read_json, read_time
+from .values import (
+    Args,
+    CodeModules,
+    Kwargs,
+    Metadata,
+    Priority,
+    Retries,
+    read_duration,
+    read_json,
+    read_time,
+)
 
 
 async def add(
@@ -45,12 +55,7 @@ async def add(
     keep_result: Annotated[
         str | None, typer.Option(metavar="1h", help="How long the result is kept for jobs result.")
     ] = None,
-    jobs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--jobs", metavar="MODULE", help="Take the options of the task from this code; repeatable."
-        ),
-    ] = None,
+    jobs: CodeModules = None,
 ) -> None:
     """Schedule a job by the name of its task, and print it.
 
@@ -71,17 +76,13 @@ async def add(
         "keep_result": UNSET if keep_s is None else timedelta(seconds=keep_s),
         "metadata": _metadata(read_json("--metadata", metadata, dict), tag or ()),
     }
-    if jobs:
-        from .worker.target import load_targets  # noqa: PLC0415 - only this needs the code
-
-        if load_targets(jobs) is not None:
-            raise UsageError("--jobs takes modules, not a Scheduler")
+    import_code(jobs)
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
         workers = await inspector.workers()
         # If the code of --jobs has registered the task, its options apply without those of workers.
         if find_task(scheduler, name) is None:
-            options, remark = with_options_of_task(name, options, workers)
+            options, remark = with_reported_options(name, options, workers, remedy="pass --jobs MODULE")
             command.output.say(remark)
         if due is None:
             new_id = await scheduler.enqueue(
@@ -110,34 +111,18 @@ def _metadata(metadata: dict[str, Any] | None, tags: Sequence[str]) -> dict[str,
     return {**(metadata or {}), "tags": [*present, *tags]}
 
 
-def with_options_of_task(
-    name: str, options: Mapping[str, Any], workers: Sequence[Worker]
-) -> tuple[dict[str, Any], str]:
-    """Return the options with those that live workers report for the task, and a sentence about the latter.
+def import_code(modules: Sequence[str] | None) -> None:
+    """Import the modules of ``--jobs``, so that their tasks are registered in this process.
 
-    An option that is given stays as it is.
+    Raises:
+        CommandError: A module cannot be imported, or names a Scheduler.
     """
-    task = TaskNames.of(workers).task_of(name)
-    reported = options_of(workers, task)
-    if reported is None:
-        return dict(options), (
-            f"no live worker reports the options of the task {name!r}: the job has the defaults of all jobs "
-            "for those that are not given; --jobs MODULE takes them from the code"
-        )
-    values = {name: _as_given(name, value) for name, value in reported.values.items()}
-    added = {key: value for key, value in values.items() if options.get(key, UNSET) is UNSET}
-    summary = ", ".join(f"{key}={reported.values[key]}" for key in added) or "none"
-    remark = f"options of the task {task!r}, as a live worker reports them: {summary}"
-    if reported.in_code:
-        remark += f"; without {listed(reported.in_code)}, which only the code can apply: pass --jobs MODULE"
-    return {**options, **added}, remark
+    if not modules:
+        return
+    from .worker.target import load_targets  # noqa: PLC0415 - only this needs the code
 
-
-def _as_given(name: str, value: Any) -> Any:
-    """Return an option as a call takes it, from the value that a row stores."""
-    if name == "priority":
-        return JobPriority.from_db_value(value)
-    return timedelta(seconds=value) if name == "keep_result" and value is not None else value
+    if load_targets(modules) is not None:
+        raise UsageError("--jobs takes modules, not a Scheduler")
 
 
 def warning_about(name: str, workers: Sequence[Worker]) -> str | None:

@@ -22,6 +22,11 @@ from .errors import UsageError
 After = Annotated[str | None, typer.Option(help="Continue after the page before.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
+CodeModules = Annotated[
+    list[str] | None,
+    typer.Option("--jobs", metavar="MODULE", help="Take the options of the task from this code; repeatable."),
+]
+
 Args = Annotated[str | None, typer.Option(metavar="JSON", help="A list of arguments.")]
 Kwargs = Annotated[str | None, typer.Option(metavar="JSON", help="Arguments by name.")]
 Priority = Annotated[JobPriority | None, typer.Option(help="Higher ones start first.")]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable,
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Final, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
@@ -24,13 +24,13 @@ from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.jobs import search_part
-from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_names
+from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_names, with_reported_options
 from pg_scheduler.inspect.other_jobs import class_about_other_job
 from pg_scheduler.inspect.pages import Wanted
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.search.terms import Pattern, StepsTerm, Term, TextField, TextTerm, escape_like
 from pg_scheduler.inspect.tasks import by_stopped_name, paused_tasks
-from pg_scheduler.inspect.texts import term
+from pg_scheduler.inspect.texts import command, term
 from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.model import Job, Worker
 from pg_scheduler.jobs.pause import Pause, linked_names
@@ -357,6 +357,19 @@ class PageRequest:
         if not args or not self.access.sees_arguments:
             return ()
         return positional_names(await self.workers(), (await self.task_names()).task_of(job_name))
+
+    async def reported_options(
+        self, name: str, options: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], str | None]:
+        """Return the options of a new job, with those of its task if this process has not registered it.
+
+        The second value is a sentence about the latter for people; None if the task is registered, so that
+        the Scheduler applies them.
+        """
+        if self.operations.is_registered(name):
+            return options, None
+        remedy = f"run {command('jobs', 'add', name, '--jobs', 'MODULE')}"
+        return with_reported_options(name, options, await self.workers(), remedy=remedy)
 
     async def workers(self, *, is_age_shown: bool = False) -> Sequence[Worker]:
         """Return every worker that has a row; all requests share the read for some seconds.

@@ -1,11 +1,14 @@
-"""The names of the tasks that workers claim, and the parameters of these tasks, as workers report them."""
+"""The names of the tasks that workers claim, and their parameters and options, as workers report them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from pg_scheduler.jobs.model import Worker
+from pg_scheduler.inspect.texts import listed
+from pg_scheduler.jobs.model import UNSET, Worker
+from pg_scheduler.jobs.task import as_argument
 from pg_scheduler.jobs.worker_report import Parameter, ReportedOptions, ReportedSettings
 
 
@@ -89,6 +92,47 @@ def options_of(workers: Iterable[Worker], task: str) -> ReportedOptions | None:
     """
     reported = [ReportedSettings(worker.settings).options_of(task) for worker in workers if worker.is_alive]
     return next((options for options in reversed(reported) if options is not None), None)
+
+
+def with_reported_options(
+    name: str, options: Mapping[str, Any], workers: Sequence[Worker], *, remedy: str
+) -> tuple[dict[str, Any], str]:
+    """Return the options of a new job whose task is not registered in this process, and a remark about them.
+
+    Args:
+        name: The name of the job.
+        options: The options of ``enqueue()`` that are given. They stay as they are, but metadata is merged.
+        workers: Workers in the order of their starts.
+        remedy: How to add a job with all options of the task, such as ``pass --jobs MODULE``.
+
+    Returns:
+        The options with those that a live worker reports for the task, and a sentence that lists these and
+        the options that the job lacks.
+    """
+    reported = options_of(workers, TaskNames.of(workers).task_of(name))
+    if reported is None:
+        return dict(options), (
+            f"no live worker reports the options of the task {name!r}: the job has the defaults of all jobs "
+            f"for those that are not given; to take them from the code, {remedy}"
+        )
+    values = {key: value for key, value in reported.values.items() if options.get(key, UNSET) is UNSET}
+    added = {key: as_argument(key, value) for key, value in values.items()}
+    summary = [f"{key}={value}" for key, value in values.items()]
+    if reported.metadata:
+        added["metadata"] = {**reported.metadata, **(options.get("metadata") or {})}
+        # Not everyone may see metadata, so the sentence does not quote it.
+        summary.append("metadata")
+    remark = f"options of the task {name!r}, as a live worker reports them: {', '.join(summary) or 'none'}"
+    if missing := _missing(reported, options):
+        remark += f"; without {listed(missing)}, which only the code can apply: {remedy}"
+    return {**options, **added}, remark
+
+
+def _missing(reported: ReportedOptions, options: Mapping[str, Any]) -> list[str]:
+    """Return the options of a task that a job lacks, although they are reported or named in a report."""
+    # Of these, a caller of enqueue() can only pass a unique key.
+    missing = [key for key in reported.in_code if key != "unique" or options.get(key, UNSET) is UNSET]
+    return [*missing, *(["on_failure"] if reported.on_failure is not None else [])]
 
 
 def parameters_of(workers: Iterable[Worker], task: str) -> Sequence[Parameter] | None:

@@ -79,13 +79,20 @@ The options with a column are in the order of these columns.
 """
 
 
-CODE_OPTIONS: Final = ("metadata", "share", "unique", "on_failure")
+CODE_OPTIONS: Final = ("share", "unique")
 """The options of a task that only its code can apply when a job is enqueued."""
 
 
 def as_stored(value: Any) -> Any:
     """Return a checked value as rows store it."""
     return value.db_value if isinstance(value, JobPriority) else value
+
+
+def as_argument(name: str, value: Any) -> Any:
+    """Return an option as a call takes it, from the value that a row stores."""
+    if name == "priority":
+        return JobPriority.from_db_value(value)
+    return timedelta(seconds=value) if name == "keep_result" and value is not None else value
 
 
 @dataclass(slots=True)

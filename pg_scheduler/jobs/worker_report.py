@@ -7,15 +7,20 @@ what the attributes here promise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pg_scheduler.base.settings import VacuumTrigger
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.limits import LimitNumbers
-from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS
+from pg_scheduler.jobs.metadata import NO_METADATA, check_metadata
+from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.naming import check_name
+from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, as_argument
+
+T = TypeVar("T")
 
 ABANDONED: Final = "abandoned"
 """Where a worker reports the attempts that were to stop and run on."""
@@ -44,6 +49,13 @@ REFUSED_CLAIMS: Final = "refused_claims"
 
 REFUSED_NAMES: Final = "refused_names"
 """Where a worker reports the names of which it claims no job for some seconds, as too many are refused."""
+
+TASK_METADATA: Final = "task_metadata"
+"""Where a worker reports the metadata of its tasks, which not everyone may see, by their names."""
+
+UNREPORTED: Final = ("metadata", *CODE_OPTIONS, "on_failure")
+"""The options that a worker may name without their values. Workers of earlier checkouts name all of these,
+and others name metadata that are too long for a report."""
 
 ZONE_DATA: Final = "tzdata"
 """Where a worker reports the version of its time zone data."""
@@ -206,6 +218,8 @@ class ReportedOptions(NamedTuple):
     """The values, as rows of jobs store them; an option that is left out has the default of the Scheduler."""
     in_code: Sequence[str]
     """The options that only the code can apply."""
+    on_failure: str | None = None
+    metadata: Mapping[str, Any] = NO_METADATA
 
 
 class Parameter(NamedTuple):
@@ -292,9 +306,13 @@ class ReportedSettings:
         values = {
             name: options[name] for name in JOB_OPTIONS if name in options and _is_option(name, options[name])
         }
-        in_code = options.get("code")
+        in_code = _text_list(options.get("code"))
+        metadata = _object(self._values.get(TASK_METADATA)).get(task)
         return ReportedOptions(
-            values, [name for name in CODE_OPTIONS if isinstance(in_code, list) and name in in_code]
+            values,
+            [name for name in UNREPORTED if name in in_code],
+            _checked(check_name, options.get("on_failure")),
+            _checked(check_metadata, metadata) or NO_METADATA,
         )
 
     def parameters_of(self, task: str) -> list[Parameter] | None:
@@ -335,10 +353,22 @@ def _limit_numbers(limit: Mapping[str, Any]) -> LimitNumbers:
 
 
 def _is_option(name: str, value: object) -> bool:
-    """Return whether a row of a job can have this value of an option."""
-    if name in OPTIONAL:
-        return value is None or _seconds(value) is not None
-    return _count(value) is not None
+    """Return whether a task can give its jobs this value of an option."""
+    if name == "priority":
+        return _count(value) in {priority.db_value for priority in JobPriority}
+    if value is None:
+        return name in OPTIONAL
+    # Any other number may be too large for the type in which a call takes it.
+    is_number = _seconds(value) is not None
+    return is_number and _checked(JOB_OPTIONS[name].check, as_argument(name, value)) is not None
+
+
+def _checked(check: Callable[[Any], T], value: object) -> T | None:
+    """Return what a check makes of a value; None if the check rejects it."""
+    try:
+        return check(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _block(values: Mapping[str, Any], seconds_key: str, id_key: str, name_key: str) -> LoopBlock | None:

@@ -25,7 +25,7 @@ from pg_scheduler.jobs.limits import numbers_of
 from pg_scheduler.jobs.model import UNSET, Worker
 from pg_scheduler.jobs.registry import TaskLists, TaskRegistry
 from pg_scheduler.jobs.shared_names import fingerprints_of
-from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, Arity, as_stored
+from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, Arity, Task, as_stored
 from pg_scheduler.jobs.worker_report import (
     ABANDONED,
     CODE,
@@ -35,6 +35,7 @@ from pg_scheduler.jobs.worker_report import (
     LEFT_OUT,
     REFUSED_CLAIMS,
     REFUSED_NAMES,
+    TASK_METADATA,
     UNKNOWN_ZONES,
     ZONE_DATA,
 )
@@ -66,7 +67,10 @@ MAX_DECLARED_BYTES: Final = 50_000
 """Bytes of the ids and functions of declared schedules that a worker reports; further ones are left out."""
 
 MAX_OPTIONS_BYTES: Final = 50_000
-"""Bytes of the options of tasks that a worker reports; those of further tasks are left out."""
+"""Bytes of the options of tasks that a worker reports; those of further tasks are left out.
+
+Metadata have the room that the other options leave. Where they are left out, the report names them.
+"""
 
 MAX_MISSING: Final = 100
 """Names of functions without an executor that a worker reports, and schedules without their time zone."""
@@ -143,7 +147,7 @@ def _report_of(tasks: TaskRegistry) -> dict[str, Any]:
         "aliases": {name: task.name for name, task in tasks_by_alias.items()},
         EXACT_ALIASES: [name for name in tasks_by_alias if tasks.find_exact(name)],
         "parameters": parameters,
-        "options": options_of(tasks),
+        **options_of(tasks),
         "positional": {name: count for name, count in positional.items() if count},
         CODE: fingerprints_of(tasks.tasks()),
     }
@@ -166,21 +170,40 @@ def _declared_by(node: Node) -> dict[str, Any]:
     return {DECLARED: [*functions], DECLARED_FUNCTIONS: functions}
 
 
-def options_of(tasks: TaskRegistry) -> dict[str, dict[str, Any]]:
-    """Return the options that tasks give their jobs, by task, as rows of jobs store them.
+def options_of(tasks: TaskRegistry) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the options and the metadata that tasks give their jobs, by task, as rows of jobs store them.
 
     The options that only the code can apply are named under ``code``.
     """
     options: dict[str, dict[str, Any]] = {}
+    metadata: dict[str, dict[str, Any]] = {}
     size = 0
-    for task in sorted(tasks.tasks(), key=lambda task: task.name):
-        values = {name: as_stored(getattr(task, name)) for name in JOB_OPTIONS}
-        task_options: dict[str, Any] = {name: value for name, value in values.items() if value is not UNSET}
-        task_options["code"] = [name for name in CODE_OPTIONS if getattr(task, name)]
+    sorted_tasks = sorted(tasks.tasks(), key=lambda task: task.name)
+    for task in sorted_tasks:
+        task_options = _options_of_task(task)
         length = len(json.dumps([task.name, task_options]))
         if size + length <= MAX_OPTIONS_BYTES:
             size += length
             options[task.name] = task_options
+    for task in sorted_tasks:
+        if not task.metadata or task.name not in options:
+            continue
+        length = len(json.dumps([task.name, task.metadata]))
+        if size + length <= MAX_OPTIONS_BYTES:
+            size += length
+            metadata[task.name] = dict(task.metadata)
+        else:
+            options[task.name]["code"].append("metadata")
+    return {"options": options, TASK_METADATA: metadata}
+
+
+def _options_of_task(task: Task) -> dict[str, Any]:
+    """Return the options of a task without its metadata."""
+    values = {name: as_stored(getattr(task, name)) for name in JOB_OPTIONS}
+    options: dict[str, Any] = {name: value for name, value in values.items() if value is not UNSET}
+    options["code"] = [name for name in CODE_OPTIONS if getattr(task, name)]
+    if task.on_failure is not None:
+        options["on_failure"] = task.on_failure
     return options
 
 

@@ -82,7 +82,7 @@ def test_job_has_the_options_that_a_live_worker_reports(on: Callable[..., Ran], 
     report(dsn, **OPTIONS)
     ran = on("jobs", "add", name, "--id", "reported")
     assert ran.code == 0, ran.err
-    assert "options of the task 'shop.bill', as a live worker reports them" in ran.err
+    assert f"options of the task {name!r}, as a live worker reports them" in ran.err
     assert "max_retries=5" in ran.err
     assert row_of(dsn, "reported") == STORED
     at = on("jobs", "add", name, "--id", "later", "--at", "2099-01-01T00:00Z")
@@ -108,9 +108,16 @@ def test_task_without_a_report_has_the_defaults_and_the_command_says_so(
 
 
 def test_options_that_only_the_code_can_apply_are_named(on: Callable[..., Ran], dsn: str) -> None:
-    report(dsn, unique=Unique(), metadata={"team": "billing"})
+    report(dsn, unique=Unique(), on_failure="shop.page")
     ran = on("jobs", "add", "shop.bill")
-    assert "without metadata, unique, which only the code can apply: pass --jobs MODULE" in ran.err
+    assert "without unique, on_failure, which only the code can apply: pass --jobs MODULE" in ran.err
+
+
+def test_metadata_of_the_task_is_merged_into_that_of_the_job(on: Callable[..., Ran], dsn: str) -> None:
+    report(dsn, metadata={"team": "billing", "cost": 1})
+    ran = on("jobs", "add", "shop.bill", "--id", "merged", "--metadata", '{"cost": 2}')
+    assert "billing" not in ran.err, "the log of a shell may be read by others"
+    assert ran.lines[0]["metadata"] == {"team": "billing", "cost": 2}
 
 
 def test_code_gives_all_options(on: Callable[..., Ran], dsn: str) -> None:
@@ -124,7 +131,7 @@ def test_code_gives_all_options(on: Callable[..., Ran], dsn: str) -> None:
 
 def test_every_option_of_a_task_is_reported_or_named_or_belongs_to_the_worker() -> None:
     of_the_worker = {"retry", "executor", "limits", "typed", "version"}
-    known = {*JOB_OPTIONS, *CODE_OPTIONS, *of_the_worker}
+    known = {*JOB_OPTIONS, *CODE_OPTIONS, "metadata", "on_failure", *of_the_worker}
     assert known == set(TaskOptions.__dataclass_fields__)
     assert all(hasattr(Task, name) or name in Task.__dataclass_fields__ for name in known)
     assert UNSET is TaskOptions().priority

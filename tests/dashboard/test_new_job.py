@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -9,7 +11,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from tests.dashboard.client import App, Page, follow, request, send
+from tests.dashboard.client import Answer, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.support.world import World
 
@@ -54,6 +56,33 @@ async def test_job_of_a_task_that_never_ran_is_added(admin: App, pool: asyncpg.P
     assert '"ann@example.com"' in row["task_data"]
     assert "this job was added" in Page((await follow(admin, answer)).text).text
     assert await records(pool) == [("ada", "dashboard", "add_job", row["job_id"])]
+
+
+async def test_form_states_which_options_of_the_task_the_job_has(
+    admin: App, build: Callable[..., App], scheduler: Scheduler, world: World
+) -> None:
+    def remark_of(answer: Answer) -> str:
+        (text,) = re.findall('id="remark">(.*?)</p>', answer.text, re.DOTALL)
+        return html.unescape(" ".join(text.split()))
+
+    url = "/job-form?task=board.mail"
+    missing = remark_of(await request(admin, url))
+    assert missing.startswith("no live worker reports the options of the task 'board.mail': the job has the")
+    assert missing.endswith("to take them from the code, run pg-scheduler jobs add board.mail --jobs MODULE")
+    options = {"board.mail": {"max_retries": 7, "code": ["share"]}}
+    await world.worker("w2", names=["board.mail"], settings={"options": options})
+    stated = remark_of(await request(as_role(build, "admin"), url))
+    assert stated == (
+        "options of the task 'board.mail', as a live worker reports them: max_retries=7; without share, "
+        "which only the code can apply: run pg-scheduler jobs add board.mail --jobs MODULE"
+    )
+    limited = as_role(build, "admin", names=("billing.*",))
+    assert "remark" not in (await request(limited, url)).text, "the task may not be seen"
+
+    async def mail(to: str, copies: int = 1) -> None: ...
+
+    scheduler.register(mail, name="board.mail")
+    assert "remark" not in (await request(as_role(build, "admin"), url)).text
 
 
 @pytest.mark.parametrize(

@@ -289,3 +289,23 @@ async def test_worker_page_counts_the_slots_of_the_jobs_that_it_lists(world: Wor
     await world.jobs(2, "work", status="running")
     text = " ".join(Page((await request(app, "/worker?id=w1")).text).text.split())
     assert "2 / 7" in text, "its last heartbeat was before these jobs"
+
+
+async def test_metadata_of_tasks_is_shown_to_those_who_see_arguments(
+    world: World, build: Callable[..., App]
+) -> None:
+    metadata = {"shop.bill": {"team": "billing", "token": "x7"}}
+    await world.worker(settings={"lease_seconds": 60, "task_metadata": metadata})
+
+    async def settings_of(access: Access) -> Any:
+        app = build(authorize=lambda _: access, redact=("token",))
+        return (await request(app, "/worker?id=w1", headers=JSON)).data["item"]["worker"]["settings"]
+
+    shown = await settings_of(Access("ada"))
+    assert shown["task_metadata"]["shop.bill"]["team"] == "billing"
+    assert shown["task_metadata"]["shop.bill"]["token"] != "x7"
+    assert await settings_of(Access("bob", sees_arguments=False)) == {"lease_seconds": 60}
+    await world.worker("odd", settings={"task_metadata": [metadata]})
+    app = build(authorize=lambda _: Access("ada"))
+    odd = (await request(app, "/worker?id=odd", headers=JSON)).data["item"]["worker"]["settings"]
+    assert odd == {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, Injected, Limit, Share
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.worker_report import ReportedSettings
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import reporter as reporter_module
 from pg_scheduler.worker.heartbeat import Heartbeat
@@ -150,6 +152,34 @@ async def test_options_of_a_task_with_long_ones_are_left_out(
     reporter = reporter_of(parts, "c")
     assert {task.name for task in parts.tasks.tasks()} == {long_name, "c"}
     assert list(reporter.worker.settings["options"]) == ["c"]
+
+
+async def test_report_has_the_alert_and_the_metadata_of_a_task(parts: Parts) -> None:
+    options = TaskOptions(on_failure="page", metadata={"team": "billing"}, unique="invoice")
+    parts.tasks.register(invoice, name="invoice", options=options)
+    settings = reporter_of(parts, "c").worker.settings
+    assert settings["options"]["invoice"]["on_failure"] == "page"
+    assert settings["options"]["invoice"]["code"] == ["unique"]
+    assert settings["task_metadata"] == {"invoice": {"team": "billing"}}
+    reported = ReportedSettings(json.loads(json.dumps(settings))).options_of("invoice")
+    assert reported is not None
+    assert (reported.on_failure, reported.metadata, reported.in_code) == (
+        "page",
+        {"team": "billing"},
+        ["unique"],
+    )
+
+
+async def test_long_metadata_is_left_out_and_takes_no_room_of_options(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "MAX_OPTIONS_BYTES", 500)
+    parts.tasks.register(invoice, name="a", options=TaskOptions(metadata={"note": "x" * 400}))
+    parts.tasks.register(check, name="b", options=TaskOptions(metadata={"team": "billing"}))
+    settings = reporter_of(parts, "c").worker.settings
+    assert list(settings["options"]) == ["a", "b", "c"]
+    assert settings["task_metadata"] == {"b": {"team": "billing"}}
+    assert ReportedSettings(settings).options_of("a").in_code == ["metadata"]  # type: ignore[union-attr]
 
 
 async def test_next_heartbeat_reports_the_lag_of_the_event_loop(parts: Parts) -> None:

@@ -108,7 +108,8 @@ async def add_new(request: ActionRequest) -> Redirect | PageAnswer:
         return _form_again(form, errors)
     if request.text("show") == "code":
         return PageAnswer(replace(form, code=code_of_job(task, *job)), form.template)
-    options = dict(job.options)
+    reported_options, _remark = await request.page.reported_options(task, job.options)
+    options = dict(reported_options)
     if job.due_at is not None:
         options["delay"] = max(job.due_at - request.page.now, timedelta(0))
     try:

@@ -30,8 +30,8 @@ class JobFormPage:
     """The job whose task and options the new one has."""
     values: Mapping[str, str]
     """``args`` and ``kwargs`` as JSON."""
-    _raw: Job
-    """The job with all that its row has."""
+    _options: Mapping[str, Any]
+    """The options of the new job, with metadata that may be hidden."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """What is wrong, by field. The empty name stands for the whole form."""
     parameters: Sequence[Parameter] = ()
@@ -40,18 +40,13 @@ class JobFormPage:
     """The texts of the fields of the parameters."""
     version: str | None = None
     """The version of the job, if the form changes it; None if it adds another one."""
+    remark: str | None = None
+    """Which options the new job has from its task; None if it has all of them."""
 
     @property
-    def options(self) -> dict[str, Any]:
-        """The options of the new job, which does not belong to the trace of the other one."""
-        return {
-            "priority": self._raw.priority,
-            "max_retries": self._raw.max_retries,
-            "misfire_grace_time": self._raw.misfire_grace_time,
-            "timeout": self._raw.timeout,
-            "metadata": {key: value for key, value in self._raw.metadata.items() if key != TRACE},
-            "unique": self._raw.unique_key or UNSET,
-        }
+    def options(self) -> Mapping[str, Any]:
+        """The options of the new job, as ``enqueue()`` takes them."""
+        return self._options
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +87,30 @@ async def build_add(request: PageRequest) -> JobFormPage:
         raise RejectedError(
             "arguments or metadata of this job are hidden, no JSON, or too long for a form", 403
         )
+    options, remark = await request.reported_options(job.job_name, _options_like(raw))
+    form = JobFormPage(job, values, options, remark=remark)
     parameters = await request.task_parameters(job.job_name)
     names = await request.argument_names(job.job_name, raw.args)
     named_arguments = dict(zip(names, raw.args, strict=False))
     # Positional arguments have fields if all of them can be passed by name.
     has_fields = len(named_arguments) == len(raw.args) and named_arguments.keys().isdisjoint(raw.kwargs)
     if not parameters or not has_fields:
-        return JobFormPage(job, values, raw)
+        return form
     arguments, other_arguments = fields_of({**named_arguments, **raw.kwargs}, parameters)
     values = {"args": "[]", "kwargs": other_arguments}
-    return JobFormPage(job, values, raw, parameters=parameters, arguments=arguments)
+    return replace(form, values=values, parameters=parameters, arguments=arguments)
+
+
+def _options_like(raw: Job) -> dict[str, Any]:
+    """Return the options of a job for another one, which does not belong to the trace of this one."""
+    return {
+        "priority": raw.priority,
+        "max_retries": raw.max_retries,
+        "misfire_grace_time": raw.misfire_grace_time,
+        "timeout": raw.timeout,
+        "metadata": {key: value for key, value in raw.metadata.items() if key != TRACE},
+        "unique": raw.unique_key or UNSET,
+    }
 
 
 async def build_change(request: PageRequest) -> JobFormPage:

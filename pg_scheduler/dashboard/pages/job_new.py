@@ -36,6 +36,8 @@ class NewJobPage:
     """The texts of the fields of the parameters."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """What is wrong, by field. The empty name stands for the whole form."""
+    remark: str | None = None
+    """Which options of the task the job has; None if it has all of them, or the task may not be seen."""
     code: str | None = None
     """The call and the command that add the job; None until the user asks for them."""
     job: None = None
@@ -55,8 +57,12 @@ async def build_new(request: PageRequest, values: Mapping[str, str] | None = Non
     names = await request.task_names()
     data = await read_navigation(request)
     tasks = sorted({names.task_of(name) for name in data.tasks if request.access.sees_name(name)})
-    parameters = await request.task_parameters(field_texts["task"] or None)
-    return NewJobPage(tasks, field_texts, parameters)
+    task = field_texts["task"]
+    parameters = await request.task_parameters(task or None)
+    # The remark about a task that the request may not see would reveal its options.
+    is_task = await wrong_task(task, tasks, request) is None
+    _options, remark = await request.reported_options(task, {}) if is_task else ({}, None)
+    return NewJobPage(tasks, field_texts, parameters, remark=remark)
 
 
 async def wrong_task(task: str, tasks: Sequence[str], request: PageRequest) -> str | None:

@@ -17,7 +17,7 @@ from pg_scheduler.inspect.texts import count, counted, length
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.jobs.worker_report import ReportedHealth
+from pg_scheduler.jobs.worker_report import TASK_METADATA, ReportedHealth
 
 MAX_WORKERS: Final = 500
 MAX_CLOCK_OFFSET_S: Final = Thresholds().clock_s
@@ -198,9 +198,18 @@ def _visible_worker(worker: Worker, request: PageRequest) -> Worker:
         max_concurrent_jobs=slots_of(worker),
         names=None if worker.names is None else tuple(filter(request.access.sees_name, worker.names)),
         health=worker.health if is_open else {},
-        settings=worker.settings if is_open else {},
+        settings=_visible_settings(worker, request) if is_open else {},
         metadata=request.settings.redaction.values(worker.metadata) if is_open else {},
     )
+
+
+def _visible_settings(worker: Worker, request: PageRequest) -> dict[str, Any]:
+    """Return the settings of a worker, without the metadata of tasks that the request may not see."""
+    metadata = worker.settings.get(TASK_METADATA)
+    settings = {name: value for name, value in worker.settings.items() if name != TASK_METADATA}
+    if request.access.sees_arguments and isinstance(metadata, dict):
+        settings[TASK_METADATA] = request.settings.redaction.values(metadata)
+    return settings
 
 
 def row_of(worker: Worker, request: PageRequest) -> WorkerRow:

@@ -29,6 +29,7 @@ from pg_scheduler.jobs.worker_report import (
     DECLARED,
     DECLARED_FUNCTIONS,
     LEFT_OUT,
+    TASK_METADATA,
     ZONE_DATA,
     LoopBlock,
     ReportedHealth,
@@ -218,7 +219,7 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
     reporting = [worker for worker in alive if worker.settings]
     names = sorted(
         {name for worker in reporting for name in worker.settings}
-        - {ZONE_DATA, DECLARED, DECLARED_FUNCTIONS, CODE, LEFT_OUT}
+        - {ZONE_DATA, DECLARED, DECLARED_FUNCTIONS, CODE, LEFT_OUT, TASK_METADATA}
     )
     for name in names:
         values = {_shown(worker.settings.get(name)) for worker in reporting}

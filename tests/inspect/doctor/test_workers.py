@@ -73,7 +73,8 @@ async def test_dead_worker_is_found_until_a_live_one_reclaims_it(
 async def test_workers_of_different_versions_releases_and_settings_are_found(
     pool: asyncpg.Pool, world: World
 ) -> None:
-    old = {"metadata": '{"release": "1"}', "settings": '{"lease_seconds": 60, "same": 1}'}
+    metadata = '{"lease_seconds": 60, "same": 1, "task_metadata": {"a": {"team": "not for everyone"}}}'
+    old = {"metadata": '{"release": "1"}', "settings": metadata}
     await world.worker("w1", version="1.0", hostname="a", identity="web-1", **old)
     await world.worker(
         "w2",

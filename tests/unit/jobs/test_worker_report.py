@@ -48,7 +48,7 @@ HEALTH_KEYS = (
 )
 SETTINGS_KEYS = (
     *("aliases", "limits", "shares", "statistics", "tzdata", "code", DECLARED, DECLARED_FUNCTIONS),
-    *("vacuum", "vacuum_enabled", "options", "parameters", "positional"),
+    *("vacuum", "vacuum_enabled", "options", "task_metadata", "parameters", "positional"),
 )
 
 
@@ -157,6 +157,34 @@ def test_whole_report_is_read() -> None:
     assert settings.options_of("x") == ReportedOptions({"priority": 1, "timeout": None}, ["unique"])
     assert settings.parameters_of("x") == [Parameter("n", is_required=True)]
     assert settings.positional_of("x") == 1
+
+
+@each_case(
+    "options",
+    [
+        *({"priority": 2}, {"priority": True}, {"timeout": 0}, {"timeout": "7"}, {"timeout": 1e300}),
+        *({"max_retries": None}, {"max_retries": 2**31}, {"max_retries": -1}, {"max_retries": 1.5}),
+        *({"misfire_grace_time": 0.5}, {"misfire_grace_time": 2**31}, {"keep_result": 0}),
+        *({"keep_result": 1e11}, {"on_failure": ""}, {"on_failure": 7}, {"on_failure": []}),
+        *({"code": {"unique": 1}}, {"code": "unique"}, {"code": ["retry", 7]}),
+    ],
+)
+def test_option_that_no_task_can_have_counts_as_not_reported(options: dict[str, Any]) -> None:
+    assert ReportedSettings({"options": {"x": options}}).options_of("x") == ReportedOptions({}, [])
+
+
+@each_case("metadata", [7, [], None, {"trace": {"traceparent": "00"}}])
+def test_metadata_that_no_task_can_have_count_as_not_reported(metadata: Any) -> None:
+    settings = ReportedSettings({"options": {"x": {}}, "task_metadata": {"x": metadata}})
+    assert settings.options_of("x") == ReportedOptions({}, [])
+
+
+def test_alert_and_metadata_are_read_and_may_be_named_without_their_values() -> None:
+    options = {"x": {"on_failure": "page"}, "y": {"code": ["on_failure", "metadata", "share", "unique"]}}
+    settings = ReportedSettings({"options": options, "task_metadata": {"x": {"team": "a"}}})
+    assert settings.options_of("x") == ReportedOptions({}, [], "page", {"team": "a"})
+    named = ["metadata", "share", "unique", "on_failure"]
+    assert settings.options_of("y") == ReportedOptions({}, named)
 
 
 def test_worker_that_reports_nothing_has_the_defaults() -> None:
