@@ -19,7 +19,7 @@ from pg_scheduler.inspect.texts import counted
 from .commands import Command, confirm
 from .completion import TaskName, complete_schedules
 from .errors import NotFoundError, RefusedError, UsageError, hint_at
-from .job_run import warning_about
+from .job_run import import_code, warning_about
 from .output import Output
 from .schedule_options import (
     ACTION,
@@ -32,7 +32,7 @@ from .schedule_options import (
     TriggerOptions,
     find_schedule,
 )
-from .values import PauseNote, PauseUntil, Yes, read_since, read_time
+from .values import CodeModules, PauseNote, PauseUntil, Yes, read_since, read_time
 
 
 async def add(
@@ -49,8 +49,10 @@ async def add(
     on_conflict: Annotated[
         ConflictResolution, typer.Option(help="If a schedule has the id.")
     ] = ConflictResolution.RAISE,
+    jobs: CodeModules = None,
 ) -> None:
     """Add a schedule of a task, and print it."""
+    import_code(jobs)
     trigger, values = timing.read(command), definition.read(command)
     if trigger is None:
         raise UsageError("pass --cron, --every, --at or --trigger")
@@ -251,8 +253,12 @@ async def resume(
         await _follow(command, chosen, "resumed", schedules, act)
 
 
-async def trigger(command: Command, chosen: Chosen) -> None:
-    """Enqueue one job of each schedule now. Their fire times do not change."""
+async def trigger(command: Command, chosen: Chosen, *, jobs: CodeModules = None) -> None:
+    """Enqueue one job of each schedule now. Their fire times do not change.
+
+    It has the options of the task, as a live worker reports them or as the code of --jobs declares them.
+    """
+    import_code(jobs)
     async with command.scheduler() as scheduler:
         schedules = await chosen.read(command, scheduler, "Trigger")
         await _follow(command, chosen, "triggered", schedules, scheduler.schedules.trigger)

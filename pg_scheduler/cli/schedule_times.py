@@ -22,10 +22,11 @@ from pg_scheduler.triggers.search import INSTANT
 from .commands import Command
 from .completion import complete_schedules
 from .errors import RefusedError, UsageError
+from .job_run import import_code
 from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .schedule_options import ACTION, Action, ScheduleId, TriggerOptions, get_schedule
-from .values import read_rate, read_since
+from .values import CodeModules, read_rate, read_since
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +86,13 @@ async def backfill(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the fire times, change nothing.")] = False,
     progress: ProgressStyle = None,
+    jobs: CodeModules = None,
 ) -> None:
     """Enqueue a job for each fire time of a span, unless it has one.
 
     Fire times whose jobs were deleted, by the retention or by hand, count as missed: they get a job again.
     """
+    import_code(jobs)
     zone = command.output.zone
     since, until = read_since("--from", start, zone), read_since("--to", end, zone)
     if until < since:

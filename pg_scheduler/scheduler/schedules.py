@@ -121,7 +121,8 @@ class Schedules:
                 finished, and ``VacuumConfig(schedules=)`` deletes it.
             jitter: Each job is due up to this much later than its fire time; seconds or a timedelta.
             run_now: Enqueue a job at once, in addition to the fire times. No job is enqueued if the schedule
-                exists and stays unchanged, or if the task is unique and another job has the key.
+                exists and stays unchanged, or if the task is unique and another job has the key. It has
+                the options of the task as in ``trigger()``.
             paused: Whether the schedule is paused when it is added.
             overlap: The behaviour at a fire time while the last job is unfinished.
             catch_up: Which missed fire times get a job.
@@ -149,6 +150,7 @@ class Schedules:
             ValueError: A time is naive, ``end`` is before ``start``, no fire time is in ``start..end``, or
                 another value is out of range.
             PayloadError: JSON cannot represent an argument, or the arguments exceed ``max_payload_bytes``.
+            ConfigurationError: ``run_now``, and the task has options as in ``trigger()``; a ValueError.
             ScheduleConflictError: The id exists and the resolution is RAISE; a ValueError.
             ScheduleOwnedByCodeError: The id belongs to a function with ``@periodic``; a ValueError.
 
@@ -516,6 +518,10 @@ class Schedules:
 
         Like a job of ``enqueue()``, it expires only if the schedule or the task has a misfire grace time.
 
+        If the task is not registered in this process, the job has the options of the task that the live
+        worker reports which started last. If none reports the task, it has the defaults, and a WARNING is
+        logged.
+
         Args:
             schedule_id: The schedule.
             connection: A connection of yours in a transaction, as in ``schedule()``. The job exists if and
@@ -525,6 +531,8 @@ class Schedules:
             The id of the job, or None if the id of the schedule is unknown.
 
         Raises:
+            ConfigurationError: The task is not registered in this process, and has options that only its
+                code can apply, such as ``unique``; a ValueError.
             JobConflictError: The task is unique, and another job has the key; a ValueError.
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction.
@@ -563,6 +571,7 @@ class Schedules:
         Raises:
             ValueError: A time is naive, ``end`` is before ``start``, the span has more than ``limit`` fire
                 times, or the trigger is a `FixedDelay`, whose fire times follow the ends of jobs.
+            ConfigurationError: As in ``trigger()``.
             ScheduleNotFoundError: The id is unknown; a LookupError.
         """
         checked = await self._store.connections.check_call(connection)

@@ -11,7 +11,13 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import SuppressedChangeError
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Transaction
-from pg_scheduler.errors import ScheduleConflictError, ScheduleNotFoundError, ScheduleOwnedByCodeError
+from pg_scheduler.errors import (
+    ConfigurationError,
+    ScheduleConflictError,
+    ScheduleNotFoundError,
+    ScheduleOwnedByCodeError,
+)
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.queue.store import QueueStore
@@ -34,6 +40,11 @@ from pg_scheduler.triggers.serialization import kinds_of
 
 MAX_ATTEMPTS = 5
 """Attempts to add a schedule whose row other nodes add and remove at the same moment."""
+
+UNREPORTED_TASK = (
+    "schedule %r: its task %r is not registered in this process, and no live worker reports the options of "
+    "the task; where the schedule does not set an option, the jobs of this call have the default of all jobs"
+)
 
 BACKFILL_WAITS = 16
 """Half seconds within which a backfill must find its fire times: its transaction may be idle for 10 s."""
@@ -70,6 +81,7 @@ class ScheduleCalls:
 
         Raises:
             ValueError: A value is invalid, or there is no fire time.
+            ConfigurationError: A job is to be enqueued whose task has options that only its code can apply.
             ScheduleConflictError: The id exists and the resolution is RAISE.
             ScheduleOwnedByCodeError: The id is declared in code.
         """
@@ -92,7 +104,7 @@ class ScheduleCalls:
                     raise ScheduleConflictError(schedule_id, 1)
                 raise SuppressedChangeError(change="insert")
             if run_now and change != "kept":
-                builder = self._builders.builder(row)
+                builder = await self._builder(row, transaction.connection)
                 jobs, _ = await self._enqueue(row, builder, [builder.manual_job(now)], now, transaction)
                 row = replace(row, last_job_id=jobs[-1].job_id) if jobs else row
             return row, change
@@ -204,6 +216,7 @@ class ScheduleCalls:
         """Enqueue one job of a schedule now, in the caller's transaction if given; None for an unknown id.
 
         Raises:
+            ConfigurationError: The task has options that only its code can apply, and is not registered here.
             JobConflictError: The task is unique, and another job has the key.
         """
 
@@ -212,7 +225,7 @@ class ScheduleCalls:
             if schedule_id not in locked:
                 return None
             row, now = locked[schedule_id]
-            builder = self._builders.builder(row)
+            builder = await self._builder(row, transaction.connection)
             jobs, conflict = await self._enqueue(row, builder, [builder.manual_job(now)], now, transaction)
             if conflict is not None:
                 raise conflict
@@ -234,6 +247,7 @@ class ScheduleCalls:
         """Enqueue a job for each fire time in ``start <= t < end`` that has none; return the new jobs.
 
         Raises:
+            ConfigurationError: The task has options that only its code can apply, and is not registered here.
             ValueError: There are more than ``limit`` fire times.
             ScheduleNotFoundError: The id is unknown.
         """
@@ -245,7 +259,7 @@ class ScheduleCalls:
             row, now = locked[schedule_id]
             search = partial(fire_times_between, row, start, end, limit=limit)
             fires = await search_in_own_thread(row.trigger, search, waits=BACKFILL_WAITS)
-            builder = self._builders.builder(row)
+            builder = await self._builder(row, transaction.connection)
             # These jobs are due at their fire times, without the jitter.
             jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
             job_ids, connection = [job.job_id for job in jobs], transaction.connection
@@ -263,6 +277,29 @@ class ScheduleCalls:
             return inserted
 
         return await self._store.statements.run_retrying(enqueue, within=connection)
+
+    async def _builder(self, row: ScheduleRow, connection: Connection) -> JobBuilder:
+        """Return the builder of the jobs of a call.
+
+        If the task is not registered here, they have the options that a live worker reports for it.
+
+        Raises:
+            ConfigurationError: The task has options that only its code can apply.
+        """
+        if self._builders.has_task(row):
+            return self._builders.builder(row)
+        reported = await self._schedules.reported_options(row.task, on=connection)
+        if reported is None:
+            logger.warning(UNREPORTED_TASK, row.schedule_id, row.task, extra=record_fields())
+            return self._builders.builder(row)
+        if reported.in_code:
+            raise ConfigurationError(
+                f"schedule {row.schedule_id!r} got no job: its task {row.task!r} has "
+                f"{' and '.join(reported.in_code)}, which only its code can apply, and this process has not "
+                "registered the task; run the schedule in a process that imports the task: in your service, "
+                "in a dashboard that is mounted in it, or by the command line with --jobs MODULE"
+            )
+        return self._builders.reported_builder(row, reported)
 
     async def _enqueue(
         self,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
-from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
+from pg_scheduler.jobs.metadata import with_metadata
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.payload import decode, encode, has_encoded_arguments
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -21,6 +21,7 @@ from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, Task
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import MAX_INTEGER
+from pg_scheduler.jobs.worker_report import ReportedOptions
 from pg_scheduler.queue.headers import Sender
 from pg_scheduler.queue.job_template import JobTemplate
 from pg_scheduler.queue.prepare import new_job_id
@@ -30,6 +31,9 @@ from pg_scheduler.schedules.timing import fire_time_job_id, job_id_prefix
 from pg_scheduler.triggers.base import is_fixed_delay
 from pg_scheduler.triggers.serialization import UnknownKindError
 from pg_scheduler.triggers.zones import UnknownZoneError
+
+NO_REPORT: Final = ReportedOptions({}, ())
+"""The report of a task that has the defaults."""
 
 MAX_BUILDERS: Final = 1000
 """Schedules whose builders are remembered."""
@@ -142,6 +146,19 @@ class JobBuilders:
         task = self._tasks.resolve(name)
         return encode if task is None else task.encode
 
+    def has_task(self, row: ScheduleRow) -> bool:
+        """Return whether the task of a schedule is registered here."""
+        return self._tasks.resolve(row.task) is not None
+
+    def reported_builder(self, row: ScheduleRow, reported: ReportedOptions) -> JobBuilder:
+        """Return the builder of a schedule whose task is not registered here, with the options of a report.
+
+        Raises:
+            TypeError: An option in the row has the wrong type.
+            ValueError: An option in the row is invalid.
+        """
+        return self._new_builder(row, None, _source_of(row), reported)
+
     def builder(self, row: ScheduleRow) -> JobBuilder:
         """Return the builder of a schedule's jobs. An unchanged row with an unchanged task has the same one.
 
@@ -170,11 +187,21 @@ class JobBuilders:
             self._builders[row.schedule_id] = builder
         return builder
 
-    def _new_builder(self, row: ScheduleRow, task: Task | None, source: tuple[object, ...]) -> JobBuilder:
-        """Return the builder of a row, whose JSON is checked."""
+    def _new_builder(
+        self,
+        row: ScheduleRow,
+        task: Task | None,
+        source: tuple[object, ...],
+        reported: ReportedOptions = NO_REPORT,
+    ) -> JobBuilder:
+        """Return the builder of a row, whose JSON is checked.
+
+        The options of the report are those of a task that is not registered here.
+        """
         options = json.loads(row.options)
         if not isinstance(options, dict):
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
+        options = {**reported.values, **options}
         values = {name: read(options[name]) for name, read in _READ.items() if name in options}
         name, function = _names_of(row, task)
         template = JobTemplate.of(
@@ -183,9 +210,10 @@ class JobBuilders:
             values,
             misfire_grace_time=self._grace,
             marks={"schedule_id": row.schedule_id},
-            consequences=_consequences(row),
+            consequences=_consequences(row, reported),
         )
-        arguments, task_data = self._task_data(row, task, name)
+        inherited_metadata = reported.metadata if task is None else task.metadata
+        arguments, task_data = self._task_data(row, task, name, inherited_metadata)
         # Each job gets an id and a due time of its own in place of these.
         common_row = PlainJob("", task_data, row.anchor, *template.columns)._replace(
             function=function,
@@ -207,7 +235,9 @@ class JobBuilders:
             share=None if task is None else task.share_key(arguments),
         )
 
-    def _task_data(self, row: ScheduleRow, task: Task | None, job_name: str) -> tuple[str | None, str]:
+    def _task_data(
+        self, row: ScheduleRow, task: Task | None, job_name: str, inherited_metadata: Mapping[str, Any]
+    ) -> tuple[str | None, str]:
         """Return the arguments of the jobs, which must still fit the task, and their text of ``task_data``.
 
         Encoded arguments are stored as the row has them. If they cannot be decoded, the first value is None.
@@ -227,8 +257,7 @@ class JobBuilders:
         stored_arguments = arguments
         if stored_arguments is None or (self.codec is not None and has_encoded_arguments(row.task_data)):
             stored_arguments = row.task_data
-        inherited = NO_METADATA if task is None else task.metadata
-        return arguments, with_metadata(stored_arguments, inherited, metadata or None)
+        return arguments, with_metadata(stored_arguments, inherited_metadata, metadata or None)
 
 
 def _read_priority(number: object) -> JobPriority:
@@ -271,8 +300,8 @@ def _may_follow_jobs(row: ScheduleRow) -> bool:
         return True
 
 
-def _consequences(row: ScheduleRow) -> dict[str, Any]:
-    """Return what the end of a job does to its schedule."""
+def _consequences(row: ScheduleRow, reported: ReportedOptions) -> dict[str, Any]:
+    """Return what the end of a job does to its schedule, and the reported alert of its task."""
     consequences: dict[str, Any] = {}
     follows_jobs = _may_follow_jobs(row)
     if row.pause_after_failures is not None or follows_jobs:
@@ -281,4 +310,6 @@ def _consequences(row: ScheduleRow) -> dict[str, Any]:
     # schedule, so the id of the schedule is stored here.
     if follows_jobs:
         consequences["fixed_delay"] = row.schedule_id
+    if reported.on_failure is not None:
+        consequences["on_failure"] = reported.on_failure
     return consequences

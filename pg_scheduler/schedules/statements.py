@@ -14,7 +14,14 @@ from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.events import SchedulePaused
-from pg_scheduler.jobs.worker_report import DECLARED, LEFT_OUT
+from pg_scheduler.jobs.payload import object_from
+from pg_scheduler.jobs.worker_report import (
+    DECLARED,
+    LEFT_OUT,
+    TASK_METADATA,
+    ReportedOptions,
+    ReportedSettings,
+)
 from pg_scheduler.queue.consequences import EndedJob
 from pg_scheduler.schedules.row import ScheduleRow
 
@@ -121,6 +128,18 @@ class ScheduleRepository:
         """Return a schedule, or None if it does not exist."""
         rows = await self._statements.fetch("get_schedule", schedule_id, on=on)
         return schedule_from(rows[0]) if rows else None
+
+    async def reported_options(self, name: str, *, on: Connection) -> ReportedOptions | None:
+        """Return the options of a task as the last live worker reports them; None if no live worker does.
+
+        ``name`` may be another name of the task.
+        """
+        rows = await self._statements.fetch("read_reported_options", name, self._statements.now, on=on)
+        if not rows:
+            return None
+        task, options, metadata = rows[0]
+        report = {"options": {task: object_from(options)}, TASK_METADATA: {task: object_from(metadata)}}
+        return ReportedSettings(report).options_of(task)
 
     async def list_page(
         self,

@@ -44,6 +44,20 @@ WHERE schedule_id = ANY ($1::text[])
 ORDER BY schedule.schedule_id
 FOR UPDATE SKIP LOCKED;
 
+-- name: read_reported_options
+-- route: caller
+-- Return the options and the metadata of the task $1 as the live worker that started last reports them.
+--
+-- $1 may be another name of the task.
+SELECT task.name, (worker.settings -> 'options' -> task.name)::text AS options,
+    (worker.settings -> 'task_metadata' -> task.name)::text AS metadata
+FROM {schema}scheduler_workers AS worker
+CROSS JOIN LATERAL (SELECT coalesce(worker.settings -> 'aliases' ->> $1, $1) AS name) AS task
+WHERE worker.lease_until > coalesce($2, {now})
+  AND jsonb_typeof(worker.settings -> 'options' -> task.name) = 'object'
+ORDER BY worker.started_at DESC, worker.worker_id DESC
+LIMIT 1;
+
 -- name: list_schedules
 -- route: pool
 -- Return a page of schedules in the order of their ids.

@@ -207,16 +207,19 @@ class Ways:
                 await asyncio.sleep(0.01)
         await self._pool.execute("DELETE FROM scheduler_schedules")
         await self._pool.execute("DELETE FROM scheduled_jobs")
-        row = {column: stored[column] for column in COLUMNS}
-        documents = {
-            column: json.loads(stored[column] or "{}") for column in ("options", "on_end", "task_data")
-        }
-        documents["metadata"] = documents["task_data"].pop("metadata", {})
-        for name, document in documents.items():
-            row |= {f"{name}.{key}": value for key, value in document.items()}
-        if stored["job_id"].startswith("unique:"):  # without the time span
-            row["job_id"] = stored["job_id"].split(":")[:3]
-        return {key: value for key, value in row.items() if value is not None}
+        return flat_row(stored)
+
+
+def flat_row(stored: asyncpg.Record) -> Row:
+    """Return the row of a job as one level of values, without those that are NULL."""
+    row = {column: stored[column] for column in COLUMNS}
+    documents = {column: json.loads(stored[column] or "{}") for column in ("options", "on_end", "task_data")}
+    documents["metadata"] = documents["task_data"].pop("metadata", {})
+    for name, document in documents.items():
+        row |= {f"{name}.{key}": value for key, value in document.items()}
+    if stored["job_id"].startswith("unique:"):  # without the time span
+        row["job_id"] = stored["job_id"].split(":")[:3]
+    return {key: value for key, value in row.items() if value is not None}
 
 
 def expected_row(way: str, row: Row, call_row: Row) -> Row:

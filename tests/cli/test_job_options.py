@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -127,6 +128,25 @@ def test_code_gives_all_options(on: Callable[..., Ran], dsn: str) -> None:
     assert row_of(dsn, "by code")["max_retries"] == 7
     again = on("jobs", "add", "optioned.bill", "--jobs", CODE)
     assert again.code == 4, again.err  # the task is unique
+
+
+def test_job_of_a_schedule_has_all_options_by_the_code(on: Callable[..., Ran], dsn: str) -> None:
+    # A module that another test has imported is not imported again.
+    Path("scheduled_code.py").write_text(Path(ROOT, "tests/cli/optioned_jobs.py").read_text())
+    code = ("--jobs", "scheduled_code")
+    added = on("schedules", "add", "optioned.bill", "--every", "1h", "--id", "bill", "--run-now", *code)
+    assert added.code == 0, added.err
+    assert on("schedules", "trigger", "bill", *code).code == 4, "the task is unique"
+    filled = on("schedules", "backfill", "bill", "--from", "3h", *code)
+    assert filled.code == 0, filled.err
+    rows: list[Any] = []
+
+    async def run(connection: Connection) -> None:
+        rows.extend(await connection.fetch("SELECT max_retries, unique_key FROM scheduled_jobs"))
+
+    run_on(dsn, run)
+    assert [row["max_retries"] for row in rows] == [7]
+    assert rows[0]["unique_key"] is not None
 
 
 def test_every_option_of_a_task_is_reported_or_named_or_belongs_to_the_worker() -> None:

@@ -318,6 +318,7 @@ async def use_schedules(store: Store) -> object:
         assert list((await store.schedules.declared([], on=connection))[0]) == ["declared"]
         assert await store.schedules.lock(["key"], on=connection) == {"key": (row, now)}
         await store.schedules.write(replace(row, runs=3), kinds, on=connection)
+        assert await store.schedules.reported_options("task", on=connection) is None
     assert await store.schedules.resume("key", from_now=True) == (True, row.task)
     assert await store.schedules.resume("key", from_now=True) == (False, row.task)
     assert await store.schedules.declared_later(["declared"], "me") == set()
