@@ -22,7 +22,7 @@ from django.db.models.functions import Coalesce
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.database.faults import sqlstate_of
-from pg_scheduler.errors import JobConflictError
+from pg_scheduler.errors import ConfigurationError, JobConflictError
 from pg_scheduler.facts.outcomes import UNSUCCESSFUL_JOBS
 from pg_scheduler.integrations.django.models import Job, Schedule, Worker
 from pg_scheduler.integrations.django.paginator import MAX_PAGES, EstimatingPaginator
@@ -232,7 +232,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
                 try:
                     if change(scheduler, row.pk, connection=alias):
                         changed.append(row)
-                except JobConflictError as error:
+                # The second one is about a schedule whose task this process has not imported.
+                except (JobConflictError, ConfigurationError) as error:
                     conflicts.append(str(error))
         for row in changed:
             self.log_change(request, row, summary)

@@ -333,6 +333,20 @@ class ActionTest(AdminTest):
             cursor.execute("SELECT actor, via FROM scheduler_audit WHERE action = 'trigger_schedule'")
             self.assertEqual(cursor.fetchall(), [("ada", "admin")])
 
+    def test_schedule_whose_task_needs_the_code_gets_no_job_and_the_page_states_why(self) -> None:
+        self.login("run_schedule")
+        execute(
+            "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, "
+            "started_at, last_beat, lease_until, settings) "
+            "VALUES ('w', 'h', 1, '1', 1, now(), now(), now() + interval '1 hour', %s::jsonb)",
+            json.dumps({"options": {"elsewhere.work": {"code": ["unique"]}}}),
+        )
+        for name in ("elsewhere.work", "shop.greet"):
+            scheduler.schedules.add(name, Every(hours=1), schedule_id=name, connection=ALIAS)
+        (text,) = self.act("schedule", "run", "elsewhere.work", "shop.greet")
+        self.assertRegex(text, r"^Enqueued: 1 of 2\..*'elsewhere.work' has unique, which only its code can ")
+        self.assertEqual([job.job_name for job in Job.objects.all()], ["shop.greet"])
+
     def test_action_notifies_workers_by_its_commit(self) -> None:
         self.login("run_job")
         enqueue("one", delay=LATER)
