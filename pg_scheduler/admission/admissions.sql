@@ -19,6 +19,9 @@
 -- a negative number. Within other limits, such a start is found by its time, so no attempt starts before it was claimed,
 -- also if the clock was set back in between.
 --
+-- A blocked job gets no entry of this attempt. If one of an earlier attempt gave it its due time, last_heartbeat notes
+-- that a clock gave it; see given_at.
+--
 -- The result has no row for an attempt that is not this worker's any more, or that has a new definition waiting.
 WITH RECURSIVE clock AS MATERIALIZED (
     SELECT coalesce($2, clock_timestamp()) AS at
@@ -173,7 +176,7 @@ blocked AS (
         blocked_on     = (SELECT decided.blocked_on FROM decided WHERE decided.job_id = job.job_id),
         worker_id      = NULL,
         started_at     = NULL,
-        last_heartbeat = NULL,
+        last_heartbeat = CASE WHEN (job.errors #> ARRAY ['-1']) IS NOT NULL THEN job.execution_time END,
         lease_until    = NULL
     WHERE job.job_id = ANY (ARRAY (SELECT decided.job_id FROM decided WHERE decided.blocked_on IS NOT NULL))
       AND job.status = 'running'

@@ -16,7 +16,7 @@ CASE WHEN (errors #>> ARRAY ['-1', 'attempt']) = attempt::text
 
 -- When a pending job got its due time: when it was added, or when something else made it due, which notes that in
 -- last_heartbeat: a call that replaced it, let it run again or at once; a signal or a child for which it was suspended;
--- the turn of its tenant.
+-- the turn of its tenant; and a limit that blocks the claimed job, if its due time is that of a retry.
 
 -- fragment: given_at
 coalesce(last_heartbeat, created_at)
@@ -30,14 +30,15 @@ CASE WHEN {given_at} > (coalesce($1, {now}) + interval '1 day') THEN interval '1
 -- When a job that is due in the future is due by the clock as it is now; NULL if its due time is what a caller wanted.
 --
 -- A job that runs was due, and so was one that was released. A job of a schedule, and one to run at once, were due when
--- they were added. A retry and a snooze begin with the end of their attempt. A suspended job is due when the first of
+-- they were added, also if a limit blocked their first attempts. A retry and a snooze begin with the end of their attempt. A suspended job is due when the first of
 -- its waits ends: now if one has, as by a signal, or if it is due before all of them. A job without the mark of a
 -- suspension may be one that a node of an earlier checkout has suspended, if it has stored a step.
 
 -- fragment: due_again
 CASE
     WHEN status = 'running' THEN CASE WHEN attempt > 0 AND worker_id IS NOT NULL THEN coalesce($1, {now}) END
-    WHEN attempt = 0 OR last_heartbeat IS NOT NULL THEN CASE
+    WHEN attempt = 0 OR last_heartbeat IS NOT NULL
+        OR (errors #> ARRAY ['-1']) IS NULL AND coalesce(options -> 'steps', '0') = '0' THEN CASE
         WHEN {given_at} > {future}
             AND ((options -> 'schedule_id') IS NOT NULL
                 OR execution_time >= ({given_at} - {delay_of_a_call})

@@ -12,7 +12,7 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from pg_scheduler import Child, ConflictResolution, Retry, Sleep, Snooze, Wait, call, current_job, job
+from pg_scheduler import Child, ConflictResolution, Limit, Retry, Sleep, Snooze, Wait, call, current_job, job
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.queries import load_queries
 from pg_scheduler.events import EventBus
@@ -71,6 +71,11 @@ async def retried() -> None:
     raise Retry(10 * MINUTE)
 
 
+@job(name="ahead.rated", max_retries=3, limits=[Limit(max_starts=1, per=HOUR)])
+async def rated() -> None:
+    raise Retry(MINUTE)
+
+
 @job(name="ahead.snoozed")
 async def snoozed() -> None:
     raise Snooze(10 * MINUTE)
@@ -111,6 +116,50 @@ async def test_delay_of_an_attempt_that_ended_in_the_future_begins_now(
         while await corrector.run_once() == 0:
             pass
         assert await due(pool, job_id) == NOON + 10 * MINUTE
+
+
+@pytest.mark.parametrize("then", ["blocked", "unblocked", "moved", "moved back"])
+@pytest.mark.parametrize("is_retry", [True, False], ids=["retry", "first"])
+async def test_job_that_its_limit_blocked_when_it_was_claimed_in_the_future_is_due_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool, then: str, is_retry: bool
+) -> None:
+    """A caller who has moved it since then has decided when it is due."""
+    if is_retry:
+        job_id = await ahead.scheduler.enqueue(rated)
+        await ahead.run_one()
+        await ahead.run_until(2 * MINUTE)
+    else:
+        await ahead.scheduler.enqueue(rated, job_id="a", max_retries=0)
+        job_id = await ahead.scheduler.enqueue(rated, job_id="b")
+        await ahead.drain()
+    row = await pool.fetchrow("SELECT attempt, blocked_on FROM scheduled_jobs WHERE job_id = $1", job_id)
+    assert row is not None
+    assert (row["attempt"], row["blocked_on"]) == (2 if is_retry else 1, "limit:ahead.rated:")
+    moved_to = {"moved": AHEAD + DAY, "moved back": NOON + DAY}.get(then)
+    if moved_to is not None:
+        async for progress in Inspector(ahead.scheduler).move_jobs(ids=[job_id], to=moved_to):
+            assert progress.done == 1
+    if then == "unblocked":
+        await pool.execute("UPDATE scheduled_jobs SET blocked_on = NULL WHERE job_id = $1", job_id)
+    for _ in range(2):
+        corrector.correct()
+        while await corrector.run_once() == 0:
+            pass
+        assert await due(pool, job_id) == (moved_to or NOON)
+
+
+async def test_job_that_its_limit_blocked_keeps_the_due_time_of_its_caller(
+    pool: asyncpg.Pool, ahead: TestScheduler, corrector: DueTimeCorrector
+) -> None:
+    async with TestScheduler(pool, now=NOON) as before:
+        job_id = await before.scheduler.schedule(rated, execution_time=AHEAD - DAY, misfire_grace_time=None)
+    await ahead.scheduler.schedule(
+        rated, execution_time=AHEAD - 2 * DAY, job_id="first", max_retries=0, misfire_grace_time=None
+    )
+    await ahead.drain()
+    assert await pool.fetchval("SELECT attempt FROM scheduled_jobs WHERE job_id = $1", job_id) == 1
+    assert await corrector.run_once() != 0
+    assert await due(pool, job_id) == AHEAD - DAY
 
 
 async def test_job_that_was_due_when_it_was_added_in_the_future_is_due_now(
@@ -624,3 +673,12 @@ def test_list_has_each_statement_that_gives_a_due_time() -> None:
     assert giving == CORRECTED.keys()
     noted = {name for name, reason in CORRECTED.items() if reason == AS_NOTED}
     assert all("last_heartbeat" in load_queries("app")[name].text for name in noted)
+
+
+MAKES_PENDING: Final = re.compile(r"\bstatus\s*=\s*'pending'\s*,|THEN 'pending'")
+
+
+def test_only_a_limit_makes_a_claimed_job_pending_and_leaves_its_due_time() -> None:
+    """Such a job has no entry of its last attempt, so `due_again` needs another note."""
+    keeping = {name for name, query in load_queries("app").items() if MAKES_PENDING.search(query.text)}
+    assert keeping - CORRECTED.keys() == {"admit_attempts"}
