@@ -12,6 +12,7 @@ import re
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias
@@ -53,6 +54,9 @@ class SuppressedChangeError(PayloadError):
             f"returns NULL{names}, a rule or a row security policy of the table"
         )
 
+
+CERTIFICATE_FOLDER: Final = ".postgresql"
+"""The folder of certificates in the home folder, as libpq and asyncpg name it."""
 
 REFUSED_PAUSE_S: Final = 60.0
 """Seconds for which a service leaves out a row that the application refuses, and continues with others."""
@@ -482,6 +486,11 @@ def raise_translated(error: Exception) -> None:
         or has_ended_during_call(error)
     ):
         raise ConnectionLostError(_describe(error)) from error
+    if isinstance(error, PermissionError) and CERTIFICATE_FOLDER in Path(error.filename or "").parts:
+        raise ConfigurationError(
+            f"asyncpg looks for certificates in {Path(error.filename).parent}, which this process may not "
+            "enter; set HOME to a folder that it may enter, or pass sslmode=disable if the server has no TLS"
+        ) from error
     if is_transient(error):
         raise DatabaseUnavailableError(_describe(error)) from error
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from pg_scheduler.inspect.store import connections
 from pg_scheduler.inspect.store import doctor as doctor_store
 from tests.cli.conftest import Run
 from tests.conftest import FAST, Connection, held_connection, run_on
+from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
 
 ROLES = """
@@ -295,3 +297,30 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[int]:
         thread.start()
         yield server.getsockname()[1]
     thread.join(PATIENCE)
+
+
+HOMELESS = """
+import os, sys
+from pg_scheduler.cli import status
+from pg_scheduler.cli.main import run
+
+if os.geteuid() == 0:  # root may enter each folder
+    os.seteuid(65534)
+sys.exit(run(["status", "--dsn", "postgresql://app@127.0.0.1:1/app"]))
+"""
+
+
+def test_home_folder_that_cannot_be_entered_is_named_with_the_remedy(tmp_path: Path) -> None:
+    """As in a container that runs with another user than the image was made for."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0)
+    ended = subprocess.run(
+        [sys.executable, "-c", HOMELESS],
+        env={**os.environ, "HOME": str(home)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == ExitCode.USAGE
+    assert f"{home}/.postgresql, which this process may not enter; set HOME to" in ended.stderr
