@@ -194,8 +194,10 @@ class Unblocker(BlockedJobs):
         # the end of an attempt, the set with the most room decides. Where jobs were only just blocked, all
         # sets apply together, which is the strictest: otherwise a job that one set blocks and another one
         # admits would be unblocked and blocked in turns.
-        limits: dict[str, Sequence[Sequence[LimitNumbers]]] = {key: book.options(key) for key in freed_keys}
-        limits.update({key: [_together(book.options(key))] for key in blocked_keys})
+        limits: dict[str, Sequence[Sequence[LimitNumbers]]] = {
+            key: book.number_sets(key) for key in freed_keys
+        }
+        limits.update({key: [_together(book.number_sets(key))] for key in blocked_keys})
         self._freed, self._blocked = {}, {}
         for key in due_keys:
             del self._free_at[key]
@@ -271,7 +273,7 @@ class Unblocker(BlockedJobs):
         keys = await self._limits.blocked_keys(self._scan_position, self.batch_size)
         if keys:
             book = self.book()
-            options_by_key = {key: sets for key in keys if (sets := book.options(key))}
+            options_by_key = {key: sets for key in keys if (sets := book.number_sets(key))}
             await self._unblock(options_by_key)
             if forgotten := [key for key in keys if key not in options_by_key]:
                 await self._unblock_forgotten(forgotten)

@@ -163,7 +163,7 @@ def check_options(dsn: str, name: str) -> None:
         dsn: The connection string.
         name: The setting that it comes from, for the message.
     """
-    _check_names(_options_of(dsn), name)
+    _check_values(_options_of(dsn), name)
 
 
 def connect_arguments(dsn: str | None, name: str) -> ConnectArguments:
@@ -192,7 +192,7 @@ def connect_arguments(dsn: str | None, name: str) -> ConnectArguments:
     netloc, path = parts.netloc, "" if parts.path == "/" else parts.path
     _add_service(options, netloc, path, name)
     _check_user(netloc, options, name)
-    _check_names(options, name)
+    _check_values(options, name)
     settings = _translate(options, name) | _tls_settings(options, name)
     query = f"?{urlencode(options, quote_via=quote)}" if options else ""
     return ConnectArguments(f"postgresql://{netloc}{path}{query}", settings)
@@ -237,9 +237,10 @@ def _options_of(dsn: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(dsn).query))
 
 
-def _check_names(options: Mapping[str, str], name: str) -> None:
+def _check_values(options: Mapping[str, str], name: str) -> None:
+    """Raise ConfigurationError if an option or its value cannot be used; ``name`` is where the DSN is set."""
     for option, value in options.items():
-        # These are the values with which the option is left out; None stands for all values.
+        # With these values the option is left out; with None, whatever its value is.
         harmless_values = LEFT_OUT.get(option, frozenset())
         is_left_out = harmless_values is None or value.lower() in harmless_values
         if option in REFUSED and not is_left_out:

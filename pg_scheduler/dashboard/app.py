@@ -364,6 +364,7 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
 def _check_method(request: Request, settings: Settings) -> Response | None:
     """Return the refusal of a request whose method or origin is not accepted; None if both are."""
     path = path_of(request)
+    # The choice of the density only sets a cookie, so it works in a dashboard that is read-only, too.
     is_action = path == density.PATH or (path in ACTIONS and not settings.read_only)
     allowed = frozenset({"POST"}) if is_action else SAFE_METHODS
     if request.method not in allowed:

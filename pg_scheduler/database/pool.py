@@ -216,7 +216,7 @@ class Connections:
             raise RuntimeError(FOREIGN_LOOP)
 
     async def check_call(self, connection: AnyConnection | None) -> Connection | None:
-        """Return the connection of a caller for statements; None for None, so that they use the pool.
+        """Check the ``connection=`` of a call, and return it as statements use it; None stands for the pool.
 
         Raises:
             ConfigurationError: It leads to another database than the pool.
@@ -227,7 +227,8 @@ class Connections:
         # A connection of another library becomes a ForeignConnection here. Statements on it run without the
         # event loop of the pool.
         usable_connection = None if connection is None else check_connection(connection)
-        if usable_connection is None or as_foreign(usable_connection) is None:
+        needs_loop = usable_connection is None or as_foreign(usable_connection) is None
+        if needs_loop:
             self.check_loop()
         # A connection that arrives as a ForeignConnection comes from an outer call of the library, which has
         # checked it.

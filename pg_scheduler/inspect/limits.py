@@ -354,10 +354,9 @@ def _by_key(
 async def _next_starts(
     inspector: InspectorBase, limits: Iterable[tuple[str, LimitState | LimitKeyState]]
 ) -> dict[str, datetime]:
-    """Return when full limits admit their next start, by the texts that they have in ``blocked_on``.
+    """Return when full limits admit their next start, by their texts in ``blocked_on``.
 
-    ``limits`` has these texts with the limits. Numbers that no declaration can have are left out, because the
-    row of a worker may contain any number.
+    ``limits`` has each limit with its text.
     """
     full = [
         (text, int(limit.max_starts), float(limit.per_s))
@@ -365,7 +364,9 @@ async def _next_starts(
         if limit.starts is not None
         and limit.max_starts is not None
         and limit.per_s is not None
-        and 1 <= limit.max_starts <= min(limit.starts, MAX_STARTS)
+        and limit.starts >= limit.max_starts  # it is full
+        # The row of a worker may contain any number. Those that no declaration can have are left out.
+        and 1 <= limit.max_starts <= MAX_STARTS
         and 0 < limit.per_s <= MAX_PER.total_seconds()
     ]
     reads = tables_of(inspector).reads.limits

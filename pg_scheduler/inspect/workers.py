@@ -67,7 +67,7 @@ class WorkerMethods(InspectorBase):
         return _config_of(next(iter(policies.values())))
 
     async def drain_workers(self, worker_ids: Iterable[str]) -> list[str]:
-        """Request of workers to claim no more jobs. Jobs that run continue. Return the ids that exist.
+        """Ask workers to claim no more jobs; jobs that run continue. Return the ids that exist.
 
         A request lasts until ``resume_workers()``, or the end of the worker.
 
@@ -84,7 +84,7 @@ class WorkerMethods(InspectorBase):
         return await self._request(worker_ids, DRAIN)
 
     async def resume_workers(self, worker_ids: Iterable[str]) -> list[str]:
-        """Request of draining workers to claim jobs again. Return the ids that exist.
+        """Ask draining workers to claim jobs again; return the ids that exist.
 
         Args:
             worker_ids: At most 500 ids.

@@ -227,7 +227,7 @@ class LimitBook:
     """The limits of the registered tasks, by the part of ``blocked_on`` before the key."""
 
     def __init__(self, tasks: Iterable[tuple[str, Sequence[Limit]]]) -> None:
-        self._options: defaultdict[str, list[tuple[LimitNumbers, ...]]] = defaultdict(list)
+        self._number_sets: defaultdict[str, list[tuple[LimitNumbers, ...]]] = defaultdict(list)
         self._declared: defaultdict[str, list[Limit]] = defaultdict(list)
         for task_name, limits in tasks:
             numbers_by_prefix: defaultdict[str, list[LimitNumbers]] = defaultdict(list)
@@ -236,20 +236,22 @@ class LimitBook:
                 self._declared[_prefix(limit, task_name)].append(limit)
             # A task may declare several limits of one name, whose numbers apply together.
             for prefix, numbers in numbers_by_prefix.items():
-                if (option := tuple(numbers)) not in self._options[prefix]:
-                    self._options[prefix].append(option)
+                if (number_set := tuple(numbers)) not in self._number_sets[prefix]:
+                    self._number_sets[prefix].append(number_set)
 
     def declared(self, blocked_on: str) -> Sequence[Limit]:
         """Return the limits that tasks declare under the name in this text; empty if the name is unknown."""
         return self._declared.get(prefix_of(BLOCKED_BY_LIMIT, blocked_on), ())
 
-    def options(self, blocked_on: str) -> Sequence[Sequence[LimitNumbers]]:
+    def number_sets(self, blocked_on: str) -> Sequence[Sequence[LimitNumbers]]:
         """Return each different set of numbers that a task declares for a limit; empty if it is unknown."""
-        return self._options.get(prefix_of(BLOCKED_BY_LIMIT, blocked_on), ())
+        return self._number_sets.get(prefix_of(BLOCKED_BY_LIMIT, blocked_on), ())
 
     def longest_per_s(self, blocked_on: str) -> float:
         """Return the longest time span of a limit in seconds, for which its starts are kept."""
-        spans = (numbers.per_s or 0.0 for option in self.options(blocked_on) for numbers in option)
+        spans = (
+            numbers.per_s or 0.0 for number_set in self.number_sets(blocked_on) for numbers in number_set
+        )
         return max(spans, default=0.0)
 
 

@@ -388,7 +388,8 @@ class DependencyRepository:
         # The parameters are the places of rows: the number of a block, and that of a row in it.
         broken = await self._statements.fetch("broken_edges", (position.block, 0), (end, 0))
         page = await self._statements.fetch("blocked_jobs", *position.job, jobs)
-        suspects = {row[0] for row in broken} | {row["job_id"] for row in page if not row["waits"]}
+        # Nothing would unblock the children of parents that have ended, and blocked jobs without an edge.
+        suspects = {row[0] for row in broken} | {row["job_id"] for row in page if not row["has_edge"]}
         if suspects:
             # Jobs that are locked are left to the next scan.
             await self._statements.run_divided(suspects, self.resolve)

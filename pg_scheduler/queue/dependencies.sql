@@ -332,7 +332,7 @@ WHERE edge.ctid >= $1::tid AND edge.ctid < $2::tid
 -- route: pool
 -- Return a page of jobs that wait for others, after the position $1 to $3, and whether each has an edge.
 SELECT job_id, priority, execution_time::text AS due,
-    EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = page.job_id OFFSET 0) AS waits
+    EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = page.job_id OFFSET 0) AS has_edge
 FROM (
     SELECT job_id, priority, execution_time
     FROM {schema}scheduled_jobs

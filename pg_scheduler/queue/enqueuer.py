@@ -249,6 +249,7 @@ class Enqueuer:
 
 
 def _check_notify(notify: Notify, connection: Connection | None) -> None:
+    """Raise ValueError unless a call may pass this ``notify=``; None, the default, is not checked here."""
     if notify not in NOTIFY:
         raise ValueError(f"notify must be {', '.join(map(repr, NOTIFY))} or None, not {notify!r}")
     if connection is None:

@@ -260,26 +260,35 @@ class InsertRepository(Repository):
     ) -> None:
         """Insert or replace jobs. If the consequences of an ended job are left to a scan, apply them first.
 
+        Args:
+            name: The statement. It only locks a row whose consequences are not applied yet, and does not
+                return its id.
+            job_ids: The jobs.
+            values_of: Returns the values of the statement for some of the jobs.
+            connection: The connection of the caller; None for the pool.
+
         Raises:
             SuppressedChangeError: A job was not written.
         """
+
+        async def remainder(ids: Collection[str], on: Connection) -> set[str]:
+            """Replace jobs, and return the others."""
+            rows = await self._statements.fetch(name, *values_of(ids), on=on)
+            return {*ids} - {row["job_id"] for row in rows}
+
+        # Nearly always, no ended job among them has consequences that a scan must still apply.
         rows = await self._statements.fetch_retrying(name, *values_of(job_ids), on=connection)
         remaining_ids = {*job_ids} - {row["job_id"] for row in rows}
 
-        async def replace(transaction: Transaction) -> None:
-            # A row whose consequences are not applied yet is only locked, and its id is not returned. As soon
-            # as they are applied, the same statement replaces it.
-            rows = await self._statements.fetch(name, *values_of(remaining_ids), on=transaction.connection)
-            if unapplied_ids := remaining_ids - {row["job_id"] for row in rows}:
-                await self._consequences.run(unapplied_ids, transaction)
-                rows = await self._statements.fetch(
-                    name, *values_of(unapplied_ids), on=transaction.connection
-                )
-                if len(rows) < len(unapplied_ids):
+        async def apply_and_replace(transaction: Transaction) -> None:
+            # The statement has to lock the rows in this transaction before their consequences are applied.
+            if locked_ids := await remainder(remaining_ids, transaction.connection):
+                await self._consequences.run(locked_ids, transaction)
+                if await remainder(locked_ids, transaction.connection):
                     raise SuppressedChangeError(change="insert or update")
 
         if remaining_ids:
-            await self._statements.run_retrying(replace, within=connection)
+            await self._statements.run_retrying(apply_and_replace, within=connection)
 
     def _values_of(
         self,

@@ -1145,7 +1145,7 @@ class Scheduler:
 
         Args:
             job_id: The job, which need not wait yet.
-            name: The name of the wait, at most 200 bytes of UTF-8. A job has each name once.
+            name: The name of the wait, at most 200 bytes of UTF-8. No other wait or step of the job has it.
             value: A value that pydantic serializes to JSON, such as plain values, models, dataclasses and
                 datetimes, at most ``max_result_bytes``. Fields of a model that were not set are left out.
             connection: A connection of yours in a transaction, as in ``schedule()``. The job receives the

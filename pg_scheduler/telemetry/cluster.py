@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import add
 from typing import Final, TypeVar
@@ -185,16 +186,15 @@ class ClusterCollector(Collector):
 
 
 def _add_workers(families: Families, figures: ClusterFigures) -> None:
-    # The keys are tuples of labels, of which this metric has one.
-    states = dict.fromkeys((("alive",), ("draining",), ("dead",)), 0)
+    states = Counter(alive=0, draining=0, dead=0)
     for worker in figures.workers:
         if not worker.is_alive:
-            states["dead",] += 1
+            states["dead"] += 1
         elif worker.is_draining:
-            states["draining",] += 1
+            states["draining"] += 1
         else:
-            states["alive",] += 1
-    families.add("workers", states)
+            states["alive"] += 1
+    families.add("workers", {(state,): number for state, number in states.items()})
     alive = [worker for worker in figures.workers if worker.is_alive]
     families.add("slots", sum(worker.slots for worker in alive))
     died_at = 0.0 if figures.last_death_at is None else figures.last_death_at.timestamp()

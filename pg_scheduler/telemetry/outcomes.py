@@ -27,8 +27,9 @@ def outcome_of(scheduler: Scheduler, call: JobCall, raised: BaseException) -> tu
         return "snoozed", raised
     if is_a(raised, CrashedError):
         return "crashed", raised
-    # The reasons ``cancelled`` and ``lost`` are outcomes of the same name. A timeout is an error. Middleware
-    # calls this function. The reason ``middleware`` is set only after all middleware has ended.
+    # The reasons ``cancelled`` and ``lost`` are outcomes of the same name. A timeout is an error of the job;
+    # see below. The reason ``middleware`` does not occur: it is set when all middleware has ended, and
+    # middleware calls this function.
     reason = call.cancelled_by
     if reason is not None and reason != "timeout":
         return {"shutdown": "released", "suspended": "snoozed"}.get(reason, reason), raised

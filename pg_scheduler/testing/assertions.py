@@ -52,7 +52,7 @@ class JobAssertions:
             status: One status or several; None for all.
         """
         scheduler = self._within_block()
-        jobs = [] if self._inspector is None else self._inspector.jobs(status=status)
+        jobs = self._open_inspector().jobs(status=status)
         if func is not None:
             names = scheduler.job_names_of(func)
             jobs = [job for job in jobs if job.job_name in names]
@@ -122,9 +122,14 @@ class JobAssertions:
     def _within_block(self) -> ManualScheduler:
         """Return the Scheduler; raise NotRunningError outside of its block, where it runs no jobs."""
         scheduler = self._entered()
+        self._open_inspector()
+        return scheduler
+
+    def _open_inspector(self) -> Inspector:
+        """Return the inspector, which reads jobs; raise NotRunningError outside of the block."""
         if self._inspector is None:
             raise NotRunningError("TestScheduler has ended: do this within its async with block")
-        return scheduler
+        return self._inspector
 
     def _find(
         self,

@@ -164,7 +164,10 @@ class LateOutcomes:
             )
 
     def leave_consequences(self, outcomes: Sequence[AttemptOutcome], *, last_group: LateGroup) -> None:
-        """Let outcomes have a turn at once that does not apply their consequences; see ``postpone()``."""
+        """Let outcomes have a turn at once, without their consequences; see ``postpone()`` for the arguments.
+
+        The deadline scanner applies the consequences later.
+        """
         if outcomes:
             now = time.monotonic()
             self.groups.append(

@@ -265,11 +265,11 @@ class Reporter:
         """The row of this worker, without what its reports write."""
         self._last_report: WorkerReport | None = None
         self._first_tasks = node.tasks.lists
-        """The tasks of ``worker``. These lists are another object after each further registration."""
+        """The tasks of ``worker``. A further registration makes another object, so ``is`` finds a change."""
         self._reported: tuple[list[str], int, TaskLists] | None = None
-        """The names of the last report, the version of the declared schedules, and the tasks."""
+        """What the last report contained: names, the version of the declared schedules, and tasks."""
         self._written: tuple[list[str], int, TaskLists] | None = None
-        """The same of the last report that is known to be in the row."""
+        """What the last report contained that is known to be in the row; None before the first one."""
         self._lag_s = 0.0
         self.wanted: str | None = DRAIN if node.starts_draining else None
         """The request to this worker, as read by the last heartbeat; None for no request."""

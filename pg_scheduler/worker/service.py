@@ -222,6 +222,7 @@ class Service(ABC):
             except REFUSALS as error:
                 # In the first pass, a PayloadError means that what the code declares cannot be stored.
                 is_mistake = isinstance(error, PayloadError) and not first_pass.is_set()
+                # Any other rejection, as of a wrong statement, is a bug.
                 if is_mistake or not is_refusal(error):
                     raise
                 # A refused row does not keep the Scheduler from starting.
@@ -229,7 +230,7 @@ class Service(ABC):
                 delay = backoff.next_delay_s()
                 self._events.publish(ServiceRetrying(self.name, error, delay))
                 self.ended_at = time.monotonic()
-                sleep = self._backoff_ended
+                sleep = self._backoff_ended  # new work would meet the same refusal
             else:
                 first_pass.set()
                 self.outage = None

@@ -97,9 +97,11 @@ class Vacuum(Service):
         self._config = config
         self._worker_id = worker_id
         self._walk: AsyncIterator[VacuumStep] | None = None
-        self._last_first_block = -1
+        self._walked_until = -1
+        """The first block of the range that the walk read last; -1 before a walk."""
         self._key = _key(config)
         self._deleted: Counter[JobStatus] = Counter() if deleted is None else deleted
+        """Jobs that were deleted since the last report. The completer may count what it deletes, too."""
         self._policies: Mapping[JobStatus, VacuumPolicy] = {
             JobStatus.COMPLETED: config.completed,
             JobStatus.FAILED: config.failed,
@@ -131,7 +133,7 @@ class Vacuum(Service):
             # The error has ended the generator. The next pass makes another one, which continues the walk.
             self._walk = None
             raise
-        self._walk, self._last_first_block = None, -1
+        self._walk, self._walked_until = None, -1
         await self._store.retention.end_pass(self._key, self._worker_id)
         return 0
 
@@ -183,9 +185,9 @@ class Vacuum(Service):
         if skip:
             ranges = [block_range for block_range in ranges if block_range.may_have_due]
             # If an error ended the last walk in a range, the ranges behind it come first.
-            ranges.sort(key=lambda block_range: block_range.first <= self._last_first_block)
+            ranges.sort(key=lambda block_range: block_range.first <= self._walked_until)
         for block_range in ranges:
-            self._last_first_block = block_range.first
+            self._walked_until = block_range.first
             deleted = await self._vacuum_range(block_range, cutoffs)
             yield VacuumStep(min(block_range.first + step, blocks), blocks, deleted)
         async for other in self._delete_others():

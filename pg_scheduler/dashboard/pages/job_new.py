@@ -68,17 +68,19 @@ async def build_new(request: PageRequest, values: Mapping[str, str] | None = Non
 async def wrong_task(task: str, tasks: Sequence[str], request: PageRequest) -> str | None:
     """Return why no job of a name can be added; None if one can.
 
-    A name that neither a worker nor this process knows is a typing error: its jobs would wait without end.
+    A name that no live worker claims, that no counted attempt had and that is not registered in this process
+    is a typing error: its jobs would wait without end. ``tasks`` are the visible tasks of live workers.
     """
     if not task:
         return "choose a task"
-    known_names = {*tasks, *filter(request.access.sees_name, await request.job_names())}
-    names = (await request.names_of_tasks([task]))[task]
-    if not all(map(request.access.sees_name, {task, *names})):
+    claimed_or_counted = {*tasks, *filter(request.access.sees_name, await request.job_names())}
+    # A task may have several names, and the user must be allowed to see all of them.
+    names_of_task = (await request.names_of_tasks([task]))[task]
+    if not all(map(request.access.sees_name, {task, *names_of_task})):
         return f"there is no task {task[:100]!r}, or you may not see it"
-    if request.operations.is_registered(task) or not names.isdisjoint(known_names):
+    if request.operations.is_registered(task) or not names_of_task.isdisjoint(claimed_or_counted):
         return None
-    similar_name = most_similar(task, sorted(known_names))
+    similar_name = most_similar(task, sorted(claimed_or_counted))
     return f"no worker knows the task {task[:100]!r}" + (
         f"; did you mean {similar_name!r}?" if similar_name else ""
     )

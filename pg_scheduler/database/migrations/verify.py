@@ -149,13 +149,15 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
 async def verify_parts(
     connection: AnyConnection, home: str, *, optional: Container[str] = LATER_INDEXES
 ) -> None:
-    """Check a schema as ``verify`` does, whether or not these indexes exist.
+    """Check a schema as ``verify`` does; the indexes in ``optional`` may be missing.
 
     Raises:
         SchemaError: As ``verify`` does.
     """
     shipped = shipped_migrations()
     state = await read_state(connection, home, shipped)
+    # A missing migration may add what is ignored here, and it is the better error. If no migration is
+    # missing, check_shape() looks at these parts too.
     check_relations(state.parts, home, ignored=ADDED_LATER)
     check(state.applied, shipped)
     missing = [f"{migration.version:04}" for migration in shipped if migration.version not in state.applied]

@@ -171,7 +171,10 @@ def judge_hot(
 def judge_autovacuum(
     schema: str, tables: Sequence[TableRow], settings: Mapping[str, SettingRow]
 ) -> Iterator[Finding]:
-    """Yield a finding for each setting of the server or of a table that prevents autovacuum of the tables."""
+    """Yield a finding for each setting of the server that turns autovacuum off.
+
+    Another one concerns each table that turns it off, or that lacks storage settings of this release.
+    """
     for name in ("autovacuum", "track_counts"):
         if name in settings and settings[name].value == "off":
             yield error(
@@ -183,11 +186,11 @@ def judge_autovacuum(
             )
     for table in tables:
         shipped = shipped_storage().get(table.name, {})
-        missing = {name: value for name, value in shipped.items() if name not in table.options}
+        to_set = {name: value for name, value in shipped.items() if name not in table.options}
         if table.options.get("autovacuum_enabled", "on") not in {"on", "true", "yes", "1"}:
-            missing["autovacuum_enabled"] = "on"
-        if missing:
-            values = ", ".join(f"{name} = {value}" for name, value in sorted(missing.items()))
+            to_set["autovacuum_enabled"] = "on"
+        if to_set:
+            values = ", ".join(f"{name} = {value}" for name, value in sorted(to_set.items()))
             yield warning(
                 FindingCode.AUTOVACUUM,
                 table.name,

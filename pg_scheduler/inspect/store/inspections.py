@@ -202,13 +202,14 @@ class InspectionRepository(Repository):
     """The statements about jobs that only people need."""
 
     async def job(self, job_id: str) -> InspectedJob | None:
-        """Return a job with the facts of its row, or None if it does not exist."""
+        """Return a job, and facts that are not columns of its row; None if it does not exist."""
         rows = await self._statements.fetch("inspect_job", job_id, self._statements.now)
         if not rows:
             return None
         values = dict(rows[0])
-        facts = [values.pop(name) for name in ("task", "now", "standby_lag_s", "has_steps", "expiry_cause")]
-        return InspectedJob(job_from(values, self._statements.codec), *facts)
+        _job, *names = InspectedJob._fields
+        facts = {name: values.pop(name) for name in names}
+        return InspectedJob(job_from(values, self._statements.codec), **facts)
 
     async def locks(self, job_id: str) -> list[LockRow]:
         """Return the sessions that hold the lock of a job's row or its advisory lock."""

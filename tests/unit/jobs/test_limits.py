@@ -101,7 +101,7 @@ def test_limits_of_job_add_the_numbers_of_a_step_when_a_limit_spreads_its_starts
     limits = [Limit("api", max_running=3, max_starts=max_starts, per=per, spread=True)]
     declared = LimitNumbers(3, max_starts, per.total_seconds())
     assert limits_of_job(limits, "task", (), {}) == [("limit:api:", declared), ("limit:api:", step)]
-    assert LimitBook([("task", limits)]).options("limit:api:") == [(declared, step)]
+    assert LimitBook([("task", limits)]).number_sets("limit:api:") == [(declared, step)]
 
 
 def test_limits_of_job_are_ascii_so_that_databases_of_any_encoding_agree() -> None:
@@ -164,12 +164,12 @@ def test_limit_book_has_a_set_of_numbers_for_each_task_that_shares_a_name() -> N
             ("c", [Limit("api", max_running=9), Limit(max_running=1, key=own)]),
         ]
     )
-    assert book.options("limit:api:") == [
+    assert book.number_sets("limit:api:") == [
         (LimitNumbers(2, None, None), LimitNumbers(None, 5, 10.0)),
         (LimitNumbers(9, None, None),),
     ]
-    assert book.options("limit:c:some key") == [(LimitNumbers(1, None, None),)]
-    assert book.options("limit:gone:") == book.options("garbage") == ()
+    assert book.number_sets("limit:c:some key") == [(LimitNumbers(1, None, None),)]
+    assert book.number_sets("limit:gone:") == book.number_sets("garbage") == ()
     assert (book.longest_per_s("limit:api:"), book.longest_per_s("limit:c:7")) == (10.0, 0.0)
 
 
