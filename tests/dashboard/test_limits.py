@@ -58,9 +58,50 @@ async def test_limit_that_an_attempt_holds_for_long_names_that_instead_of_a_turn
     await world.job("run", "bank.pay", status="running", started=-5 * MINUTE)
     await world.start("limit:bank:", "run", at=-5 * MINUTE)
     await world.job("wait", "bank.pay", blocked_on="limit:bank:")
-    text = " ".join(Page((await request(build(), "/limit?name=bank")).text).text.split())
+    page = Page((await request(build(), "/limit?name=bank")).text)
+    text = " ".join(page.text.split())
     assert "1 job waiting: an attempt that holds the limit runs for 5 min, usually" in text
+    assert "Show its job" in text
+    assert page.links().count("/job?id=run") == 2
+    assert re.search(r"bank\.pay no arguments for 5 min, usually ~\d+ ms", text), text
     assert "the last one starts" not in text
+
+
+async def test_limit_has_the_finding_about_jobs_that_expired_while_they_waited(
+    world: World, app: App
+) -> None:
+    limits = declare("bank", "bank.pay", max_running=1)
+    limits += declare("account", "bank.pay", max_running=1, by_key=True)
+    await world.worker(settings={"limits": limits})
+    await world.attempts("bank.pay", 0, at=-MINUTE, expired=3)
+    waited = {"expiry": "waited", "waited": {"for": "limit:bank:", "until": "12:00"}}
+    for number in range(3):
+        await world.job(f"gone:{number}", "bank.pay", status="expired", ended=-MINUTE, options=waited)
+    text = " ".join(Page((await request(app, "/limit?name=bank")).text).text.split())
+    assert "Jobs of bank.pay expire before they start" in text
+    assert "3 waited for the limit 'bank'" in text
+    other_text = (await request(app, "/limit?name=account")).text
+    assert "expire before they start" not in other_text
+    assert "No job runs or waits within this limit now." in other_text
+
+
+async def test_limits_with_waiting_jobs_come_first_then_full_ones(world: World, app: App) -> None:
+    limits = [
+        *declare("a", "one", max_running=1),
+        *declare("b", "two", max_running=1),
+        *declare("c", "three", max_running=1),
+    ]
+    await world.worker(settings={"limits": limits})
+    await world.job("run", "two", status="running")
+    await world.start("limit:b:", "run")
+    await world.job("wait", "three", blocked_on="limit:c:")
+    answer = await request(app, "/limits")
+    assert [row["name"] for row in (await request(app, "/limits", headers=JSON)).data["items"]] == [
+        "c",
+        "b",
+        "a",
+    ]
+    assert "Next start" not in answer.text
 
 
 async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(world: World, app: App) -> None:

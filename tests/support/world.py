@@ -107,11 +107,18 @@ class World:
         await self._insert("scheduler_steps", numbered(count, columns))
 
     async def attempts(
-        self, name: str, count: int, *, at: timedelta | datetime, failed: int = 0, took_s: float = 0.04
+        self,
+        name: str,
+        count: int,
+        *,
+        at: timedelta | datetime,
+        failed: int = 0,
+        expired: int = 0,
+        took_s: float = 0.04,
     ) -> None:
-        """Add statistics of attempts that ended in the minute at an instant and took as long."""
+        """Add statistics of attempts that ended in a minute, and of jobs that expired then."""
         instant = at if isinstance(at, datetime) else await self.pool.fetchval("SELECT now() + $1", at)
-        ended = {"completed": count - failed, "failed": failed}
+        ended = {"completed": count - failed, "failed": failed, "expired": expired}
         counts = [count, count, *(ended.get(outcome, 0) for outcome in OUTCOMES)]
         durations = [0] * (len(BOUNDS) + 1)
         durations[next(place for place, bound in enumerate(BOUNDS) if took_s <= bound)] = count

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
+from pg_scheduler.dashboard.findings import FindingRow, read_diagnosis, rows_of, visible_problems
 from pg_scheduler.dashboard.job_rows import row_of
 from pg_scheduler.dashboard.pages.history import MAX_NAMES, read_period
 from pg_scheduler.dashboard.redaction import HIDDEN
@@ -34,6 +35,20 @@ MAX_LINES: Final = 100
 
 MAX_QUEUES: Final = 8
 """Tenants that are shown for each share."""
+
+
+class Turn(NamedTuple):
+    """When the last job that waits for a limit starts, or what probably delays it.
+
+    Attributes:
+        text: The sentence.
+        is_unusual: Whether an attempt holds the limit for much longer than usual.
+        holder_id: The job of that attempt; empty if there is none, or if it is hidden.
+    """
+
+    text: str
+    is_unusual: bool = False
+    holder_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +94,8 @@ class ShareRow:
 
 
 async def build(request: PageRequest) -> View:
-    """Read the limits that live workers declare, by name."""
-    limits, items = (await _find(request)).limits, await limit_rows(request)
+    """Read the limits that live workers declare: those with waiting jobs first, then the full ones."""
+    limits, items = (await _find(request)).limits, sorted(await limit_rows(request), key=_urgency)
     summary = counted(len(items), "limit", is_capped=limits.is_capped)
     # The other summary begins with a number in which a limit counts once for each of its declarations. This
     # number is left out. The rest has sums over all limits, which may include hidden ones.
@@ -99,6 +114,15 @@ async def build(request: PageRequest) -> View:
     )
 
 
+def _urgency(row: LimitRow) -> tuple[int, bool, str]:
+    is_full = any(
+        use is not None and bound is not None and use >= bound
+        for limit in row.declared
+        for use, bound in ((limit.running, limit.max_running), (limit.starts, limit.max_starts))
+    )
+    return -(row.waiting or 0), not is_full, row.name
+
+
 async def build_one(request: PageRequest) -> View:
     """Read the keys of a limit, those with the most waiting jobs first, and jobs of the first ones."""
     name = request.required("name")
@@ -108,7 +132,7 @@ async def build_one(request: PageRequest) -> View:
     if limit.is_shared:
         summary = "tasks share this limit that you may not see"
         empty_values: dict[str, object] = {"charts": (), "range": "", "where": "", "is_capped": False}
-        empty_values |= {"is_waiting_capped": False, "sees_keys": True}
+        empty_values |= {"is_waiting_capped": False, "sees_keys": True, "_findings": ()}
         return View(limit=limit, keys=[], summary=summary, **empty_values)
     key_list, jobs = await request.read_shared(_read_keys, name, age_s=AGE_S)
     # Keys are made from arguments, so they are hidden with these.
@@ -136,7 +160,9 @@ async def build_one(request: PageRequest) -> View:
         where=where,
         _has_starts=any(state.max_starts is not None for state in key_list.items),
         _usual_s=usual_s,
-        _turn=_turn_of(key_list, usual_s, _longest_s(jobs, request.now)),
+        _unusual_s=None if usual_s is None else UNUSUAL_RATIO * usual_s,
+        _turn=_turn_of(key_list, usual_s, _oldest_holder(jobs), request),
+        _findings=await _findings_of(name, request),
         is_capped=key_list.is_capped or key_list.is_waiting_capped,
         is_waiting_capped=key_list.is_waiting_capped,
         sees_keys=sees_keys,
@@ -144,34 +170,48 @@ async def build_one(request: PageRequest) -> View:
     )
 
 
-def _longest_s(jobs: LimitJobs, now: datetime) -> float:
-    """Return for how many seconds the oldest attempt runs that holds the limit; 0 without one."""
-    started = [holder.at for holders in jobs.holders.values() for holder in holders]
-    return (now - min(started)).total_seconds() if started else 0.0
+async def _findings_of(name: str, request: PageRequest) -> list[FindingRow]:
+    """Return the findings about jobs that expired while they waited for a limit."""
+    findings = (await read_diagnosis(request, is_age_shown=False)).findings
+    own_findings = [finding for finding in findings if ("limit", name) in finding.objects]
+    return await rows_of(visible_problems(own_findings, request), request) if own_findings else []
 
 
-def _turn_of(keys: LimitKeyList, usual_s: float | None, longest_s: float) -> str:
+def _oldest_holder(jobs: LimitJobs) -> LimitJobRow | None:
+    """Return the job whose attempt holds the limit for the longest time; None if no job holds it."""
+    holders = [holder for holders in jobs.holders.values() for holder in holders]
+    return min(holders, key=lambda holder: holder.at, default=None)
+
+
+def _turn_of(
+    keys: LimitKeyList, usual_s: float | None, oldest: LimitJobRow | None, request: PageRequest
+) -> Turn | None:
     """Return when the last job that waits for a limit starts if the attempts last as long as usual.
 
-    If an attempt that holds the limit already runs for much longer, this is returned instead. The text is
-    empty if the limit has keys or bounds starts, or if nothing waits or is known.
+    If an attempt that holds the limit already runs for much longer, this is returned instead. It is None if
+    the limit has keys or bounds starts, or if nothing waits or is known.
 
     Args:
         keys: The keys of the limit.
         usual_s: The seconds that half of the attempts do not exceed; None if that is unknown.
-        longest_s: The seconds for which the oldest attempt runs.
+        oldest: The job whose attempt holds the limit for the longest time; None if no job holds it.
+        request: Which jobs are visible, and the time.
     """
     if len(keys.items) != 1 or keys.is_waiting_capped or usual_s is None:
-        return ""
+        return None
     (state,) = keys.items
     if state.key or not state.max_running or not state.waiting or state.max_starts is not None:
-        return ""
-    jobs = counted(state.waiting, "job")
-    if longest_s > UNUSUAL_RATIO * usual_s:
-        held = f"an attempt that holds the limit runs for {length(longest_s)}, usually {estimated(usual_s)}"
-        return f"{jobs} waiting: {held}"
+        return None
+    jobs, usual = counted(state.waiting, "job"), estimated(usual_s)
+    longest_s = 0.0 if oldest is None else (request.now - oldest.at).total_seconds()
+    if oldest is not None and longest_s > UNUSUAL_RATIO * usual_s:
+        text = (
+            f"{jobs} waiting: an attempt that holds the limit runs for {length(longest_s)}, usually {usual}"
+        )
+        is_visible = request.access.sees_name(oldest.job_name)
+        return Turn(text, is_unusual=True, holder_id=oldest.job_id if is_visible else "")
     wait_s = usual_s * math.ceil(state.waiting / state.max_running)
-    return f"{jobs} waiting: at the usual {estimated(usual_s)}, the last one starts in about {length(wait_s)}"
+    return Turn(f"{jobs} waiting: at the usual {usual}, the last one starts in about {length(wait_s)}")
 
 
 async def _arguments(job_ids: Sequence[str], request: PageRequest) -> dict[str, str | None]:
