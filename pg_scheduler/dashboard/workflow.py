@@ -88,6 +88,8 @@ class Line:
     """The error that the function of the step raised; empty for none."""
     is_early: bool = False
     """Whether it is a signal that came before the job waited for it."""
+    arguments: str = ""
+    """The arguments of a child in one line; empty for other lines, or if they were not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def workflow_of(
     attempts: Sequence[Attempt],
     *,
     now: datetime,
+    arguments: Mapping[str, str],
     expanded: str = "",
 ) -> Workflow:
     """Return the steps of a visible job.
@@ -130,6 +133,7 @@ def workflow_of(
         family: Its visible children.
         attempts: Its attempts.
         now: The time.
+        arguments: The arguments of children in one line, by their ids, as far as they were read.
         expanded: The step of which all children are listed.
     """
     failed_step = _failed_step(job, steps, now)
@@ -159,6 +163,7 @@ def workflow_of(
             spans[step.name],
             scale,
             now=now,
+            arguments=arguments,
             error="" if step is not failed_step else attempts[-1].error or "",
             is_cut=step.name == family.cut_step,
             is_expanded=step.name == expanded,
@@ -167,7 +172,17 @@ def workflow_of(
     return Workflow(
         lines=lines,
         graph=graph_of(
-            list(_columns(job, shown_steps, children_by_step, spans, now, cut_step=family.cut_step))
+            list(
+                _columns(
+                    job,
+                    shown_steps,
+                    children_by_step,
+                    spans,
+                    now,
+                    arguments=arguments,
+                    cut_step=family.cut_step,
+                )
+            )
         )
         if shown_steps
         else None,
@@ -300,6 +315,7 @@ def _lines(
     scale: FoldedScale,
     *,
     now: datetime,
+    arguments: Mapping[str, str],
     error: str,
     is_cut: bool,
     is_expanded: bool,
@@ -363,6 +379,7 @@ def _lines(
             " · ".join(filter(None, (retries if child.retry_count else "", _ran(child, now)))),
             job_id=child.job_id,
             tree=_result_of(child, results),
+            arguments=arguments.get(child.job_id, ""),
         )
 
 
@@ -413,6 +430,7 @@ def _columns(
     spans: Mapping[str, tuple[datetime, datetime]],
     now: datetime,
     *,
+    arguments: Mapping[str, str],
     cut_step: str | None,
 ) -> Iterator[list[Node]]:
     """Yield the columns of the graph. Steps that lasted at the same time are in one column."""
@@ -426,7 +444,8 @@ def _columns(
             yield column
             column, column_end = [], None
         children = children_by_step.get(step.name, ())
-        column += _nodes(step, children, spans[step.name], now, is_cut=step.name == cut_step)
+        is_cut = step.name == cut_step
+        column += _nodes(step, children, spans[step.name], now, arguments=arguments, is_cut=is_cut)
         end = end if step.ended_at is not None else datetime.max.replace(tzinfo=end.tzinfo)
         column_end = end if column_end is None else max(column_end, end)
     if column:
@@ -441,6 +460,7 @@ def _nodes(
     span: tuple[datetime, datetime],
     now: datetime,
     *,
+    arguments: Mapping[str, str],
     is_cut: bool,
 ) -> Iterator[Node]:
     duration_text = _took(step, span, now)
@@ -457,12 +477,16 @@ def _nodes(
         yield Node(step.name, f"{completed} of {total} completed", state, is_current=step.ended_at is None)
         return
     for number, child in enumerate(children):
-        label = step.name if len(children) == 1 else child.job_name or f"{step.name}:{number}"
+        # The children of one step mostly have the same task, so their arguments tell them apart.
+        text = arguments.get(child.job_id) or child.job_name or f"{step.name}:{number}"
+        label = step.name if len(children) == 1 else text
         name = child.job_name or "child" if len(children) == 1 else f"{step.name}:{number}"
         is_current = step.ended_at is None and child.finished_at is None
         # An only child is shown with the time of its step, as in the table, and its run in the tooltip.
         ran = _ran(child, now)
-        took, detail = (duration_text, f"ran {ran}" if ran else "") if len(children) == 1 else (ran, "")
+        took, detail = (ran, child.job_name or "")
+        if len(children) == 1:
+            took, detail = (duration_text, f"ran {ran}" if ran else "")
         yield Node(
             label,
             " · ".join(filter(None, (name, took))),

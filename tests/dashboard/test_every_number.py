@@ -606,7 +606,7 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
     },
     "/worker?id=w1": {f"now {NUMBER} attempts": [OF_W1]},
     "/workflows": {
-        f"Waits for a signal {NUMBER} Sleeping {NUMBER} Waits for children {NUMBER}": [
+        f"Awaiting {NUMBER} Sleeping {NUMBER} Blocked {NUMBER}": [
             SUSPENDED.format(kind) for kind in ("signal", "sleep", "child")
         ],
         f"Waits in approval {NUMBER}": [SUSPENDED.format("signal")],
@@ -614,8 +614,8 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
     },
     "/job?id=fan": {
         f"finish, {NUMBER} of {NUMBER} completed": [CHILDREN.format("finish")] * 2,
-        f"begin child, {NUMBER} children .*? {NUMBER} of {NUMBER} \\[": [CHILDREN.format("begin")] * 3,
-        f"finish child, {NUMBER} children .*? {NUMBER} of {NUMBER} \\[": [CHILDREN.format("finish")] * 3,
+        f"begin {NUMBER} children .*? {NUMBER} of {NUMBER} \\[": [CHILDREN.format("begin")] * 3,
+        f"finish {NUMBER} children .*? {NUMBER} of {NUMBER} \\[": [CHILDREN.format("finish")] * 3,
     },
     "/job?id=queued": {f"{NUMBER} jobs before it in the queue": [f"SELECT ({OF_BANK}) - 1"]},
     "/job?id=hub": {

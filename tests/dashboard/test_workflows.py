@@ -302,7 +302,7 @@ async def test_step_that_failed_is_in_the_graph_the_table_and_the_list(kit: Test
     for state in ("retrying", "failed"):
         page = await page_of(app, "/job?id=refund:1")
         text = " ".join(page.text.split())
-        assert "failed in bank after 1 step" in text
+        assert "2 steps, bank failed" in text
         assert f"bank step {state} ConnectionError: bank: refund refused" in text
         assert graph_of_page(page).startswith(f"check: stored, then bank: {state}")
         (row,) = (await request(app, f"/workflows?state={state}", headers=JSON)).data["items"]
@@ -321,7 +321,7 @@ async def test_step_that_a_timeout_stopped_is_named(kit: TestScheduler, app: App
     await kit.drain()
     job = await job_of(kit, "refund:0")
     assert [(error.outcome, error.step) for error in job.errors] == [("timeout", "bank")]
-    assert "failed in bank after 1 step" in " ".join((await page_of(app, "/job?id=refund:0")).text.split())
+    assert "2 steps, bank failed" in " ".join((await page_of(app, "/job?id=refund:0")).text.split())
 
 
 async def test_step_that_failed_follows_the_step_before_it(world: World, app: App) -> None:
@@ -517,12 +517,11 @@ async def test_workflows_are_listed_by_what_they_wait_for(kit: TestScheduler, ap
     assert sorted(await listed(app)) == ["again", "approval:1", "approval:2", "broken", "fan:1", "order:1"]
     data = (await request(app, "/workflows", headers=JSON)).data
     assert {label: number for label, number, *_ in data["tabs"] if number} == {
-        "Running": "0", "Waits for a signal": "2", "Sleeping": "1", "Waits for children": "1",
-        "Waits for a retry": "1", "Failed": "1",
+        "Running": "0", "Awaiting": "2", "Sleeping": "1", "Blocked": "1", "Retrying": "1", "Failed": "1",
     }  # fmt: skip
     assert ["approved", "2", "awaiting"] in data["steps"]
     text = " ".join((await page_of(app, "/workflows?state=sleeping")).text.split())
-    assert "flow.order order:1 sleeping delivery sleep in 14 d" in text
+    assert "flow.order order:1 1 sleeping delivery sleep in 14 d" in text
     assert (await request(app, "/workflows?state=odd")).status == 400
 
 

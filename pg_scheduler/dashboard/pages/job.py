@@ -31,7 +31,7 @@ from pg_scheduler.dashboard.pages.job_values import (
 )
 from pg_scheduler.dashboard.pages.limit_wait import limit_wait_of
 from pg_scheduler.dashboard.pages.look import look_at
-from pg_scheduler.dashboard.workflow import links_of, own_steps, workflow_of
+from pg_scheduler.dashboard.workflow import MAX_LISTED, links_of, own_steps, workflow_of
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, StepState
@@ -110,8 +110,15 @@ async def build(request: PageRequest) -> View:
     state = state_of(job, request.now)
     parents = await _parents(job, dependencies, request)
     child_title = _child_title(job, family, parents, request.now)
+    arguments = await _arguments_of(dependencies, family, request)
     workflow = workflow_of(
-        job, steps, family, attempts, now=request.now, expanded=request.parameters.get("step", "")
+        job,
+        steps,
+        family,
+        attempts,
+        now=request.now,
+        arguments=arguments,
+        expanded=request.parameters.get("step", ""),
     )
     last_runs = await last_runs_of(job, results, request)
     gantt = gantt_of(job, attempts, request.now, steps)
@@ -156,7 +163,7 @@ async def build(request: PageRequest) -> View:
         # One bar of a running attempt shows nothing that the text above it does not state.
         _gantt=None if gantt is not None and job.finished_at is None and len(gantt.bars) < 2 else gantt,
         _family=family,
-        _links=links_of(job, state, dependencies, family, await _arguments_of(dependencies, request)),
+        _links=links_of(job, state, dependencies, family, arguments),
         _workflow=workflow,
         _attempt_count=attempts[-1].number if attempts else 0,
         _waiting=waiting_signals(steps),
@@ -199,9 +206,14 @@ async def _parents(job: Job, dependencies: Dependencies, request: PageRequest) -
     return list((await request.inspector.get_jobs(ids)).values())
 
 
-async def _arguments_of(dependencies: Dependencies, request: PageRequest) -> dict[str, str]:
-    """Return the arguments of linked jobs in one line each, as far as the request may see them."""
+async def _arguments_of(dependencies: Dependencies, family: Family, request: PageRequest) -> dict[str, str]:
+    """Return the arguments of linked jobs and of the first children of each step, in one line each.
+
+    There are none if the request may not see arguments.
+    """
     ids = [linked_job.job_id for linked_job in (*dependencies.parents, *dependencies.children)]
+    siblings = [children[:MAX_LISTED] for children in family.children.values() if len(children) > 1]
+    ids += [child.job_id for children in siblings[:MAX_LISTED] for child in children]
     jobs = await request.inspector.get_jobs(ids) if ids and request.access.sees_arguments else {}
     return {job_id: row_of(job, request).arguments or "" for job_id, job in jobs.items()}
 

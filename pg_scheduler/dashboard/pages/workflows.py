@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
+from pg_scheduler.dashboard.job_rows import row_of
 from pg_scheduler.dashboard.pages.jobs import extent_in
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.facts.job_state import state_of
@@ -30,12 +31,13 @@ KINDS_OF_TABS: Final[Mapping[str, str]] = {"awaiting": SIGNAL, "sleeping": SLEEP
 TABS: Final[Mapping[str, str]] = {
     "": "All",
     "running": "Running",
-    "awaiting": "Waits for a signal",
+    "awaiting": "Awaiting",
     "sleeping": "Sleeping",
-    "children": "Waits for children",
-    "retrying": "Waits for a retry",
+    "children": "Blocked",
+    "retrying": "Retrying",
     "failed": "Failed",
 }
+"""The labels of the tabs: the words of the states that the rows have."""
 
 SEARCHED_TABS: Final = tuple(tab for tab in TABS if tab and tab not in KINDS_OF_TABS)
 
@@ -52,6 +54,8 @@ class WorkflowRow:
 
     job_id: str
     name: str
+    arguments: str | None
+    """Its arguments in one line; None if the request may not see them."""
     state: str
     step: str | None
     """The step in which it waits or has failed; None for none."""
@@ -237,6 +241,7 @@ def _row(job: Job, progress: StepProgress, request: PageRequest) -> WorkflowRow:
     return WorkflowRow(
         job_id=job.job_id,
         name=job.job_name,
+        arguments=row_of(job, request).arguments,
         state=state,
         step=step,
         kind=kind,
