@@ -67,10 +67,22 @@ TITLES_OF_MANY: Final[Mapping[FindingCode, str]] = {
 }
 """The titles of several findings of a code, each about a task, which the overview shows as one."""
 
+STEPS_OF_PAGES: Final[Mapping[FindingCode, str]] = {
+    FindingCode.LATE: "Open one of the jobs: its page states why it has not started",
+    FindingCode.JOBS_EXPIRED: "Open one of the jobs: its page states why it did not start",
+    FindingCode.FAILING: "Open one of the jobs: its page has its error",
+    FindingCode.STUCK: "Open the job: its page shows its log and its stack",
+}
+"""What a page states instead of the commands that list and explain jobs, since it links to these jobs."""
+
+READING_COMMANDS: Final = tuple(f"pg-scheduler jobs {verb}" for verb in ("errors", "explain", "list", "show"))
+"""How these commands begin."""
+
 DIAGNOSIS_AGE_S: Final = 10.0
 """Seconds for which a diagnosis is kept: its checks cost some statements."""
 
 SHOWN_OBJECTS: Final = 3
+MAX_FOLDED: Final = 3
 LABEL_LENGTH: Final = 30
 
 START: Final = "pg-scheduler worker myapp.jobs"
@@ -104,6 +116,10 @@ class FindingRow:
     _steps: tuple[RemedyStep, ...] = ()
     _links: tuple[tuple[str, str], ...] = ()
     """The labels and addresses of the pages of the objects that cause it."""
+    _rows: tuple[FindingRow, ...] = ()
+    """The findings that were folded into this one, at most three."""
+    _left_out: int = 0
+    """Further findings that were folded into it."""
 
     @property
     def key(self) -> str:
@@ -183,12 +199,30 @@ def folded(rows: Sequence[FindingRow]) -> list[FindingRow]:
     ]
 
 
+def by_code(rows: Sequence[FindingRow]) -> list[list[FindingRow]]:
+    """Return findings with those of one code about several tasks as one group, at the place of the first.
+
+    The findings of a group have the same remedy, which is stated once.
+    """
+    groups: dict[object, list[FindingRow]] = {}
+    for place, row in enumerate(rows):
+        has_title = row.code in TITLES_OF_MANY and row.name is not None
+        groups.setdefault((row.code, row.steps) if has_title else place, []).append(row)
+    return list(groups.values())
+
+
+def title_of_many(rows: Sequence[FindingRow]) -> str:
+    """Return the title of a group of findings."""
+    return TITLES_OF_MANY[FindingCode(rows[0].code)].format(len(rows))
+
+
 def _fold(rows: Sequence[FindingRow]) -> FindingRow:
     """Return one row for the findings of a code, whose evidence is the names of their tasks."""
-    title = TITLES_OF_MANY[FindingCode(rows[0].code)].format(len(rows))
-    names = [row.name for row in rows if row.name is not None]
-    evidence = f"the tasks {listed(names)}"
-    return replace(rows[0], title=title, name=None, evidence=evidence, link=None, retry=None, _links=())
+    named_rows = [row for row in rows if row.name is not None]
+    evidence = f"the tasks {listed([row.name or '' for row in named_rows])}"
+    folded_row = replace(rows[0], title=title_of_many(rows), name=None, evidence=evidence, link=None)
+    shown_rows = tuple(named_rows[:MAX_FOLDED])
+    return replace(folded_row, retry=None, _links=(), _rows=shown_rows, _left_out=len(rows) - len(shown_rows))
 
 
 def _row(
@@ -228,9 +262,17 @@ def _row(
 
 
 def _shown_steps(code: FindingCode, steps: Sequence[RemedyStep]) -> tuple[RemedyStep, ...]:
-    """Return the steps as sentences. Those of "no worker" have an example of the command that starts one."""
+    """Return the steps as sentences. Those of "no worker" have an example of the command that starts one.
+
+    Commands that the links of the page replace are left out.
+    """
     command = {"command": START} if code is FindingCode.WORKER_NONE else {}
-    return tuple(replace(step, text=sentence(step.text), **command) for step in steps)
+    own_steps = [replace(step, text=sentence(step.text), **command) for step in steps]
+    if code in STEPS_OF_PAGES:
+        other_steps = [step for step in own_steps if not step.command.startswith(READING_COMMANDS)]
+        if len(other_steps) < len(own_steps):
+            own_steps = [RemedyStep(STEPS_OF_PAGES[code]), *other_steps]
+    return tuple(own_steps)
 
 
 def _link(finding: Finding, request: PageRequest) -> tuple[str, str] | None:

@@ -18,7 +18,7 @@ from pg_scheduler.dashboard import texts
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.charts import small_bars, small_line
 from pg_scheduler.dashboard.context import PageRequest, View
-from pg_scheduler.dashboard.findings import needs_attention
+from pg_scheduler.dashboard.findings import by_code, needs_attention, title_of_many
 from pg_scheduler.dashboard.gantt import state_of
 from pg_scheduler.dashboard.job_rows import share_done
 from pg_scheduler.dashboard.json_tree import arguments_of
@@ -74,8 +74,8 @@ OF_REQUEST: Final = (
 FILTERS: Final = (
     texts.ago, texts.initials, texts.json_text, texts.linked, texts.sentence, texts.short, texts.timed,
     texts.took, texts.unbroken, texts.utc, count, counted, describe_waiting, rounded, share_done,
-    small_bars, small_line, needs_attention, audit.verb_of, errors.error_text, errors.retrying,
-    errors.title_of, limit_counts, use_count, workers.grouped,
+    small_bars, small_line, needs_attention, by_code, title_of_many, audit.verb_of, errors.error_text,
+    errors.retrying, errors.title_of, limit_counts, use_count, workers.grouped,
 )  # fmt: skip
 """Functions that templates apply under their names."""
 

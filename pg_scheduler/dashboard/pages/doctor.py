@@ -54,16 +54,25 @@ async def build(request: PageRequest) -> View:
         made=[code.value for code in diagnosis.made],
         not_made=not_made,
         is_general=not sees_all_names,
+        _checks=_describe_checks(diagnosis),
         _groups={
             title: by_severity
             for title, group in (
                 (needs_attention(len(attention_rows)), attention_rows),
-                ("Further findings", further_rows),
+                (counted(len(further_rows), "further finding"), further_rows),
             )
             if (by_severity := _by_severity(group))
         },
         _muted=[row for row in rows if row.is_muted],
         _passed=[(code.value, ADVICE[code].meaning) for code in passed],
+    )
+
+
+def _describe_checks(diagnosis: Diagnosis) -> str:
+    """Return how many checks were made, for a page whose groups have the numbers of findings."""
+    unmade_count = len({check.code for check in diagnosis.not_made})
+    return f"{counted(len(diagnosis.made), 'check')} made" + (
+        f", {unmade_count} not made" if unmade_count else ""
     )
 
 

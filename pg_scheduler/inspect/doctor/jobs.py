@@ -282,7 +282,7 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
         comparison = (
             "none ended in up to a week before"
             if not row.earlier_decided
-            else f"{earlier_share:.1%} of {row.earlier_decided:,} did in the {earlier_span} before"
+            else f"{100 * earlier_share:.1f} % of {row.earlier_decided:,} did in the {earlier_span} before"
         )
         share = row.failed / row.decided if row.decided else 0.0
         if row.failed < failures or share <= ratio or share < min(2 * earlier_share, ALWAYS_FAILING):

@@ -247,7 +247,7 @@ async def test_failures_are_compared_with_those_of_the_week_before(pool: asyncpg
     assert await Store(Connections(pool)).statistics.fold(60, 600, 1, 99) == 2
     finding = await find(pool, FindingCode.FAILING)
     assert finding.evidence == (
-        "5 of 11 attempts of 'doctor.week' failed in the last 15 minutes; 10.0% of 100 did in the 2 d before"
+        "5 of 11 attempts of 'doctor.week' failed in the last 15 minutes; 10.0 % of 100 did in the 2 d before"
     )
     await count(4, timedelta(hours=1), failed=30)
     assert await subjects(pool, FindingCode.FAILING) == [], "it fails as often all week"
