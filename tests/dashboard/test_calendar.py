@@ -23,7 +23,7 @@ from tests.dashboard.test_hostile import HOSTILE, check
 from tests.dashboard.test_pages import insert_schedule
 from tests.support.worker import PATIENCE
 
-WEEK = "/calendar?start=2027-03-25&zone=Europe/Berlin"
+WEEK = "/calendar?start=2027-03-22&zone=Europe/Berlin"
 
 
 def busy(day: dict[str, Any]) -> list[int]:
@@ -51,6 +51,9 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
         "others": 0,
         "is_collision": False,
         "owner": "nightly",
+        "owner_count": 1,
+        "is_usual": False,
+        "times": [],
     }
     assert [day["clock_changes"] for day in data["days"]] == [[]] * 6 + [
         ["nightly: 02:30 does not exist on 2027-03-28 in Europe/Berlin; it fires at 2027-03-28 03:00"]
@@ -66,7 +69,7 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
     day = "/calendar?span=day&start=2027-03-28&zone=Europe%2FBerlin"
     assert links.count(day) == 2, "in the head, and of the clock change"
     assert "7 fire times of 1 schedule" in text
-    utc = (await request(app, "/calendar?start=2027-03-25", headers=JSON)).data
+    utc = (await request(app, "/calendar?start=2027-03-22", headers=JSON)).data
     assert [busy(day) for day in utc["days"]] == [[1]] * 7
 
 
@@ -95,10 +98,42 @@ async def test_calendar_is_filtered_by_task(scheduler: Scheduler, app: App) -> N
 
 async def test_day_lists_the_schedules_of_its_hours(scheduler: Scheduler, app: App) -> None:
     await add(scheduler, "nightly", Cron("30 2 * * *"))
+    await add(scheduler, "quarters", Cron("*/20 2 * * *"))
     data = (await request(app, "/calendar?span=day&start=2027-03-25", headers=JSON)).data
     assert [day["day"] for day in data["days"]] == ["2027-03-25"]
     assert (data["before"], data["after"]) == ("2027-03-24", "2027-03-26")
-    assert "nightly" in Page((await request(app, "/calendar?span=day&start=2027-03-25")).text).text
+    text = " ".join(Page((await request(app, "/calendar?span=day&start=2027-03-25")).text).text.split())
+    assert "02:00, 02:20, 02:40 quarters; 02:30 nightly" in text
+
+
+async def test_schedules_of_each_hour_are_named_once_and_leave_others_their_names(
+    scheduler: Scheduler, app: App
+) -> None:
+    await add(scheduler, "hourly", Cron("15 * * * *"))
+    await add(scheduler, "nightly", Cron("30 2 * * *"))
+    data = (await request(app, WEEK, headers=JSON)).data
+    assert data["hourly"] == ["hourly"]
+    hours = data["days"][0]["hours"]
+    assert (hours[0]["is_usual"], hours[0]["count"], hours[0]["owner"]) == (True, 1, "")
+    assert [hour["owner"] for hour in hours if not hour["is_usual"]] == ["nightly"]
+    answer = await request(app, WEEK)
+    assert "every hour, a dot below: hourly" in " ".join(Page(answer.text).text.split())
+    month = (await request(app, f"{WEEK}&span=month", headers=JSON)).data
+    assert month["hourly"] == []
+
+
+async def test_week_begins_today_and_keeps_its_days_when_an_hour_is_chosen(
+    scheduler: Scheduler, app: App
+) -> None:
+    await add(scheduler, "nightly", Cron("30 2 * * *"))
+    data = (await request(app, "/calendar", headers=JSON)).data
+    assert (data["days"][0]["day"], len(data["days"])) == (data["today"], 7)
+    page = Page((await request(app, "/calendar")).text)
+    last = [link for link in page.links() if "hour=" in link][-1].partition("#")[0]
+    chosen = (await request(app, last, headers=JSON)).data
+    assert chosen["days"] == data["days"]
+    assert (chosen["day"], chosen["fires"][0]["schedule_id"]) == (data["days"][-1]["day"], "nightly")
+    assert (await request(app, "/calendar?day=2027-13-01")).status == 400
 
 
 async def test_event_loop_turns_while_the_page_is_made(

@@ -24,6 +24,12 @@ FEW_HOURS: Final = 3
 """The number of hours of a day up to which the only schedule of an hour is named in its cell. The name of an
 hourly schedule in each cell would hide the others."""
 
+HOURS: Final = 23
+"""A schedule that fires in so many hours of each day fires every hour: a clock change leaves out one."""
+
+SHOWN_TIMES: Final = 4
+"""Fire times of a schedule in an hour that are listed; of more, the first and the last are."""
+
 SHOWN_NEXT: Final = 8
 """The next fire times that the page lists unless an hour is chosen."""
 
@@ -55,7 +61,14 @@ class CalendarHour:
     is_collision: bool
     """Whether five or more of them fire in the same minute."""
     owner: str
-    """The only schedule that fires in it, if that fires in few hours of the day; empty for none."""
+    """The only schedule that fires in it besides hourly ones, if it fires in few hours of the day; empty for
+    none."""
+    owner_count: int
+    """The number of its fire times; 0 without an owner."""
+    is_usual: bool
+    """Whether only schedules fire in it that fire in each hour."""
+    times: Sequence[tuple[str, str]]
+    """The schedules, each with its fire times, if the page shows one day; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +91,8 @@ async def build(request: PageRequest) -> View:
         raise RejectedError(str(error)) from error
     span, task = request.choice("span", SPANS, "week"), parameters.get("task") or None
     today = request.now.astimezone(zone).date()
-    chosen_day, hour = _day(parameters.get("start"), today), _hour(parameters.get("hour"))
+    chosen_day, hour = _day(parameters.get("start"), today, "start"), _hour(parameters.get("hour"))
+    day_of_hour = _day(parameters.get("day"), chosen_day, "day")
     first_day, last_day, before, after = _period(span, chosen_day)
     since, until = (
         datetime.combine(day, time(), zone).astimezone(UTC) for day in (first_day, last_day + DAY)
@@ -105,7 +119,8 @@ async def build(request: PageRequest) -> View:
         for fire in fires:
             local = fire.at.astimezone(zone)
             by_hour[local.date(), local.hour].append(fire)
-        calendar_days = _days(days, by_hour, items, zone)
+        hourly = [] if span == "month" else _hourly(days, by_hour)
+        calendar_days = _days(days, by_hour, items, zone, hourly)
         parts = calendar_days if span == "month" else [hour for day in calendar_days for hour in day.hours]
         frequent = {item.schedule_id: item.described for item in items if item.is_frequent}
         problems = {item.schedule_id: item.problem for item in items if item.problem is not None}
@@ -119,7 +134,10 @@ async def build(request: PageRequest) -> View:
             after=after,
             task=task,
             hour=hour,
-            fires=[] if hour is None else by_hour[chosen_day, hour][:FIRES_OF_HOUR],
+            day=day_of_hour,
+            fires=[] if hour is None else by_hour[day_of_hour, hour][:FIRES_OF_HOUR],
+            hourly=hourly[:SHOWN],
+            number_of_hourly=len(hourly),
             next=[fire for fire in fires if fire.at >= request.now][:SHOWN_NEXT] if has_today else [],
             has_today=has_today,
             days=calendar_days,
@@ -149,13 +167,13 @@ async def _read_plan(request: PageRequest, since: datetime, until: datetime) -> 
     return await plan_fires(schedules, since, until), len(schedules) == MAX_SCHEDULES
 
 
-def _day(text: str | None, today: date) -> date:
+def _day(text: str | None, default: date, name: str) -> date:
     try:
-        day = date.fromisoformat(text) if text else today
+        day = date.fromisoformat(text) if text else default
     except ValueError:
         day = None
     if day is None or day.year not in YEARS:
-        raise RejectedError(f"start must be a day such as {today}, from 1980 to 2199, not {text!r:.60}")
+        raise RejectedError(f"{name} must be a day such as {default}, from 1980 to 2199, not {text!r:.60}")
     return day
 
 
@@ -170,17 +188,33 @@ def _hour(text: str | None) -> int | None:
 def _period(span: str, day: date) -> tuple[date, date, date, date]:
     """Return the first and the last day to show, and a day in the previous and in the next period.
 
-    A month is shown in whole weeks.
+    A week is seven days from a day on, since what is past is of little use. A month is shown in whole weeks.
     """
     if span == "day":
         return day, day, day - DAY, day + DAY
-    monday = day - day.weekday() * DAY
     if span == "week":
-        return monday, monday + 6 * DAY, monday - 7 * DAY, monday + 7 * DAY
+        return day, day + 6 * DAY, day - 7 * DAY, day + 7 * DAY
     first = day.replace(day=1)
     last = day.replace(day=calendar.monthrange(day.year, day.month)[1])
     end = last + (6 - last.weekday()) * DAY
     return first - first.weekday() * DAY, end, first - DAY, last + DAY
+
+
+def _hourly(days: Sequence[date], by_hour: Mapping[tuple[date, int], Sequence[CalendarFire]]) -> list[str]:
+    """Return the schedules that fire in each hour of the days."""
+    hours_by_day = [
+        Counter(
+            schedule_id
+            for hour in range(24)
+            for schedule_id in {fire.schedule_id for fire in by_hour.get((day, hour), ())}
+        )
+        for day in days
+    ]
+    return sorted(
+        schedule_id
+        for schedule_id in hours_by_day[0]
+        if all(hours[schedule_id] >= HOURS for hours in hours_by_day)
+    )
 
 
 def _days(
@@ -188,6 +222,7 @@ def _days(
     by_hour: Mapping[tuple[date, int], Sequence[CalendarFire]],
     items: Sequence[ScheduleFires],
     zone: tzinfo,
+    hourly: Collection[str],
 ) -> list[CalendarDay]:
     """Return the days with the fire times of each hour, and with the effects of clock changes."""
     changes: dict[date, list[str]] = defaultdict(list)
@@ -201,17 +236,35 @@ def _days(
             schedule_id for fires in fires_by_hour for schedule_id in {fire.schedule_id for fire in fires}
         )
         rare = {schedule_id for schedule_id, number in hours_of_schedules.items() if number <= FEW_HOURS}
-        hours = [_hour_of(fires, rare) for fires in fires_by_hour]
+        hours = [_hour_of(fires, rare, hourly, has_times=len(days) == 1) for fires in fires_by_hour]
         calendar_days.append(CalendarDay(day, sum(hour.count for hour in hours), hours, changes[day][:SHOWN]))
     return calendar_days
 
 
-def _hour_of(fires: Sequence[CalendarFire], rare: Collection[str]) -> CalendarHour:
-    names = list(dict.fromkeys(fire.schedule_id for fire in fires))
+def _hour_of(
+    fires: Sequence[CalendarFire], rare: Collection[str], hourly: Collection[str], *, has_times: bool
+) -> CalendarHour:
+    counts = Counter(fire.schedule_id for fire in fires)
+    names = list(counts)
     maximum = max(Counter(_minute(fire) for fire in fires).values(), default=0)
-    other_count = max(len(names) - NAMES_OF_HOUR, 0)
-    owner = names[0] if len(names) == 1 and names[0] in rare else ""
-    return CalendarHour(len(fires), names[:NAMES_OF_HOUR], other_count, maximum >= MANY, owner)
+    unusual = [name for name in names if name not in hourly]
+    owner = unusual[0] if len(unusual) == 1 and unusual[0] in rare else ""
+    shown_names = names[:NAMES_OF_HOUR]
+    return CalendarHour(
+        count=len(fires),
+        names=shown_names,
+        others=len(names) - len(shown_names),
+        is_collision=maximum >= MANY,
+        owner=owner,
+        owner_count=counts[owner],
+        is_usual=bool(fires) and not unusual,
+        times=[(name, _times_of(name, fires)) for name in shown_names] if has_times else [],
+    )
+
+
+def _times_of(schedule_id: str, fires: Sequence[CalendarFire]) -> str:
+    times = list(dict.fromkeys(fire.local for fire in fires if fire.schedule_id == schedule_id))
+    return ", ".join(times) if len(times) <= SHOWN_TIMES else f"{times[0]} to {times[-1]}"
 
 
 def _minute(fire: CalendarFire) -> datetime:
