@@ -29,7 +29,8 @@ from pg_scheduler.dashboard.pages.job_values import (
     values_of,
     waiting_signals,
 )
-from pg_scheduler.dashboard.pages.limit_wait import limit_wait_of
+from pg_scheduler.dashboard.pages.limit_wait import LONG, limit_wait_of
+from pg_scheduler.dashboard.pages.limits import is_waiting_capped
 from pg_scheduler.dashboard.pages.look import look_at
 from pg_scheduler.dashboard.workflow import MAX_LISTED, links_of, own_steps, workflow_of
 from pg_scheduler.errors import JobNotFoundError
@@ -170,6 +171,8 @@ async def build(request: PageRequest) -> View:
         _end_at=_end_at(job, request.now),
         _times_out_at=_times_out_at(job),
         _is_slow=_is_slow(job, last_runs, request.now),
+        _is_long=_is_long(job, last_runs, request.now),
+        _is_waiting_capped=await is_waiting_capped(request),
         _limit_key=limit_key,
         _limit_wait=limit_wait,
         _values={
@@ -285,6 +288,13 @@ def _is_slow(job: Job, last_runs: LastRuns, now: datetime) -> bool:
     if job.started_at is None or last_runs.p95_s is None:
         return False
     return (now - job.started_at).total_seconds() > last_runs.p95_s
+
+
+def _is_long(job: Job, last_runs: LastRuns, now: datetime) -> bool:
+    """Return whether a running job has run for so long that it probably does not end soon."""
+    if job.status is not JobStatus.RUNNING or job.started_at is None or not last_runs.p50_s:
+        return False
+    return (now - job.started_at).total_seconds() > LONG * last_runs.p50_s
 
 
 def _actions(

@@ -16,7 +16,8 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 
 LONG: Final = 3.0
-"""An attempt is marked as long if it has run for more than this multiple of its usual duration."""
+"""An attempt is marked as long if it has run for more than this multiple of its usual duration. It probably
+does not end soon."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.findings import FindingRow, read_diagnosis, rows_of, visible_problems
 from pg_scheduler.dashboard.job_rows import row_of
 from pg_scheduler.dashboard.pages.history import MAX_NAMES, read_period
+from pg_scheduler.dashboard.pages.limit_wait import LONG
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import LimitKeyList, LimitState, ShareState, TenantState
 from pg_scheduler.inspect.base import tables_of
@@ -26,9 +27,6 @@ AGE_S: Final = 2.0
 
 SHOWN_JOBS: Final = 5
 """Jobs of a key that are listed."""
-
-UNUSUAL_RATIO: Final = 3
-"""An attempt that runs this many times as long as usual probably does not end soon."""
 
 MAX_LINES: Final = 100
 """Jobs of all keys that are listed with their arguments."""
@@ -160,7 +158,7 @@ async def build_one(request: PageRequest) -> View:
         where=where,
         _has_starts=any(state.max_starts is not None for state in key_list.items),
         _usual_s=usual_s,
-        _unusual_s=None if usual_s is None else UNUSUAL_RATIO * usual_s,
+        _unusual_s=None if usual_s is None else LONG * usual_s,
         _turn=_turn_of(key_list, usual_s, _oldest_holder(jobs), request),
         _findings=await _findings_of(name, request),
         is_capped=key_list.is_capped or key_list.is_waiting_capped,
@@ -174,7 +172,10 @@ async def _findings_of(name: str, request: PageRequest) -> list[FindingRow]:
     """Return the findings about jobs that expired while they waited for a limit."""
     findings = (await read_diagnosis(request, is_age_shown=False)).findings
     own_findings = [finding for finding in findings if ("limit", name) in finding.objects]
-    return await rows_of(visible_problems(own_findings, request), request) if own_findings else []
+    if not own_findings:
+        return []
+    rows = await rows_of(visible_problems(own_findings, request), request)
+    return [replace(row, _links=()) for row in rows]  # they lead to this page
 
 
 def _oldest_holder(jobs: LimitJobs) -> LimitJobRow | None:
@@ -204,7 +205,7 @@ def _turn_of(
         return None
     jobs, usual = counted(state.waiting, "job"), estimated(usual_s)
     longest_s = 0.0 if oldest is None else (request.now - oldest.at).total_seconds()
-    if oldest is not None and longest_s > UNUSUAL_RATIO * usual_s:
+    if oldest is not None and longest_s > LONG * usual_s:
         text = (
             f"{jobs} waiting: an attempt that holds the limit runs for {length(longest_s)}, usually {usual}"
         )
@@ -283,6 +284,11 @@ def _share(share: ShareState, tenants: Sequence[TenantState], request: PageReque
 def _jobs(rows: Iterable[LimitJobRow], request: PageRequest) -> list[LimitJobRow]:
     """Return the visible jobs, without the text of their limit, which contains the key."""
     return [replace(row, key="") for row in rows if request.access.sees_name(row.job_name)]
+
+
+async def is_waiting_capped(request: PageRequest) -> bool:
+    """Return whether more jobs may wait for limits than their rows state."""
+    return (await _find(request)).limits.is_waiting_capped
 
 
 async def limit_rows(request: PageRequest) -> list[LimitRow]:

@@ -17,6 +17,7 @@ from pg_scheduler.dashboard.job_rows import rows_of
 from pg_scheduler.dashboard.pages.errors import MAX_GROUPS, new_releases
 from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, Period, read_period
 from pg_scheduler.dashboard.pages.jobs import state_counts
+from pg_scheduler.dashboard.pages.limit_wait import LONG
 from pg_scheduler.dashboard.pages.overview_parts import (
     LOAD_PERIOD,
     by_load,
@@ -207,6 +208,7 @@ async def build(request: PageRequest) -> View:
         usual_s={job.job_name: usual_s(slow.load.get(job.job_name, ())) for job in running.items}
         if running
         else {},
+        _long=LONG,
         worker_list=worker_rows(workers, request) if is_open else [],
         worker_jobs=_worker_jobs(workers, attempts) if is_open else {},
         _findings=folded_problems[:MAX_PROBLEMS],
