@@ -82,7 +82,7 @@ DIAGNOSIS_AGE_S: Final = 10.0
 """Seconds for which a diagnosis is kept: its checks cost some statements."""
 
 SHOWN_OBJECTS: Final = 3
-MAX_FOLDED: Final = 3
+SHOWN_TASKS: Final = 3
 LABEL_LENGTH: Final = 30
 
 START: Final = "pg-scheduler worker myapp.jobs"
@@ -221,7 +221,7 @@ def _fold(rows: Sequence[FindingRow]) -> FindingRow:
     named_rows = [row for row in rows if row.name is not None]
     evidence = f"the tasks {listed([row.name or '' for row in named_rows])}"
     folded_row = replace(rows[0], title=title_of_many(rows), name=None, evidence=evidence, link=None)
-    shown_rows = tuple(named_rows[:MAX_FOLDED])
+    shown_rows = tuple(named_rows[:SHOWN_TASKS])
     return replace(folded_row, retry=None, _links=(), _rows=shown_rows, _left_out=len(rows) - len(shown_rows))
 
 

@@ -51,7 +51,6 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
         "others": 0,
         "is_collision": False,
         "owner": "nightly",
-        "owner_count": 1,
         "is_usual": False,
         "times": [],
     }

@@ -67,6 +67,23 @@ async def test_limit_that_an_attempt_holds_for_long_names_that_instead_of_a_turn
     assert "the last one starts" not in text
 
 
+async def test_running_job_that_takes_far_longer_than_usual_is_marked(
+    world: World, build: Callable[..., App]
+) -> None:
+    await world.worker(settings={"limits": declare("bank", "bank.pay", max_running=2)})
+    await world.attempts("bank.pay", 50, at=-10 * MINUTE, took_s=60)
+    await world.job("slow", "bank.pay", status="running", started=-50 * MINUTE)
+    await world.job("quick", "bank.pay", status="running", started=-MINUTE)
+    await world.job("wait", "bank.pay", blocked_on="limit:bank:")
+    app = build()
+    for job_id, is_long in (("slow", True), ("quick", False)):
+        html = (await request(app, f"/job?id={job_id}")).text
+        assert bool(re.search(r'<span class="warn-text">usually\s+~60 s', html)) is is_long, job_id
+        assert "1 job waits for its limit bank" in " ".join(Page(html).text.split())
+    html = (await request(app, "/")).text
+    assert re.findall(r'<span class="sub( warn-text)?">usually', html).count(" warn-text") == 1
+
+
 async def test_limit_has_the_finding_about_jobs_that_expired_while_they_waited(
     world: World, app: App
 ) -> None:

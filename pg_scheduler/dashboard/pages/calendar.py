@@ -63,7 +63,7 @@ class CalendarHour:
     owner: str
     """The only schedule that fires in it besides hourly ones, if it fires in few hours of the day; empty for
     none."""
-    owner_count: int
+    _owner_count: int
     """The number of its fire times; 0 without an owner."""
     is_usual: bool
     """Whether only schedules fire in it that fire in each hour."""
@@ -137,7 +137,7 @@ async def build(request: PageRequest) -> View:
             day=day_of_hour,
             fires=[] if hour is None else by_hour[day_of_hour, hour][:FIRES_OF_HOUR],
             hourly=hourly[:SHOWN],
-            number_of_hourly=len(hourly),
+            _number_of_hourly=len(hourly),
             next=[fire for fire in fires if fire.at >= request.now][:SHOWN_NEXT] if has_today else [],
             has_today=has_today,
             days=calendar_days,
@@ -256,7 +256,7 @@ def _hour_of(
         others=len(names) - len(shown_names),
         is_collision=maximum >= MANY,
         owner=owner,
-        owner_count=counts[owner],
+        _owner_count=counts[owner],
         is_usual=bool(fires) and not unusual,
         times=[(name, _times_of(name, fires)) for name in shown_names] if has_times else [],
     )
