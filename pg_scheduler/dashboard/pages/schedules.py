@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.foreign import class_name, message_of
@@ -153,6 +154,18 @@ class SchedulePage(ShownSchedule):
     """Whether code defines it and a live worker may declare it again, so that it cannot be removed."""
     _argument_names: Sequence[str] = ()
     """The names of its first positional arguments, as far as workers report them."""
+
+    @property
+    def _failed_runs(self) -> int:
+        """How many of its last runs ended as the newest one did."""
+        statuses = [result.status for result in self.results if result.finished_at is not None]
+        return len(list(takewhile(lambda status: status is statuses[0], statuses)))
+
+    @property
+    def _is_even(self) -> bool:
+        """Whether it fires equally often in each part of a day, so that a line of the day shows nothing."""
+        numbers = {tick.number for tick in self.ticks[1:-1] if tick.end is not None}
+        return len(self.ticks) >= MAX_TICKS and len(numbers) == 1
 
     @property
     def _arguments(self) -> JsonTree:
