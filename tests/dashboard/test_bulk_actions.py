@@ -162,7 +162,7 @@ async def test_all_jobs_of_a_search_are_changed_after_a_question(
     end = json.loads(rows[-1]["details"])
     assert (end["is_complete"], end["done"]) == (True, 700)
     page = Page((await request(app, f"/run?id={run}")).text)
-    assert "Complete: 700 jobs changed" in page.text
+    assert "Complete: 700 jobs cancelled" in page.text
     audit = Page((await request(app, "/audit")).text)
     assert audit.links().count(f"/run?id={run}") == 3, "the batches are one sentence"
     assert not [each for each in page.all("form") if "bulk" in str(each["action"])]
@@ -273,10 +273,10 @@ async def test_run_is_stopped_and_resumed_from_other_applications(
     first, second, third = create("ada"), create("bob"), create("cyd")
     async with Halted(pool, first) as halted:
         page = Page((await request(second, f"/run?id={halted.id}")).text)
-        assert "Runs in another process, or its process has ended: 4 jobs changed" in page.text
+        assert "Runs in another process, or its process has ended: 4 jobs cancelled" in page.text
         assert "/actions/bulk/stop" in str(page.all("form"))
         here = await request(first, f"/run?id={halted.id}")
-        assert "Runs: 4 jobs changed" in here.text
+        assert "Runs: 4 jobs cancelled" in here.text
         assert '<noscript><meta http-equiv="refresh"' in here.text
         answer = await send(second, f"/actions/bulk/stop?id={halted.id}")
         assert answer.did == "run_stopped"
@@ -284,12 +284,12 @@ async def test_run_is_stopped_and_resumed_from_other_applications(
     await runs(first).wait()
     assert await count(pool, "cancelled") == 6
     page = Page((await request(third, f"/run?id={halted.id}")).text)
-    assert "Stopped: 6 jobs changed" in page.text
+    assert "Stopped: 6 jobs cancelled" in page.text
     assert not [each for each in page.all("meta") if "http-equiv" in each]
     assert (await send(third, f"/actions/bulk/resume?id={halted.id}")).status == 303
     await runs(third).wait()
     assert await count(pool, "cancelled") == 9
-    assert "Complete: 9 jobs changed" in (await request(first, f"/run?id={halted.id}")).text
+    assert "Complete: 9 jobs cancelled" in (await request(first, f"/run?id={halted.id}")).text
     assert await controls(pool) == [
         ("ada", "dashboard", "start_bulk"),
         ("bob", "dashboard", "stop_bulk"),
@@ -317,10 +317,10 @@ async def test_progress_of_a_run_is_streamed(
         url = url_of((await request(app, f"/run?id={halted.id}")).text)
         async with asyncio.timeout(PATIENCE), stream(app, url) as read:
             await read()
-            assert "Runs: 4 jobs changed" in await read()
+            assert "Runs: 4 jobs cancelled" in await read()
             await halted.release()
             await runs(app).wait()
-            while "Complete: 9 jobs changed" not in await read():
+            while "Complete: 9 jobs cancelled" not in await read():
                 pass
     async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/run&id=missing") as read:
         await read()
@@ -400,7 +400,7 @@ async def test_batch_of_a_run_that_is_resumed_meanwhile_is_not_changed_twice(
         ("bob", "resume_bulk"),
         ("bob", "end_bulk"),
     ]
-    assert "Complete: 9 jobs changed" in (await request(first, f"/run?id={halted.id}")).text
+    assert "Complete: 9 jobs retried" in (await request(first, f"/run?id={halted.id}")).text
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -555,7 +555,7 @@ async def test_run_belongs_to_its_names_and_right(
     )
     shown = (await request(same, f"/run?id={run}", headers=JSON)).data
     assert (shown["done"], shown["searched"], shown["share"]) == (9, None, 1.0)
-    assert shown["sentence"] == "Complete: 9 jobs changed.", "without the number of hidden jobs"
+    assert shown["sentence"] == "Complete: 9 jobs cancelled.", "without the number of hidden jobs"
     assert (await request(viewer, f"/run?id={run}", headers=JSON)).data["searched"] == 10
     for app, status in ((stranger, 404), (same, 200), (viewer, 200)):
         assert (await request(app, f"/run?id={run}")).status == status

@@ -552,7 +552,7 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
         f"Waiting (?:oldest .*? )?{NUMBER} due {NUMBER}, blocked {NUMBER}": [
             *(WAITING_LIMITED, jobs(LIMITED, DUE), jobs(LIMITED, BLOCKED))
         ],
-        f"Its jobs .*?Running {NUMBER} Scheduled Blocked(?: {NUMBER})?": [
+        f"Its jobs .*?Running {NUMBER} Scheduled(?: Blocked {NUMBER})?": [
             *(jobs(LIMITED, RUNNING), jobs(LIMITED, BLOCKED))
         ],
         f"Failed attempts {NUMBER} ": [LIMITED_FAILED],
@@ -659,7 +659,7 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
     },
     "/runs": {f"Retry complete {NUMBER} ada": [CHANGED]},
     "/run?id=bulk-1": {
-        f"Complete: {NUMBER} jobs changed, searched {NUMBER} jobs": [CHANGED, CHANGED],
+        f"Complete: {NUMBER} jobs retried, {NUMBER} jobs searched": [CHANGED, CHANGED],
         f"Show {NUMBER} failed jobs": [CHANGED],
     },
     "/schedule?id=f0": {f"{NUMBER} fire times in the next 24 hours": ["SELECT 1440"]},

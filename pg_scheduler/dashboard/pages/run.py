@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +21,14 @@ from pg_scheduler.jobs.error_text import fingerprint_of
 PAGE_LENGTH: Final = 50
 
 OUTCOME_AGE_S: Final = 2.0
+
+PAST: Final[Mapping[str, str]] = {
+    "cancel": "cancelled",
+    "delete": "deleted",
+    "move": "moved",
+    "retry": "retried",
+}
+"""What a run did with its jobs, by its action."""
 
 UNFINISHED: Final = {JobStatus.PENDING, JobStatus.RUNNING}
 
@@ -164,9 +172,9 @@ def _share(state: BulkState) -> float | None:
 
 def _sentence(state: BulkState, now: datetime, *, sees_all: bool) -> str:
     """Return the state of a run and what it has done so far, as a sentence."""
-    changed = f"{counted(state.done, 'job')} changed"
+    changed = f"{counted(state.done, 'job')} {PAST.get(state.jobs.verb, 'changed')}"
     if state.phase == "complete":
-        return f"Complete: {changed}" + (f", searched {counted(state.searched, 'job')}." if sees_all else ".")
+        return f"Complete: {changed}" + (f", {counted(state.searched, 'job')} searched." if sees_all else ".")
     where = (
         "" if state.is_here or state.phase == "stopped" else " in another process, or its process has ended"
     )
