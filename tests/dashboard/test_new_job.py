@@ -87,7 +87,10 @@ async def test_form_states_which_options_of_the_task_the_job_has(
 
 @pytest.mark.parametrize(
     ("fields", "delay"),
-    [({"when": "+1h"}, timedelta(hours=1)), ({"at": "2099-01-01T09:00", "zone": "Asia/Tokyo"}, None)],
+    [
+        ({"when": "+1h"}, timedelta(hours=1)),
+        ({"when": "at", "at": "2099-01-01T09:00", "zone": "Asia/Tokyo"}, None),
+    ],
 )
 async def test_job_is_due_when_the_form_says(
     admin: App, pool: asyncpg.Pool, fields: dict[str, str], delay: timedelta | None
@@ -104,7 +107,9 @@ async def test_job_is_due_when_the_form_says(
     [
         ({}, "enter a value"),
         ({"arg.to": "x", "kwargs": "[]"}, "enter a JSON object"),
-        ({"arg.to": "x", "at": "soon"}, "at must be a time"),
+        ({"arg.to": "x", "when": "at", "at": "soon"}, "at must be a time"),
+        ({"arg.to": "x", "when": "at"}, "enter the time, or choose when the job is due"),
+        ({"arg.to": "x", "when": "+1h", "at": "2099-01-01T09:00"}, "leave this field empty"),
         ({"arg.to": "x", "max_retries": "-1"}, "must be a whole number"),
         ({"arg.to": "x", "priority": "most"}, "'most' is not a valid"),
         ({"arg.to": "x", "task": "board.mial"}, "did you mean 'board.mail'?"),

@@ -122,6 +122,20 @@ async def add_new(request: ActionRequest) -> Redirect | PageAnswer:
     return Redirect("/job", "job_new", {"id": job_id})
 
 
+def _due_text(field_texts: Mapping[str, str]) -> str:
+    """Return when a new job is due, as it was entered.
+
+    Raises:
+        RejectedError: A time was chosen and not entered, or entered and not chosen.
+    """
+    is_at_a_time = field_texts["when"] == job_new.AT_A_TIME
+    if is_at_a_time and not field_texts["at"]:
+        raise RejectedError("enter the time, or choose when the job is due")
+    if field_texts["at"] and not is_at_a_time:
+        raise RejectedError("choose “at a time…” above, or leave this field empty")
+    return field_texts["at"] or field_texts["when"]
+
+
 async def _read_new(form: NewJobPage, request: ActionRequest) -> tuple[EnteredJob, dict[str, str]]:
     """Return the job that a form describes, and what is wrong, by field."""
     field_texts, page = form.values, request.page
@@ -130,9 +144,7 @@ async def _read_new(form: NewJobPage, request: ActionRequest) -> tuple[EnteredJo
         errors["task"] = problem
     due_at, options = None, dict[str, Any]()
     try:
-        due_at = entered_instant(
-            "at", field_texts["at"] or field_texts["when"], page.now, field_texts["zone"]
-        )
+        due_at = entered_instant("at", _due_text(field_texts), page.now, field_texts["zone"])
     except RejectedError as error:
         errors["at"] = str(error)
     try:

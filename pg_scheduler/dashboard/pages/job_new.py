@@ -16,7 +16,14 @@ FIELDS: Final = ("task", "args", "kwargs", "when", "at", "zone", "priority", "ma
 """The fields of the form, besides those of the parameters."""
 
 PRIORITIES: Final = tuple(priority.value for priority in JobPriority)
-DELAYS: Final = {"": "now", "+5m": "in 5 minutes", "+1h": "in 1 hour", "tomorrow 08:00": "tomorrow 08:00"}
+AT_A_TIME: Final = "at"
+DELAYS: Final = {
+    "": "now",
+    "+5m": "in 5 minutes",
+    "+1h": "in 1 hour",
+    "tomorrow 08:00": "tomorrow 08:00",
+    AT_A_TIME: "at a time…",
+}
 """The choices of when the job is due, as the form sends and shows them."""
 
 
