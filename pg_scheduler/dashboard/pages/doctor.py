@@ -59,7 +59,7 @@ async def build(request: PageRequest) -> View:
             title: by_severity
             for title, group in (
                 (needs_attention(len(attention_rows)), attention_rows),
-                (counted(len(further_rows), "further finding"), further_rows),
+                ("Further findings", further_rows),
             )
             if (by_severity := _by_severity(group))
         },
