@@ -51,7 +51,10 @@ async def _end_of(main: asyncio.Task[Any]) -> None:
         try:
             await asyncio.wait([main])
         except asyncio.CancelledError:
-            main.cancel()
+            # Code that cancels all tasks has cancelled both. A second cancellation would end the cleanup of
+            # the main task.
+            if not main.cancelling():
+                main.cancel()
             await asyncio.wait([main])
             if main.cancelled():
                 raise  # the runner makes a KeyboardInterrupt of it
