@@ -67,6 +67,11 @@ from pg_scheduler.worker.progress_writer import ProgressWriter
 LOOP_ENDED: Final = "the event loop of the worker ended, or all of its tasks were cancelled"
 """The reason of a crash without the death of a process."""
 
+OPEN_BLOCK: Final = (
+    "the function returned while its block of completing() was open, which completes nothing then; await the "
+    "task that opened it, and close a generator that has it (contextlib.aclosing())"
+)
+
 KILL_MARGIN_S: Final = 0.5
 """Seconds after ``stop_grace`` in which the attempts of killed processes end."""
 
@@ -349,6 +354,9 @@ class Executor:
                 elif completion.end is End.WRITING:
                     # The caller has not committed, and may roll back: the completion is written once more.
                     result = ReturnResult(completion.value)
+                else:
+                    # The block will be rolled back, so the job must run again.
+                    result = ErrorResult(RuntimeError(OPEN_BLOCK))
             if attempt not in self.in_flight.outlived:
                 return result
             # The job runs here once more, and the newer attempt has the place of this one. So the result of

@@ -824,7 +824,7 @@ async def test_block_whose_transaction_was_ended_by_hand_does_not_complete_the_j
     assert "has ended within the block" in failed.error
 
 
-async def test_block_that_ends_after_its_function_completes_nothing(
+async def test_function_that_returns_before_its_block_ends_fails_and_the_block_completes_nothing(
     scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
 ) -> None:
     returned, tasks = asyncio.Event(), list[asyncio.Task[None]]()
@@ -839,13 +839,32 @@ async def test_block_that_ends_after_its_function_completes_nothing(
         await asyncio.sleep(0)
 
     await scheduler.enqueue(leave, job_id="one")
-    await seen.until(JobCompleted)
+    (event,) = await seen.until(JobFailed)
+    assert "its block of completing() was open" in event.error
     returned.set()
     with pytest.raises(JobLostError) as caught:
         await asyncio.wait_for(tasks[0], PATIENCE)
     assert caught.value.__notes__ == [
         "its function has returned before this block ended; await the task that opened it"
     ]
+    assert await effects_of(pool) == []
+
+
+async def test_function_that_leaves_its_block_in_a_generator_fails(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    async def connections() -> AsyncIterator[asyncpg.Connection]:
+        async with current_job().completing() as connection:
+            yield connection
+
+    async def leave() -> None:
+        async for connection in connections():
+            await add_effect(connection)
+            break
+
+    await scheduler.enqueue(leave)
+    (event,) = await seen.until(JobFailed)
+    assert "contextlib.aclosing()" in event.error
     assert await effects_of(pool) == []
 
 
