@@ -257,7 +257,7 @@ SETTINGS = (
     "codec=None, migrations='apply', on_copy='refuse', notify='hint', clock=None"
 )
 PERIODIC = (
-    "use_advisory_lock=False, priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0, "
+    "use_advisory_lock=False, priority=UNSET, max_retries=UNSET, "
     "job_name=None, dedup_key=None, enabled=True"
     ", *, trigger=None, overlap=<Overlap.ALLOW: 'allow'>, catch_up=CatchUp.latest(), jitter=0, "
     "start=None, end=None, pause_after_failures=None"

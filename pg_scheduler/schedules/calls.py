@@ -42,8 +42,8 @@ MAX_ATTEMPTS = 5
 """Attempts to add a schedule whose row other nodes add and remove at the same moment."""
 
 UNREPORTED_TASK = (
-    "schedule %r: its task %r is not registered in this process, and no live worker reports the options of "
-    "the task; where the schedule does not set an option, the jobs of this call have the default of all jobs"
+    "schedule %r of the task %r: this process has not registered the task, and no live worker reports its "
+    "options; where the schedule does not set an option, the jobs of this call have the default of all jobs"
 )
 
 BACKFILL_WAITS = 16

@@ -237,6 +237,10 @@ class BlockingSchedules(BlockingFacet):
 
         Like a job of ``enqueue()``, it expires only if the schedule or the task has a misfire grace time.
 
+        If the task is not registered in this process, the job has the options of the task that the live
+        worker reports which started last. If none reports the task, it has the defaults, and a WARNING is
+        logged.
+
         Parameters, values and errors are those of ``Scheduler.schedules.trigger()``.
         """
     def backfill(

@@ -38,7 +38,17 @@ DAY: Final = timedelta(days=1)
 
 TIMING: Final = {
     *("task", "trigger", "start", "end", "max_runs", "jitter", "overlap", "catch_up"),
-    *("interval", "cron", "timezone", "job_name", "dedup_key", "enabled", "derived_key", "named"),
+    *(
+        "interval",
+        "cron",
+        "timezone",
+        "job_name",
+        "dedup_key",
+        "enabled",
+        "derived_key",
+        "named",
+        "options_of_task",
+    ),
 }
 """Options of schedules that decide which jobs they have, and not what these are."""
 

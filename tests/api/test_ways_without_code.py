@@ -295,7 +295,7 @@ async def test_task_that_no_live_worker_reports_has_the_defaults_and_a_warning(
         assert await pool.fetchval("SELECT max_retries FROM scheduled_jobs") == 0
     warnings = [record.getMessage() for record in caplog.records if "no live worker" in record.getMessage()]
     (warning,) = warnings
-    assert f"schedule '{ID}': its task '{TARGET}' is not registered in this process" in warning
+    assert f"schedule '{ID}' of the task '{TARGET}': this process has not registered the task" in warning
 
 
 @pytest.mark.parametrize(

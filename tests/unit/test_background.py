@@ -14,6 +14,7 @@ from pg_scheduler.events.background import start_in_background
 from tests.support.source import calls_of
 
 AWAITED: Final = {
+    "base/main_task.py": "the caller gets its result",
     "base/blocking.py": "its end is delivered to the thread that called",
     "events/background.py": "the one place",
     "cli/demo/afterwards.py": "a TaskGroup of the demo",
