@@ -446,6 +446,7 @@ STORE_CALLS: dict[str, Call] = {
     "count_jobs": lambda it, _: it.jobs.count_jobs(None),
     "overdue_names": lambda it, _: it.jobs.overdue_names("w1", [NAME], 10),
     "waiting_names": lambda it, _: it.jobs.waiting_names(),
+    "reported_options": lambda it, conn: it.schedules.reported_options(NAME, on=conn),
     "get, of a schedule": lambda it, _: it.schedules.get("key"),
     "list_page": lambda it, _: it.schedules.list_page(
         after=None, owner=None, paused=None, tasks=None, metadata=None, due_before=None, limit=9
