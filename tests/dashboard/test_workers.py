@@ -301,9 +301,9 @@ async def test_metadata_of_tasks_is_shown_to_those_who_see_arguments(
         app = build(authorize=lambda _: access, redact=("token",))
         return (await request(app, "/worker?id=w1", headers=JSON)).data["item"]["worker"]["settings"]
 
-    shown = await settings_of(Access("ada"))
-    assert shown["task_metadata"]["shop.bill"]["team"] == "billing"
-    assert shown["task_metadata"]["shop.bill"]["token"] != "x7"
+    settings = await settings_of(Access("ada"))
+    assert settings["task_metadata"]["shop.bill"]["team"] == "billing"
+    assert settings["task_metadata"]["shop.bill"]["token"] != "x7"
     assert await settings_of(Access("bob", sees_arguments=False)) == {"lease_seconds": 60}
     await world.worker("odd", settings={"task_metadata": [metadata]})
     app = build(authorize=lambda _: Access("ada"))
