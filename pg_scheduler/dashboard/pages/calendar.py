@@ -24,7 +24,7 @@ FEW_HOURS: Final = 3
 """The number of hours of a day up to which the only schedule of an hour is named in its cell. The name of an
 hourly schedule in each cell would hide the others."""
 
-HOURS: Final = 23
+ALL_HOURS: Final = 23
 """A schedule that fires in so many hours of each day fires every hour: a clock change leaves out one."""
 
 SHOWN_TIMES: Final = 4
@@ -213,7 +213,7 @@ def _hourly(days: Sequence[date], by_hour: Mapping[tuple[date, int], Sequence[Ca
     return sorted(
         schedule_id
         for schedule_id in hours_by_day[0]
-        if all(hours[schedule_id] >= HOURS for hours in hours_by_day)
+        if all(hours[schedule_id] >= ALL_HOURS for hours in hours_by_day)
     )
 
 
