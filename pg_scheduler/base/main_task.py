@@ -23,6 +23,8 @@ def run_main_task(
     which ends the program. Here it ends its own task only. A Ctrl-C ends the program nevertheless. See
     https://docs.python.org/3/library/asyncio-task.html#asyncio.Task
 
+    The loop also runs on after a call of ``loop.stop()``, for which asyncio raises a RuntimeError here.
+
     Args:
         coroutine: The main task.
         report: Is called with each exception that has not ended the program.
@@ -42,6 +44,11 @@ def run_main_task(
                     raise
                 if not main.done():  # else it is the error of the main task itself
                     report(error)
+            except RuntimeError as error:
+                # Only loop.stop() makes the runner raise this while the main task has not ended.
+                if main.done():
+                    raise
+                report(error)
         return main.result()
 
 

@@ -126,7 +126,16 @@ def log_in_thread(
 
 
 def report_exit(error: BaseException) -> None:
-    """Log a SystemExit or KeyboardInterrupt that has ended a task of the application, but not the program."""
+    """Log what has not ended the program: an exit of a task of the application, or a stop of the event loop.
+
+    The first is a SystemExit or KeyboardInterrupt. asyncio raises a RuntimeError for the second.
+    """
+    if isinstance(error, RuntimeError):
+        logger.error(
+            "a job or the application called stop() of the event loop; the loop was started again",
+            extra=record_fields(),
+        )
+        return
     logger.error(
         "%s in a task or callback that a job or the application created; it ended that task only",
         class_name(error),

@@ -48,6 +48,11 @@ async def _leave_callback(name: str) -> None:
     await called.wait()
 
 
+async def _stop_loop(_name: str) -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0)
+
+
 FAILING: dict[str, Callable[[str], Awaitable[None]]] = {
     "gather": _gather,
     "group": _group,
@@ -62,10 +67,13 @@ HARMLESS: dict[str, Callable[[str], Awaitable[None]]] = {
 }
 """The ways in which it does not."""
 
+STOPPING: dict[str, Callable[[str], Awaitable[None]]] = {"stop": _stop_loop}
+"""The way that raises nothing, and stops the event loop."""
+
 
 @job(name="exits.run", max_retries=0)
 async def run(way: str, name: str) -> None:
-    await {**FAILING, **HARMLESS}[way](name)
+    await {**FAILING, **HARMLESS, **STOPPING}[way](name)
 
 
 async def main(dsn: str) -> None:

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, Scheduler
-from tests.cli.exiting_jobs import FAILING, HARMLESS
+from tests.cli.exiting_jobs import FAILING, HARMLESS, STOPPING
 from tests.cli.programs import starter, until
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
@@ -27,7 +27,8 @@ async def test_worker_survives_an_exit_in_each_task_and_callback_of_a_job(
     dsn: str, tmp_path: Path, pool: asyncpg.Pool[asyncpg.Record]
 ) -> None:
     scheduler = Scheduler(pool)
-    ways = [*itertools.product((*FAILING, *HARMLESS), EXITS)]
+    exits = [*itertools.product((*FAILING, *HARMLESS), EXITS)]
+    ways = [*exits, *((way, "") for way in STOPPING)]
     with starter(dsn, tmp_path)(JOBS) as program:
         for way, name in ways:
             job_id = await scheduler.enqueue("exits.run", args=(way, name))
@@ -43,7 +44,8 @@ async def test_worker_survives_an_exit_in_each_task_and_callback_of_a_job(
             assert (job.status, job.attempt, job.crash_count) == (expected, 1, 0), (way, name)
             assert (job.error_message or name).startswith(name)
         assert program.process.poll() is None
-        assert program.text.count("it ended that task only") == len(ways)
+        assert program.text.count("it ended that task only") == len(exits)
+        assert program.text.count("called stop() of the event loop") == len(STOPPING)
         program.process.send_signal(signal.SIGTERM)
         assert await program.end() == 0
 

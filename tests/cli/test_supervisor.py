@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -210,3 +211,17 @@ def test_end_of_the_supervisor_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     with send_reports(open_report_pipe(), Source(), orphaned.set, lambda: False):
         os.close(reading)
         assert orphaned.wait(PATIENCE)
+
+
+def test_signal_that_comes_twice_at_once_counts_once_and_later_cancels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GNU timeout signals its child and then the process group, in which the child is too."""
+    times = iter((100.0, 100.001, 100.09, 100.11))
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    stop = StopRequest()
+    states = []
+    for _ in range(4):
+        stop.receive(signal.SIGTERM)
+        states.append(stop.is_hurried)
+    assert states == [False, False, False, True]

@@ -39,6 +39,11 @@ SIGTERM. The other signals reach the whole process group, for example by Ctrl-C,
 waits for its running jobs, which need their processes.
 """
 
+SAME_SIGNAL_S: Final = 0.1
+"""Seconds after the first signal in which another one counts as the same. Programs such as ``timeout`` signal
+the process and then its process group, so that one request arrives twice, a millisecond apart.
+"""
+
 END_TIMEOUT_S: Final = 2.0
 """Seconds from the end of the Scheduler to that of the process, at least, for the application's cleanup."""
 
@@ -57,6 +62,7 @@ class StopRequest:
         self.is_hurried = False
         self.must_restart = False
         self._requested = asyncio.Event()
+        self._received_at = -math.inf
         self._on_hurry: list[Callable[[], None]] = []
 
     def request(self, reason: str) -> None:
@@ -78,9 +84,11 @@ class StopRequest:
 
     def receive(self, number: signal.Signals) -> None:
         """Handle SIGTERM or SIGINT: the first drains, the second cancels the running jobs."""
+        now = time.monotonic()
         if self.reason is None:
+            self._received_at = now
             self.request(f"{number.name} received")
-        elif not self.is_hurried:
+        elif not self.is_hurried and now >= self._received_at + SAME_SIGNAL_S:
             self.is_hurried = True
             logger.warning(
                 "%s received again: the running jobs are cancelled", number.name, extra=record_fields()
@@ -181,11 +189,10 @@ def stop_self() -> None:
 
 
 INTERVAL_S: Final = 1.0
+"""Seconds between two checks whether the worker has reached a limit of its process, or has drained."""
 
 SCAN_INTERVAL_S: Final = 0.2
 """Seconds between two looks of a drained worker whether the scan for dead workers has ended."""
-
-"""Seconds between two checks."""
 
 JITTER: Final = 0.1
 """Part of ``--max-age`` by which it varies, so that workers that began together do not end together."""

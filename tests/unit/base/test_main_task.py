@@ -58,3 +58,26 @@ def test_main_task_that_exits_ends_the_program_with_its_code() -> None:
     with pytest.raises(SystemExit) as raised:
         run_main_task(leave(), LOG.append)  # type: ignore[arg-type] # nothing is reported
     assert raised.value.code == 7
+
+
+def test_loop_that_code_stops_runs_on_until_the_main_task_has_ended() -> None:
+    errors: list[BaseException] = []
+
+    async def stop_twice() -> str:
+        for _ in range(2):
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0.01)
+        return "ended"
+
+    assert run_main_task(stop_twice(), errors.append) == "ended"
+    assert [type(error) for error in errors] == [RuntimeError, RuntimeError]
+
+
+def test_runtime_error_of_the_main_task_is_raised_and_not_reported() -> None:
+    async def fail() -> None:
+        raise RuntimeError("of the main task")
+
+    LOG.clear()
+    with pytest.raises(RuntimeError, match="of the main task"):
+        run_main_task(fail(), LOG.append)  # type: ignore[arg-type] # nothing is reported
+    assert LOG == []
