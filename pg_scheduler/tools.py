@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -200,6 +200,25 @@ async def conflicting_jobs(
     """Return the jobs that have the id of one of these jobs, or hold its unique key."""
     ids, keys = [job.job_id for job in jobs], [job.unique_key for job in jobs if job.unique_key is not None]
     return await parts_of(scheduler).store.unique_keys.find_conflicts(ids, keys, connection=connection)
+
+
+MAX_ADDITIONS: Final = 10
+"""The maximum number of records of an id that are examined for its addition or removal, the newest ones."""
+
+
+async def added_before(scheduler: Scheduler, ids: Sequence[str]) -> set[str]:
+    """Return the ids of jobs and schedules with a record of their addition or removal."""
+    from pg_scheduler.inspect.store.store import InspectionStore  # noqa: PLC0415 - telemetry needs no reads
+
+    actions = ("add_job", "add_schedule", "remove_schedule")
+    records = InspectionStore(parts_of(scheduler).store).audit_records
+    return {record.subject or "" for record in await records.newest_records(ids, actions, MAX_ADDITIONS)}
+
+
+async def record_additions(scheduler: Scheduler, job_ids: Iterable[str], connection: Connection) -> None:
+    """Record in a transaction that the current author has added jobs."""
+    for job_id in job_ids:
+        await parts_of(scheduler).store.audit.record("add_job", job_id, on=connection)
 
 
 async def task_of(scheduler: Scheduler, job_id: str) -> str | None:

@@ -16,24 +16,29 @@
 -- it ends in whatever way. An attempt that was ended by hand counts for 2 more seconds, while its worker stops it. A
 -- start in the future was written before the clock was set back. A start with the number of an attempt that asks
 -- for admission is that of an earlier job with this id, which was deleted: it continues to count as a start, under
--- a negative number. Within other limits, such a start is found by its time, so no attempt starts before it was claimed,
--- also if the clock was set back in between.
+-- a negative number. Within other limits, such a start is found by its time, which lies before the claim.
+--
+-- An attempt whose claim lies in the future was claimed before the clock was set back. Its start would lie before its
+-- claim, or in a future that no rate counts. So it gets no decision, and its worker releases it, to claim it again.
 --
 -- A blocked job gets no entry of this attempt. If one of an earlier attempt gave it its due time, last_heartbeat notes
 -- that a clock gave it; see given_at.
 --
--- The result has no row for an attempt that is not this worker's any more, or that has a new definition waiting.
+-- The result has no row for an attempt that is not this worker's any more, that has a new definition waiting, or whose
+-- claim lies in the future.
 WITH RECURSIVE clock AS MATERIALIZED (
     SELECT coalesce($2, clock_timestamp()) AS at
 ),
 own AS MATERIALIZED (
-    SELECT claim.n, claim.job_id, claim.attempt, held.priority, held.execution_time, held.started_at
+    SELECT claim.n, claim.job_id, claim.attempt, held.priority, held.execution_time
     FROM ROWS FROM (unnest($3::text[]), unnest($4::integer[])) WITH ORDINALITY AS claim (job_id, attempt, n)
+    CROSS JOIN clock
     CROSS JOIN LATERAL (
-        SELECT job.priority, job.execution_time, job.started_at
+        SELECT job.priority, job.execution_time
         FROM {schema}scheduled_jobs AS job
         WHERE job.job_id = claim.job_id AND job.attempt = claim.attempt
           AND job.status = 'running' AND job.worker_id = $1 AND {has_no_coming_definition}
+          AND (job.started_at > clock.at) IS NOT TRUE
         OFFSET 0
     ) AS held
 ),
@@ -138,7 +143,7 @@ step AS (
     WHERE step.n < cardinality($3) AND NOT (SELECT decides FROM by_rank)
 ),
 decided AS MATERIALIZED (
-    SELECT own.n, own.job_id, own.attempt, own.started_at, coalesce(late.blocked_on, step.blocked_on) AS blocked_on,
+    SELECT own.n, own.job_id, own.attempt, coalesce(late.blocked_on, step.blocked_on) AS blocked_on,
         late.blocked_on IS NULL AND step.blocked_on IS NULL AS is_admitted
     FROM own
     LEFT JOIN late ON late.n = own.n
@@ -150,8 +155,7 @@ deleted AS (
 ),
 admitted AS (
     INSERT INTO {schema}scheduler_starts (key, job_id, attempt, at, keep_s)
-    SELECT request.key, decided.job_id, decided.attempt,
-        greatest(clock.at, least(decided.started_at, {last_instant})), each.keep_s
+    SELECT request.key, decided.job_id, decided.attempt, clock.at, each.keep_s
     FROM decided
     JOIN request ON request.n = decided.n
     JOIN ROWS FROM (unnest($7::text[]), unnest($8::double precision[])) AS each (key, keep_s)

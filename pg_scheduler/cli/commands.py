@@ -250,6 +250,10 @@ def _execute(
         return run_main_task(result, report_exit) if inspect.iscoroutine(result) else result  # type: ignore[return-value]
     except KeyboardInterrupt as error:  # Typer would exit without a message
         raise CommandError(ExitCode.INTERRUPTED, "interrupted") from error
+    except asyncio.CancelledError as error:
+        raise CommandError(
+            ExitCode.NEGATIVE, "cancelled: code of a job or of the application has cancelled all tasks"
+        ) from error
     except Exception as error:  # an error without an exit code is raised again
         code = exit_code_of(error)
         if code is None:

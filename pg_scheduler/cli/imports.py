@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -13,9 +13,18 @@ import typer
 
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler
 from pg_scheduler.base.threads import run_in_thread
+from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.importing.imported import FoundJob, FoundSchedule, Source, StoreUnreadableError
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.rows import AnyJob
-from pg_scheduler.tools import conflicting_jobs, find_task, insert_jobs, prepare_job
+from pg_scheduler.tools import (
+    added_before,
+    conflicting_jobs,
+    find_task,
+    insert_jobs,
+    prepare_job,
+    record_additions,
+)
 
 from .commands import Command, Group
 from .connections import APPLICATION_NAME
@@ -67,6 +76,13 @@ Modules = Annotated[
     ),
 ]
 TableSchema = Annotated[str | None, typer.Option(metavar="NAME", help="The schema of its tables.")]
+Again = Annotated[
+    bool,
+    typer.Option("--again", help="Add what an earlier import has added, and what exists no more, again."),
+]
+
+GONE: Final = "an earlier import added it, and it exists no more; pass --again to add it again"
+"""Why a job that has run and been deleted, or a schedule that was removed, is left out."""
 
 
 async def apscheduler(
@@ -76,6 +92,7 @@ async def apscheduler(
     table: Annotated[str, typer.Option(metavar="NAME", help="The table.")] = "apscheduler_jobs",
     table_schema: TableSchema = None,
     jobs: Modules = None,
+    again: Again = False,
     dry_run: DryRun = False,
 ) -> None:
     """Import a job store of APScheduler 3, which SQLAlchemy reads. Its rows stay as they are."""
@@ -85,7 +102,7 @@ async def apscheduler(
         from pg_scheduler.importing import apscheduler as store  # noqa: PLC0415 - of the user's environment
     with _reading():
         sources = await run_in_thread(store.read_store, url, table, table_schema, datetime.now(UTC))
-    await _import(command, store.PREFIX, sources, dry_run=dry_run)
+    await _import(command, store.PREFIX, sources, again=again, dry_run=dry_run)
 
 
 async def django_celery_beat(
@@ -97,6 +114,7 @@ async def django_celery_beat(
     ] = None,
     database: Annotated[str, typer.Option(metavar="ALIAS", help="The database in them.")] = "default",
     jobs: Modules = None,
+    again: Again = False,
     dry_run: DryRun = False,
 ) -> None:
     """Import the periodic tasks of django-celery-beat, which Django reads. Its rows stay as they are."""
@@ -108,7 +126,7 @@ async def django_celery_beat(
         sources = await run_in_thread(store.read_store, django_settings, database, datetime.now(UTC))
     # These modules may need Django, which the reading has set up.
     load_targets(jobs or [])
-    await _import(command, store.PREFIX, sources, dry_run=dry_run)
+    await _import(command, store.PREFIX, sources, again=again, dry_run=dry_run)
 
 
 async def procrastinate(
@@ -118,6 +136,7 @@ async def procrastinate(
     table_schema: TableSchema = None,
     ignore_locks: Annotated[bool, typer.Option(help="Import jobs with a lock too, without it.")] = False,
     jobs: Modules = None,
+    again: Again = False,
     dry_run: DryRun = False,
 ) -> None:
     """Import the waiting jobs of procrastinate. Its rows stay as they are."""
@@ -128,7 +147,7 @@ async def procrastinate(
         sources = await store.read_store(
             url, table_schema, application_name=APPLICATION_NAME, ignores_locks=ignore_locks
         )
-    await _import(command, store.PREFIX, sources, dry_run=dry_run)
+    await _import(command, store.PREFIX, sources, again=again, dry_run=dry_run)
 
 
 COMMANDS: Final = Group(
@@ -155,17 +174,25 @@ def _reading() -> Iterator[None]:
         raise CommandError(ExitCode.UNAVAILABLE, f"the job store cannot be read: {error}") from error
 
 
-async def _import(command: Command, prefix: str, sources: Sequence[Source], *, dry_run: bool) -> None:
+async def _import(
+    command: Command, prefix: str, sources: Sequence[Source], *, again: bool, dry_run: bool
+) -> None:
     """Store what was found in one transaction, and print it. A dry run rolls the transaction back."""
-    async with command.scheduler() as scheduler, scheduler.db_pool.acquire() as connection:
-        transaction = connection.transaction(isolation="read_committed")
-        await transaction.start()
-        try:
-            results = await _store_all(scheduler, connection, prefix, sources)
-        except BaseException:  # a cancellation too
-            await transaction.rollback()
-            raise
-        await (transaction.rollback() if dry_run else transaction.commit())
+    async with command.scheduler() as scheduler:
+        ids = [f"{prefix}{source.source_id}" for source in sources]
+        # The row of a job that has run is deleted after some time. The job must not run once more then.
+        earlier_ids = set() if again else await added_before(scheduler, ids)
+        author = Author(Inspector(scheduler).actor, "cli")
+        async with scheduler.db_pool.acquire() as connection:
+            transaction = connection.transaction(isolation="read_committed")
+            await transaction.start()
+            try:
+                with acting_as(author):
+                    results = await _store_all(scheduler, connection, prefix, sources, earlier_ids)
+            except BaseException:  # a cancellation too
+                await transaction.rollback()
+                raise
+            await (transaction.rollback() if dry_run else transaction.commit())
         unknown = {
             source.task
             for source in sources
@@ -185,9 +212,12 @@ async def _import(command: Command, prefix: str, sources: Sequence[Source], *, d
 
 
 async def _store_all(
-    scheduler: Scheduler, connection: Any, prefix: str, sources: Sequence[Source]
+    scheduler: Scheduler, connection: Any, prefix: str, sources: Sequence[Source], earlier_ids: Set[str]
 ) -> list[Imported]:
-    """Store all jobs and schedules whose ids are free, and return the results in order."""
+    """Store all jobs and schedules whose ids are free, and return the results in order.
+
+    ``earlier_ids`` are those that an earlier import has added. They are not added again.
+    """
     results: list[Imported] = []
     rows: dict[int, AnyJob] = {}  # by their places in the results
     for source in sources:
@@ -198,22 +228,30 @@ async def _store_all(
                 rows[len(results)] = row = _row(scheduler, new_id, source.found)
                 result = replace(result, due=row.execution_time)
             elif isinstance(source.found, FoundSchedule):
-                result = await _add_schedule(scheduler, connection, result, new_id, source.found)
+                result = await _add_schedule(
+                    scheduler, connection, result, new_id, source.found, is_earlier=new_id in earlier_ids
+                )
             else:
                 result = replace(result, result="left out", id=None, reason=source.reason)
         except (TypeError, ValueError) as error:  # the arguments do not fit, or a value is out of range
             result = replace(result, result="left out", id=None, reason=str(error))
         results.append(result)
     if rows:
-        inserted = await insert_jobs(scheduler, list(rows.values()), connection)
+        new_rows = [row for row in rows.values() if row.job_id not in earlier_ids]
+        inserted = await insert_jobs(scheduler, new_rows, connection) if new_rows else set()
+        await record_additions(scheduler, inserted, connection)
         rejected_rows = {place: row for place, row in rows.items() if row.job_id not in inserted}
         if rejected_rows:
-            await _explain_rejected(scheduler, connection, rejected_rows, results)
+            await _explain_rejected(scheduler, connection, rejected_rows, results, earlier_ids)
     return results
 
 
 async def _explain_rejected(
-    scheduler: Scheduler, connection: Any, rejected_rows: Mapping[int, AnyJob], results: list[Imported]
+    scheduler: Scheduler,
+    connection: Any,
+    rejected_rows: Mapping[int, AnyJob],
+    results: list[Imported],
+    earlier_ids: Set[str],
 ) -> None:
     """Replace the results of rows that were not inserted; the mapping has these rows by their places."""
     conflicts = await conflicting_jobs(scheduler, list(rejected_rows.values()), connection)
@@ -223,8 +261,11 @@ async def _explain_rejected(
         if row.job_id in ids:
             results[place] = replace(results[place], result="exists")
             continue
-        holder_id = holders.get(row.unique_key, "a job that has ended since")
-        reason = f"its unique key {row.unique_key!r} is taken by {holder_id}"
+        if row.job_id in earlier_ids:
+            reason = GONE
+        else:
+            holder_id = holders.get(row.unique_key, "a job that has ended since")
+            reason = f"its unique key {row.unique_key!r} is taken by {holder_id}"
         results[place] = replace(results[place], result="left out", id=None, due=None, reason=reason)
 
 
@@ -235,10 +276,18 @@ def _row(scheduler: Scheduler, job_id: str, job: FoundJob) -> AnyJob:
 
 
 async def _add_schedule(
-    scheduler: Scheduler, connection: Any, result: Imported, schedule_id: str, definition: FoundSchedule
+    scheduler: Scheduler,
+    connection: Any,
+    result: Imported,
+    schedule_id: str,
+    definition: FoundSchedule,
+    *,
+    is_earlier: bool,
 ) -> Imported:
     # The result of add() does not tell whether the schedule is new.
     exists = await scheduler.schedules.get(schedule_id) is not None
+    if is_earlier and not exists:
+        return replace(result, result="left out", id=None, reason=GONE)
     values = {field.name: getattr(definition, field.name) for field in fields(definition)}
     schedule = await scheduler.schedules.add(
         values.pop("task"),

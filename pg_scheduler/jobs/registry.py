@@ -120,6 +120,8 @@ class TaskRegistry:
         # function that gets another name must do the same as the earlier one.
         if existing_task and (name or qualified_name(func)) != existing_task.name:
             _check_is_same(func, existing_task)
+            if name is not None and name not in self.names_of(existing_task):
+                _check_is_no_twin(func, existing_task)
         gives_values = name is not None or options != NO_OPTIONS or bool(aliases) or bool(loose)
         if existing_task and not gives_values and existing_task.func is func:
             return existing_task
@@ -307,6 +309,22 @@ def _check_is_same(func: JobFunction, task: Task) -> None:
         f"{qualified_name(func)} is already registered as {task.name!r}, {difference}, and a row stores the "
         "name only; pass what differs in args=, or set another __qualname__ before registering the function"
     )
+
+
+def _check_is_no_twin(func: JobFunction, task: Task) -> None:
+    """Check that a function is not another one of the same ``def``, as of a factory or a loop, of a task.
+
+    If a module is imported again, its functions have equal code, but not the same code object.
+
+    Raises:
+        NameConflictError: It is, so its name and options would replace those of the first function.
+    """
+    code = _code_of(func)
+    if func != task.func and code is not None and code is _code_of(task.func):
+        raise NameConflictError(
+            f"{qualified_name(func)} is already registered as {task.name!r}, for another function of the "
+            "same def, so both would be one task; set another __qualname__ before registering the function"
+        )
 
 
 def _code_of(func: JobFunction) -> object:

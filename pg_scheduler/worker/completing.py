@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
+from pg_scheduler.base.foreign import is_a
 from pg_scheduler.database.faults import translated
 from pg_scheduler.database.session import Connection, terminate_unanswered, transaction_of
 from pg_scheduler.database.statements import Transaction
@@ -30,6 +31,11 @@ from pg_scheduler.worker.progress_writer import ProgressWriter
 
 UNANSWERED: Final = (DatabaseUnavailableError, asyncio.CancelledError)
 """Errors of a commit that may have succeeded."""
+
+CLOSED_BLOCK: Final = (
+    "a generator was closed within its block of completing(), so the block was rolled back and completes "
+    "nothing; run the loop of the generator to its end, or open the block outside of it"
+)
 
 
 class Completions:
@@ -88,10 +94,13 @@ class Completions:
                     self._find_rollback, attempt, completion, connection, transaction_id
                 )
         except BaseException as error:  # whatever it was, the transaction is rolled back, or has no answer
-            # If the commit has no answer, the end of the attempt needs the fault. Otherwise it is as if the
-            # block had not been opened.
+            # If the commit has no answer, the end of the attempt needs the fault. The code of the job sees
+            # nothing of the GeneratorExit of a generator that is closed, so it cannot know that the writes
+            # are lost. After any other error, it is as if the block had not been opened.
             if completion.end is End.WRITING and isinstance(error, UNANSWERED):
                 completion.fault = error
+            elif is_a(error, GeneratorExit):
+                completion.fault = RuntimeError(CLOSED_BLOCK)
             elif attempt.completion is completion:
                 attempt.completion = previous_completion
             _stop_writing(attempt, completion, end=None)
@@ -254,6 +263,7 @@ def _open_transaction(connection: Connection) -> object:
 def _stop_writing(attempt: Attempt, completion: Completion, *, end: End | None) -> None:
     """Note that the write has ended; stop the attempt if an interruption has waited for that."""
     completion.end = end
+    completion.write_ended.set()
     timer, completion.interruption = completion.interruption, None
     if timer is not None:
         timer.cancel()

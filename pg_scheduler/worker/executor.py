@@ -68,8 +68,8 @@ LOOP_ENDED: Final = "the event loop of the worker ended, or all of its tasks wer
 """The reason of a crash without the death of a process."""
 
 OPEN_BLOCK: Final = (
-    "the function returned while its block of completing() was open, which completes nothing then; await the "
-    "task that opened it, and close a generator that has it (contextlib.aclosing())"
+    "the function returned before its block of completing() had ended, so the block completes nothing; await "
+    "the task that opened it, and run the loop of a generator that has it to the end"
 )
 
 KILL_MARGIN_S: Final = 0.5
@@ -344,6 +344,9 @@ class Executor:
         claim = attempt.claim
         if completion.find_end is not None:
             await completion.find_end()
+        elif completion.end is End.WRITING:
+            # A block in another task commits now. Its answer decides how the job ends.
+            await completion.wait_for_write()
         # From now on a block that is still open, in another task of the job, finds that it is too late.
         attempt.completion = None
         if completion.end is not End.WRITTEN:
@@ -351,11 +354,11 @@ class Executor:
                 if completion.fault is not None:
                     # If the commit has failed, the effects of the block are lost, so the job must run again.
                     result = ErrorResult(completion.fault)
-                elif completion.end is End.WRITING:
+                elif completion.find_end is not None:
                     # The caller has not committed, and may roll back: the completion is written once more.
                     result = ReturnResult(completion.value)
                 else:
-                    # The block will be rolled back, so the job must run again.
+                    # The block was rolled back, or will be, so the job must run again.
                     result = ErrorResult(RuntimeError(OPEN_BLOCK))
             if attempt not in self.in_flight.outlived:
                 return result

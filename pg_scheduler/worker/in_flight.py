@@ -12,7 +12,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
@@ -63,9 +63,19 @@ class Completion:
         fault: The error that came instead of an answer to the commit, which may have succeeded; None if there
             was an answer, or no commit.
         interruption: Interrupts the attempt at the deadline; None if nothing has tried to.
+        write_ended: Is set when the block has ended, or when its write was rolled back.
     """
 
-    __slots__ = ("deadline", "end", "fault", "find_end", "find_rollback", "interruption", "value")
+    __slots__ = (
+        "deadline",
+        "end",
+        "fault",
+        "find_end",
+        "find_rollback",
+        "interruption",
+        "value",
+        "write_ended",
+    )
 
     def __init__(self) -> None:
         self.end: End | None = None
@@ -75,6 +85,13 @@ class Completion:
         self.interruption: asyncio.TimerHandle | None = None
         self.find_end: Callable[[], Awaitable[None]] | None = None
         self.find_rollback: Callable[[object], Awaitable[None]] | None = None
+        self.write_ended: Final = asyncio.Event()
+
+    async def wait_for_write(self) -> None:
+        """Wait for the end of the write, at most until the deadline, or until the attempt is interrupted."""
+        with suppress(TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout_at(self.deadline):
+                await self.write_ended.wait()
 
 
 class OpenSteps(Steps):

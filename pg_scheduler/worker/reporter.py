@@ -173,12 +173,13 @@ def _declared_by(node: Node) -> dict[str, Any]:
 def options_of(tasks: TaskRegistry) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the options and the metadata that tasks give their jobs, by task, as rows of jobs store them.
 
-    The options that only the code can apply are named under ``code``.
+    The options that only the code can apply are named under ``code``. If the room does not suffice for all
+    tasks, the tasks with such options come first: a process without the code must not make jobs of them.
     """
     options: dict[str, dict[str, Any]] = {}
     metadata: dict[str, dict[str, Any]] = {}
     size = 0
-    sorted_tasks = sorted(tasks.tasks(), key=lambda task: task.name)
+    sorted_tasks = sorted(tasks.tasks(), key=lambda task: (not _names_of_code_options(task), task.name))
     for task in sorted_tasks:
         task_options = _options_of_task(task)
         length = len(json.dumps([task.name, task_options]))
@@ -201,10 +202,14 @@ def _options_of_task(task: Task) -> dict[str, Any]:
     """Return the options of a task without its metadata."""
     values = {name: as_stored(getattr(task, name)) for name in JOB_OPTIONS}
     options: dict[str, Any] = {name: value for name, value in values.items() if value is not UNSET}
-    options["code"] = [name for name in CODE_OPTIONS if getattr(task, name)]
+    options["code"] = _names_of_code_options(task)
     if task.on_failure is not None:
         options["on_failure"] = task.on_failure
     return options
+
+
+def _names_of_code_options(task: Task) -> list[str]:
+    return [name for name in CODE_OPTIONS if getattr(task, name)]
 
 
 def _parameters_of(tasks: TaskRegistry) -> dict[str, list[tuple[str, bool]]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -840,7 +841,7 @@ async def test_function_that_returns_before_its_block_ends_fails_and_the_block_c
 
     await scheduler.enqueue(leave, job_id="one")
     (event,) = await seen.until(JobFailed)
-    assert "its block of completing() was open" in event.error
+    assert "before its block of completing() had ended" in event.error
     returned.set()
     with pytest.raises(JobLostError) as caught:
         await asyncio.wait_for(tasks[0], PATIENCE)
@@ -850,22 +851,94 @@ async def test_function_that_returns_before_its_block_ends_fails_and_the_block_c
     assert await effects_of(pool) == []
 
 
-async def test_function_that_leaves_its_block_in_a_generator_fails(
-    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
-) -> None:
-    async def connections() -> AsyncIterator[asyncpg.Connection]:
-        async with current_job().completing() as connection:
-            yield connection
+async def connections() -> AsyncGenerator[asyncpg.Connection, None]:
+    async with current_job().completing() as connection:
+        current_job().set_result("lost")
+        yield connection
 
-    async def leave() -> None:
-        async for connection in connections():
+
+async def leave_open() -> None:
+    """Return with an open block, or with one that the event loop closes meanwhile."""
+    async for connection in connections():
+        await add_effect(connection)
+        break
+
+
+async def leave_to_the_loop() -> None:
+    """Return some time after the event loop has closed the block."""
+    await leave_open()
+    for _ in range(100):
+        await asyncio.sleep(0.001)
+
+
+async def close() -> None:
+    async with contextlib.aclosing(connections()) as generator:
+        async for connection in generator:
             await add_effect(connection)
             break
 
-    await scheduler.enqueue(leave)
+
+@pytest.mark.parametrize("function", [leave_open, leave_to_the_loop, close])
+async def test_function_that_leaves_its_block_in_a_generator_fails(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool, function: Callable[[], Awaitable[None]]
+) -> None:
+    await scheduler.enqueue(function)
     (event,) = await seen.until(JobFailed)
-    assert "contextlib.aclosing()" in event.error
+    assert event.error.endswith(("that has it to the end", "open the block outside of it"))
     assert await effects_of(pool) == []
+
+
+async def test_block_after_one_whose_generator_was_closed_completes_the_job(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    async def repeat() -> None:
+        await close()
+        await work()
+
+    await scheduler.enqueue(repeat, job_id="one")
+    await seen.until(JobCompleted)
+    assert await effects_of(pool) == ["one"]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_function_that_returns_during_the_commit_of_its_block_ends_as_the_commit(
+    make: Make, pool: asyncpg.Pool, *, commits: bool
+) -> None:
+    scheduler = make(retry_policy=NO_DELAY)
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    await pool.execute("CREATE TABLE parents (id integer PRIMARY KEY)")
+    await pool.execute("CREATE TABLE children (id integer REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+    tasks: list[asyncio.Task[None]] = []
+
+    async def block() -> None:
+        async with current_job().completing() as connection:
+            current_job().set_result("paid")
+            await add_effect(connection)
+            if not commits and current_job().attempt == 1:
+                await connection.execute("INSERT INTO children VALUES (1)")
+
+    async def leave() -> None:
+        tasks.append(asyncio.create_task(block()))
+        if current_job().attempt > 1:
+            await tasks[-1]
+        else:
+            await until_held()
+            returned.set()
+
+    returned = asyncio.Event()
+    async with commits_held(pool) as until_held:
+        await scheduler.enqueue(leave, job_id="one", max_retries=1, keep_result=timedelta(days=1))
+        await asyncio.wait_for(returned.wait(), PATIENCE)
+        await pool.fetchval("SELECT pg_sleep(0.05)")  # until the worker has seen the return
+    await seen.until(JobCompleted)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    result = await scheduler.get_job_result("one")
+    assert result is not None
+    assert result.value == "paid"
+    assert await effects_of(pool) == ["one"]
+    assert len(seen.of(JobRetried)) == (not commits)
+    assert not seen.of(JobLost)
 
 
 @job(name="completing.in_thread")

@@ -130,6 +130,18 @@ def test_dry_run_stores_nothing_and_a_second_import_changes_nothing(
     assert read(lambda scheduler: scheduler.schedules.get("aps:often")) == first
 
 
+def test_repeated_import_does_not_add_a_schedule_that_was_removed(
+    old: BackgroundScheduler, on: On, read: Read
+) -> None:
+    store_all(old)
+    on()
+    read(lambda scheduler: scheduler.schedules.remove("aps:often"))
+    results = {row["source_id"]: row["result"] for row in on()}
+    assert results.pop("often") == "left out"
+    assert set(results.values()) == {"exists"}
+    assert {row["source_id"] for row in on("--again") if row["result"] == "imported"} == {"often"}
+
+
 def test_schedule_whose_next_run_has_passed_does_not_run_at_once(
     old: BackgroundScheduler, on: On, read: Read
 ) -> None:

@@ -123,6 +123,21 @@ def test_dry_run_stores_nothing_and_a_second_import_changes_nothing(
     assert read(lambda scheduler: scheduler.get_job("procrastinate:1")) == first
 
 
+def test_repeated_import_does_not_repeat_a_job_that_has_run_and_was_deleted(
+    store: Callable[[Fill], None], on: On, read: Read
+) -> None:
+    async def delete(scheduler: Scheduler) -> None:
+        await scheduler.db_pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'procrastinate:1'")
+
+    store(defer_three)
+    on()
+    read(delete)
+    rows = {row["source_id"]: (row["result"], row["reason"]) for row in on().checked("imported")}
+    gone = "an earlier import added it, and it exists no more; pass --again to add it again"
+    assert rows == {"1": ("left out", gone), "2": ("exists", None), "3": ("exists", None)}
+    assert [row["result"] for row in on("--again").checked("imported")] == ["imported", "exists", "exists"]
+
+
 def test_job_gets_the_options_of_its_function_from_a_module(
     store: Callable[[Fill], None], on: On, read: Read, tmp_path: Path
 ) -> None:

@@ -181,7 +181,8 @@ def test_started_scheduler_is_refused(on: Callable[..., Ran]) -> None:
 
 
 @pytest.mark.slow
-async def test_interrupt_releases_the_job(dsn: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_interrupt_releases_the_job(dsn: str, tmp_path: Path, number: signal.Signals) -> None:
     begun = tmp_path / "begun"
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
         scheduler = Scheduler(pool)
@@ -196,7 +197,7 @@ async def test_interrupt_releases_the_job(dsn: str, tmp_path: Path) -> None:
         async with asyncio.timeout(PATIENCE):
             while not begun.exists():  # noqa: ASYNC110 - of a process
                 await asyncio.sleep(0.02)  # until the job has begun
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             _, errors = await process.communicate()
         job = await scheduler.get_job("long")
         assert job is not None

@@ -244,13 +244,17 @@ async def test_attempt_counts_as_running_after_a_past_start_of_an_earlier_job_wi
 
 
 @pytest.mark.parametrize("back", [SECOND, timedelta(days=1)])
-async def test_admitted_attempt_counts_although_the_clock_was_set_back_after_its_claim(
-    store: Store, clock: FakeClock, back: timedelta
+@pytest.mark.parametrize("limit", [most(1), rate(1, 10)])
+async def test_attempt_that_was_claimed_before_the_clock_was_set_back_is_left_to_be_released(
+    store: Store, pool: Pool, clock: FakeClock, back: timedelta, limit: LimitNumbers
 ) -> None:
-    first, second = await running(store, new_job("a"), new_job("b"))
+    claims = await running(store, new_job("a"), new_job("b"))
     clock.advance(-back)
-    assert await admit(store, [first], (KEY, most(1))) == {"a": None}
-    assert await admit(store, [second], (KEY, most(1))) == {"b": KEY}
+    for claim in claims:
+        assert await admit(store, [claim], (KEY, limit), keep_s=10) == {}
+    assert await starts(pool) == []
+    clock.advance(back)
+    assert await admit(store, claims, (KEY, limit), keep_s=10) == {"a": None, "b": KEY}
 
 
 async def test_admit_ignores_starts_in_the_future_after_the_clock_was_set_back(

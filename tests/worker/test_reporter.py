@@ -154,6 +154,18 @@ async def test_options_of_a_task_with_long_ones_are_left_out(
     assert list(reporter.worker.settings["options"]) == ["c"]
 
 
+async def test_tasks_whose_options_only_the_code_applies_have_room_before_the_others(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "MAX_OPTIONS_BYTES", 250)
+    for name in ("a", "b", "d"):
+        parts.tasks.register(invoice, name=name)
+    parts.tasks.register(check, name="z", options=TaskOptions(unique="check"))
+    reported = reporter_of(parts, "c").worker.settings["options"]
+    assert "z" in reported
+    assert len(reported) < 5
+
+
 async def test_report_has_the_alert_and_the_metadata_of_a_task(parts: Parts) -> None:
     options = TaskOptions(on_failure="page", metadata={"team": "billing"}, unique="invoice")
     parts.tasks.register(invoice, name="invoice", options=options)

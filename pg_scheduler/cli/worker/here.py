@@ -28,6 +28,7 @@ from pg_scheduler.tools import (
 
 from .options import WorkerOptions
 from .process import open_scheduler
+from .stop import sigterm_as_ctrl_c
 from .target import Source
 
 Check = Callable[[Scheduler, str], Awaitable[Job]]
@@ -58,6 +59,13 @@ async def run_here(
         CommandError: The function is not registered here, the job cannot run again yet, or another worker has
             claimed it.
     """
+    with sigterm_as_ctrl_c():
+        return await _run_here(command, source, job_id, check, use_pdb=use_pdb)
+
+
+async def _run_here(
+    command: Command, source: Source | None, job_id: str, check: Check, *, use_pdb: bool
+) -> Job:
     async with open_scheduler(command, source, WorkerOptions()) as scheduler:
         if scheduler.is_running:
             raise UsageError("the target starts its Scheduler; pass one that returns it before its start")
@@ -80,7 +88,7 @@ async def run_here(
                 command.output.say(f"{pause}; this job runs here nevertheless")
             try:
                 return await _run(scheduler, job_id, check)
-            except asyncio.CancelledError:  # by Ctrl-C: the shutdown releases the job at once
+            except asyncio.CancelledError:  # by Ctrl-C or SIGTERM: the shutdown releases the job at once
                 hurry(scheduler)
                 raise
 

@@ -40,7 +40,7 @@ waits for its running jobs, which need their processes.
 """
 
 SAME_SIGNAL_S: Final = 0.1
-"""Seconds after the first signal in which another one counts as the same. Programs such as ``timeout`` signal
+"""Seconds after the first signal in which it may come again, and counts once. Programs such as ``timeout`` signal
 the process and then its process group, so that one request arrives twice, a millisecond apart.
 """
 
@@ -62,6 +62,7 @@ class StopRequest:
         self.is_hurried = False
         self.must_restart = False
         self._requested = asyncio.Event()
+        self._first_signal: signal.Signals | None = None
         self._received_at = -math.inf
         self._on_hurry: list[Callable[[], None]] = []
 
@@ -85,10 +86,11 @@ class StopRequest:
     def receive(self, number: signal.Signals) -> None:
         """Handle SIGTERM or SIGINT: the first drains, the second cancels the running jobs."""
         now = time.monotonic()
+        is_same = number is self._first_signal and now < self._received_at + SAME_SIGNAL_S
         if self.reason is None:
-            self._received_at = now
+            self._first_signal, self._received_at = number, now
             self.request(f"{number.name} received")
-        elif not self.is_hurried and now >= self._received_at + SAME_SIGNAL_S:
+        elif not (self.is_hurried or is_same):
             self.is_hurried = True
             logger.warning(
                 "%s received again: the running jobs are cancelled", number.name, extra=record_fields()
@@ -166,6 +168,26 @@ def note_usr1() -> Iterator[threading.Event]:
         yield noted
     finally:
         signal.signal(signal.SIGUSR1, previous_handler)
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C within a ``with`` block, for a command that runs a job.
+
+    Programs that stop this one, such as ``timeout``, send SIGTERM. It would end the process at once, and the
+    job would stay running until another worker reclaims it.
+    """
+    # Python sets handlers of signals in the main thread only.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous_handler = signal.signal(
+        signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT)
+    )
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def end_soon(end: Callable[[], object], *, left_s: float = 0) -> None:

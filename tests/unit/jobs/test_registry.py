@@ -428,6 +428,28 @@ def test_adopt_raises_when_the_closure_captured_other_values() -> None:
         registry.adopt(_closure(object()))
 
 
+def _twin() -> JobFunction:
+    async def deliver(url: str) -> None: ...
+
+    return deliver
+
+
+def test_register_raises_when_another_function_of_the_same_def_gets_another_name() -> None:
+    registry = TaskRegistry()
+    first = _twin()
+    registry.register(first, name="webhooks.fast", options=TaskOptions(timeout=5))
+    with pytest.raises(NameConflictError, match=r"'webhooks\.fast', for another function of the same def"):
+        registry.register(_twin(), name="webhooks.digest")
+    assert registry.resolve("webhooks.digest") is None
+    # An application that is made twice registers the same names twice.
+    registry.register(_twin(), name="webhooks.fast")
+    # One function may have several names.
+    other = TaskRegistry()
+    other.register(first, name="webhooks.fast")
+    other.register(first, name="webhooks.slow")
+    other.register(_twin(), name="webhooks.fast")
+
+
 def _forward(*, is_assigned: bool) -> JobFunction:
     async def inner() -> object:
         return helper
@@ -547,11 +569,17 @@ def test_second_function_of_a_qualified_name_takes_no_name_of_the_first(
         assert registry.register(other_func, name=name).func is other_func, "it replaces the first"
 
 
+def _imported_again(func: Any) -> JobFunction:
+    """Compile the code once more, as an import does."""
+    func.__code__ = func.__code__.replace()
+    return func
+
+
 def test_same_function_gets_another_name_also_after_its_module_was_imported_again() -> None:
     mailer = _Mailer()
     pairs: list[tuple[JobFunction, JobFunction]] = [
-        *((_charge, _charge), (closure(1), closure(1)), (mailer.send, mailer.send)),
-        (_with_default("eu"), _with_default("eu")),
+        *((_charge, _charge), (closure(1), _imported_again(closure(1))), (mailer.send, mailer.send)),
+        (_with_default("eu"), _imported_again(_with_default("eu"))),
     ]
     for func, same_func in pairs:
         registry = TaskRegistry()
