@@ -452,10 +452,13 @@ class TestMatrix:
             return Result("passed", "")
 
         monkeypatch.setattr(matrix, "run_one", run_one)
-        for hour in range(480_000, 480_040):
+        for hour in range(480_000, 480_060):
             matrix.run_slice(hour, Environment())
-        assert tests == ["tests/store"] * 20 + ["tests/unit tests/migrations"] * 20
-        assert sorted(BY_VERSION) == ["tests/migrations", "tests/store", "tests/unit"]
+        assert [tests[0], tests[20], tests[40]] == [" ".join(part) for part in SLICES]
+        assert len(set(tests)) == 3
+        files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests/store").glob("test_*.py")}
+        assert {*SLICES[0], *SLICES[1]} == files
+        assert [SLICES[2], BY_VERSION[:1]] == [["tests/unit", "tests/migrations"], ["tests/store"]]
 
     def test_slice_depends_on_the_date_of_the_commit(self) -> None:
         command = ["git", "show", "--no-patch", "--format=%ct", "HEAD"]

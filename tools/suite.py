@@ -4,6 +4,9 @@
 """
 
 import os
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
 
 CORES = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 WORKERS = CORES + 1
@@ -20,10 +23,12 @@ SLOW_FOLDERS = ("browser", "cluster", "typing")
 
 NOT_SLOW = ["-m", "not slow", *(f"--ignore=tests/{folder}" for folder in SLOW_FOLDERS)]
 
-SLICES = (["tests/store"], ["tests/unit", "tests/migrations"])
-"""The tests that the versions of Python and PostgreSQL affect most, in two parts."""
+BY_VERSION = ["tests/store", "tests/unit", "tests/migrations"]
+"""The tests that the versions of Python and PostgreSQL affect most."""
 
-BY_VERSION = [folder for part in SLICES for folder in part]
+STORE_FILES = sorted(f"tests/store/{path.name}" for path in (ROOT / "tests/store").glob("test_*.py"))
+SLICES = (STORE_FILES[::2], STORE_FILES[1::2], BY_VERSION[1:])
+"""The same in three parts."""
 
 
 def parallel(workers: int = WORKERS) -> list[str]:
