@@ -40,8 +40,8 @@ waits for its running jobs, which need their processes.
 """
 
 SAME_SIGNAL_S: Final = 0.1
-"""Seconds after the first signal in which it may come again, and counts once. Programs such as ``timeout`` signal
-the process and then its process group, so that one request arrives twice, a millisecond apart.
+"""Seconds after the first signal in which it may come again, and counts once. Programs such as ``timeout``
+signal the process and then its process group, so that one request arrives twice, a millisecond apart.
 """
 
 END_TIMEOUT_S: Final = 2.0
