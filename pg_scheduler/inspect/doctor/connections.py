@@ -54,7 +54,8 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Ch
         return
     if arrives is None:
         yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE_CONNECTION)
-    if arrives is not False:
+        return
+    if arrives:
         return
     yield warning(
         FindingCode.LISTEN_NO_DELIVERY,
@@ -88,6 +89,7 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> CheckResults:
         return
     if changes is None:
         yield UnmadeCheck(FindingCode.POOLER, SINGLE_CONNECTION)
+        return
     if not changes:
         return
     yield info(
@@ -127,7 +129,7 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> CheckResults:
 def judge_server(
     workers: Sequence[Worker], settings: Mapping[str, SettingRow], groups: Sequence[ConnectionRow]
 ) -> Iterator[Finding]:
-    """Yield a finding if the pools can exceed the connections of the server, or if few of these are left."""
+    """Yield a finding if the pools may need more connections than the server has, or if it has few left."""
     max_connections = int(settings["max_connections"].value)
     reserved = sum(int(settings[name].value) for name in RESERVED if name in settings)
     usable = max_connections - reserved

@@ -34,7 +34,7 @@ TIMEOUTS: Final = ("statement_timeout", "transaction_timeout")
 ISOLATION: Final = "default_transaction_isolation"
 
 HALF: Final = 0.5
-"""If more than this share of its queue of notifications is in use, the server logs warnings."""
+"""The share of its queue of notifications in use from which on the server logs warnings."""
 
 
 @check(FindingCode.DB_VERSION)
@@ -153,6 +153,8 @@ def judge_clocks(
             "synchronize both clocks by NTP",
         )
     for worker in workers:
+        health = ReportedHealth.of(worker.health)
+        offset_s = health.clock_offset_s if worker.is_alive else None
         if now is not None and (ahead := (worker.last_beat - now).total_seconds()) > max_offset_s:
             yield warning(
                 FindingCode.CLOCK,
@@ -162,11 +164,7 @@ def judge_clocks(
                 "synchronize the server's clock by NTP",
                 "the worker corrects its lease by itself",
             )
-        elif (
-            worker.is_alive
-            and (offset_s := ReportedHealth.of(worker.health).clock_offset_s) is not None
-            and abs(offset_s) >= max_offset_s
-        ):
+        elif offset_s is not None and abs(offset_s) >= max_offset_s:
             direction = "ahead of" if offset_s > 0 else "behind"
             yield warning(
                 FindingCode.CLOCK,
@@ -257,13 +255,10 @@ async def _check_rights(facts: SharedFacts, _: Thresholds) -> CheckResults:
         evidence += f" and may not read {hidden} of them, so checks are not made"
     # The role may be one for people or for metrics, which lacks privileges of a worker on purpose.
     granted = {right.table: set(right.privileges) for right in rights}
-    if matching_role := next(
-        (other_role for other_role in OTHER_ROLES if _is_exactly(other_role, granted)), None
-    ):
-        severity, evidence = (
-            Severity.INFO,
-            f"{evidence}; it has those of the role {matching_role.value}, and no others",
-        )
+    matching_roles = [other_role for other_role in OTHER_ROLES if _is_exactly(other_role, granted)]
+    if matching_roles:
+        severity = Severity.INFO
+        evidence += f"; it has those of the role {matching_roles[0].value}, and no others"
     grants = execute_all(missing_grants(schema, role, missing))
     yield finding(FindingCode.RIGHTS, severity, role.name, evidence, *grants)
 

@@ -53,6 +53,7 @@ async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thres
         except SchemaError as error:
             not_made += [UnmadeCheck(code, str(error)) for code in check.codes]
         except ConfigurationError as error:
+            # A pooler that loses prepared statements prevents the check. Any other cause is raised.
             if not isinstance(error.__cause__, LOST_STATEMENTS):
                 raise
             not_made += [UnmadeCheck(code, str(error)) for code in check.codes]

@@ -191,5 +191,6 @@ class Thresholds:
             value = getattr(self, field.name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
                 raise TypeError(f"{field.name} must be a number, not {value!r}")
+            # NaN is neither negative nor at least 0, and is refused too.
             if value is not None and not value >= 0:
                 raise ValueError(f"{field.name} must not be negative, not {value!r}")

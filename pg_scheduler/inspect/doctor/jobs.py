@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from pg_scheduler.base.text.remedies import RemedyStep, execute, then
 from pg_scheduler.facts.expiry import CAUSES, ExpiryCause
@@ -41,7 +41,9 @@ WITH_ITS_ID: Final = "with the id that it prints:"
 
 EXPLAIN: Final = execute("pg-scheduler jobs explain ID", before=WITH_ITS_ID)
 
-FAILING_S: Final = 15 * 60.0
+RECENT_S: Final = 15 * 60.0
+"""The length of the period in which failed attempts and expired jobs are counted, in seconds."""
+
 ALWAYS_FAILING: Final = 0.5
 """The share of failed attempts from which on there is a finding, whatever the share of the week before
 was."""
@@ -108,7 +110,7 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.FAILING)
 async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
-    rows = await facts.store.doctor.failing(FAILING_S, WEEK_S)
+    rows = await facts.store.doctor.failing(RECENT_S, WEEK_S)
     for finding in judge_failures(rows, thresholds.failures, thresholds.failure_ratio):
         yield finding
     async for unmade in _uncounted(facts, FindingCode.FAILING):
@@ -117,12 +119,12 @@ async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> CheckRe
 
 @check(FindingCode.JOBS_EXPIRED)
 async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
-    expired_names = await facts.store.doctor.expired_names(FAILING_S)
-    rows = await facts.store.doctor.expiry_causes(FAILING_S) if expired_names else []
+    expired_names = await facts.store.doctor.expired_names(RECENT_S)
+    rows = await facts.store.doctor.expiry_causes(RECENT_S) if expired_names else []
     for name, expired in expired_names:
         if expired >= thresholds.expired:
             causes = [_cause_of(row) for row in rows if row.job_name == name and row.cause in CAUSES]
-            texts = [f"{row_jobs:,} {text}" for row_jobs, text, _ in causes]
+            texts = [f"{cause.jobs:,} {cause.text}" for cause in causes]
             listing = command("jobs", "list", "status:expired", term("name", name), "--limit", "1")
             yield warning(
                 FindingCode.JOBS_EXPIRED,
@@ -130,7 +132,7 @@ async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
                 Evidence(
                     f"{counted(expired, 'job')} of {name!r} expired in the last 15 minutes",
                     f": {listed(texts)}" if texts else "",
-                    tuple(dict.fromkeys(cause_object for _, _, cause_object in causes)),
+                    tuple(dict.fromkeys(cause.culprit for cause in causes)),
                 ),
                 execute(listing),
                 then(EXPLAIN),
@@ -139,14 +141,29 @@ async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
         yield unmade
 
 
-def _cause_of(row: ExpiryCauseRow) -> tuple[int, str, tuple[str, str]]:
-    """Return the number of jobs that expired for a cause, what they did, and the object that caused it."""
+class _Cause(NamedTuple):
+    """A cause for which jobs expired.
+
+    Attributes:
+        jobs: The number of these jobs.
+        text: What the jobs did until they expired.
+        culprit: The kind and the name of the object that caused it, as in ``Finding.objects``.
+    """
+
+    jobs: int
+    text: str
+    culprit: tuple[str, str]
+
+
+def _cause_of(row: ExpiryCauseRow) -> _Cause:
+    """Return the cause of a row."""
     if row.object is not None:
         kind, _, _ = row.object.partition(":")
         name, _ = name_and_key(f"{kind}:", f"{row.object}:")
-        return row.jobs, CAUSES[row.cause].format(f"{kind} {name!r}"), (kind, name)
+        return _Cause(row.jobs, CAUSES[row.cause].format(f"{kind} {name!r}"), (kind, name))
     is_about_slots = row.cause in {ExpiryCause.NO_FREE_SLOT, ExpiryCause.NO_WORKER_YET}
-    return row.jobs, CAUSES[row.cause], ("workers", "") if is_about_slots else ("task", row.job_name)
+    culprit = ("workers", "") if is_about_slots else ("task", row.job_name)
+    return _Cause(row.jobs, CAUSES[row.cause], culprit)
 
 
 @check(FindingCode.STUCK)
@@ -161,6 +178,7 @@ async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
             )
             yield warning(FindingCode.STUCK, row.job_id, text, explain)
             continue
+        # Without enough durations it is unknown which one is usual.
         if row.durations is None or row.durations.number < MIN_DURATIONS or row.running_s is None:
             continue
         usual = row.durations.quantile(0.99) or 0.0
@@ -204,17 +222,18 @@ def _unknown_name_finding(
     *,
     live_workers: str,
 ) -> Finding:
-    missing = next(filter(None, (worker.health.missing_executors.get(row.name) for worker in workers)), None)
+    executors = [worker.health.missing_executors.get(row.name) for worker in workers]
+    missing_executor = next((executor for executor in executors if executor), None)
     evidence = (
         f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the oldest "
         f"since {instant(row.oldest_due_at)}, and none of {live_workers} claims that name"
     )
-    if missing is not None:
+    if missing_executor is not None:
         return error(
             FindingCode.NAME_UNKNOWN,
             row.name,
-            Evidence(f"{evidence}: the executor {missing!r} is missing"),
-            f"pass executors={{{missing!r}: ...}} to the Scheduler of a worker",
+            Evidence(f"{evidence}: the executor {missing_executor!r} is missing"),
+            f"pass executors={{{missing_executor!r}: ...}} to the Scheduler of a worker",
         )
     return error(
         FindingCode.NAME_UNKNOWN,
@@ -285,7 +304,9 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
             else f"{100 * earlier_share:.1f} % of {row.earlier_decided:,} did in the {earlier_span} before"
         )
         share = row.failed / row.decided if row.decided else 0.0
-        if row.failed < failures or share <= ratio or share < min(2 * earlier_share, ALWAYS_FAILING):
+        # Failures that are usual for a name are no finding, unless half of its attempts fail.
+        unusual_share = min(2 * earlier_share, ALWAYS_FAILING)
+        if row.failed < failures or share <= ratio or share < unusual_share:
             continue
         steps: tuple[RemedyStep, ...] = (execute(command("jobs", "errors", "--since", "15m")),)
         # The list of errors has only jobs that were not retried.

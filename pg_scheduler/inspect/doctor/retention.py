@@ -77,14 +77,17 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> CheckR
         reason = f"the age of failed jobs needs the index {UNSUCCESSFUL_INDEX}; see INDEX-MISSING"
         yield UnmadeCheck(FindingCode.RETENTION, reason)
         return
-    policies: dict[str, float] = {}
+    # By status, the shortest time for which a live worker keeps the jobs.
+    days_by_status: dict[str, float] = {}
     for worker in await facts.once(facts.store.workers.list_workers):
-        for status in STATUSES if worker.is_alive else ():
+        if not worker.is_alive:
+            continue
+        for status in STATUSES:
             if (days := ReportedSettings(worker.settings).retention_of(status).days) is not None:
-                policies[status] = min(policies.get(status, days), days)
+                days_by_status[status] = min(days_by_status.get(status, days), days)
     oldest = await facts.store.doctor.oldest()
     for status, seconds in sorted(oldest.items()):
-        days = policies.get(status)
+        days = days_by_status.get(status)
         if days is not None and seconds > max(FACTOR * days, 1) * DAY_S:
             yield warning(
                 FindingCode.RETENTION,

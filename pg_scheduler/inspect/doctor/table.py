@@ -39,9 +39,10 @@ async def _check_indexes(facts: SharedFacts, _: Thresholds) -> CheckResults:
     missing = await facts.once(facts.store.doctor.find_missing_indexes)
     indexes = await facts.once(facts.store.doctor.indexes)
     invalid = [index for index in indexes if not index.is_valid]
-    names = {index.name for index in invalid}
+    # find_missing_indexes() also returns the invalid ones, which have a finding of their own.
+    invalid_names = {index.name for index in invalid}
     for name in missing:
-        if name not in names:
+        if name not in invalid_names:
             severity, effect = _effect_without(name)
             evidence = f"the index {name} does not exist: {effect}"
             yield finding(FindingCode.INDEX_MISSING, severity, name, evidence, BUILD)
@@ -103,13 +104,11 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
     schema = await facts.store.schema()
     settings = await facts.once(facts.store.doctor.settings)
     tables = await facts.once(facts.store.doctor.tables)
-    max_transactions, max_multixacts = (
-        int(int(settings[name].value) * FREEZE_MARGIN) if threshold is None else threshold
-        for name, threshold in (
-            (FREEZE_AGE, thresholds.freeze_age),
-            (MULTIXACT_AGE, thresholds.multixact_age),
-        )
-    )
+    max_transactions, max_multixacts = thresholds.freeze_age, thresholds.multixact_age
+    if max_transactions is None:
+        max_transactions = int(int(settings[FREEZE_AGE].value) * FREEZE_MARGIN)
+    if max_multixacts is None:
+        max_multixacts = int(int(settings[MULTIXACT_AGE].value) * FREEZE_MARGIN)
     for problem in judge_autovacuum(schema, tables, settings):
         yield problem
     for problem in _judge_factors(schema, tables, thresholds.dead_rows):
@@ -173,7 +172,7 @@ def judge_autovacuum(
 ) -> Iterator[Finding]:
     """Yield a finding for each setting of the server that turns autovacuum off.
 
-    Another one concerns each table that turns it off, or that lacks storage settings of this release.
+    Also yield one for each table that turns it off, or that lacks storage settings of this release.
     """
     for name in ("autovacuum", "track_counts"):
         if name in settings and settings[name].value == "off":

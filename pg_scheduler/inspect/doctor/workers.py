@@ -164,6 +164,7 @@ def judge_drained_names(
             draining |= {worker.worker_id: worker for worker in able}
     if not waiting:
         return
+    # Each of these rows has a due time, because it is late. The other value only satisfies the type.
     oldest = min(row.oldest_due_at or now for row in waiting)
     ids = ["--all"] if all(map(_drains, running)) else sorted(draining)[:MAX_RESUMED]
     yield error(
@@ -381,6 +382,7 @@ def _runs_jobs(worker: Worker) -> bool:
 def _drains(worker: Worker) -> bool:
     """Return whether a worker with a role that runs jobs has obeyed a request to drain."""
     has_obeyed = worker.wanted == DRAIN and worker.state == "draining"
+    # A worker that has died or stops now has obeyed too, but drains no more.
     return has_obeyed and state_of(worker) == "draining" and _runs_jobs(worker)
 
 
