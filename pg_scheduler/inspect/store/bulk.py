@@ -245,7 +245,8 @@ class BulkRepository:
             steps = await self._statements.fetch("find_steps", job_ids, from_step, on=connection)
             job_ids = [row["job_id"] for row in steps]
         rows = await self._statements.fetch("retry_jobs", job_ids, self._statements.now, on=connection)
-        retried, parents = [row["job_id"] for row in rows], [row["parent"] for row in rows]
+        retried = [row["job_id"] for row in rows]
+        parents = [row["parent"] for row in rows]
         if from_step is not None:
             await self._statements.fetch("delete_steps_from", retried, from_step, on=connection)
         await self._dependencies.wait_again(retried, parents, connection)

@@ -16,7 +16,7 @@ START: Final = "start_bulk"
 RESUME: Final = "resume_bulk"
 STOP: Final = "stop_bulk"
 END: Final = "end_bulk"
-"""Actions of records in the audit."""
+"""The actions of records in the audit about a run."""
 
 Phase: TypeAlias = Literal["running", "stopping", "stopped", "complete"]
 """Whether a run is in progress. A CHECK constraint of the table admits no other values."""
@@ -73,7 +73,10 @@ class BulkRunRepository:
         self._audit = audit
 
     async def begin(self, run_id: str, jobs: Mapping[str, Any], action: str) -> int:
-        """Start or resume a run, and return how often it has begun. The action is ``START`` or ``RESUME``."""
+        """Write that a run starts or resumes, and return how often it has begun.
+
+        ``action`` is ``START`` or ``RESUME``.
+        """
         args = run_id, self._statements.author.actor, json.dumps(jobs), self._statements.now
 
         async def begin(transaction: Transaction) -> int:
@@ -84,7 +87,7 @@ class BulkRunRepository:
         return await self._statements.run_retrying(begin)
 
     async def stop(self, run_id: str) -> None:
-        """Request of a run to stop after the batch in progress."""
+        """Ask a run to stop after the batch in progress."""
 
         async def stop(transaction: Transaction) -> None:
             now, connection = self._statements.now, transaction.connection

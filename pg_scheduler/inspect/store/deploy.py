@@ -128,7 +128,8 @@ class DeployRepository(Repository):
             yield page
             if len(page) < PAGE_ROWS:
                 return
-            # The next page continues with the steps of the last job whose names follow.
+            # The last job of the page may have more steps: those whose names follow. So the next page begins
+            # with this job.
             remaining_ids, after = remaining_ids[remaining_ids.index(page[-1].job_id) :], page[-1].name
 
     async def with_values(self, steps: Iterable[CheckedStep]) -> AsyncIterator[CheckedStep]:

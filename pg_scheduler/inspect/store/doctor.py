@@ -306,7 +306,8 @@ class DoctorRepository(Repository):
         """Return how many jobs ended in the last seconds by status, and the seconds since the first one."""
         (row,) = await self._statements.fetch("doctor_endings", seconds, MAX_STATISTICS, self._statements.now)
         numbers = dict(row)
-        return numbers, numbers.pop("seconds")
+        seconds_since_first: float = numbers.pop("seconds")
+        return numbers, seconds_since_first
 
     async def running(self) -> list[RunningRow]:
         """Return 1,000 running jobs among the first 10,000 due ones of each priority."""
@@ -343,7 +344,7 @@ class DoctorRepository(Repository):
         rows = await self._statements.fetch(
             "doctor_lost_schedules", list(schedule_ids), MAX_SCHEDULES_RETURNED
         )
-        return [row[0] for row in rows]
+        return [row["schedule_id"] for row in rows]
 
     async def retired(self) -> list[RetiredRow]:
         """Return the first 100 schedules that the code declares no longer."""

@@ -86,11 +86,12 @@ class ErrorReadRepository(Repository):
 
 
 def _page_of(records: Sequence[asyncpg.Record]) -> ErrorPage:
+    """Return the page of a statement, each record of which has the values of the page."""
     rows = []
     for record in records:
-        # The first three columns are those of the page, and the same in each record.
-        _, _, _, fingerprint, *values, jobs, buckets, counts, example = record
-        if fingerprint is not None:
-            parts = tuple(zip(buckets or (), counts or (), strict=True))
-            rows.append(ErrorRow._make((fingerprint, *values, jobs, parts, example)))
+        # Without any group there is one record, which only has the values of the page.
+        if record["fingerprint"] is not None:
+            values = {name: record[name] for name in ErrorRow._fields if name != "parts"}
+            parts = tuple(zip(record["buckets"] or (), record["counts"] or (), strict=True))
+            rows.append(ErrorRow(**values, parts=parts))
     return ErrorPage(records[0]["now"], records[0]["counted_since"], records[0]["is_capped"], rows)

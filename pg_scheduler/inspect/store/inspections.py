@@ -217,7 +217,8 @@ class InspectionRepository(Repository):
 
     async def migrations(self, limit: int) -> list[datetime]:
         """Return when the migrations of the schema were applied, in the order of their versions."""
-        return [row[0] for row in await self._statements.fetch("inspect_migrations", limit)]
+        rows = await self._statements.fetch("inspect_migrations", limit)
+        return [row["applied_at"] for row in rows]
 
     async def queue(self, job: Job, paused: Collection[str]) -> QueueRow:
         """Count the due jobs that start before a due job. Jobs of paused tasks do not count."""
@@ -283,7 +284,9 @@ class InspectionRepository(Repository):
     async def parents(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
         """Return the unfinished jobs that a job waits for, and their statuses; None if they do not exist."""
         rows = await self._statements.fetch("inspect_parents", job_id, MAX_PARENTS)
-        return [(row[0], None if row[1] is None else JobStatus(row[1])) for row in rows]
+        return [
+            (row["parent_id"], None if row["status"] is None else JobStatus(row["status"])) for row in rows
+        ]
 
     async def linked_jobs(self, job_id: str, limit: int) -> tuple[list[LinkedJob], list[LinkedJob]]:
         """Return jobs that a job waits for, and jobs that wait for it, at most ``limit`` of each."""
@@ -310,6 +313,7 @@ class InspectionRepository(Repository):
         rows = await self._statements.fetch("inspect_steps", job_id, name, MAX_STEPS + 1)
         if not rows:
             raise JobNotFoundError(job_id)
+        # A job without steps has one row, without a name.
         return [StepRow(*row) for row in rows if row["name"] is not None]
 
     async def waits(self, job_id: str) -> list[WaitRow]:

@@ -107,7 +107,9 @@ class LimitReadRepository(Repository):
             The texts, and whether there may be more, because at most 1,000 are read.
         """
         rows = await self._statements.fetch("inspect_limit_keys", prefix, MAX_LIMIT_KEYS)
-        keys = [row[0] for row in rows]
+        keys = [row["key"] for row in rows]
+        # The statement continues with texts behind those of the prefix. If its last text has the prefix, more
+        # of them may follow.
         is_capped = len(keys) == MAX_LIMIT_KEYS and keys[-1].startswith(prefix)
         return [key for key in keys if key.startswith(prefix)], is_capped
 

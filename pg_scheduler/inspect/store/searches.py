@@ -176,7 +176,7 @@ class SearchRepository(Repository):
             rows = await on.fetch(
                 query.text, scan.limit, scan.rows, *position, *values, timeout=self._statements.call_timeout_s
             )
-        return _examined(rows, self._statements.codec)
+        return _examined_from(rows, self._statements.codec)
 
 
 @lru_cache(maxsize=256)
@@ -208,7 +208,7 @@ def _renumbered(text: str, by: int) -> str:
     return _PARAMETER.sub(lambda match: f"${int(match[1]) + by}", text)
 
 
-def _examined(rows: Sequence[Any], codec: PayloadCodec | None) -> Examined:
+def _examined_from(rows: Sequence[Any], codec: PayloadCodec | None) -> Examined:
     """Return the result of a statement, whose last row is that of the last job it examined."""
     jobs: list[tuple[Job, int]] = []
     last, count = None, 0

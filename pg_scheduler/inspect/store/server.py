@@ -24,7 +24,6 @@ PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERE
 """The privileges on tables that every supported version of PostgreSQL has."""
 
 _PROCESS_ID: Final = "SELECT pg_catalog.pg_backend_pid()"
-_NOTIFY: Final = "SELECT pg_catalog.pg_notify($1, 'doctor')"
 
 
 class Ping(NamedTuple):
@@ -121,6 +120,7 @@ class ServerRepository(Repository):
                 now: datetime = await statement.fetchval(timeout=timeout_s)
                 seconds = perf_counter() - start
                 pings.append(Ping(seconds, (sent - now).total_seconds() + seconds / 2))
+        # Pings are compared by their first field, the seconds.
         return min(pings)
 
     async def role(self) -> RoleRow:
@@ -196,9 +196,12 @@ class ServerRepository(Repository):
             listener = await stack.enter_async_context(connections.checkout())
             sender = await stack.enter_async_context(connections.acquire())
             stack.enter_context(terminate_unanswered(sender))
+            # If adding the listener fails, the server may listen nevertheless, so it is removed in any case.
             stack.push_async_callback(_forget, listener, channel, receive, call_timeout_s)
             await asyncio.wait_for(listener.add_listener(channel, receive), call_timeout_s)
-            await sender.execute(_NOTIFY.replace("$1", f"'{channel}'"), timeout=call_timeout_s)
+            # A statement without parameters is not prepared, so no pooler can lose it.
+            notify = f"SELECT pg_catalog.pg_notify('{channel}', 'doctor')"
+            await sender.execute(notify, timeout=call_timeout_s)
             try:
                 await asyncio.wait_for(received.wait(), timeout_s)
             except TimeoutError:

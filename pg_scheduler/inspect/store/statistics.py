@@ -130,7 +130,7 @@ class StatisticsReadRepository(Repository):
         records: Sequence[asyncpg.Record] = ()
         is_complete = True
         for span_s in SPANS_S:
-            capacity, position = limit, (None, None)
+            capacity, position = limit, START
             while True:
                 size = min(capacity, PAGE_SIZE)
                 records = await self._statements.fetch(
@@ -145,7 +145,7 @@ class StatisticsReadRepository(Repository):
                 capacity -= len(bucket_rows)
                 if len(bucket_rows) < size or not capacity:
                     break
-                position = bucket_rows[-1]["bucket"], bucket_rows[-1]["job_name"]
+                position = Position(bucket_rows[-1]["bucket"], bucket_rows[-1]["job_name"])
             is_complete = is_complete and capacity > 0
         return StatisticsPage(records[0]["now"], rows, is_complete)
 
@@ -223,6 +223,7 @@ def figures_of(row: asyncpg.Record) -> JobFigures:
 
 
 def _totals(parts: Mapping[str, Sequence[JobFigures]]) -> dict[str, JobFigures]:
+    """Return the sum of the figures of each name."""
     return {name: JobFigures.added(*figures) for name, figures in parts.items()}
 
 
