@@ -174,6 +174,7 @@ class ClusterCollector(Collector):
         add_jobs(families, totals)
 
     def _add_database(self, families: Families, figures: ClusterFigures) -> None:
+        """Add the sizes of tables, and what concerns the server."""
         sizes = {(table.name,): float(table.total_bytes) for table in figures.tables}
         families.add("table_bytes", sizes)
         dead = {(table.name,): float(table.dead) for table in figures.tables}
@@ -226,9 +227,9 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class _NameLimit:
-    """Keep the first names that it is asked about, and replace all later ones by ``(other)``.
+    """Keep the first names that occur, and replace all later ones by ``(other)``.
 
-    A name that is kept stays, so no counter decreases.
+    A kept name is never replaced later, so that no counter decreases.
     """
 
     def __init__(self, max_names: int) -> None:
@@ -255,7 +256,10 @@ class _NameLimit:
 
 
 class _HotRatio:
-    """Compute the share of HOT updates among the last 1,000 updates or more. The first share is over all."""
+    """Compute the share of HOT updates among the last 1,000 updates of a table or more.
+
+    The first share is that of all updates since the statistics of the server were reset.
+    """
 
     def __init__(self) -> None:
         self._previous_updates = 0

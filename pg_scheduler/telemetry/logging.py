@@ -33,12 +33,13 @@ class _JobFields(NamedTuple):
 _cached: ContextVar[_JobFields] = ContextVar("pg_scheduler_log_fields")
 
 
-def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _read_job() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the fields and the metadata of the running job; empty ones outside of a job."""
     running = current.get(None)
     if running is None:
         return {}, {}
     claim = running.claim
+    # The context may be a copy of that of another attempt, whose fields do not count.
     if (cached := _cached.get(None)) is not None and cached.claim is claim:
         return cached.fields, cached.metadata
     job = current_job()
@@ -88,9 +89,10 @@ class JobContextFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Set the fields; every record passes."""
         attributes = record.__dict__
-        fields, metadata = _read()
+        fields, metadata = _read_job()
+        # A record of the library can be about another job than the running one.
         if attributes.get("job_id") not in (None, fields.get("job_id")):
-            fields, metadata = {}, {}  # a record of the library about another job
+            fields, metadata = {}, {}
         for name in FIELDS:
             if attributes.get(name) is None:
                 attributes[name] = fields.get(name)
@@ -150,7 +152,8 @@ class JobContextProcessor:
         self, _logger: Any, _method_name: str, event_dict: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
         """Return the event with the missing fields of the running job, unless it is about another job."""
-        fields, metadata = _read()
+        fields, metadata = _read_job()
+        # An event can be about another job than the running one, and then it gets none of its values.
         if event_dict.get("job_id") in (None, fields.get("job_id")):
             chosen = {key: metadata[key] for key in self._keys if key in metadata}
             for name, value in {**fields, **chosen}.items():

@@ -80,7 +80,8 @@ class JobHistograms:
         if attributes is _OTHER and len(self._attributes) < MAX_NAMES:
             attributes = self._attributes[job_name] = {"job_name": job_name}
         self._durations.record(duration_s, attributes)
-        self._lateness.record(max(lateness_s, 0.0), attributes)  # below 0 if the clock of the host is behind
+        # The lateness is below 0 if the clock of the host is behind.
+        self._lateness.record(max(lateness_s, 0.0), attributes)
 
 
 _OTHER: Final[Attributes] = {"job_name": OTHER}
@@ -107,15 +108,19 @@ class _Reader:
 
     def __init__(self, source: Callable[[], Scheduler]) -> None:
         self._source = source
-        self._last = Readings()
-        self._asked: set[str] | None = None
+        self._readings = Readings()
+        self._read_names: set[str] | None = None
+        """The instruments that have read the values of this collection; None before the first one."""
 
     def read(self, name: str) -> Readings:
-        """Return the values of this collection. An instrument that asks again begins another collection."""
-        if self._asked is None or name in self._asked:
-            self._last, self._asked = _readings_of(self._source()), set()
-        self._asked.add(name)
-        return self._last
+        """Return the values of this collection, for the instrument with this name.
+
+        A collection reads each instrument once. So an instrument that reads again begins the next collection.
+        """
+        if self._read_names is None or name in self._read_names:
+            self._readings, self._read_names = _readings_of(self._source()), set()
+        self._read_names.add(name)
+        return self._readings
 
 
 def observe(meter: Meter, source: Callable[[], Scheduler]) -> None:
@@ -141,6 +146,7 @@ def observe(meter: Meter, source: Callable[[], Scheduler]) -> None:
 
 
 def _readings_of(scheduler: Scheduler) -> Readings:
+    """Return the gauges of a Scheduler, and its counters unless it counts nothing."""
     readings = Readings()
     add_gauges(readings, read_gauges(scheduler))
     meter = meter_of(scheduler)

@@ -52,6 +52,7 @@ def _answer(source: HealthSource, request: Request) -> Answer:
     if request.method not in {"GET", "HEAD"}:
         return text_answer(405, "the probes are read by GET\n")
     options = parse_qs(request.query, keep_blank_values=True)
+    # The option may be repeated, and each of its values may have several names.
     exclude = {name for value in options.get("exclude", ()) for name in value.split(",") if name}
     health = source.health()
     passes = health.passes(probe, exclude=exclude)

@@ -84,14 +84,14 @@ def add_counters(sink: Sink, counted: Snapshot, *, is_running: bool) -> None:
     sink.add("pass_duration_seconds", passes)
     # The label of this counter is the name of the service and the kind of the error, with a blank between.
     kinds = [f"{service} {kind}" for (service,) in passes for kind in ("transient", "permanent")]
-    errors = {
-        (service, kind): value
-        for (label,), value in labelled("service_errors", kinds).items()
-        for service, _, kind in [label.rpartition(" ")]
-    }
+    errors: dict[Labels, float] = {}
+    for (label,), value in labelled("service_errors", kinds).items():
+        service, _, kind = label.rpartition(" ")
+        errors[service, kind] = value
     sink.add("service_errors", errors)
     add_single("leases_lost")
     sink.add("loop_blocked_seconds", labelled("loop_blocked_seconds", ["", *jobs]))
+    # The gauge can keep its last value when the Scheduler stops.
     sink.add("keeper_connected", is_running and counted.gauges.get("keeper_connected", 0))
     add_single("notifications_sent")
     add_single("notifications_received")

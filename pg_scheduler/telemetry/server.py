@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 
 from pg_scheduler.base.foreign import call_in_daemon
 from pg_scheduler.base.fork import inheritance
@@ -131,7 +131,7 @@ class ThreadServer:
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
-        self._waiting: dict[asyncio.Task[None] | None, float] = {}
+        self._waiting: dict[asyncio.Task[Any], float] = {}
         """The tasks that wait for their clients, and since when. The one that waits longest is the first."""
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
@@ -182,11 +182,11 @@ class ThreadServer:
         while len(self._connections) >= MAX_CONNECTIONS:
             delay_s = MIN_CLIENT_TIME_S
             if self._waiting:
-                longest, since = next(iter(self._waiting.items()))
+                longest_waiting, since = next(iter(self._waiting.items()))
                 # What is left of the time that each client has at least.
                 delay_s += since - self._loop.time()
-                if longest is not None and delay_s <= 0:
-                    longest.cancel()
+                if delay_s <= 0:
+                    longest_waiting.cancel()
             await asyncio.wait(
                 self._connections, timeout=max(delay_s, 0), return_when=asyncio.FIRST_COMPLETED
             )
@@ -211,7 +211,8 @@ class ThreadServer:
 
         `_make_room()` may cancel the task meanwhile, because a new client needs the connection.
         """
-        task = asyncio.current_task()
+        # Each connection has a task of its own, so there is a current task.
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._waiting[task] = self._loop.time()
         try:
             async with asyncio.timeout(CLIENT_TIMEOUT_S):

@@ -199,7 +199,8 @@ class Tracing(SendingMiddleware):
             traces = [error.trace for error in row.errors if error.trace and error.attempt < job.attempt]
             context = _extracted(traces[-1] if traces else {}, job)
             previous_attempt = get_current_span(context).get_span_context()
-            links += [Link(previous_attempt)] if previous_attempt.is_valid else []
+            if previous_attempt.is_valid:
+                links.append(Link(previous_attempt))
         return is_child, links
 
     async def _read(self, job: CurrentJob) -> Job | None:

@@ -270,11 +270,9 @@ class DoctorWebhook:
         """Return what was sent and is not gone, from the newest record. People may have written it."""
         records = await self._tables.audit_records.newest_records([self._name], [ACTION], 1)
         open_findings = records[0].details.get("open") if records else None
-        items = (
-            [item for item in open_findings if isinstance(item, dict)]
-            if isinstance(open_findings, list)
-            else []
-        )
+        if not isinstance(open_findings, list):
+            return {}
+        items = [item for item in open_findings if isinstance(item, dict)]
         return {str(item.get("id")): item for item in items[:MAX_OPEN]}
 
     async def _record(
@@ -307,6 +305,7 @@ class DoctorWebhook:
         text = "the webhook %r refused a message: %s; the next examination sends it again"
         if not self._failures:
             logger.warning(text, self._name, response, extra=record_fields())
+        # After ten failures the pause has its maximum, even with the shortest interval.
         self._failures = min(self._failures + 1, 10)
         return False
 
