@@ -121,6 +121,7 @@ class AuditReads(InspectorBase):
         if after is not None and not (_POSITION.fullmatch(after) and int(after) <= MAX_ID):
             raise PositionError("the audit", after)
         before = None if after is None else int(after)
+        # One record more than the page has room for shows whether another page follows.
         records, last_examined = await self._reads.audit_records.read(
             before, limit + 1, MAX_ROWS, filters, subject
         )
@@ -145,7 +146,7 @@ class Mute:
 
 
 def finding_id(finding: Finding) -> str:
-    """Return the subject of records about a finding: its code and its subject."""
+    """Return the subject of records about a finding: its code, and what it is about unless that is empty."""
     return f"{finding.code.value} {finding.subject}".rstrip()[:MAX_SUBJECT]
 
 
@@ -164,6 +165,7 @@ async def read_mutes(
         for record in await reads.newest_records(
             unique_subjects, [f"mute_{kind}", f"unmute_{kind}"], MAX_RECORDS
         ):
+            # Each of these records has one of the subjects, so the empty text only satisfies the type.
             subject = record.subject or ""
             mutes_by_subject[subject] = (*mutes_by_subject.get(subject, ()), _mute_of(record))
     return mutes_by_subject
@@ -183,7 +185,7 @@ def is_muted(mutes: Sequence[Mute], now: datetime) -> bool:
 
 
 def _mute_of(record: AuditRecord) -> Mute:
-    """Return the mute that a record states. Values of wrong types, which a person wrote, are None."""
+    """Return the mute that a record states. A value of a wrong type, as written by hand, becomes None."""
     until = instant_from(record.details.get("until")) if record.action.startswith("mute_") else None
     note = record.details.get("note")
     return Mute(record.at, record.actor, until, note if isinstance(note, str) else None)

@@ -87,18 +87,26 @@ class _BatchJobs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BulkRun:
-    """A bulk action. ``batch`` has what all batches share; ``job_ids`` is None if ``wanted`` is a search."""
+    """A bulk action on the jobs of a list or of a search."""
 
     store: InspectionStore
+    """The tables for the changes."""
     reads: InspectionStore
+    """The tables in which the jobs are searched, which may be those of a standby."""
     author: Author
     batch: Batch
+    """What all batches share: the action and its values, without the jobs."""
     job_ids: Sequence[str] | None
+    """The ids of a list; None if the jobs are those of the search ``wanted``."""
     wanted: Wanted
     limit: int | None = None
+    """The number of jobs to change; None for no limit."""
     rate: float | None = None
+    """Jobs per second; None for no limit."""
     is_dry: bool = False
+    """Whether the outcomes are only estimated, and no job is changed."""
     after: str | None = None
+    """The cursor behind which the action begins; None for the first job."""
     clock: Callable[[], float] = field(default=monotonic)
 
     async def steps(self) -> AsyncGenerator[Progress, None]:
@@ -111,7 +119,8 @@ class BulkRun:
             progress, job_ids, conditions, jobs = await read(progress, size)
             if self.is_dry:
                 progress = _added(progress, [self._judge(job_id, jobs.get(job_id)) for job_id in job_ids])
-            # Each batch of a run moves the cursor in its row, even if the batch has no job.
+            # A background run is the subject of its batches. Each of them moves the cursor in the row of the
+            # run, so it is written even if it has no job.
             elif job_ids or self.batch.subject is not None:
                 batch = replace(
                     self.batch,

@@ -87,7 +87,10 @@ class BulkJobs:
         run_id: str | None = None,
         after: str | None = None,
     ) -> AsyncGenerator[Progress, None]:
-        """Return the steps of the method of the Inspector that makes this change, without starting it."""
+        """Call the method of the Inspector that makes this change, and return its steps.
+
+        No job is changed before the first step is requested.
+        """
         call: Any = getattr(inspector, f"{self.verb}_jobs")
         arguments: dict[str, Any] = {}
         if self.to is not None:
@@ -192,7 +195,7 @@ class BulkRuns:
         """Start a run, and return its id.
 
         Raises:
-            BusyError: Too many run already.
+            BusyError: Too many runs are in progress in this process.
             ValueError: The search is invalid.
         """
         # The call that returns the steps checks the arguments, so an invalid search fails before the run
@@ -209,12 +212,12 @@ class BulkRuns:
             How often the run has begun. The number stays the same until another call resumes the run.
 
         Raises:
-            BusyError: Too many run already.
+            BusyError: Too many runs are in progress in this process.
         """
         return await self._begin(_Run(run_id, state.jobs, after=state.cursor), RESUME)
 
     async def stop(self, run_id: str) -> None:
-        """Request of a run to stop after the batch in progress."""
+        """Ask a run to stop after the batch in progress."""
         with self._acting():
             await self._rows.stop(run_id)
 
@@ -225,6 +228,8 @@ class BulkRuns:
 
     async def interrupt(self) -> None:
         """End the runs of this process after the batches in progress, and write that they have stopped."""
+        # A task that already writes the end of its run is not cancelled. A cancelled task does not write the
+        # end, so this method does.
         running = {task: run for task, run in self._tasks.items() if not run.is_ending}
         for task in running:
             task.cancel()
@@ -238,7 +243,7 @@ class BulkRuns:
         return None if run is None else run.progress
 
     async def state(self, run_id: str) -> BulkState | None:
-        """Return how far a run is; None if there is no such run."""
+        """Return the state of a run; None if there is no such run."""
         row = await self._rows.read(check_text("run_id", run_id))
         return BulkState.of(row, is_here=run_id in self._runs)
 
@@ -264,7 +269,6 @@ class BulkRuns:
 
     async def _follow(self, run: _Run) -> None:
         """Change the jobs until none is left, the run is stopped, or an error occurs."""
-        error = None
         try:
             async with aclosing(self._steps(run)) as steps:
                 async for step in steps:
@@ -287,7 +291,7 @@ class BulkRuns:
             logger.exception("the bulk run %s failed", run.run_id, extra=record_fields())
             error = type(caught).__name__
         else:
-            await self._end(run, error)
+            await self._end(run, None)
             return
         finally:
             self._forget(run)
@@ -308,6 +312,7 @@ class BulkRuns:
                         yield step
             except StaleRunError:
                 state = await self.state(run.run_id)
+                # Another task has continued the run, or has completed it.
                 if state is None or state.begun != run.begun or state.cursor is None:
                     raise
                 run.after = state.cursor
@@ -324,9 +329,11 @@ class BulkRuns:
             await self._rows.end(run.run_id, run.begun, error, **counts)
 
     def _acting(self) -> AbstractContextManager[None]:
+        """Make the actor of the Inspector the author of the changes in the block."""
         return acting_as(tables_of(self._inspector).author)
 
     def _forget(self, run: _Run) -> None:
+        # If another task of this process has continued the run, the entry is that of the other task.
         if self._runs.get(run.run_id) is run:
             del self._runs[run.run_id]
 

@@ -83,7 +83,8 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
         if schedule.trigger is not None and is_fixed_delay(schedule.trigger):
             return _item(schedule, problem=f"{AFTER_ENDS}: {schedule.described}")
         begin = max(since, schedule.created_at, schedule.paused_until or since)
-        fires, effects = _between(schedule, begin, until), list[ClockEffect]()
+        fires = _between(schedule, begin, until)
+        effects: list[ClockEffect] = []
         if schedule.trigger is not None and fires:
             effects = clock_effects(schedule.trigger.to_json(), schedule.anchor, since, until)
         item = _item(schedule, fires, effects)
@@ -104,6 +105,7 @@ def _item(
     effects: Sequence[ClockEffect] = (),
     problem: str | None = None,
 ) -> ScheduleFires:
+    """Return the fire times of a schedule; none for a frequent one."""
     is_frequent = _is_frequent(fires)
     return ScheduleFires(
         schedule.schedule_id,
@@ -118,13 +120,16 @@ def _item(
 
 def _is_frequent(fires: Sequence[datetime]) -> bool:
     """Return whether there are too many fire times for a calendar."""
-    days = zip(fires, fires[MAX_DAILY:], strict=False)
-    return len(fires) > MAX_EACH or any(last - first < DAY for first, last in days)
+    # More than MAX_DAILY fire times are within 24 hours if one of them and the MAX_DAILY-th after it are less
+    # than a day apart.
+    pairs = zip(fires, fires[MAX_DAILY:], strict=False)
+    return len(fires) > MAX_EACH or any(end - start < DAY for start, end in pairs)
 
 
 def _between(schedule: Schedule, since: datetime, until: datetime) -> list[datetime]:
     """Return the fire times in a period. The search ends once the schedule is frequent."""
     fire_times: list[datetime] = []
+    # A fire time at ``since`` counts, and one at the instant of after= would not.
     after, count = since - INSTANT, FIRST_CHUNK
     while not _is_frequent(fire_times):
         fires = schedule.upcoming(count, after=after)
@@ -133,6 +138,6 @@ def _between(schedule: Schedule, since: datetime, until: datetime) -> list[datet
             break
         after, count = fires[-1], min(4 * count, MAX_EACH)
     remaining_runs = None if schedule.max_runs is None else max(schedule.max_runs - schedule.runs, 0)
-    # Each call of upcoming() returns as many fire times as runs are left at most. Several calls together can
-    # return more than that.
+    # A single call of upcoming() returns at most as many fire times as the schedule has runs left. Several
+    # calls together can return more.
     return fire_times[:remaining_runs]

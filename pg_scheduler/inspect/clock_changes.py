@@ -60,12 +60,12 @@ def clock_effects(
     Raises:
         ValueError: The trigger or a time zone is invalid.
     """
-    effects = [
-        effect
-        for name in sorted(zones_of(definition))
-        for change in _changes(name, since, until)
-        if (effect := _effect(definition, anchor, name, change))
-    ]
+    effects: list[ClockEffect] = []
+    for name in sorted(zones_of(definition)):
+        for change in _changes(name, since, until):
+            effect = _effect(definition, anchor, name, change)
+            if effect is not None:
+                effects.append(effect)
     return sorted(effects, key=lambda effect: effect.at)
 
 
@@ -79,6 +79,7 @@ def mark_fires(trigger: Trigger, anchor: datetime, fires: Sequence[datetime]) ->
     """
     marks: dict[datetime, str] = {}
     if fires:
+        # A clock change shortly before or after the fire times can move or repeat one of them too.
         for effect in clock_effects(trigger.to_json(), anchor, fires[0] - DAY, fires[-1] + DAY):
             at = next((fire for fire in fires if fire >= effect.at), None)
             if at is not None:
@@ -134,25 +135,26 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
     day = f"{change.astimezone(zone):%Y-%m-%d}"
     trigger = read_trigger(json.dumps(definition))
     if gap > timedelta(0):
-        (fire,) = trigger.upcoming(1, after=change - INSTANT, anchor=anchor) or (None,)
-        then = (
-            "it does not fire again"
-            if fire is None
-            else f"it fires at {fire.astimezone(zone):%Y-%m-%d %H:%M}"
-        )
+        next_fires = trigger.upcoming(1, after=change - INSTANT, anchor=anchor)
+        then = "it does not fire again"
+        if next_fires:
+            then = f"it fires at {next_fires[0].astimezone(zone):%Y-%m-%d %H:%M}"
         return ClockEffect(start, name, f"{walls} does not exist on {day} in {name}; {then}")
-    # The clock was set back, so the hours of the change last twice as long.
+    # The clock is set back, so the hours from ``start`` to ``end`` follow once more: they last until
+    # ``end - gap``, because the gap is negative.
     fires = trigger.upcoming(2 * MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
     times = sum(fire < end - gap for fire in fires)
     text = f"{walls} occurs twice on {day} in {name}; it fires {counted(times, 'time')} in these hours"
     return ClockEffect(start, name, text)
 
 
-def _replaced(value: Any, name: str, other: str) -> Any:
-    """Return the JSON of a trigger with another time zone instead of this one."""
-    if isinstance(value, dict):
-        return {
-            key: other if key == "timezone" and member == name else _replaced(member, name, other)
-            for key, member in value.items()
-        }
-    return [_replaced(item, name, other) for item in value] if isinstance(value, list) else value
+def _replaced(value: Any, zone: str, new_zone: str) -> Any:
+    """Return the JSON of a trigger with ``new_zone`` wherever it names the time zone ``zone``."""
+    if isinstance(value, list):
+        return [_replaced(item, zone, new_zone) for item in value]
+    if not isinstance(value, dict):
+        return value
+    members = {key: _replaced(member, zone, new_zone) for key, member in value.items()}
+    if members.get("timezone") == zone:
+        members["timezone"] = new_zone
+    return members

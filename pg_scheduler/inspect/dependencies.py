@@ -21,9 +21,10 @@ MAX_LINKED: Final = 20
 """Jobs of each direction that are shown."""
 
 MAX_EDGES: Final = 100
-"""Jobs before each of these that are examined for edges among them."""
+"""The maximum number of parents of each shown job among which other shown jobs are searched."""
 
 _CAUSE: Final = re.compile(re.escape(NOT_COMPLETED).replace(r"\{!r\}", "(.*)"), re.DOTALL)
+"""The message of a job that was cancelled because of a parent. The group is the repr of the parent's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +55,27 @@ async def read_dependencies(
     """
     reads = tables_of(inspector).reads.inspections
     parents, children = await reads.linked_jobs(job.job_id, MAX_LINKED + 1)
-    if (cause_id := cancelled_because_of(job)) is not None:
+    cause_id = cancelled_because_of(job)
+    if cause_id is not None:
         cause = (await inspector.get_jobs([cause_id])).get(cause_id)
-        parents.append(
-            LinkedJob(cause_id, None if cause is None else cause.job_name, cause.status if cause else None)
-        )
-    visible_parents, visible_children = (
-        tuple(linked_job for linked_job in jobs if sees_name(linked_job.job_name or ""))[:MAX_LINKED]
-        for jobs in (parents, children)
-    )
+        name, status = (None, None) if cause is None else (cause.job_name, cause.status)
+        parents.append(LinkedJob(cause_id, name, status))
+    visible_parents = _visible(parents, sees_name)
+    visible_children = _visible(children, sees_name)
     ids = {linked_job.job_id for linked_job in (*visible_parents, *visible_children)}
     return Dependencies(
         visible_parents,
         visible_children,
+        # A single job has no edge to another one.
         tuple(sorted(set(await reads.edges(ids, MAX_EDGES)))) if len(ids) > 1 else (),
         has_more_parents=len(parents) > len(visible_parents),
         has_more_children=len(children) > len(visible_children),
     )
+
+
+def _visible(jobs: Sequence[LinkedJob], sees_name: Callable[[str], bool]) -> tuple[LinkedJob, ...]:
+    """Return the first jobs whose names are visible, at most ``MAX_LINKED``."""
+    return tuple(job for job in jobs if sees_name(job.job_name or ""))[:MAX_LINKED]
 
 
 def cancelled_because_of(job: Job) -> str | None:
@@ -123,8 +128,10 @@ async def read_changed(inspector: Inspector, run_id: str) -> Changed:
     """Return what became of the jobs of a bulk run that the newest records of its batches name."""
     ids: list[str] = []
     for record in (await inspector.audit(subject=run_id, limit=MAX_RECORDS)).items:
-        named = record.details.get("jobs")
-        ids += [job_id for job_id in named if isinstance(job_id, str)] if isinstance(named, list) else []
+        recorded_ids = record.details.get("jobs")
+        # A person may have written the record by hand, so its values can have any type.
+        if isinstance(recorded_ids, list):
+            ids += [job_id for job_id in recorded_ids if isinstance(job_id, str)]
     ids = ids[:MAX_CHANGED]
     ids_by_status: dict[JobStatus, list[str]] = {}
     reads = tables_of(inspector).reads

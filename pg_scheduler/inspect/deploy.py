@@ -230,15 +230,15 @@ class _Findings:
         self._ids: dict[tuple[DeployCode, str, str], list[str]] = {}
 
     def add(self, code: DeployCode, name: str, reason: str, *ids: str, count: int = 1) -> None:
-        """Count ``count`` jobs, schedules or steps, and keep the first ids of the group."""
+        """Add ``count`` jobs, schedules or steps to a group, which keeps the first ``MAX_IDS`` ids."""
         key = code, short(name), short(reason)
         if key not in self._counts and len(self._counts) >= MAX_GROUPS:
             key = code, "", f"names and reasons beyond the first {MAX_GROUPS:,}"
         self._counts[key] += count
         group_ids = self._ids.setdefault(key, [])
-        group_ids += [object_id for object_id in ids if object_id not in group_ids][
-            : MAX_IDS - len(group_ids)
-        ]
+        for object_id in ids:
+            if object_id not in group_ids and len(group_ids) < MAX_IDS:
+                group_ids.append(object_id)
 
     def sorted(self, names: Sequence[str]) -> Iterator[DeployFinding]:
         """Yield the findings, the most severe first.
@@ -246,7 +246,8 @@ class _Findings:
         The remedy of an unknown name contains a similar one of ``names``, the registered names, if there is
         one.
         """
-        codes, hints = list(DeployCode), 0
+        codes = list(DeployCode)
+        hint_count = 0
 
         def order(key: tuple[DeployCode, str, str]) -> tuple[int, int, str, str]:
             code, name, reason = key
@@ -256,9 +257,10 @@ class _Findings:
             code, name, reason = key
             count, ids = self._counts[key], tuple(self._ids[key])
             severity, remedy = JUDGEMENTS[code]
-            if code is DeployCode.NAME_UNKNOWN and hints < MAX_HINTS:
+            if code is DeployCode.NAME_UNKNOWN and hint_count < MAX_HINTS:
                 steps = as_steps([remedy, *hint_at_new_name(name, names)])
-                remedy, hints = sentence_of(steps) or remedy, hints + 1
+                remedy = sentence_of(steps) or remedy
+                hint_count += 1
             yield DeployFinding(code, severity, name, reason, count, ids, remedy)
 
 
@@ -292,6 +294,7 @@ class _DeployCheck:
         if not is_complete:
             total = await self._estimate(least=jobs + 1) if tables else None
             extent = extent_of(jobs, total, is_complete=False, noun="unfinished job")
+            # Without an estimate, it is only certain that at least one job was not examined.
             count = 1 if total is None else total - jobs
             self._findings.add(DeployCode.NOT_EXAMINED, "", f"examined {extent}", count=count)
         findings = tuple(self._findings.sorted(self._tasks.lists.names))
@@ -332,6 +335,7 @@ class _DeployCheck:
         try:
             args, kwargs = decode(task_data, self._codec, job_name)
         except PayloadError as error:
+            # A worker may have the key or the codec that is missing here, so encoded arguments may be valid.
             is_encoded = has_encoded_arguments(task_data)
             return DeployCode.NOT_EXAMINED if is_encoded else DeployCode.ARGUMENTS, _reason(error)
         code = DeployCode.ARGUMENTS
@@ -410,6 +414,7 @@ class _DeployCheck:
         moved_ids: set[str] = set()
         if configs:
             rows, now = await schedules.declared(configs)
+            # The plan is not written. The due times of chains do not change whether a schedule fits the code.
             plan = plan_sync(
                 configs, rows, now=now or await self._store.statements.read_clock(), chain_due_times={}
             )
@@ -417,6 +422,7 @@ class _DeployCheck:
             # The start deletes only rows that it writes again under another key. So the code declares these
             # too.
             moved_ids = {*plan.delete}
+            # _examine_schedule() returns whether it has examined the schedule.
             examined = sum(self._examine_schedule(rows[key]) for key in configs)
         after: str | None = None
         while page := await schedules.list_page(
@@ -446,7 +452,7 @@ class _DeployCheck:
             self._findings.add(DeployCode.SCHEDULE_GONE, row.task, GONE, row.schedule_id)
 
     def _examine_schedule(self, row: ScheduleRow) -> bool:
-        """Examine a schedule; return False if it was left out."""
+        """Examine a schedule, unless it is finished or its task is not selected; return whether it was."""
         if row.finished_at is not None or not self._is_selected(row.task):
             return False
         code, reason = DeployCode.SCHEDULE, ""
@@ -473,7 +479,10 @@ class _DeployCheck:
         return f"{bearers} functions have this name; it needs to be explicit" if bearers > 1 else UNKNOWN
 
     async def _estimate(self, *, least: int) -> int | None:
-        """Return about how many unfinished jobs there are; None if the estimate is below ``least``."""
+        """Return about how many unfinished jobs there are.
+
+        None if the estimate is certainly wrong: at least ``least`` jobs are known to exist.
+        """
         estimates = (await self._store.searches.sizes()).estimates
         total = sum(estimates.get(index) or 0 for index in INDEXES)
         return total if total >= least else None

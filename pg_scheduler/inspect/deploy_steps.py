@@ -98,7 +98,8 @@ def _steps_in(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[NamedS
             case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in METHODS:
                 args = node.args or [keyword.value for keyword in node.keywords if keyword.arg == "name"]
                 text, is_prefix = _name_in(args[0]) if args else ("", True)
-                # Other objects have methods of these names too, as in asyncio.run(main()).
+                # Other objects have methods of these names too, as in asyncio.run(main()). So a call counts
+                # only if its first argument is a text, or if its object is known to be the steps of a job.
                 if not args or (not text and not _is_steps(owner, aliases)):
                     continue
                 # A step without a known text may be any step, also one with another function.

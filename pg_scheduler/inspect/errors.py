@@ -36,8 +36,8 @@ MAX_PARTS: Final = 25
 
 FAILED_STATUSES: Final = frozenset({JobStatus.FAILED, JobStatus.EXPIRED})
 
-_SPANS: Final = ((timedelta(hours=2), 60), (timedelta(days=2), 3600), (timedelta.max, 86_400))
-"""By which counts a period is read: the longest period, and the seconds for which each count stands."""
+_INTERVALS: Final = ((timedelta(hours=2), 60), (timedelta(days=2), 3600), (timedelta.max, 86_400))
+"""Each entry: the longest period that is read by counts of one interval, and this interval in seconds."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -126,26 +126,28 @@ class Period:
 
     Attributes:
         since: Its start; None for any time.
-        span_s: The seconds that each count by which it is read stands for: a minute, an hour or a day.
-        start: The start of the first count that is read.
+        interval_s: The length of the intervals whose counts are read, in seconds: a minute, an hour or a day.
+        counts_from: The start of the first interval whose count is read.
     """
 
     since: datetime | None
-    span_s: int
-    start: datetime
+    interval_s: int
+    counts_from: datetime
 
     @property
     def bounds(self) -> tuple[int, datetime, datetime]:
-        """The span of the counts, and the instants since which groups and since which counts are read."""
-        return self.span_s, _EPOCH if self.since is None else self.start, self.start
+        """The first arguments of the methods of ``ErrorReadRepository``."""
+        # Without a start of the period, every group counts, but the history still has the last 25 days only.
+        ended_since = _EPOCH if self.since is None else self.counts_from
+        return self.interval_s, ended_since, self.counts_from
 
     @classmethod
     def of(cls, since: datetime | None, now: datetime) -> Period:
         """Return the period from the minute, hour or day that contains an instant until now."""
         begin = now - timedelta(days=MAX_PARTS - 1) if since is None else since
-        span_s = next(span_s for length, span_s in _SPANS if now - begin <= length)
-        start = begin - (begin - _EPOCH) % timedelta(seconds=span_s)
-        return cls(None if since is None else start, span_s, start)
+        interval_s = next(seconds for longest, seconds in _INTERVALS if now - begin <= longest)
+        start = begin - (begin - _EPOCH) % timedelta(seconds=interval_s)
+        return cls(None if since is None else start, interval_s, start)
 
     def group_of(self, row: ErrorRow, page: ErrorPage) -> ErrorGroup:
         """Return the group of a row of a page."""
@@ -169,13 +171,14 @@ class Period:
 
     def _history(self, parts: Iterable[tuple[datetime, int]], now: datetime) -> tuple[int, ...]:
         """Return how many jobs failed in each of the equal parts of the period."""
-        span = timedelta(seconds=self.span_s)
-        spans = max((now - self.start) // span + 1, 1)
+        interval = timedelta(seconds=self.interval_s)
+        intervals = max((now - self.counts_from) // interval + 1, 1)
         # Two negations let a division round up.
-        width = -(-spans // MAX_PARTS)
-        counts = [0] * -(-spans // width)
+        intervals_per_part = -(-intervals // MAX_PARTS)
+        counts = [0] * -(-intervals // intervals_per_part)
         for failed_at, jobs in parts:
-            place = (failed_at - self.start) // span // width
+            place = (failed_at - self.counts_from) // interval // intervals_per_part
+            # A failure outside of the period, as by a clock that is ahead, counts in the nearest part.
             counts[max(min(place, len(counts) - 1), 0)] += jobs
         return tuple(counts)
 

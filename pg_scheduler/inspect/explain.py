@@ -45,6 +45,7 @@ def explain(facts: JobFacts) -> Explanation:
 
 
 def _running(facts: JobFacts) -> Iterator[Reason]:
+    """Yield what is wrong with the lease or the event loop, and where and for how long the attempt runs."""
     job = facts.job
     worker = next((candidate for candidate in facts.workers if candidate.worker_id == job.worker_id), None)
     if job.lease_until is None or job.lease_until <= facts.now:
@@ -66,6 +67,10 @@ def _running(facts: JobFacts) -> Iterator[Reason]:
 
 
 def _lease_expired(facts: JobFacts, worker: InspectedWorker | None) -> Reason:
+    """State that the lease of the job has expired, and when the job is reclaimed.
+
+    ``worker`` is the worker of the attempt; None if it has no row any more.
+    """
     lease_until = facts.job.lease_until
     expired = "" if lease_until is None else f" at {instant(lease_until)}"
     if worker is None:

@@ -42,7 +42,7 @@ async def search_each(
     *,
     limit_s: float,
 ) -> list[R]:
-    """Call a function that calls the trigger of a schedule for each schedule, and return its results.
+    """Call a function for each schedule, which calls the schedule's trigger, and return the results.
 
     Args:
         schedules: The schedules.
@@ -57,13 +57,14 @@ async def search_each(
     """
     ends_at = monotonic() + limit_s
     results: dict[int, R | None] = {}
+    # The indexes of the schedules with built-in triggers, and of those with triggers of the application.
     built_in: list[int] = []
-    of_the_application: list[int] = []
+    custom: list[int] = []
     for index, schedule in enumerate(schedules):
         if schedule.trigger is None or is_built_in(schedule.trigger):
             built_in.append(index)
         else:
-            of_the_application.append(index)
+            custom.append(index)
 
     def search_built_in() -> None:
         for index in built_in:
@@ -75,7 +76,7 @@ async def search_each(
                 results[index] = on_error(schedules[index], error)
 
     await run_in_thread(search_built_in)
-    for index in of_the_application:
+    for index in custom:
         if monotonic() > ends_at:
             break
         schedule = schedules[index]

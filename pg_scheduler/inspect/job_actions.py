@@ -100,6 +100,7 @@ class JobActions(InspectorBase):
         ``batch`` has what all batches of the run share. ``terms`` restrict the search further.
         """
         action = batch.action
+        # Exactly one of the two must be passed.
         if (ids is None) is (where is None):
             raise ValueError(f"{action}_jobs() needs either ids= or where=")
         # A group of errors, which sets matches, restricts the jobs enough.
@@ -216,6 +217,7 @@ class JobActions(InspectorBase):
                 matches=lambda job: is_in_group(job, group),
                 details={**batch.details, "group": group.fingerprint},
             )
+            # Without ids or a search, the jobs are all those of the group.
             if options.get("ids") is None and options.get("where") is None:
                 options["where"] = ""
         elif (where := options.get("where")) is not None and _names_completed(where, options.get("tz")):
@@ -289,6 +291,7 @@ class JobActions(InspectorBase):
             async for step in inspector.move_jobs(where="status:pending name:mail.*", by=timedelta(hours=1)):
                 print(step.summary)
         """
+        # Exactly one of the two must be passed.
         if (to is None) is (by is None):
             raise ValueError("move_jobs() needs either to= or by=")
         if by is not None and abs(check_kind("by", by, timedelta)) > MAX_MOVE:

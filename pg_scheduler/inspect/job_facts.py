@@ -192,7 +192,8 @@ def _pause(name: str, pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]
     """Return the pause of a task under any of its names, preferably one that has not ended."""
     own_pauses = [pause for pause in pauses if held_names([name], [pause], tasks_by_alias)]
     lasting_pauses = [pause for pause in own_pauses if not pause.is_over]
-    return next(reversed(lasting_pauses or own_pauses), None)
+    candidates = lasting_pauses or own_pauses
+    return candidates[-1] if candidates else None
 
 
 def _paused_names(pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) -> Collection[str]:
@@ -204,6 +205,7 @@ def _paused_names(pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) ->
 
 
 async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> LimitUse:
+    """Return the use of the limit that a job waits for, and the lowest numbers that this process declares."""
     running, starts = await store.limits.use(blocked_on)
     declared = limits.declared(blocked_on)
     lowest = lowest_numbers([numbers_of(limit) for limit in declared])
@@ -237,6 +239,7 @@ async def _run_s(store: InspectionStore, name: str, share: float) -> float | Non
 
 
 async def _slot_use(store: InspectionStore, job: Job) -> list[tuple[str, float]]:
+    """Return the names that used most slots while an expired job was due, with their seconds."""
     if job.status is not JobStatus.EXPIRED or job.expires_at is None:
         return []
     return await store.inspections.slot_use(job.execution_time, job.expires_at)

@@ -328,7 +328,10 @@ async def count_states(inspector: InspectorBase) -> dict[str, StateCount]:
     if ended is not None:
         for state in ("failed", "expired", "cancelled"):
             counts[state] = StateCount(getattr(ended, state), ended.is_capped)
-    if None not in (totals.jobs, totals.unfinished, totals.blocked, totals.unsuccessful):
-        other_jobs = sum(total or 0 for total in (totals.unfinished, totals.blocked, totals.unsuccessful))
-        counts["completed"] = StateCount(max((totals.jobs or 0) - other_jobs, 0), is_estimated=True)
+    # Three indexes together contain every job that has not completed. The numbers are estimates, so the
+    # difference may be negative.
+    partial_totals = (totals.unfinished, totals.blocked, totals.unsuccessful)
+    other_jobs = [total for total in partial_totals if total is not None]
+    if totals.jobs is not None and len(other_jobs) == len(partial_totals):
+        counts["completed"] = StateCount(max(totals.jobs - sum(other_jobs), 0), is_estimated=True)
     return counts

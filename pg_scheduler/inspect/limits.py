@@ -184,7 +184,9 @@ def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:
     """Return the limits that live workers declare, by name, with their tasks and without their use."""
     tasks: dict[LimitState, set[str]] = {}
     for worker in workers:
-        for limit in ReportedSettings(worker.settings).limits if worker.is_alive else ():
+        if not worker.is_alive:
+            continue
+        for limit in ReportedSettings(worker.settings).limits:
             declared = LimitState(
                 name=limit.name,
                 tasks=(),
@@ -196,7 +198,8 @@ def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:
                 spread=limit.spread,
             )
             tasks.setdefault(declared, set()).add(limit.task)
-    # The text of a limit begins with its name. Limits themselves have no order, because numbers may be None.
+    # The repr of a limit begins with its name. The limits themselves have no order, because numbers may be
+    # None.
     in_order = sorted(tasks.items(), key=lambda item: repr(item[0]))
     return [replace(limit, tasks=tuple(sorted(names))) for limit, names in in_order]
 
@@ -314,14 +317,14 @@ class LimitJobs:
 async def limit_overview(inspector: InspectorBase) -> LimitOverview:
     """Return the limits that live workers declare, and which of them are full."""
     limits, blocked = await used_limits(tables_of(inspector).reads)
-    full: dict[str, int] = {}
+    full_keys: dict[str, int] = {}
     for name in {item.name for item in limits.items if item.by_key}:
         prefix = key_prefix(name)
-        full[name] = sum(key.startswith(prefix) and key != prefix for key in blocked)
+        # The prefix itself is the text of the empty key.
+        full_keys[name] = sum(key.startswith(prefix) and key != prefix for key in blocked)
     starts = await _next_starts(inspector, ((key_prefix(item.name), item) for item in limits.items))
-    return LimitOverview(
-        limits, full, {item.name: at for item in limits.items if (at := starts.get(key_prefix(item.name)))}
-    )
+    next_starts = {item.name: at for item in limits.items if (at := starts.get(key_prefix(item.name)))}
+    return LimitOverview(limits, full_keys, next_starts)
 
 
 async def limit_jobs(inspector: InspectorBase, keys: Sequence[LimitKeyState]) -> LimitJobs:
@@ -345,6 +348,7 @@ async def limit_jobs(inspector: InspectorBase, keys: Sequence[LimitKeyState]) ->
 def _by_key(
     rows: Iterable[LimitJobRow], states_by_text: Mapping[str, LimitKeyState]
 ) -> dict[str, list[LimitJobRow]]:
+    """Return the rows by the keys of their limit, instead of the texts that the tables have."""
     rows_by_key: dict[str, list[LimitJobRow]] = {}
     for row in rows:
         rows_by_key.setdefault(states_by_text[row.key].key, []).append(row)

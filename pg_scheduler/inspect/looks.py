@@ -37,6 +37,7 @@ async def read_look(inspector: InspectorBase, job_id: str) -> LookAnswer | None:
     text = await tables_of(inspector).reads.inspections.look(job_id)
     if text is None:
         return None
+    # The worker may be one of another release, so each value is examined.
     answer = object_from(text)
     lines, stack = answer.get("log"), answer.get("stack")
     stack = stack if isinstance(stack, dict) else {}

@@ -108,6 +108,7 @@ class PageReader:
         """Return the page from a position on, with at most ``limit`` jobs."""
         ends_at = self.clock() + self.bounds.milliseconds / 1000
         items: list[Job] = []
+        # The rows that the page may still examine, and those of its next statement.
         rows_left, rows = self.bounds.rows, max(FIRST_ROWS, limit + 1)
         while position.segment < len(self.plan.segments):
             segment = self.plan.segments[position.segment]
@@ -125,9 +126,9 @@ class PageReader:
             ]
             if len(items) + len(matches) > limit:
                 matches = matches[: limit - len(items)]
-                last, count = matches[-1]
+                last_job, count = matches[-1]
                 items += [job for job, _ in matches]
-                position = self._advanced(position, segment, last, count, len(matches))
+                position = self._advanced(position, segment, last_job, count, len(matches))
                 break
             items += [job for job, _ in matches]
             position = self._advanced(position, segment, examined.last, examined.count, len(matches))
@@ -193,11 +194,17 @@ class PageReader:
 
     async def _examine_ids(self, segment: Segment, key: Key, scan: Scan, connection: Connection) -> Examined:
         """Examine all ids of a segment that follow a key; all of its ids without a key."""
-        is_descending = segment.is_descending
-        ids = [id_ for id_ in segment.ids if not key or (id_ < key[0] if is_descending else id_ > key[0])]
+        ids = list(segment.ids)
+        if key:
+            (previous_id,) = key
+            ids = [
+                job_id
+                for job_id in segment.ids
+                if (job_id < previous_id if segment.is_descending else job_id > previous_id)
+            ]
         scan = scan._replace(limit=len(ids), rows=len(ids))
         examined = await self.searches.ids(ids, scan, on=connection)
-        if not is_descending:
+        if not segment.is_descending:
             return examined
         # The statement examines ids in ascending order, so each number of examined rows is counted from the
         # end.
@@ -217,9 +224,9 @@ class Wanted:
             no error that contains the id or the error of another job.
         sort: The order in which the jobs are read; None for the order of the indexes. An id never changes, so
             the order by ``id`` stays the same while jobs change.
-        blocked_first: Whether blocked jobs are read before the others and again after them. A job that is
-            unblocked before it was read would get a place among the others that has been read, and so would a
-            job that becomes blocked meanwhile.
+        blocked_first: Whether blocked jobs are read before the others and again after them, so that no job is
+            missed. The first reading has the jobs that are unblocked meanwhile, and the second one has those
+            that become blocked.
     """
 
     where: str = ""
@@ -254,8 +261,10 @@ async def find_page(
     """
     async with store.searches.transaction() as connection:
         sizes = await store.searches.sizes(on=connection)
+        # The time of the first page replaces that of this one, also in the position of the next page.
         if after is not None:
             sizes = sizes._replace(now=read_now(after))
+        # A search by status alone is a list that a person looks through.
         search, is_list = query.search(sizes.now)
         plan = plan_search(
             search, sizes.estimates, sort=query.sort, is_list=is_list, blocked_first=query.blocked_first

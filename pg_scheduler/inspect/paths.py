@@ -312,15 +312,16 @@ def _due_range(search: Search, kinds: frozenset[_Kind]) -> tuple[Key, datetime |
     Scheduled, retrying and suspended jobs are due after now. Due and running jobs were due by now.
     """
     due = _hull(search, TimeField.DUE)
-    statuses = [
+    # The alternatives of each term about the status. A job must have one of the alternatives of every term.
+    alternatives = [
         term.statuses for term in search.terms if isinstance(term, StatusTerm) and not term.is_negated
     ]
-    # A term may also name statuses whose jobs are not in the claim index. These do not change the range.
+    # A term may also name statuses whose jobs are not in the claim index. They do not change the range.
     elsewhere = {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *UNSUCCESSFUL_STATUSES}
-    is_later_only = any(choice & _PARTS and choice <= _LATER | elsewhere for choice in statuses)
+    is_later_only = any(statuses & _LATER and statuses <= _LATER | elsewhere for statuses in alternatives)
     # Without waiting jobs, only running jobs of the claim index are left.
     due_by_now = {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
-    is_due_only = _Kind.WAITING not in kinds or any(choice <= due_by_now for choice in statuses)
+    is_due_only = _Kind.WAITING not in kinds or any(statuses <= due_by_now for statuses in alternatives)
     start = max(due.since or FIRST_INSTANT, search.now if is_later_only else FIRST_INSTANT)
     ends = [due.until] if due.until else []
     if is_due_only:
@@ -364,23 +365,26 @@ def _ids(search: Search) -> tuple[str, ...] | None:
     """Return the ids to which a search is restricted; None if it can match other ids too."""
     for term in search.terms:
         if isinstance(term, TextTerm) and term.field is TextField.ID and not term.is_negated:
-            literals = [pattern.literal for pattern in term.patterns if not pattern.is_part]
-            if len(literals) == len(term.patterns) and None not in literals:
-                return tuple(literal for literal in literals if literal is not None)
+            ids = [
+                pattern.literal
+                for pattern in term.patterns
+                if pattern.literal is not None and not pattern.is_part
+            ]
+            # A pattern with a wildcard, or of a part of an id, can match any number of ids.
+            if len(ids) == len(term.patterns):
+                return tuple(ids)
     return None
 
 
 def _words(search: Search) -> tuple[str, ...]:
     """Return the words of free text that may be ids, so that an old job is found by its id at once."""
-    return tuple(
-        pattern.literal
-        for term in search.terms
-        if isinstance(term, TextTerm)
-        and term.field in {TextField.WORDS, TextField.ANY}
-        and not term.is_negated
-        for pattern in term.patterns
-        if pattern.literal is not None
-    )
+    words: list[str] = []
+    for term in search.terms:
+        if not isinstance(term, TextTerm) or term.is_negated:
+            continue
+        if term.field in {TextField.WORDS, TextField.ANY}:
+            words += [pattern.literal for pattern in term.patterns if pattern.literal is not None]
+    return tuple(words)
 
 
 def _priorities(search: Search) -> list[int]:
@@ -399,11 +403,12 @@ def _hull(search: Search, field: TimeField) -> TimeSpan:
     until: datetime | None = None
     for term in search.terms:
         if isinstance(term, TimeTerm) and term.field is field and not term.is_negated:
-            starts, ends = [span.since for span in term.spans], [span.until for span in term.spans]
-            if None not in starts:
-                first = min(start for start in starts if start is not None)
-                since = first if since is None else max(since, first)
-            if None not in ends:
-                last = max(end for end in ends if end is not None)
-                until = last if until is None else min(until, last)
+            starts = [span.since for span in term.spans if span.since is not None]
+            ends = [span.until for span in term.spans if span.until is not None]
+            # A term has a bound only if each of its alternatives has one. A job must fulfil all terms, so the
+            # closest of their bounds counts.
+            if len(starts) == len(term.spans):
+                since = min(starts) if since is None else max(since, min(starts))
+            if len(ends) == len(term.spans):
+                until = max(ends) if until is None else min(until, max(ends))
     return TimeSpan(since, until)

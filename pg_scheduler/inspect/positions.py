@@ -112,12 +112,13 @@ def _mistake(text: str) -> PositionError:
 
 def _read(value: object, kind: type) -> str | int | datetime:
     """Return a value of a key; raise TypeError or ValueError if it is none of this type."""
+    if kind is str and isinstance(value, str) and is_storable(value):
+        return value
+    # The type is compared, because a bool is an int too.
+    if kind is int and type(value) is int and 0 <= value < 2**31:
+        return value
     if kind is datetime and isinstance(value, str):
         instant = datetime.fromisoformat(value)
         if instant.tzinfo is not None:
             return instant
-    elif (isinstance(value, str) and kind is str and is_storable(value)) or (
-        type(value) is int and kind is int and 0 <= value < 2**31
-    ):
-        return value
     raise TypeError(kind)

@@ -98,6 +98,7 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
         until = min(until, since)
         trigger = earlier_trigger
         is_sure = False
+    # These are twice as many as are shown, because some without a visible job are left out later.
     return sorted([*requested, *fires], key=lambda fire: fire.at, reverse=True)[: 2 * RESULTS]
 
 

@@ -113,6 +113,7 @@ class TenantList:
 def _jobs(
     items: Iterable[ShareState | TenantState], *, is_in_flight_capped: bool, is_waiting_capped: bool
 ) -> str:
+    """Return the numbers of jobs by state, as a text."""
     states = list(items)
     counts = {
         "running": count(sum(state.running for state in states), is_capped=is_in_flight_capped),
@@ -171,8 +172,10 @@ async def read_shares(reads: InspectionStore) -> ShareOverview:
     # The tables have the text of a share, which is a prefix of the texts of its tenants.
     names = {named_prefix(BLOCKED_BY_SHARE, name): name for name in tasks}
     share_tenants = await _tenants(reads, names)
-    shares = [
-        ShareState(
+    shares: list[ShareState] = []
+    for prefix in {*names, *share_tenants.by_share}:
+        name, tenants = _name(prefix, names), share_tenants.by_share.get(prefix, [])
+        share = ShareState(
             name=name,
             tasks=tuple(sorted(tasks.get(name, ()))),
             tenants=len(tenants),
@@ -180,9 +183,7 @@ async def read_shares(reads: InspectionStore) -> ShareOverview:
             admitted=sum(tenant.admitted for tenant in tenants),
             waiting=sum(tenant.waiting for tenant in tenants),
         )
-        for prefix in {*names, *share_tenants.by_share}
-        for name, tenants in [(_name(prefix, names), share_tenants.by_share.get(prefix, []))]
-    ]
+        shares.append(share)
     shares.sort(key=lambda share: share.name)
     is_capped = share_tenants.is_capped or len(shares) > MAX_ITEMS
     tenants_by_name = {_name(prefix, names): tenants for prefix, tenants in share_tenants.by_share.items()}
@@ -196,13 +197,15 @@ def _declared(workers: Iterable[Worker]) -> dict[str, set[str]]:
     """Return the tasks of each share that live workers declare, by the name of the share."""
     tasks: dict[str, set[str]] = {}
     for worker in workers:
-        for share in ReportedSettings(worker.settings).shares if worker.is_alive else ():
+        if not worker.is_alive:
+            continue
+        for share in ReportedSettings(worker.settings).shares:
             tasks.setdefault(share.name, set()).add(share.task)
     return tasks
 
 
 def _name(prefix: str, names: Mapping[str, str]) -> str:
-    """Return the name of the share with this text, which ``names`` lacks if no live worker declares it."""
+    """Return the name of the share with this text. ``names`` has those that live workers declare."""
     name, _ = name_and_key(BLOCKED_BY_SHARE, prefix)
     return names.get(prefix) or name
 
@@ -227,7 +230,7 @@ async def _tenants(
     rows, is_waiting_capped = await reads.limits.tenants(list(keys))
     tenants_by_share: dict[str, list[TenantState]] = {}
     for row in rows:
-        # The prefix itself is a key, and need not be that of a tenant with jobs.
+        # The prefix is always among the keys, although there may be no jobs of a tenant with an empty key.
         if not row.jobs and row.key not in in_flight:
             continue
         share = prefix_of(BLOCKED_BY_SHARE, row.key)

@@ -99,12 +99,12 @@ class Statistics:
 
 def why_uncounted(workers: Iterable[Worker]) -> str | None:
     """Return a sentence that names the live workers which count no attempts; None if all of them count."""
-    silent = [
+    not_counting = [
         worker
         for worker in workers
         if worker.is_alive and not ReportedSettings(worker.settings).counts_attempts
     ]
-    return f"statistics are off (statistics=False): {hosts(silent)}" if silent else None
+    return f"statistics are off (statistics=False): {hosts(not_counting)}" if not_counting else None
 
 
 class StatisticsReads(InspectorBase):
@@ -176,6 +176,7 @@ class StatisticsReads(InspectorBase):
         return await self._described(since, page)
 
     async def _described(self, since: timedelta, page: StatisticsPage) -> Statistics:
+        """Return the statistics of a page, with the workers that count nothing."""
         uncounted = why_uncounted(await self._reads.workers.list_workers())
         return Statistics(page.now - since, page.now, tuple(page.rows), page.is_complete, uncounted)
 

@@ -180,6 +180,7 @@ def _schedules(figures: ClusterFigures) -> str:
     fires = [schedule.next_fire_at for schedule in enabled if schedule.next_fire_at is not None]
     overdue = [schedule.schedule_id for schedule in figures.schedules if schedule.state == "overdue"]
     states = Counter(schedule.state for schedule in figures.schedules)
+    # The overdue schedules have a part of their own, with their ids.
     shown_states = [
         state for state in SCHEDULE_STATES if state == "active" or (states[state] and state != "overdue")
     ]

@@ -222,6 +222,7 @@ async def paused_tasks(reads: InspectionStore) -> dict[str, Pause]:
 
 def by_stopped_name(pauses: Mapping[str, Pause]) -> dict[str, Pause]:
     """Return the pauses by their own names, and by the exact names of their tasks."""
+    # If a name has a pause of its own, that one counts, and not the pause of a task with this exact name.
     by_exact_name = {name: pause for pause in pauses.values() for name in pause.exact_names}
     return {**by_exact_name, **pauses}
 
@@ -261,9 +262,11 @@ class TaskReads(InspectorBase):
         pauses = await paused_tasks(self._reads)
         due = sum(row.due for row in rows)
         other_names = sorted(blocked_names.jobs.keys() - {row.name for row in rows})
+        rows_of_other_names = [BacklogRow(name, 0, 0, None) for name in other_names]
+        # The fields of a BacklogRow are the first ones of a NameBacklog.
         names = [
             NameBacklog(*row, count_claiming(workers, row.name), blocked_names.jobs.get(row.name, 0))
-            for row in (*rows, *(BacklogRow(name, 0, 0, None) for name in other_names))
+            for row in (*rows, *rows_of_other_names)
         ]
         return Backlog(
             names=tuple(names),
@@ -298,6 +301,7 @@ class TaskReads(InspectorBase):
         items = []
         for name in sorted({*rows, *blocked_names.jobs, *pauses, *claimed_names(workers)}):
             row = rows.get(name) or BacklogRow(name, 0, 0, None)
+            # The fields of a BacklogRow are the first ones of a TaskState.
             state = TaskState(*row, count_claiming(workers, name), blocked_names.jobs.get(name, 0))
             if (pause := pauses_by_name.get(name)) is not None:
                 state = replace(

@@ -110,6 +110,7 @@ def attempts_of(job: Job, steps: Sequence[StepState] = ()) -> list[Attempt]:
     errors = [error for error in job.errors if error.outcome != PARENT]
     suspended_attempts = _suspended_attempts(job, steps)
     is_cut = len(job.errors) >= MAX_KEPT or len(suspended_attempts) >= MAX_SUSPENDED
+    # The attempts get their numbers below, when all of them are known.
     attempts: list[Attempt] = []
     for error in errors:
         while suspended_attempts and suspended_attempts[0].claim < error.attempt:
@@ -169,7 +170,9 @@ def _suspended_attempts(job: Job, steps: Sequence[StepState]) -> list[Attempt]:
         first_step_at = min(step.started_at for step in steps if step.attempt == claim)
         ends_before = (wait.ended_at for wait in waits if wait.ended_at and wait.attempt < claim)
         start = min(max(ends_before, default=first_step_at), end)
-        attempts.append(Attempt(0, claim, SUSPENDED, start, end, None))
+        attempts.append(
+            Attempt(number=0, claim=claim, outcome=SUSPENDED, started_at=start, ended_at=end, worker_id=None)
+        )
     return attempts
 
 
@@ -304,4 +307,6 @@ def last_attempt(job: Job) -> int:
     Attempts that were released or snoozed, or that came before a call of `retry_job()`, use no retry.
     """
     retries = max(job.max_retries - job.retry_count, 0)
-    return retries + (job.attempt + 1 if job.started_at is None else max(job.attempt, 1))
+    # A job without a start waits for its next attempt. Otherwise the attempt runs, or was the last one.
+    present_attempt = job.attempt + 1 if job.started_at is None else max(job.attempt, 1)
+    return present_attempt + retries

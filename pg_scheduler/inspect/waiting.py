@@ -99,6 +99,7 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
         if most is not None or number
     ]
     remedy = "wait until attempts end, or raise the limit in the code"
+    # Only the starts are limited, and all of them are used, so it is known when the next one is free.
     if limit is not None and limit.max_running is None and limit.next_start_at is not None:
         used = list(_used_starts(facts, limit, limit.next_start_at))
         remedy = "wait, or raise the limit in the code"
@@ -120,6 +121,7 @@ def _used_starts(facts: JobFacts, limit: LimitUse, next_start_at: datetime) -> I
     yield f"the next one is free {f'in {length(wait)}' if wait > timedelta(0) else 'now'}"
     queue = None if facts.limit_wait is None else facts.limit_wait.ahead
     if queue is not None and not queue.is_capped and not limit.is_spread and limit.max_starts:
+        # In each time span, ``max_starts`` of the jobs before this one start.
         start = wait + queue.ahead // limit.max_starts * span
         yield f"this job starts in about {length(start)}"
 
@@ -289,6 +291,7 @@ def _refusals(facts: JobFacts, claiming: Sequence[InspectedWorker]) -> Iterator[
 
 
 def _name_unknown(facts: JobFacts, alive: Sequence[InspectedWorker]) -> Reason:
+    """State that no live worker claims the name, and whether an executor is missing or a name is similar."""
     lacking = [worker for worker in alive if facts.task in worker.health.missing_executors]
     if lacking:
         executor = lacking[0].health.missing_executors[facts.task]
@@ -365,6 +368,7 @@ def _queueing(facts: JobFacts) -> Iterator[Reason]:
             "add workers or slots, or schedule it with a higher priority",
             due,
         )
+    # If a slot is free, and all jobs ahead have a higher priority, the reason above is enough.
     if used == slots or (queue is not None and queue.ahead > queue.outranked_by):
         ahead = ""
         if queue is not None:

@@ -99,6 +99,7 @@ class WorkerMethods(InspectorBase):
         return await self._request(worker_ids, None)
 
     async def _request(self, worker_ids: Iterable[str], state: str | None) -> list[str]:
+        """Request a state of workers, and return the ids that exist; None withdraws earlier requests."""
         ids = _checked_ids(worker_ids)
         with acting_as(self._author()):
             return await self._store.workers.request_state(ids, state)
@@ -199,13 +200,14 @@ async def ended_attempts(
         row.is_last and (row.finished_at is None or row.finished_at >= since)
         for row in (*unsuccessful_rows, *completed_rows)
     )
-    attempts = {
-        attempt
-        for row in (*unsuccessful_rows, *(row for row in completed_rows if row.status == "completed"))
-        if row.worker_id == worker_id
-        for attempt in _attempts_of(row)
-        if attempt.ended_at and attempt.ended_at >= since
-    }
+    ended_rows = [*unsuccessful_rows, *(row for row in completed_rows if row.status == "completed")]
+    attempts: set[Attempt] = set()
+    for row in ended_rows:
+        # The last row that a statement examines is returned even if its worker is another one.
+        if row.worker_id == worker_id:
+            attempts.update(
+                attempt for attempt in _attempts_of(row) if attempt.ended_at and attempt.ended_at >= since
+            )
     return EndedAttempts(sorted(attempts, key=lambda attempt: attempt.started_at), is_capped)
 
 

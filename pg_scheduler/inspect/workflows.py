@@ -55,7 +55,7 @@ async def read_family(
     return Family(
         children,
         has_more_children=len(visible_rows) < len(rows),
-        # The row after the last one that is shown begins with the children which were not read.
+        # One row more than is shown was read. Further children belong to its step, or to later ones.
         cut_step=rows[-1].step if len(rows) > MAX_CHILDREN else None,
         owner=owner if is_owner_visible else None,
     )

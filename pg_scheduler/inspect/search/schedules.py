@@ -137,7 +137,7 @@ def _is_like(pattern: Pattern, text: str) -> bool:
     first, *following = parts
     if not following:
         return text == first
-    *middle, last = following
+    *middle, end = following
     if not text.startswith(first):
         return False
     place = len(first)
@@ -145,7 +145,7 @@ def _is_like(pattern: Pattern, text: str) -> bool:
         if (index := text.find(literal, place)) < 0:
             return False
         place = index + len(literal)
-    return text.endswith(last) and len(text) - len(last) >= place
+    return text.endswith(end) and len(text) - len(end) >= place
 
 
 def _literals(like: str) -> list[str]:
@@ -154,6 +154,7 @@ def _literals(like: str) -> list[str]:
     for char in chars:
         if char == "%":
             parts.append("")
+        # A backslash stands before a character that is literal.
         else:
             parts[-1] += next(chars) if char == "\\" else char
     return parts
