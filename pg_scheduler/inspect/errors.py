@@ -194,6 +194,7 @@ def is_in_group(job: Job, group: ErrorGroup) -> bool:
 def group_terms(group: ErrorGroup) -> tuple[Term, ...]:
     """Return terms that hold for the jobs of a group, and for few others."""
     name = TextTerm(TextField.SHOWN_NAME, (Pattern(escape_like(group.job_name), group.job_name),))
+    # A span does not contain its end, so that of the last job is an instant later.
     end_term = TimeTerm(TimeField.FINISHED, (TimeSpan(group.begins_at, group.last_at + INSTANT),))
     if group.text == EXPIRED:
         return name, StatusTerm(frozenset({SearchStatus.EXPIRED})), end_term

@@ -118,9 +118,8 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
         newest = job.errors[-1] if job.errors else None
         # If the job was retried after an earlier end, its newest entry may be about that end, at another
         # time.
-        is_of_this_end = newest is not None and newest.ended_at == job.finished_at
-        if newest is not None and is_of_this_end and newest.outcome == PARENT and newest.message:
-            text += f": {short(newest.message)}"
+        if newest is not None and newest.outcome == PARENT and newest.ended_at == job.finished_at:
+            text += f": {short(newest.message)}" if newest.message else ""
         yield Reason(ReasonCode.CANCELLED, text, retry, job.finished_at, command)
     elif job.error_message and ended_state(job.status, job.error_message) == "quarantined":
         remedy = f"read the log of the workers that died, correct the function, then {retry}"

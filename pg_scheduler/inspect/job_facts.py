@@ -155,10 +155,11 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
         return JobFacts(job=job, task=row.task, now=row.now)
     is_pending = job.status is JobStatus.PENDING
     is_due = is_pending and job.execution_time <= row.now and job.blocked_on is None
-    is_limited = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
-    is_shared = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
+    blocked_on = job.blocked_on if is_pending else None
+    is_limited = blocked_on is not None and blocked_on.startswith(BLOCKED_BY_LIMIT)
+    is_shared = blocked_on is not None and blocked_on.startswith(BLOCKED_BY_SHARE)
+    waits_for_jobs = blocked_on is not None and not is_limited and not is_shared
     waits = await store.inspections.waits(job_id) if is_pending and row.has_steps else []
-    waits_for_jobs = is_pending and job.blocked_on is not None and not is_limited and not is_shared
     has_parents = waits_for_jobs or any(wait.is_open and wait.kind == CHILD for wait in waits)
     workers = [] if job.status.is_finished else await store.worker_reads.workers()
     tasks = tasks_of_aliases(workers)
@@ -170,7 +171,7 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
         now=row.now,
         workers=workers,
         pause=_pause(row.task, pauses, tasks),
-        limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
+        limit=await _limit(store, blocked_on or "", limits) if is_limited else None,
         limit_wait=await read_limit_wait(store, job) if is_limited else None,
         tenant_queue=await store.inspections.tenant_queue(job) if is_shared else None,
         waits=waits,
@@ -199,8 +200,9 @@ def _pause(name: str, pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]
 def _paused_names(pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) -> Collection[str]:
     """Return all names of the tasks that are paused now."""
     lasting_pauses = [pause for pause in pauses if not pause.is_over]
+    # A paused name is that of a pause, or another name of its task, which live workers report.
     stopped_names = {name for pause in lasting_pauses for name in pause.stopped_names}
-    names = stopped_names.union(tasks_by_alias, tasks_by_alias.values())
+    names = stopped_names.union(tasks_by_alias.keys(), tasks_by_alias.values())
     return held_names(names, lasting_pauses, tasks_by_alias)
 
 
@@ -226,7 +228,8 @@ async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> 
 async def read_limit_wait(store: InspectionStore, job: Job) -> LimitWait:
     """Return who holds the limit that a job waits for, and its place among those that wait."""
     rows = await store.limits.holders([job.blocked_on or ""], MAX_HOLDERS)
-    usual_durations = {name: await _run_s(store, name, 0.5) for name in {row.job_name for row in rows}}
+    names = {row.job_name for row in rows}
+    usual_durations = {name: await _run_s(store, name, 0.5) for name in names}
     holders = [LimitHolder(row.job_id, row.job_name, row.at, usual_durations[row.job_name]) for row in rows]
     return LimitWait(holders, await store.inspections.tenant_queue(job))
 

@@ -30,8 +30,8 @@ MAX_IDS: Final = 500
 """Ids of one call of ``get_jobs()``."""
 
 MAX_UNFINISHED_ROWS: Final = 1_000
-"""The maximum number of blocked jobs that are counted, and of each priority, of due jobs and of later
-jobs."""
+"""The maximum number of jobs that are counted of each kind: the blocked jobs, and for each priority the due
+and the later jobs."""
 
 MAX_UNSUCCESSFUL_ROWS: Final = 5_000
 """Unsuccessful jobs that are counted, the newest."""

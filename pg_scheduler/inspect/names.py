@@ -115,6 +115,7 @@ def with_reported_options(
             f"no live worker reports the options of the task {name!r}: the job has the defaults of all jobs "
             f"for those that are not given; to take them from the code, {remedy}"
         )
+    # UNSET stands for an option that is not given. None is a value of some options.
     values = {key: value for key, value in reported.values.items() if options.get(key, UNSET) is UNSET}
     added = {key: as_argument(key, value) for key, value in values.items()}
     summary = [f"{key}={value}" for key, value in values.items()]
@@ -130,7 +131,7 @@ def with_reported_options(
 
 def _missing(reported: ReportedOptions, options: Mapping[str, Any]) -> list[str]:
     """Return the options of a task that a job lacks, although they are reported or named in a report."""
-    # Of these, a caller of enqueue() can only pass a unique key.
+    # Of the options that only the code can apply, a caller of enqueue() can pass the unique key itself.
     missing = [key for key in reported.in_code if key != "unique" or options.get(key, UNSET) is UNSET]
     return [*missing, *(["on_failure"] if reported.on_failure is not None else [])]
 

@@ -151,6 +151,7 @@ class PageReader:
         return Position(position.segment, key, position.searched + count, position.found + matches)
 
     def _page(self, items: Sequence[Job], position: Position) -> SearchPage:
+        """Return a page with these jobs, after which the search continues at the position."""
         is_complete = position.segment >= len(self.plan.segments)
         return SearchPage(
             items=items,

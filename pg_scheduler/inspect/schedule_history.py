@@ -142,6 +142,7 @@ async def newest_results(
     may have had others.
     """
     examined = schedules[:MAX_SCHEDULES]
+    # A schedule of the first version still has its first trigger.
     edited = [schedule.schedule_id for schedule in examined if schedule.version > 1]
     reads = tables_of(inspector).reads.audit_records
     changes = await reads.trigger_changes(edited, RECORDS) if edited else {}

@@ -225,7 +225,8 @@ async def _tenants(
     """Return the tenants by the text of their share."""
     waiting = await reads.shares.tenants(prefix, MAX_TENANTS)
     in_flight, is_in_flight_capped = await reads.limits.in_flight()
-    # The tenants that were read sort after the prefix. A tenant with an empty key is the prefix itself.
+    # The tenants that were read sort after the prefix, so those of other shares may be among them. The prefix
+    # itself is added, because it is the text of a tenant with an empty key.
     keys = dict.fromkeys(key for key in (prefix, *waiting, *in_flight) if key.startswith(prefix))
     rows, is_waiting_capped = await reads.limits.tenants(list(keys))
     tenants_by_share: dict[str, list[TenantState]] = {}
@@ -243,6 +244,7 @@ async def _tenants(
 
 
 def _tenant(row: TenantRow, name: str, in_flight: InFlightRow) -> TenantState:
+    """Return a tenant of the share with this name."""
     _, key = name_and_key(BLOCKED_BY_SHARE, row.key)
     return TenantState(
         name=name,

@@ -99,6 +99,7 @@ def describe_status(figures: ClusterFigures, statistics: Statistics, diagnosis: 
 
 
 def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield that all is well, or otherwise the worst findings and the number of the others."""
     problems = problems_of(findings)
     if not problems:
         slots, busy = _slots(figures)
@@ -126,6 +127,7 @@ def _nothing_late(figures: ClusterFigures) -> str:
 
 
 def _jobs(figures: ClusterFigures) -> str:
+    """Return how many jobs wait, since when the oldest one waits, and how many are unfinished."""
     due = sum(row.due for row in figures.backlog)
     held = count_held(figures.backlog, figures.held)
     unfinished = figures.totals.unfinished
@@ -153,6 +155,7 @@ def _jobs(figures: ClusterFigures) -> str:
 
 
 def _results(statistics: Statistics) -> str:
+    """Return how many attempts ended in the period, by outcome."""
     total = statistics.total()
     ended = dict(zip(OUTCOMES, total.ended, strict=True))
     minutes = PERIOD.total_seconds() / 60
@@ -176,6 +179,7 @@ def _workers(figures: ClusterFigures) -> str:
 
 
 def _schedules(figures: ClusterFigures) -> str:
+    """Return the numbers of schedules by state, and which are overdue or else when the next one fires."""
     enabled = [schedule for schedule in figures.schedules if schedule.is_enabled]
     fires = [schedule.next_fire_at for schedule in enabled if schedule.next_fire_at is not None]
     overdue = [schedule.schedule_id for schedule in figures.schedules if schedule.state == "overdue"]

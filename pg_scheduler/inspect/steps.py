@@ -123,6 +123,7 @@ def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepSt
 
 
 def _state(row: StepRow) -> str:
+    """Return the state of a step, as `StepState` describes it."""
     if row.ended_at is None:
         waiting = SLEEPING if row.kind == SLEEP else WAITING
         return waiting if row.is_wait else GIVEN_UP

@@ -230,7 +230,10 @@ def by_stopped_name(pauses: Mapping[str, Pause]) -> dict[str, Pause]:
 def count_claiming(
     workers: Sequence[InspectedWorker], name: str, *, with_draining: bool = False
 ) -> int | None:
-    """Return how many live workers claim a name; None if a live worker does not report its names."""
+    """Return how many live workers claim a name; None if a live worker does not report its names.
+
+    A draining worker claims no more jobs, so it counts only if ``with_draining`` is True.
+    """
     alive = [
         worker
         for worker in workers

@@ -46,7 +46,8 @@ def listed(texts: Sequence[str], number: int | None = None, *, is_capped: bool =
     ``number`` is the total number of texts if ``texts`` has only some of them; None if it has all.
     ``is_capped`` is whether there may be more than this number.
     """
-    remainder = (len(texts) if number is None else number) - min(len(texts), MAX_LISTED)
+    total = len(texts) if number is None else number
+    remainder = total - min(len(texts), MAX_LISTED)
     number_text = count(remainder, is_capped=is_capped)
     return ", ".join(texts[:MAX_LISTED]) + (f" and {number_text} more" if remainder > 0 else "")
 

@@ -146,9 +146,11 @@ def attempts_of(job: Job, steps: Sequence[StepState] = ()) -> list[Attempt]:
     first_number = max(attempts[0].claim, 1) if is_cut and attempts else 1
     numbered_attempts: list[Attempt] = []
     for attempt in attempts:
-        # Claims without an attempt between two others were sent back by a limit, or suspended by a step.
+        # The claims between two known attempts: a limit sent them back, or a step suspended their attempts.
         has_claims_between = bool(numbered_attempts) and attempt.claim > numbered_attempts[-1].claim + 1
-        held_by = ("step" if has_suspended(steps) else "limit") if has_claims_between else ""
+        held_by = ""
+        if has_claims_between:
+            held_by = "step" if has_suspended(steps) else "limit"
         numbered_attempts.append(
             replace(attempt, number=first_number + len(numbered_attempts), held_by=held_by)
         )
@@ -223,6 +225,7 @@ def timeline_of(job: Job, now: datetime, steps: Sequence[StepState] = ()) -> Ite
             due_event = Event(None, "continues with the signal that it waits for", is_ahead=True)
     if due_event.is_ahead:
         ahead.insert(0, due_event)
+    # A job that waits for its children has an event of _conditions() instead.
     elif not (job.status is JobStatus.PENDING and job.suspended_by == CHILD):
         # The event comes before the first past event that is not earlier.
         later_indexes = (
@@ -265,6 +268,7 @@ def _held(attempt: Attempt) -> Iterator[Event]:
 
 
 def _ahead(job: Job, now: datetime) -> Iterator[Event]:
+    """Yield what an unfinished job waits for, and how many retries it has left."""
     if job.status is JobStatus.PENDING:
         yield from _conditions(job, now)
     retries = job.max_retries - job.retry_count

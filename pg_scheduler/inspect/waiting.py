@@ -116,6 +116,7 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
 
 def _used_starts(facts: JobFacts, limit: LimitUse, next_start_at: datetime) -> Iterator[str]:
     """Yield how many starts are used, when the next one is free, and when this job starts, if known."""
+    # A limit whose next start is known has both numbers, so each 0 only satisfies the type.
     span, wait = timedelta(seconds=limit.per_s or 0), next_start_at - facts.now
     yield f"{limit.starts} of {counted(limit.max_starts or 0, 'start')} in {length(span)} are used"
     yield f"the next one is free {f'in {length(wait)}' if wait > timedelta(0) else 'now'}"
@@ -143,6 +144,7 @@ def _held_by(facts: JobFacts, wait: LimitWait) -> Reason:
 
 
 def _waits_for_jobs(facts: JobFacts, since: datetime) -> Reason:
+    """State for which unfinished jobs the job waits, since an instant."""
     parents = [f"{job_id!r} ({status or 'does not exist'})" for job_id, status in facts.parents]
     is_capped = len(parents) >= MAX_PARENTS
     jobs = counted(len(parents), "job", is_capped=is_capped)
@@ -153,6 +155,7 @@ def _waits_for_jobs(facts: JobFacts, since: datetime) -> Reason:
 
 
 def _waits_for_its_turn(facts: JobFacts) -> Reason:
+    """State that the job waits for the turn of its tenant, and how many jobs of the tenant precede it."""
     name, key = map(readable, share_of(facts.job.blocked_on))
     queue = facts.tenant_queue
     place = ""
@@ -231,7 +234,7 @@ def _described(wait: WaitRow, now: datetime) -> str:
 def _holding(facts: JobFacts) -> Iterator[Reason]:
     """Yield what prevents a start of the job when it is due."""
     alive = [worker for worker in facts.workers if worker.is_alive and worker.claims_jobs]
-    knowing = [worker for worker in alive if worker.names is None or facts.task in worker.names]
+    with_name = [worker for worker in alive if worker.names is None or facts.task in worker.names]
     claiming = _claiming(facts)
     if not alive:
         yield Reason(
@@ -239,12 +242,12 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
             "no live worker runs jobs" + (f"; {len(facts.workers)} have a row" if facts.workers else ""),
             "start a worker",
         )
-    elif not knowing:
+    elif not with_name:
         yield _name_unknown(facts, alive)
     elif not claiming:
         yield Reason(
             ReasonCode.DRAINING,
-            f"every worker that claims {facts.task!r} is draining: {hosts(knowing)}",
+            f"every worker that claims {facts.task!r} is draining: {hosts(with_name)}",
             "start a worker, or wait until the deployment has started one",
         )
     elif all(worker.health.block is not None for worker in claiming):
@@ -391,6 +394,7 @@ def _queueing(facts: JobFacts) -> Iterator[Reason]:
 
 
 def _should_run_now(facts: JobFacts) -> Reason:
+    """State that nothing prevents the start of the due job. If it waits for long, that may be a bug."""
     late = facts.now - facts.job.execution_time
     if late < START_DELAY:
         return Reason(

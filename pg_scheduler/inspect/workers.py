@@ -53,6 +53,7 @@ class WorkerMethods(InspectorBase):
         Raises:
             ConfigurationError: No live worker reports its retention, or live workers differ in it.
         """
+        # Equal retentions have the same text, so each of them is here once.
         policies = {
             json.dumps(values, sort_keys=True): values
             for worker in await self.workers()

@@ -135,6 +135,7 @@ class ClusterCollector(Collector):
         return families
 
     def _add_jobs(self, families: Families, figures: ClusterFigures) -> None:
+        """Add what waits and what has ended, and which tasks are paused."""
         claimed = sorted(figures.claimed)
         # increase() of Prometheus does not see the first value of a series. So the series of a name begin
         # with zeros, as soon as a worker claims the name or jobs of it are due. The second case is for names
@@ -187,6 +188,7 @@ class ClusterCollector(Collector):
 
 
 def _add_workers(families: Families, figures: ClusterFigures) -> None:
+    """Add the numbers of workers and of their slots, and when a worker was last declared dead."""
     states = Counter(alive=0, draining=0, dead=0)
     for worker in figures.workers:
         if not worker.is_alive:
@@ -220,6 +222,7 @@ def _by_name(values: dict[str, int] | dict[str, float]) -> dict[tuple[str], floa
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of the caller; None in a thread without one."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

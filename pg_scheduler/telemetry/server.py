@@ -196,6 +196,7 @@ class ThreadServer:
         reader, writer = await asyncio.open_connection(sock=client, limit=MAX_REQUEST_BYTES)
         writer.transport.set_write_buffer_limits(0)  # drain() waits until all is sent
         try:
+            # A client that leaves, is too slow or sends too much gets no response.
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with self._client():
                     head = await reader.readuntil(b"\r\n\r\n")
@@ -203,6 +204,7 @@ class ThreadServer:
                 async with self._client():
                     await writer.drain()
         finally:
+            # Nothing is left to send, or the client has not read it in time.
             writer.transport.abort()
 
     @asynccontextmanager

@@ -75,10 +75,13 @@ def _interval_s() -> float:
 
     Without a watchdog for this process, it is ``INTERVAL_S``.
     """
-    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+    process_id = str(os.getpid())
+    if os.environ.get("WATCHDOG_PID", process_id) != process_id:
         return INTERVAL_S
     usec = os.environ.get("WATCHDOG_USEC", "")
-    return min(int(usec) / 2e6, INTERVAL_S) if usec.isdecimal() and int(usec) else INTERVAL_S
+    if not usec.isdecimal() or int(usec) == 0:
+        return INTERVAL_S
+    return min(int(usec) / 1e6 / 2, INTERVAL_S)
 
 
 def _notification(health: Health) -> str:

@@ -184,6 +184,7 @@ class DoctorWebhook:
 
     async def _run(self) -> None:
         """Wait until this process is the one that sends, and then examine the cluster again and again."""
+        # The last problem that was logged, so that each one is logged once.
         problem = ""
         while True:
             try:
@@ -238,13 +239,14 @@ class DoctorWebhook:
         diagnosis = await self._inspector.doctor(only=self._codes)
         findings = {finding_id(finding): finding for finding in diagnosis.findings}
         muted_ids = await read_muted(self._inspector, "finding", findings, now)
+        room = max(MAX_OPEN - len(self._sent_findings), 0)
         new_findings = [
             finding
             for subject, finding in findings.items()
             if subject not in self._sent_findings
             and subject not in muted_ids
             and finding.severity.rank >= self._severity.rank
-        ][: max(MAX_OPEN - len(self._sent_findings), 0)]
+        ][:room]
         # The findings of a check that was not made may still be there.
         absent_ids = {
             subject
@@ -339,6 +341,7 @@ def _post(url: str, body: bytes) -> _Response:
         with error:
             return _Response(error.code)
     except (OSError, http.client.HTTPException, ValueError) as error:
+        # Only the class is named, because the text may have the URL. The reason of a URLError may be a text.
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         return _Response(problem=class_name(reason) if isinstance(reason, BaseException) else "no connection")
 

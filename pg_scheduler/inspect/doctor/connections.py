@@ -40,6 +40,7 @@ STANDBY: Final = "the server is a standby, which sends no notifications; examine
 
 @check(FindingCode.LISTEN_NO_DELIVERY)
 async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether a notification arrives where a worker would listen."""
     settings = await facts.once(facts.store.doctor.settings)
     if settings.get("in_hot_standby", OFF).value == "on":
         yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, STANDBY)
@@ -70,6 +71,7 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Ch
 
 @check(FindingCode.POOLER)
 async def _check_pooler(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether the pool leads to a pooler in transaction mode."""
     try:
         changes = await facts.store.server.changes_session()
     except ConfigurationError as caught:
@@ -103,6 +105,7 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.POOL_SMALL, FindingCode.CONNECTIONS)
 async def _check_pools(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether the server has enough connections for the pools, and each worker's pool for its jobs."""
     workers = [worker for worker in await facts.once(facts.store.workers.list_workers) if worker.is_alive]
     settings = await facts.once(facts.store.doctor.settings)
     for problem in judge_server(workers, settings, await facts.store.server.connections()):

@@ -39,6 +39,7 @@ HALF: Final = 0.5
 
 @check(FindingCode.DB_VERSION)
 async def _check_version(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether the release of PostgreSQL is new enough and has no known faults."""
     settings = await facts.once(facts.store.doctor.settings)
     for problem in judge_version(settings["server_version_num"].value, settings["server_version"].value):
         yield problem
@@ -46,6 +47,7 @@ async def _check_version(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.DB_COPY)
 async def _check_copy(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether this database is a copy of the one in which workers used these tables."""
     database, recorded = await facts.store.identity.read()
     if recorded is not None and not database.is_same(recorded):
         yield error(
@@ -59,6 +61,7 @@ async def _check_copy(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.DB_RTT, FindingCode.CLOCK)
 async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check how long a round trip takes, and whether clocks differ."""
     ping = await facts.store.server.ping()
     if ping.seconds >= thresholds.round_trip_s:
         yield warning(
@@ -74,6 +77,7 @@ async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
 
 @check(FindingCode.XMIN_HELD)
 async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether transactions, slots or standbys have kept dead rows for long."""
     holders = await facts.store.server.holders()
     for problem in judge_holders(holders, thresholds.held_s, thresholds.held_transactions):
         yield problem
@@ -88,6 +92,7 @@ async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
 
 @check(FindingCode.NOTIFY_QUEUE)
 async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether the server's queue of notifications fills up."""
     used = await facts.store.server.notification_queue()
     for problem in judge_notifications(used, thresholds.notify_queue):
         yield problem
@@ -95,6 +100,7 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Ch
 
 @check(FindingCode.TIMEOUTS, FindingCode.ISOLATION)
 async def _check_settings(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether settings of the role interrupt or disturb the statements of a worker."""
     role = await facts.once(facts.store.server.role)
     settings = await facts.once(facts.store.doctor.settings)
     for name in TIMEOUTS:
@@ -240,6 +246,7 @@ OTHER_ROLES: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 @check(FindingCode.RIGHTS)
 async def _check_rights(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether the role has the privileges of a worker, and no others."""
     rights = await facts.store.server.rights(TABLES)
     schema, role = await facts.store.schema(), await facts.once(facts.store.server.role)
     missing = missing_privileges(rights)

@@ -54,7 +54,9 @@ MIN_DURATIONS: Final = 20
 
 @check(FindingCode.LATE, FindingCode.NAME_UNKNOWN)
 async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
-    backlog, workers = await facts.once(facts.backlog), await facts.once(facts.store.worker_reads.workers)
+    """Check whether due jobs have names that no live worker claims, or are late."""
+    backlog = await facts.once(facts.backlog)
+    workers = await facts.once(facts.store.worker_reads.workers)
     now = await facts.store.statements.read_clock()
     claiming = [worker for worker in workers if worker.is_alive and worker.claims_jobs]
     if not claiming:
@@ -81,6 +83,7 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
 
 @check(FindingCode.QUARANTINE)
 async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether jobs were quarantined in the last week, and name others that ran on the same worker."""
     if UNSUCCESSFUL_INDEX in await facts.once(facts.store.doctor.find_missing_indexes):
         reason = f"it needs the index {UNSUCCESSFUL_INDEX}; see INDEX-MISSING"
         yield UnmadeCheck(FindingCode.QUARANTINE, reason)
@@ -110,6 +113,7 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.FAILING)
 async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether unusually many attempts failed lately."""
     rows = await facts.store.doctor.failing(RECENT_S, WEEK_S)
     for finding in judge_failures(rows, thresholds.failures, thresholds.failure_ratio):
         yield finding
@@ -119,6 +123,7 @@ async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> CheckRe
 
 @check(FindingCode.JOBS_EXPIRED)
 async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether jobs expired lately, and name the causes that are known."""
     expired_names = await facts.store.doctor.expired_names(RECENT_S)
     rows = await facts.store.doctor.expiry_causes(RECENT_S) if expired_names else []
     for name, expired in expired_names:
@@ -168,6 +173,7 @@ def _cause_of(row: ExpiryCauseRow) -> _Cause:
 
 @check(FindingCode.STUCK)
 async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether leases of running jobs have expired, or attempts run for much longer than usual."""
     stuck_s = thresholds.stuck_s
     for row in await facts.store.doctor.running():
         explain = execute(command("jobs", "explain", row.job_id))
@@ -204,6 +210,7 @@ async def _uncounted(facts: SharedFacts, code: FindingCode) -> CheckResults:
 
 @check(FindingCode.PAYLOAD)
 async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether unfinished jobs have large arguments."""
     for row in await facts.store.doctor.payloads(SAMPLE, thresholds.payload_bytes):
         yield warning(
             FindingCode.PAYLOAD,

@@ -62,6 +62,7 @@ class Growth:
 
 @check(FindingCode.RETENTION)
 async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether tables are large or soon will be, and whether old unsuccessful jobs are deleted."""
     for table in await facts.once(facts.store.doctor.tables):
         if table.bytes >= thresholds.table_bytes:
             yield warning(
@@ -101,6 +102,7 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> CheckR
 
 @check(FindingCode.STEPS_ORPHANED)
 async def _check_steps(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether stored steps belong to no job."""
     steps, job_ids = await facts.store.doctor.orphaned_steps()
     if steps:
         yield warning(

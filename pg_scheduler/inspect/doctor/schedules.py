@@ -43,6 +43,7 @@ MAX_SECONDS: Final = 2.0
 
 @check(FindingCode.SCHED_OVERDUE)
 async def _check_overdue(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether schedules should have fired."""
     workers = await facts.once(facts.store.worker_reads.workers)
     for finding in judge_overdue(await facts.store.doctor.overdue(thresholds.overdue_s), workers):
         yield finding
@@ -50,6 +51,7 @@ async def _check_overdue(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
 
 @check(FindingCode.SCHED_UNKNOWN)
 async def _check_tasks(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether live workers claim the tasks of the schedules."""
     workers = await facts.once(facts.store.worker_reads.workers)
     claiming = [worker for worker in workers if worker.is_alive and worker.claims_jobs]
     if not claiming:
@@ -74,6 +76,7 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.SCHED_LOST)
 async def _check_lost(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether each schedule that the code of a live worker declares has a row."""
     workers = await facts.once(facts.store.workers.list_workers)
     now = await facts.store.statements.read_clock()
     alive = [worker for worker in workers if worker.is_alive]
@@ -109,6 +112,7 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.SCHED_RETIRED)
 async def _check_retired(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether the code declares some schedules no longer."""
     for row in await facts.store.doctor.retired():
         yield info(
             FindingCode.SCHED_RETIRED,
@@ -125,6 +129,7 @@ async def _check_retired(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.SCHED_BROKEN)
 async def _check_broken(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether the planner paused schedules because of errors."""
     for row in await facts.store.doctor.broken():
         yield error(
             FindingCode.SCHED_BROKEN,
@@ -140,6 +145,7 @@ async def _check_broken(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.SCHED_ZONE)
 async def _check_zones(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether live workers know the time zones of the schedules."""
     workers = await facts.once(facts.store.workers.list_workers)
     for finding in judge_unknown_zones([worker for worker in workers if worker.is_alive]):
         yield finding
@@ -147,6 +153,7 @@ async def _check_zones(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.SCHED_AHEAD)
 async def _check_ahead(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether fire times were computed before the server's clock was set back."""
     for row in await facts.store.doctor.ahead():
         yield error(
             FindingCode.SCHED_AHEAD,
@@ -159,6 +166,7 @@ async def _check_ahead(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.SCHED_DST)
 async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether clock changes will soon skip or repeat fire times."""
     now, ends_at = await facts.store.statements.read_clock(), monotonic() + MAX_SECONDS
     rows = await facts.store.doctor.zoned()
     for place, row in enumerate(rows):
@@ -172,6 +180,7 @@ async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> CheckResult
 
 @check(FindingCode.SCHED_HERD)
 async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether many schedules fire in the same second."""
     for row in await facts.store.doctor.herds(thresholds.herd):
         yield info(
             FindingCode.SCHED_HERD,

@@ -22,6 +22,7 @@ BUILD: Final = execute("pg-scheduler migrate indexes")
 
 @check(FindingCode.SCHEMA_BEHIND, FindingCode.SCHEMA_NEWER, FindingCode.SCHEMA_DRIFT)
 async def _check_schema(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether the tables are those of this release."""
     schema, problem = await facts.store.schema(), await facts.store.doctor.schema_problem()
     if problem is None:
         return
@@ -35,6 +36,7 @@ async def _check_schema(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID)
 async def _check_indexes(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether the indexes of this release exist, and whether every index is valid."""
     schema = await facts.store.schema()
     missing = await facts.once(facts.store.doctor.find_missing_indexes)
     indexes = await facts.once(facts.store.doctor.indexes)
@@ -89,18 +91,18 @@ MULTIXACT_AGE: Final = "autovacuum_multixact_freeze_max_age"
 
 @check(FindingCode.HOT_LOST)
 async def _check_hot(facts: SharedFacts, _: Thresholds) -> CheckResults:
+    """Check whether indexes prevent that claims are HOT updates."""
     schema = await facts.store.schema()
     settings = await facts.once(facts.store.doctor.settings)
-    tables, indexes = (
-        await facts.once(facts.store.doctor.tables),
-        await facts.once(facts.store.doctor.indexes),
-    )
+    tables = await facts.once(facts.store.doctor.tables)
+    indexes = await facts.once(facts.store.doctor.indexes)
     for problem in judge_hot(schema, indexes, tables, int(settings["server_version_num"].value)):
         yield problem
 
 
 @check(FindingCode.BLOAT, FindingCode.AUTOVACUUM, FindingCode.WRAPAROUND)
 async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether autovacuum keeps up: with dead rows, and with rows that are old and not frozen."""
     schema = await facts.store.schema()
     settings = await facts.once(facts.store.doctor.settings)
     tables = await facts.once(facts.store.doctor.tables)

@@ -67,6 +67,7 @@ START: Final = "start a worker"
     FindingCode.LOGGER_DISABLED,
 )
 async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check the workers by their rows, and by what they report about themselves."""
     workers = await facts.once(facts.store.workers.list_workers)
     now = await facts.store.statements.read_clock()
     alive = [worker for worker in workers if worker.is_alive and not worker.is_stopping]
@@ -154,7 +155,8 @@ def judge_drained_names(
 ) -> Iterator[Finding]:
     """Yield a finding if late jobs wait because every live worker that claims their names drains."""
     running = [worker for worker in alive if _runs_jobs(worker)]
-    waiting, draining = list[BacklogRow](), dict[str, Worker]()
+    waiting: list[BacklogRow] = []
+    draining: dict[str, Worker] = {}
     for row in backlog.rows:
         if not is_late(row.oldest_due_at, now, late_s):
             continue
@@ -164,7 +166,7 @@ def judge_drained_names(
             draining |= {worker.worker_id: worker for worker in able}
     if not waiting:
         return
-    # Each of these rows has a due time, because it is late. The other value only satisfies the type.
+    # Each of these rows has a due time, because it is late. So ``now`` only satisfies the type.
     oldest = min(row.oldest_due_at or now for row in waiting)
     ids = ["--all"] if all(map(_drains, running)) else sorted(draining)[:MAX_RESUMED]
     yield error(
@@ -203,14 +205,11 @@ def judge_drains(
 
 def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
     """Yield a finding for each version, release or setting in which live workers differ."""
-    for subject, stated in (
-        ("version", [(worker.version, worker.identity or worker.hostname) for worker in alive]),
-        (
-            "release",
-            [(release_of(worker.metadata) or "none", worker.identity or worker.hostname) for worker in alive],
-        ),
-    ):
-        if differences := _differing(stated):
+    worker_names = [worker.identity or worker.hostname for worker in alive]
+    versions = [worker.version for worker in alive]
+    releases = [release_of(worker.metadata) or "none" for worker in alive]
+    for subject, values in (("version", versions), ("release", releases)):
+        if differences := _differing(list(zip(values, worker_names, strict=True))):
             yield warning(
                 FindingCode.WORKER_MIXED,
                 subject,
@@ -218,17 +217,19 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
                 "finish the deployment",
             )
     reporting = [worker for worker in alive if worker.settings]
-    names = sorted(
+    # The settings that are left out may differ between services, must not be shown to everyone, or are judged
+    # by another check.
+    setting_names = sorted(
         {name for worker in reporting for name in worker.settings}
         - {ZONE_DATA, DECLARED, DECLARED_FUNCTIONS, CODE, LEFT_OUT, TASK_METADATA}
     )
-    for name in names:
-        values = {_shown(worker.settings.get(name)) for worker in reporting}
-        if len(values) > 1:
+    for name in setting_names:
+        texts = {_shown(worker.settings.get(name)) for worker in reporting}
+        if len(texts) > 1:
             yield info(
                 FindingCode.WORKER_MIXED,
                 f"setting {name}",
-                f"live workers have different values of {name}: {listed(sorted(map(_cut, values)))}",
+                f"live workers have different values of {name}: {listed(sorted(map(_cut, texts)))}",
                 "finish the deployment, or give the workers the same settings",
             )
 
@@ -252,9 +253,11 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
         shared = shared_names(ReportedSettings(worker.settings), ReportedSettings(other.settings))
         is_lasting = now - max(worker.started_at, other.started_at) > DEPLOYMENT
         names = tuple(shared.names)
-        if not names or not (shared.are_different_services or is_lasting):
+        is_finding = shared.are_different_services or is_lasting
+        if not names or not is_finding:
             continue
         former_pair = pairs.get(names)
+        # Two services take the place of two releases of one service.
         if former_pair is None or (shared.are_different_services and not former_pair.are_different_services):
             pairs[names] = _SharingPair(worker, other, shared.are_different_services)
     for names, pair in pairs.items():

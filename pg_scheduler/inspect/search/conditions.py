@@ -43,6 +43,7 @@ def conditions_of(search: Search) -> tuple[Condition, ...]:
 
 
 def _condition(term: Term, search: Search) -> Condition:
+    """Return the condition that a term of the search means."""
     values: tuple[object, ...]
     match term:
         case StatusTerm():

@@ -180,6 +180,7 @@ def _number_span(field: NumberField, word: Word) -> NumberSpan:
     """Return the span of a comparison, a range or a number; for crashes, also of ``yes`` and ``no``."""
     if field is NumberField.CRASHED and word.text in {"yes", "no"}:
         return NumberSpan(1, None) if word.text == "yes" else NumberSpan(None, 0)
+    # A span contains its bounds, so that of ">2" begins at 3.
     for mark, step in ((">=", 0), (">", 1), ("<=", 0), ("<", -1)):
         if word.starts_with(mark):
             bound = _number(field, word.after(len(mark))) + step

@@ -134,7 +134,9 @@ def _word_at(text: str, start: int) -> Word:
         elif quoted_since is None and char.isspace():
             break
         else:
-            if quoted_since is not None and char == ESCAPE and text[place + 1 : place + 2] in {QUOTE, ESCAPE}:
+            is_escape = char == ESCAPE and text[place + 1 : place + 2] in {QUOTE, ESCAPE}
+            # Within quotes, the character after the backslash stands for itself.
+            if quoted_since is not None and is_escape:
                 place += 1
             chars.append(Char(text[place], place, quoted_since is not None))
         place += 1

@@ -153,6 +153,7 @@ class BulkRepository:
         )
 
     async def _change(self, batch: Batch, transaction: Transaction) -> list[JobChange]:
+        """Change the jobs of a batch in a transaction, which also has the record and the messages."""
         connection = transaction.connection
         # While the rows are locked, the jobs cannot change, so the conditions are examined once more.
         rows = await self._statements.fetch("lock_batch", list(batch.job_ids), on=connection)
@@ -253,6 +254,7 @@ class BulkRepository:
         return rows
 
     async def _cancel(self, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
+        """Cancel jobs, and apply the consequences of their ends for the jobs that wait for them."""
         now, reason = self._statements.now, f"cancelled by {self._statements.author.actor}"
         # The statement also cancels jobs whose end has consequences, because these are applied below.
         with_consequences = True

@@ -79,22 +79,22 @@ class BulkRunRepository:
         """
         args = run_id, self._statements.author.actor, json.dumps(jobs), self._statements.now
 
-        async def begin(transaction: Transaction) -> int:
+        async def write_begin(transaction: Transaction) -> int:
             begun = await self._statements.number("begin_run", *args, on=transaction.connection)
             await self._audit.record(action, run_id, on=transaction.connection, **jobs)
             return begun
 
-        return await self._statements.run_retrying(begin)
+        return await self._statements.run_retrying(write_begin)
 
     async def stop(self, run_id: str) -> None:
         """Ask a run to stop after the batch in progress."""
 
-        async def stop(transaction: Transaction) -> None:
+        async def write_request(transaction: Transaction) -> None:
             now, connection = self._statements.now, transaction.connection
             await self._statements.fetch("stop_run", run_id, now, on=connection)
             await self._audit.record(STOP, run_id, on=connection)
 
-        await self._statements.run_retrying(stop)
+        await self._statements.run_retrying(write_request)
 
     async def end(self, run_id: str, begun: int, error: str | None, **details: Any) -> None:
         """Write that a run has ended, unless it has begun again meanwhile.
@@ -103,7 +103,7 @@ class BulkRunRepository:
         """
         args = run_id, begun, error, self._statements.now
 
-        async def end(transaction: Transaction) -> None:
+        async def write_end(transaction: Transaction) -> None:
             connection = transaction.connection
             # The statement returns no row if the run has begun again.
             for row in await self._statements.fetch("end_run", *args, on=connection):
@@ -117,7 +117,7 @@ class BulkRunRepository:
                 record = {**details, **counts, "is_complete": is_complete}
                 await self._audit.record(END, run_id, on=connection, **record)
 
-        await self._statements.run_retrying(end)
+        await self._statements.run_retrying(write_end)
 
     async def read(self, run_id: str) -> BulkRunRow | None:
         """Return a run; None if it does not exist."""

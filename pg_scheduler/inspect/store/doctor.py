@@ -254,10 +254,12 @@ class DoctorRepository(Repository):
     async def tables(self) -> list[TableRow]:
         """Return the tables with their settings and statistics."""
         rows = await self._statements.fetch("doctor_tables", await self._statements.schema(), list(TABLES))
-        return [
-            TableRow(**{**row, "options": dict(option.split("=", 1) for option in row["options"] or ())})
-            for row in rows
-        ]
+        tables: list[TableRow] = []
+        for row in rows:
+            # Each option is a text, such as ``fillfactor=80``.
+            options = dict(option.split("=", 1) for option in row["options"] or ())
+            tables.append(TableRow(**{**row, "options": options}))
+        return tables
 
     async def indexes(self) -> list[IndexRow]:
         """Return the first 500 indexes of the tables."""

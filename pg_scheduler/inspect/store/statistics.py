@@ -106,8 +106,9 @@ class SumPages:
                 page = await read_page(span_s, position, size)
                 yield page
                 # Each record of a page has what the whole page has examined, also if there are no sums.
-                capacity -= page[0]["examined"]
-                if page[0]["examined"] < size or not capacity:
+                examined = page[0]["examined"]
+                capacity -= examined
+                if examined < size or not capacity:
                     break
                 position = Position(page[0]["last_bucket"], page[0]["last_name"])
             self.is_complete = self.is_complete and capacity > 0

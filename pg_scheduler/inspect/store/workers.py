@@ -71,8 +71,8 @@ class AttemptRow(NamedTuple):
         started_at: When the attempt started; None if that is unknown.
         finished_at: When the job ended; None while the attempt runs.
         history: The entries of ``errors`` by the same worker, as JSON; None if there are none.
-        is_last: Whether it is the last one of as many jobs as a statement examines at most. It may be an
-            attempt of another worker.
+        is_last: Whether the statement ended with this job, because it has examined its maximum of jobs. Such
+            a job is returned in any case, so the attempt may be one of another worker.
     """
 
     job_id: str
