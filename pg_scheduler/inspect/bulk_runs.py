@@ -279,6 +279,7 @@ class BulkRuns:
                     state = await self.state(run.run_id)
                     if state is None or state.begun != run.begun:
                         return  # another task has continued the run
+                    # The row also counts the jobs that earlier tasks of the run have changed.
                     run.progress = replace(step, done=state.done)
                     if state.phase == "stopping":
                         break

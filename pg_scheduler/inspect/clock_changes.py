@@ -131,7 +131,7 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
     moved_fires = [fire for fire in upcoming if fire < end]
     if not 0 < len(moved_fires) <= MAX_FIRES:
         return None
-    walls = listed([f"{fire + offset_before:%H:%M}" for fire in moved_fires])
+    wall_times = listed([f"{fire + offset_before:%H:%M}" for fire in moved_fires])
     day = f"{change.astimezone(zone):%Y-%m-%d}"
     trigger = read_trigger(json.dumps(definition))
     if gap > timedelta(0):
@@ -139,12 +139,13 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
         then = "it does not fire again"
         if next_fires:
             then = f"it fires at {next_fires[0].astimezone(zone):%Y-%m-%d %H:%M}"
-        return ClockEffect(start, name, f"{walls} does not exist on {day} in {name}; {then}")
+        return ClockEffect(start, name, f"{wall_times} does not exist on {day} in {name}; {then}")
     # The clock is set back, so the hours from ``start`` to ``end`` follow once more: they last until
     # ``end - gap``, because the gap is negative.
     fires = trigger.upcoming(2 * MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
-    times = sum(fire < end - gap for fire in fires)
-    text = f"{walls} occurs twice on {day} in {name}; it fires {counted(times, 'time')} in these hours"
+    fire_count = sum(fire < end - gap for fire in fires)
+    times = counted(fire_count, "time")
+    text = f"{wall_times} occurs twice on {day} in {name}; it fires {times} in these hours"
     return ClockEffect(start, name, text)
 
 

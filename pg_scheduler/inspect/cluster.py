@@ -95,7 +95,8 @@ class ClusterFigures:
         for row in self.backlog:
             claiming = count_claiming(self.workers, row.name, with_draining=True)
             if claiming is not None:
-                yield row.name, 0 if claiming or row.name in self.held else row.due
+                unclaimed_jobs = 0 if claiming or row.name in self.held else row.due
+                yield row.name, unclaimed_jobs
 
 
 async def read_cluster(store: InspectionStore) -> ClusterFigures:

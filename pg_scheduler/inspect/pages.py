@@ -112,6 +112,7 @@ class PageReader:
         rows_left, rows = self.bounds.rows, max(FIRST_ROWS, limit + 1)
         while position.segment < len(self.plan.segments):
             segment = self.plan.segments[position.segment]
+            # A statement examines this number of rows in each range of the segment.
             rows = max(min(rows, rows_left // segment.ranges), 1)
             # One job more than the page has room for shows whether the search continues.
             scan = Scan(self.conditions, limit - len(items) + 1, rows)

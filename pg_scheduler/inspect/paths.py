@@ -322,11 +322,14 @@ def _due_range(search: Search, kinds: frozenset[_Kind]) -> tuple[Key, datetime |
     # Without waiting jobs, only running jobs of the claim index are left.
     due_by_now = {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
     is_due_only = _Kind.WAITING not in kinds or any(statuses <= due_by_now for statuses in alternatives)
-    start = max(due.since or FIRST_INSTANT, search.now if is_later_only else FIRST_INSTANT)
+    starts = [due.since] if due.since else []
+    if is_later_only:
+        starts.append(search.now)
     ends = [due.until] if due.until else []
     if is_due_only:
+        # The end does not belong to the range, so it is an instant later. LAST_DAY leaves room for that.
         ends.append(min(search.now, LAST_DAY) + INSTANT)
-    return (start, ""), min(ends, default=None)
+    return (max(starts, default=FIRST_INSTANT), ""), min(ends, default=None)
 
 
 def _kinds(search: Search) -> frozenset[_Kind]:
@@ -336,6 +339,7 @@ def _kinds(search: Search) -> frozenset[_Kind]:
         match term:
             case StatusTerm(statuses, is_negated=False):
                 kinds &= {kind for status in statuses for kind in _KINDS[status]}
+            # Without some parts of a kind, such as the due jobs, the kind still has other jobs.
             case StatusTerm(statuses):
                 kinds -= {kind for status in statuses - _PARTS for kind in _emptied_kinds(status, statuses)}
             case TextTerm(TextField.LIMIT, is_negated=False):

@@ -417,10 +417,11 @@ def _near_expiry(facts: JobFacts, eta: datetime | None, *, is_held: bool) -> Ite
     if job.expires_at is None or job.blocked_on is not None or _suspends_expiry(facts):
         return
     time_left = job.expires_at - facts.now
-    shortest = HELD_GRACE if is_held else SHORT_GRACE
-    soon = max(shortest, timedelta(seconds=(job.misfire_grace_time or 0) / 10))
-    is_late = job.execution_time <= facts.now and time_left <= soon
-    if is_late or (eta is not None and eta > job.expires_at):
+    minimum = HELD_GRACE if is_held else SHORT_GRACE
+    little_time = max(minimum, timedelta(seconds=(job.misfire_grace_time or 0) / 10))
+    expires_soon = job.execution_time <= facts.now and time_left <= little_time
+    starts_too_late = eta is not None and eta > job.expires_at
+    if expires_soon or starts_too_late:
         yield Reason(
             ReasonCode.NEARLY_EXPIRED,
             f"expires at {instant(job.expires_at)}, in {length(time_left)}, unless it starts before"

@@ -168,9 +168,9 @@ class ClusterCollector(Collector):
             families.add("jobs_unfinished_estimate", unfinished)
             finished = max(estimates.jobs - unfinished, 0)
             families.add("jobs_finished_estimate", finished)
-        paused = dict.fromkeys([*totals, *due], 0) | self._names.merge(
-            ((name, 1) for name in figures.paused), max
-        )
+        # Each name has a value: 1 if its task is paused, and otherwise 0.
+        paused = dict.fromkeys([*totals, *due], 0)
+        paused |= self._names.merge(((name, 1) for name in figures.paused), max)
         families.add("task_paused", _by_name(paused))
         add_jobs(families, totals)
 

@@ -224,6 +224,7 @@ class DoctorWebhook:
         self._absent_ids = set()
         while not loss.is_set():
             await self.run_once()
+            # Each failure doubles the pause, up to its maximum.
             pause_s = min(self._interval_s * 2**self._failures, max(self._interval_s, LONGEST_PAUSE_S))
             try:
                 async with asyncio.timeout(pause_s):
@@ -396,7 +397,7 @@ def _json(
                 "subject": finding.subject,
                 "meaning": finding.meaning,
                 "evidence": _evidence_of(finding),
-                "remedy": finding.remedy and finding.remedy[:MAX_TEXT_LENGTH],
+                "remedy": None if finding.remedy is None else finding.remedy[:MAX_TEXT_LENGTH],
             }
             for finding in new_findings
         ],

@@ -89,7 +89,7 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
         yield UnmadeCheck(FindingCode.QUARANTINE, reason)
         return
     by_name = defaultdict[str, list[QuarantinedRow]](list)
-    # The quarantined jobs of one dead worker end at the same instant, so they are found by it.
+    # The quarantined jobs of one dead worker end at the same instant, which identifies the worker here.
     ids_by_end = defaultdict[datetime, list[str]](list)
     rows, is_capped = await facts.store.doctor.quarantined(WEEK_S)
     for row in rows:

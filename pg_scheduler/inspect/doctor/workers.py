@@ -80,7 +80,10 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
         # them.
         reason = f"when workers were requested to drain is unknown: {error}"
         yield UnmadeCheck(FindingCode.WORKER_DRAINING, reason)
-    backlog = await facts.once(facts.backlog) if draining else BacklogRows([], False, False)
+    # The backlog is needed only to find jobs that wait because workers drain.
+    backlog = BacklogRows([], is_capped=False, are_names_capped=False)
+    if draining:
+        backlog = await facts.once(facts.backlog)
     for finding in (
         *judge_lives(workers, now, how_to_start(await facts.once(facts.store.doctor.settings))),
         *judge_drained_names(backlog, alive, now, thresholds.late_s),
@@ -311,6 +314,7 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
         larger = "a pool with max_size of 4 or more"
         if max_size is not None and max_size >= 4:
             larger = "a larger pool if other code uses its connections"
+        # The values are None if the worker does not report them.
         if health.is_listening is False:
             yield warning(
                 FindingCode.WORKER_NO_LISTEN,

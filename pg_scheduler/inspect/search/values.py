@@ -86,13 +86,16 @@ def unknown_field(part: Part, fields: Collection[str], roots: Collection[str]) -
     suggestion = SYNONYMS.get(name)
     if suggestion not in fields:
         suggestion = most_similar(name, [*fields, *(f"{root}." for root in roots)])
+    # A suggested root, such as "metadata.", needs a path before the colon.
+    if suggestion is not None and not suggestion.endswith("."):
+        suggestion = f"{suggestion}:"
     quoted = part.word.text if len(part.word.text) <= 40 else f"{part.word.text[:40]}..."
     argument = f"for an argument, write arg.{name[:40]}:<value>; " if "arg" in roots else ""
     return SearchError(
         f"unknown field {name[:40] + ':'!r}; {argument}to search for the text itself, write it in quotes: "
         f'"{quoted}"',
         field.start,
-        suggestion if suggestion is None or suggestion.endswith(".") else f"{suggestion}:",
+        suggestion,
     )
 
 
@@ -156,6 +159,7 @@ def read_time(word: Word, now: datetime, tz: tzinfo | None) -> TimeSpan:
     for mark in ("<=", ">=", "<", ">"):
         if word.starts_with(mark):
             start, end = _bounds(word.after(len(mark)), now, tz)
+            # A word can name a day or a minute, which "<=" and ">=" include, and "<" and ">" do not.
             return {
                 "<=": TimeSpan(None, end),
                 ">=": TimeSpan(start, None),

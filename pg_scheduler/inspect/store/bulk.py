@@ -173,6 +173,7 @@ class BulkRepository:
         changed, searched_ids = frozenset(effects.job_ids), frozenset(searched)
         jobs = []
         for job_id in batch.job_ids:
+            # A job that still matched, and was not changed, has a state that does not allow the change.
             outcome = ChangeOutcome.REFUSED if job_id in searched_ids else ChangeOutcome.SKIPPED
             if job_id in changed:
                 outcome = ChangeOutcome.DONE

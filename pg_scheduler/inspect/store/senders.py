@@ -67,7 +67,7 @@ def sender_script(schema: str, grantee: str, tasks: Sequence[str], signals: Sequ
     lines = files(__package__).joinpath("senders.sql").read_text(encoding="utf-8").splitlines(keepends=True)
     # The comments of the file are for readers of this library.
     template = "".join(line for line in lines if not line.startswith("--"))
-    script = re.sub(r"\{(\w+)\}", lambda place: values[place[1]], template)
+    script = re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
     return f"BEGIN;\n\n{script}\nCOMMIT;\n"
 
 

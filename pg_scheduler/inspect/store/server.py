@@ -119,6 +119,7 @@ class ServerRepository(Repository):
                 sent, start = datetime.now(UTC), perf_counter()
                 now: datetime = await statement.fetchval(timeout=timeout_s)
                 seconds = perf_counter() - start
+                # The server has read its clock about halfway between the request and the response.
                 pings.append(Ping(seconds, (sent - now).total_seconds() + seconds / 2))
         # Pings are compared by their first field, the seconds.
         return min(pings)
