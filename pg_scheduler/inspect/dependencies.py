@@ -39,7 +39,7 @@ class Dependencies:
     children: Sequence[LinkedJob] = ()
     """At most 20 children."""
     edges: Sequence[Edge] = ()
-    """Which of these jobs wait for which others of them."""
+    """The edges among these jobs: which of them waits for which."""
     has_more_parents: bool = False
     """Whether there are further parents, or hidden ones."""
     has_more_children: bool = False

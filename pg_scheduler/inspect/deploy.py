@@ -404,7 +404,7 @@ class _DeployCheck:
         self._findings.add(code, job.task, reason, job.job_id)
 
     async def _examine_schedules(self) -> int:
-        """Examine the schedules of callers, and those of the code as its start will write them.
+        """Examine the schedules of callers, and the schedules of the code in the state after its start.
 
         Returns:
             How many schedules were examined.
@@ -445,7 +445,8 @@ class _DeployCheck:
     def _examine_declared(self, row: ScheduleRow, declared: Collection[str]) -> None:
         """Add a finding if the code does not declare a schedule any longer.
 
-        ``declared`` are the ids that the code declares, and those of rows to which it gives another key.
+        ``declared`` are the ids that the code declares, and the present ids of rows to which its start gives
+        another id.
         """
         is_undeclared = row.schedule_id not in declared and row.finished_at is None
         if is_undeclared and self._is_selected(row.task):

@@ -122,7 +122,7 @@ class ErrorGroups:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A period of which errors are counted.
+    """A period in which errors are counted.
 
     Attributes:
         since: Its start; None for any time.

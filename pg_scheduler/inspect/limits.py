@@ -135,7 +135,7 @@ class LimitCount(NamedTuple):
 
 
 def use_count(number: int) -> str:
-    """Show how many attempts or starts a limit counts, of which 10,000 are read."""
+    """Show how many attempts or starts a limit counts. At most 10,000 of them are read."""
     return count(number, is_capped=number >= MAX_STARTS)
 
 

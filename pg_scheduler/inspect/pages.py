@@ -108,7 +108,7 @@ class PageReader:
         """Return the page from a position on, with at most ``limit`` jobs."""
         ends_at = self.clock() + self.bounds.milliseconds / 1000
         items: list[Job] = []
-        # The rows that the page may still examine, and those of its next statement.
+        # How many rows the page may still examine, and how many its next statement examines.
         rows_left, rows = self.bounds.rows, max(FIRST_ROWS, limit + 1)
         while position.segment < len(self.plan.segments):
             segment = self.plan.segments[position.segment]

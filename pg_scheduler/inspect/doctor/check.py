@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class SharedFacts:
-    """The facts of one examination, of which some are read once for several checks.
+    """The facts of one examination. Some of them are read once for several checks.
 
     Attributes:
         store: Reads the facts.

@@ -279,7 +279,7 @@ def _late_finding(
 
 
 def _describe_load(row: BacklogRow, backlog: BacklogRows) -> str:
-    """Describe which jobs run, and which jobs have been due for longer than those of a row.
+    """Describe which jobs run, and which jobs have been due for longer than the jobs of this row.
 
     The rows of the backlog are sorted by their oldest due time.
     """

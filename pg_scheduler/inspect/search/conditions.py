@@ -83,7 +83,7 @@ def _patterns(patterns: Sequence[Pattern]) -> tuple[list[str], list[str]]:
 
 
 def _in_json(patterns: Iterable[str]) -> list[str]:
-    """Return patterns for JSON texts; they match each text with a value that one of these patterns matches.
+    """Return patterns of JSON texts. They match each JSON text with a value that one of ``patterns`` matches.
 
     A JSON text has escapes for some characters, so a pattern with such a character becomes one of any text.
     """

@@ -115,7 +115,7 @@ class ClusterRepository(Repository):
     async def last_death(self, records: int) -> datetime | None:
         """Return when a worker was last declared dead; None if no worker was within an hour.
 
-        It is also None if the role may not read the records, of which at most this number are examined.
+        At most ``records`` records are examined. The result is also None if the role may not read them.
         """
         try:
             rows = await self._statements.fetch("inspect_last_death", self._statements.now, records)

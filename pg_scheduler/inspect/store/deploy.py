@@ -27,7 +27,7 @@ SCANS: Final = {"check_waiting": (0, FIRST, ""), "check_blocked": ("", 0, FIRST,
 """The statements that together return every unfinished job, each with the position before its first row."""
 
 UNMIGRATED_SCANS: Final = {"check_unmigrated": ("",)}
-"""The same for a table of pg-scheduler 0.2."""
+"""The statement for a table of pg-scheduler 0.2, with the position before its first row, as in ``SCANS``."""
 
 
 class CheckedJob(NamedTuple):

@@ -331,7 +331,7 @@ class DoctorRepository(Repository):
         return {row["status"]: row["seconds"] for row in rows}
 
     async def orphaned_steps(self) -> tuple[int, list[str]]:
-        """Return how many of the first 10,000 stored steps belong to no job, and the first of these ids."""
+        """Return how many of the first 10,000 stored steps belong to no job, and five ids that they name."""
         rows = await self._statements.fetch("doctor_orphaned_steps", MAX_STEPS)
         return (rows[0]["total"] if rows else 0), [row["job_id"] for row in rows]
 

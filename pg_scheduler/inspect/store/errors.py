@@ -67,7 +67,7 @@ class ErrorReadRepository(Repository):
 
         Args:
             interval_s: The length of the intervals by which jobs are counted, in seconds.
-            ended_since: Only groups of which a job ended at or after this instant.
+            ended_since: Only groups with a job that ended at or after this instant.
             counts_from: The start of the first interval whose count is read.
             limit: The maximum number of groups.
             names: Only errors of jobs of these names; None for all.

@@ -299,7 +299,7 @@ class InspectionRepository(Repository):
         return parents, children
 
     async def edges(self, job_ids: Collection[str], limit: int) -> list[Edge]:
-        """Return which of these jobs wait for which others of them, among ``limit`` parents of each job."""
+        """Return the edges among these jobs. At most ``limit`` parents of each job are examined."""
         return await self._rows(Edge, "inspect_edges", list(job_ids), limit)
 
     async def steps(self, job_id: str, name: str | None = None) -> list[StepRow]:

@@ -81,7 +81,7 @@ class OpenCount(NamedTuple):
 
     Attributes:
         name: The name of the step; None for all steps of the kind.
-        examined: The number of open steps of the kind that were examined up to the last one of these.
+        examined: The number of open steps of the kind that were examined up to the last one of this name.
     """
 
     kind: str
