@@ -112,14 +112,13 @@ class BulkJobs:
 
 def _group(job_name: str, text: str, first_at: str, last_at: str) -> ErrorGroup:
     """Return a group with the values that identify the group and its jobs; the others are not needed here."""
-    first, last = datetime.fromisoformat(first_at), datetime.fromisoformat(last_at)
     return ErrorGroup(
         fingerprint=fingerprint_of(job_name, text),
         job_name=job_name,
         text=text,
         count=0,
-        first_at=first,
-        last_at=last,
+        first_at=datetime.fromisoformat(first_at),
+        last_at=datetime.fromisoformat(last_at),
         last_job_id="",
         example="",
     )

@@ -93,7 +93,7 @@ def _in_json(patterns: Iterable[str]) -> list[str]:
 def _limits(pattern: Pattern) -> Iterator[Pattern]:
     """Yield patterns of ``blocked_on``: ``stripe`` means any key of the limit, ``stripe:42`` only one."""
     # In a pattern of LIKE, a backslash is written as two.
-    like = _BEYOND_ASCII.sub(lambda found: ascii_text(found[0]).replace("\\", "\\\\"), pattern.like)
+    like = _BEYOND_ASCII.sub(lambda match: ascii_text(match[0]).replace("\\", "\\\\"), pattern.like)
     yield Pattern(f"{BLOCKED_BY_LIMIT}{like}", None, pattern.is_part)
     if ":" not in like:
         yield Pattern(f"{BLOCKED_BY_LIMIT}{like}:%", None, pattern.is_part)

@@ -140,9 +140,9 @@ class LimitReadRepository(Repository):
 
         At most 20,000 rows are counted, divided evenly among the tenants.
         """
-        most = max(MAX_WAITING_ROWS // max(len(keys), 1), 1)
-        rows = await self._rows(TenantRow, "inspect_tenants", list(keys), most)
-        return rows, any(row.jobs >= most for row in rows)
+        rows_per_tenant = max(MAX_WAITING_ROWS // max(len(keys), 1), 1)
+        rows = await self._rows(TenantRow, "inspect_tenants", list(keys), rows_per_tenant)
+        return rows, any(row.jobs >= rows_per_tenant for row in rows)
 
     async def in_flight(self) -> tuple[dict[str, InFlightRow], bool]:
         """Return the numbers of jobs in flight by the text of the share and the tenant.

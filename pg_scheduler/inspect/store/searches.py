@@ -211,12 +211,12 @@ def _renumbered(text: str, by: int) -> str:
 def _examined_from(rows: Sequence[Any], codec: PayloadCodec | None) -> Examined:
     """Return the result of a statement, whose last row is that of the last job it examined."""
     jobs: list[tuple[Job, int]] = []
-    last, count = None, 0
+    last_job, count = None, 0
     for row in rows:
         values = dict(row)
         count = values.pop("place")
         matches = values.pop("matches")
-        last = job_from(values, codec)
+        last_job = job_from(values, codec)
         if matches:
-            jobs.append((last, count))
-    return Examined(jobs, last, count)
+            jobs.append((last_job, count))
+    return Examined(jobs, last_job, count)
