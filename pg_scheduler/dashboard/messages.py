@@ -51,7 +51,7 @@ _MANY: Final[Mapping[str, tuple[str, str, str]]] = {
     "schedules_resume": ("schedule", "resumed", "not paused before"),
     "schedules_trigger": ("schedule", "triggered", "an unfinished job has the unique key of the task"),
 }
-"""By action on the rows of a list: what a row is, what was done to it, and why it may be left as it is."""
+"""By action on the rows of a list: what a row is, what was done to it, and why some rows stay as they are."""
 
 _TEXTS: Final[Mapping[str, str]] = {
     "nothing_selected": "nothing was changed: select rows first",
@@ -148,7 +148,9 @@ def message_of(message: str) -> str | None:
     if match is None:
         return None
     action, numbers = match[1], [int(number) for number in match[2].split(".")[1:]]
-    if action in _MANY and len(numbers) in ({3, 4} if action.startswith("schedules_") else {3}):
+    # The numbers of changed, refused and missing rows; for schedules also of failed ones, if there are any.
+    possible_counts = {3, 4} if action.startswith("schedules_") else {3}
+    if action in _MANY and len(numbers) in possible_counts:
         return _many_message(action, *numbers)
     text = _TEXTS.get(action)
     # A cookie that was made by hand may lack numbers, so zeros follow.
@@ -176,7 +178,7 @@ def _name(request: Request, base: str) -> str:
     return f"{prefix}pg_scheduler-{sha256(base.encode()).hexdigest()[:8]}"
 
 
-def keep(
+def add(
     response: Response, request: Request, base: str, code: str, undo: Undo | None, *, job_id: str
 ) -> None:
     """Let the next page show a message, with the action that restores what was changed, and its job."""

@@ -44,8 +44,8 @@ from pg_scheduler.inspect.bulk_runs import BusyError
 from pg_scheduler.inspect.store.bulk import BulkAction
 
 BULK_RIGHTS: Final[frozenset[Right]] = frozenset(get_args(BulkAction))
-"""The rights of bulk runs: stopping or resuming a run needs one of them, and the action requires that of the
-run."""
+"""The rights of bulk runs. Stopping or resuming a run needs one of them. Then the action reads the run, and
+requires the right that starting it needs."""
 
 CONFLICTS: Final = (BusyError, ScheduleConflictError, ScheduleOwnedByCodeError)
 
@@ -56,7 +56,8 @@ class Action(NamedTuple):
     Attributes:
         rights: The rights of which a request needs one.
         run: Makes the change.
-        is_named: Whether it belongs to a name; others need access to all names.
+        is_named: Whether the action itself checks which names the request sees. Other actions concern jobs of
+            all names, so they need access to all names.
     """
 
     rights: AbstractSet[Right]
@@ -122,6 +123,7 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
         with page.operations.acting(page.access):
             result = await action.run(request)
     except NothingSelectedError:
+        # A program gets the error; a browser gets the list again, with a message.
         if wants_json(http):
             raise
         # The path is /actions/<objects>/<verb>, and the list of these objects has the path /<objects>.
@@ -136,10 +138,11 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
     except ValueError as error:
         raise RejectedError(str(error)) from error
     if isinstance(result, Redirect):
+        # Otherwise the next page could show what was read before the change.
         page.cache.forget_recent()
         answer = RedirectResponse(page.url(result.path, **(result.parameters or {})), 303)
         if result.did is not None:
-            messages.keep(answer, http, page.base, result.did, result.undo, job_id=result.job_id)
+            messages.add(answer, http, page.base, result.did, result.undo, job_id=result.job_id)
         return answer
     if isinstance(result, ConfirmPage):
         result = PageAnswer(replace(result, parameters=page.parameters), "confirm")

@@ -55,13 +55,16 @@ async def change_all(
 
 
 async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Run the jobs of a group of errors again, all or those of the last day, and none that failed later."""
+    """Retry the jobs of a group of errors: all, or those of the last day.
+
+    Jobs that failed after the question was asked are left out.
+    """
     group = await request.page.inspector.error_group(request.page.required("group"))
     if group is None or not request.access.sees_name(group.job_name):
         raise NotFoundError("there is no such group of errors any more, or you may not see it")
     if group.is_mixed:
         raise RejectedError("different errors are counted together in this group; search its jobs", 409)
-    # A confirmed request has the end that the group had when the question was asked.
+    # The form of the question contains the end that the group had when the question was asked.
     last_at = request.instant("last") or group.last_at
     day_ago = request.page.now - RECENT
     all_jobs, recent_jobs = (
@@ -117,14 +120,22 @@ async def _ask_or_start(
 
     The form of the question contains the number of jobs that it shows. If they are many, the user must type
     this number. The question is asked again if many more jobs are found now than it showed, unless it stated
-    that the search continues. ``group_text`` describes a group of errors. It is empty for a search, because
-    the question lists its terms. ``recent_jobs`` are those of the last day: the user may choose them instead.
-    ``group`` is the group of errors, None for a search.
+    that the search continues.
+
+    Args:
+        request: The request.
+        jobs: The action, and the jobs that it changes.
+        group_text: Describes a group of errors; empty for a search, because the question lists its terms.
+        back: The path of the page to which the question leads back.
+        recent_jobs: The jobs of the last day, which the user may choose instead of all; None without a
+            choice.
+        group: The group of errors; None for a search.
     """
     shown_number, had_more = request.number("shown"), request.text("more") == "yes"
     max_number = MAX_UNTYPED if shown_number is None else shown_number + max(shown_number // 10, MIN_MARGIN)
     chosen_jobs = recent_jobs if recent_jobs is not None and request.text("take") == "day" else jobs
     count, has_more = await _count(request, chosen_jobs, max_number)
+    # The user types the number that the question showed, even if it has changed since.
     number = count if shown_number is None else shown_number
     has_grown = shown_number is not None and not had_more and (count > max_number or has_more)
     is_typed = number <= MAX_UNTYPED or request.number("typed") == number
@@ -132,6 +143,7 @@ async def _ask_or_start(
         run_id = await request.operations.runs.start(chosen_jobs)
         # Its page states how far it is. A message would be outdated once the run is complete.
         return Redirect("/run", parameters={"id": run_id})
+    # The question is about all jobs, even if the user had chosen those of the last day.
     if chosen_jobs is not jobs:
         count, has_more = await _count(request, jobs, max_number)
     problem = None
@@ -141,13 +153,12 @@ async def _ask_or_start(
     count_text = f"{counted(count, 'job')} found" + (" so far, and the search continues" if has_more else "")
     before_text = f"; {shown_number:,} when you were asked" if has_grown else ""
     choices: Mapping[str, str] = {}
-    shares_text = ""
+    ages_text = ""
     if recent_jobs is not None:
-        choices, shares_text = _shares(
-            count, *await _count(request, recent_jobs, max_number), has_more=has_more
-        )
+        day_count, is_day_capped = await _count(request, recent_jobs, max_number)
+        choices, ages_text = _choices_by_age(count, day_count, is_day_capped, has_more=has_more)
     verb = jobs.verb.capitalize()
-    found_text = f"{count_text}{shares_text}{before_text}."
+    found_text = f"{count_text}{ages_text}{before_text}."
     sample = await _sample(request, jobs, group) if count else ()
     return ConfirmPage(
         f"{verb} all jobs {group_text}? {found_text}" if group_text else found_text,
@@ -173,11 +184,14 @@ async def _sample(request: ActionRequest, jobs: BulkJobs, group: ErrorGroup | No
     return [job for job in found_jobs if is_in_group(job, group)][:SAMPLE]
 
 
-def _shares(
-    total: int, day_count: int, is_recent_capped: bool, *, has_more: bool
+def _choices_by_age(
+    total: int, day_count: int, is_day_capped: bool, *, has_more: bool
 ) -> tuple[dict[str, str], str]:
-    """Return what the user may choose, and how many of the jobs are of the last day, as a text."""
-    day_text = capped(day_count, is_capped=is_recent_capped)
+    """Return what the user may choose, and how many of the jobs are of the last day, as a text.
+
+    There is nothing to choose if all jobs, or none, are of the last day.
+    """
+    day_text = capped(day_count, is_capped=is_day_capped)
     if day_count == total and not has_more:
         return {}, ", all of the last day" if total > 1 else ""
     if not day_count:
@@ -195,12 +209,13 @@ async def _count(request: ActionRequest, jobs: BulkJobs, enough: int) -> tuple[i
 
     Counting stops once there are more than ``enough``, or after 20 batches.
     """
-    steps = 0
+    batch_count = 0
     async with aclosing(jobs.steps(request.page.inspector, is_dry=True)) as batches:
         async for step in batches:
-            steps += 1
-            if step.cursor is None or step.done > enough or steps == MAX_COUNTED:
+            batch_count += 1
+            if step.cursor is None or step.done > enough or batch_count == MAX_COUNTED:
                 return step.done, step.cursor is not None
+    # Not reached, because the last batch has no cursor.
     return 0, False
 
 
@@ -208,11 +223,13 @@ def _fields(request: ActionRequest, jobs: BulkJobs) -> Mapping[str, str]:
     """Return the fields that the form of the question repeats, so that the answer concerns the same jobs."""
     fields = {"all": request.text("all"), "to": jobs.to or ""}
     if jobs.group is not None:
-        fields["last"] = jobs.group[3]
+        _job_name, _text, _first_at, last_at = jobs.group
+        fields["last"] = last_at
     return {name: value for name, value in fields.items() if value}
 
 
 def _rate(request: ActionRequest) -> float | None:
+    """Return the maximum number of jobs per second that the form states; None for no maximum."""
     rate = request.number("rate")
     if rate is not None and not 1 <= rate <= MAX_RATE:
         raise RejectedError(f"rate must be from 1 to {MAX_RATE:,} jobs per second, not {rate}")

@@ -53,6 +53,7 @@ async def change(request: ActionRequest) -> Redirect | PageAnswer:
         return _form_again(form, {"priority": str(error)})
     spec = JobSpec(cast("JobFunction", form.job.job_name), None, **values, unique=None)
     parts = parts_of(operations.scheduler)
+    # The arguments are checked and encoded as for a new job, of which nothing else is used.
     try:
         (row,) = parts.preparer.prepare([spec], allows_names=True, allows_now=True)
     except (TypeError, ValueError) as error:
@@ -61,8 +62,8 @@ async def change(request: ActionRequest) -> Redirect | PageAnswer:
     due_at = await jobs.change(job_id, form.values["version"], row.task_data, priority.db_value)
     if due_at is None:
         text = "nothing was changed: the job has changed since the form was opened; these are its values now"
-        fresh = await job_forms.build_change(replace(request.page, inspector=operations.inspector))
-        return _form_again(fresh, {"": text}, 409)
+        new_form = await job_forms.build_change(replace(request.page, inspector=operations.inspector))
+        return _form_again(new_form, {"": text}, 409)
     await parts.outbox.notify_due(due_at)
     await operations.inspector.record_action("change_job", job_id)
     return Redirect("/job", "job_changed", {"id": job_id})
@@ -176,8 +177,10 @@ def code_of_job(
         for name, value in options.items()
     ]
     flags = [f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value]
-    flags += [f"--priority={options['priority'].value}"] if "priority" in options else []
-    flags += [f"--retries={options['max_retries']}"] if "max_retries" in options else []
+    if "priority" in options:
+        flags.append(f"--priority={options['priority'].value}")
+    if "max_retries" in options:
+        flags.append(f"--retries={options['max_retries']}")
     if due_at is not None:
         due_text = due_at.isoformat(timespec="seconds")
         call.append(f"delay=datetime.fromisoformat({due_text!r}) - datetime.now(UTC)")

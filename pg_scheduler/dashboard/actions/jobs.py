@@ -25,8 +25,9 @@ from pg_scheduler.jobs.step_values import SLEEP
 
 
 async def cancel(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Cancel pending and running jobs. If a single job is named that has begun, ask before."""
-    if request.is_one and not request.is_for_all and not request.is_confirmed:
+    """Cancel pending and running jobs. A single job that has begun is cancelled after a question."""
+    is_single = request.is_one and not request.is_for_all
+    if is_single and not request.is_confirmed:
         (job_id,) = request.ids
         job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
         if job is not None and request.access.sees_name(job.job_name):
@@ -43,15 +44,15 @@ async def cancel(request: ActionRequest) -> Redirect | ConfirmPage:
 
 
 async def _question_about_steps(job: Job, request: ActionRequest) -> str:
-    """Return the question before a workflow is cancelled that sleeps or waits."""
+    """Return the question that is asked before a workflow that sleeps or waits is cancelled."""
     steps = (await request.page.inspector.steps(job.job_id)).items
     family = await read_family(request.page.inspector, job.job_id, steps, request.access.sees_name)
-    stored = [step for step in own_steps(steps) if step.ended_at is not None]
+    ended_steps = [step for step in own_steps(steps) if step.ended_at is not None]
     waits = listed([step.name for step in steps if step.ended_at is None])
     verb = "sleeps" if job.suspended_by == SLEEP else "waits"
     text = f"Cancel this workflow, which {verb} in {waits}?" if waits else "Cancel this workflow?"
-    if stored:
-        text += f" {counted(len(stored), 'step')} of it ended, and what it did stays done."
+    if ended_steps:
+        text += f" {counted(len(ended_steps), 'step')} of it ended, and what it did stays done."
     if family.open_children:
         children = counted(len(family.open_children), "child job", is_capped=family.has_more_children)
         text += f" {children} of it would not end with it; Cancel with children ends them too."
@@ -66,14 +67,15 @@ async def move(request: ActionRequest) -> Redirect | ConfirmPage:
     if request.is_for_all or not request.is_one:
         return await change("move", request, to=to)
     (job_id,) = request.ids
-    before = (await request.page.inspector.get_jobs([job_id])).get(job_id)
+    previous_job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
     result = await change("move", request, to=to)
-    if not isinstance(result, Redirect) or before is None or before.status is not JobStatus.PENDING:
+    if not isinstance(result, Redirect) or previous_job is None:
         return result
-    # To restore an overdue job would give it its misfire grace time again, so there is no undo.
-    if before.execution_time <= request.page.now:
+    # To move an overdue job back would give it its misfire grace time again, so there is no undo.
+    is_overdue = previous_job.execution_time <= request.page.now
+    if previous_job.status is not JobStatus.PENDING or is_overdue:
         return result
-    fields = {"to": [before.execution_time.isoformat()]}
+    fields = {"to": [previous_job.execution_time.isoformat()]}
     return replace(result, undo=Undo("/actions/jobs/move", {"id": job_id}, fields))
 
 
@@ -83,13 +85,15 @@ async def delete(request: ActionRequest) -> Redirect | ConfirmPage:
         return await change("delete", request)
     ids = request.ids
     jobs = await request.page.inspector.get_jobs(ids)
-    visible = [job_id for job_id in ids if job_id in jobs and request.access.sees_name(jobs[job_id].job_name)]
-    if not visible:
+    visible_ids = [
+        job_id for job_id in ids if job_id in jobs and request.access.sees_name(jobs[job_id].job_name)
+    ]
+    if not visible_ids:
         raise NotFoundError("there are no such jobs, or you may not see them")
-    many = "this job" if len(visible) == 1 else f"these {len(visible):,} jobs"
-    question = f"Delete {many}? Nothing can bring them back."
+    jobs_text = "this job" if len(visible_ids) == 1 else f"these {len(visible_ids):,} jobs"
+    question = f"Delete {jobs_text}? Nothing can bring them back."
     back = "/job" if request.is_one else "/jobs"
-    return ConfirmPage(question, "Delete", back, rows=visible)
+    return ConfirmPage(question, "Delete", back, rows=visible_ids)
 
 
 async def show_stack(request: ActionRequest) -> Redirect:
@@ -169,7 +173,7 @@ async def repeat(request: ActionRequest) -> Redirect | ConfirmPage:
 async def change(
     verb: BulkAction, request: ActionRequest, did: str = "", **arguments: Any
 ) -> Redirect | ConfirmPage:
-    """Change all jobs of a search; else, in one transaction, the named jobs that the request sees.
+    """Change the named jobs that the request sees, in one transaction. For a search, see `change_all()`.
 
     ``did`` is the code of the message; if it is empty, the verb is the code.
     """

@@ -38,12 +38,12 @@ async def _record(kind: MutedKind, verb: str, request: ActionRequest, details: M
     muted_id, action = request.page.required("id"), f"{verb}_{kind}"
     if kind == "error":
         since = request.page.choice("since", errors.SPANS, "1d")
-        names = {(await errors.read_group(request.page, muted_id)).fingerprint}
+        visible_ids = {(await errors.read_group(request.page, muted_id)).fingerprint}
         result = Redirect("/error", action, {"id": muted_id, "since": since})
     else:
-        names = {finding.mute_id for finding in (await doctor.build(request.page)).findings}
+        visible_ids = {finding.mute_id for finding in (await doctor.build(request.page)).findings}
         result = Redirect("/doctor", action)
-    if muted_id not in names:
+    if muted_id not in visible_ids:
         raise NotFoundError(f"there is no {kind} {muted_id[:200]!r} now, or you may not see it")
     await request.operations.inspector.record_action(action, muted_id, **details)
     return result

@@ -88,7 +88,7 @@ class ConfirmPage:
 
     @property
     def shown(self) -> Sequence[str]:
-        """The first ids."""
+        """The ids of the first rows, which the page lists."""
         return self.rows[:MAX_SHOWN]
 
 

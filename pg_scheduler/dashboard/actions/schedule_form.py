@@ -70,7 +70,10 @@ async def add(request: ActionRequest) -> Redirect | PageAnswer:
 
 
 async def update(request: ActionRequest) -> Redirect | PageAnswer:
-    """Change trigger, bounds and arguments of a schedule of the API, unless it was changed meanwhile."""
+    """Change trigger, bounds and arguments of a schedule, unless it was changed meanwhile.
+
+    A schedule that code defines is refused.
+    """
     page = await _entered_form(request)
     schedule = await find_schedule(request)
     # These fields were in the form that was sent, and no live worker reports their parameters any more.
@@ -78,10 +81,10 @@ async def update(request: ActionRequest) -> Redirect | PageAnswer:
         text = "its parameters were reported by a worker that has ended; the arguments are as before"
         return _form_again(await edit_form(request.page, schedule, page.values), {"kwargs": text}, 409)
     values, errors = await _read_values(request, page)
-    before = values_of(schedule)
+    stored_values = values_of(schedule)
 
     def is_changed(*names: str) -> bool:
-        return any(page.values[name] != before[name] for name in names)
+        return any(page.values[name] != stored_values[name] for name in names)
 
     bounds = ("start", "end", "max_runs")
     changes: dict[str, Any] = {name: values[name] for name in bounds if name in values and is_changed(name)}
@@ -90,7 +93,7 @@ async def update(request: ActionRequest) -> Redirect | PageAnswer:
         errors = {name: text for name, text in errors.items() if name not in TRIGGER_FIELDS}
     elif "trigger" in values:
         changes["trigger"] = values["trigger"]
-    if "kwargs" in values and _sorted(values["kwargs"]) != _sorted(schedule.kwargs):
+    if "kwargs" in values and _as_json(values["kwargs"]) != _as_json(schedule.kwargs):
         changes["kwargs"] = values["kwargs"]
     if errors:
         return _form_again(page, errors)
@@ -125,7 +128,10 @@ async def _entered_form(request: ActionRequest) -> FormPage:
 
 
 async def _read_values(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the entered values by field, and what is wrong by field. One value is the trigger."""
+    """Return the entered values by field, and what is wrong by field.
+
+    The fields of the trigger together are one value, ``trigger``. A value with an error is left out.
+    """
     readers: dict[str, Callable[[], Any]] = {
         "trigger": lambda: trigger_of(page.values),
         "start": lambda: request.instant("start"),
@@ -155,6 +161,7 @@ async def _read_values(request: ActionRequest, page: FormPage) -> tuple[dict[str
 
 
 def _task(name: str, tasks: TaskNames) -> str:
+    """Return the name if a live worker claims the task."""
     if tasks.task_of(name) not in tasks.main:
         raise RejectedError("choose a task that a live worker claims")
     return name
@@ -164,7 +171,8 @@ def _schedule_id(text: str) -> str | None:
     return check_schedule_id(text) if text else None
 
 
-def _sorted(arguments: Mapping[str, Any]) -> str:
+def _as_json(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as JSON, which is equal for equal arguments in any order."""
     return json.dumps(arguments, sort_keys=True)
 
 

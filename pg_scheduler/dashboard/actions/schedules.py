@@ -34,11 +34,11 @@ _DID: Final[Mapping[str, str]] = {
 
 async def pause(request: ActionRequest) -> Redirect | PageAnswer:
     """Pause schedules, until a time or until they are resumed."""
-    form, is_one = request.pause, "id" in request.page.parameters
+    form = request.pause
     try:
         until = form.ends_at(request.page.now)
     except RejectedError as error:
-        if is_one:
+        if request.is_one:
             return await _asked_again(request, str(error))
         raise
     note, resume_from = form.note or None, _resume_from(until is not None and form.at_end == "pause")
@@ -53,7 +53,8 @@ async def pause(request: ActionRequest) -> Redirect | PageAnswer:
     try:
         return await _change(request, "pause", change)
     except ValueError as error:
-        if until is None or not is_one:
+        # The form shows the error next to the end of the pause. Without an end, it is about something else.
+        if until is None or not request.is_one:
             raise
         return await _asked_again(request, str(error))
 
@@ -70,7 +71,7 @@ def _resume_from(is_caught_up: bool) -> Literal["now", "pause"]:
 
 
 async def resume(request: ActionRequest) -> Redirect:
-    """Resume schedules; ``from`` decides about the fire times of the pause."""
+    """Resume schedules. The field ``from`` decides whether the fire times of the pause count as missed."""
     resume_from = _resume_from(request.text("from") == "pause")
 
     async def change(schedule: Schedule) -> bool:
@@ -87,7 +88,7 @@ async def trigger(request: ActionRequest) -> Redirect | ConfirmPage:
         question = f"Run {len(rows)} schedules now? A job of each is enqueued at once."
         return ConfirmPage(question, "Run now", "/schedules", rows=rows)
 
-    enqueued: list[str] = []
+    job_ids: list[str] = []
 
     async def change(schedule: Schedule) -> bool:
         try:
@@ -96,11 +97,11 @@ async def trigger(request: ActionRequest) -> Redirect | ConfirmPage:
             raise RejectedError(request.page.visible_conflict(error), 409) from error
         if job_id is None:
             raise ScheduleNotFoundError(schedule.schedule_id)
-        enqueued.append(job_id)
+        job_ids.append(job_id)
         return True
 
     result = await _change(request, "trigger", change)
-    return replace(result, job_id=enqueued[0]) if len(enqueued) == 1 else result
+    return replace(result, job_id=job_ids[0]) if len(job_ids) == 1 else result
 
 
 async def _change(
@@ -108,14 +109,14 @@ async def _change(
 ) -> Redirect:
     """Change the schedule that the address names, or each of the selected ones by itself.
 
-    ``change`` returns whether it changed the schedule.
+    ``change`` changes a schedule, and returns whether that made a difference.
     """
     if request.is_one:
         schedule = await find_schedule(request)
         undo = _undo_of(schedule, action, request) if await change(schedule) else None
         return Redirect("/schedule", _DID[action], {"id": schedule.schedule_id}, undo)
     changed = refused = missing = failed = 0
-    restorable: list[str] = []
+    restorable_ids: list[str] = []
 
     def message_code() -> str:
         counts = (changed, refused, missing, *([failed] if failed else []))
@@ -143,14 +144,15 @@ async def _change(
                 changed += 1
             else:
                 refused += 1
+            # The undo below resumes schedules, so a schedule that was paused before cannot be restored by it.
             if schedule.paused_at is None and _undo_of(schedule, action, request) is not None:
-                restorable.append(quote(schedule_id, safe=""))
+                restorable_ids.append(quote(schedule_id, safe=""))
     list_parameters = {name: request.page.parameters.get(name) for name in ("state", "task", "q", "after")}
     undo = None
     # An undo is offered only if it restores all schedules that were changed.
-    if restorable and len(restorable) == changed:
+    if restorable_ids and len(restorable_ids) == changed:
         filters = {name: text for name, text in list_parameters.items() if text}
-        undo = Undo("/actions/schedules/resume", filters, {"from": ["pause"], "row": restorable})
+        undo = Undo("/actions/schedules/resume", filters, {"from": ["pause"], "row": restorable_ids})
     return Redirect("/schedules", message_code(), list_parameters, undo)
 
 
@@ -164,7 +166,8 @@ def _undo_of(schedule: Schedule, action: str, request: ActionRequest) -> Undo | 
         return None
     if schedule.paused_at is None:
         return Undo("/actions/schedules/resume", address, {"from": ["pause"]}) if action == "pause" else None
-    # Resuming has decided about the fire times that have passed, which another pause would not revoke.
+    # Resuming has decided what becomes of the fire times that have passed. Another pause would not revoke
+    # that.
     has_passed = schedule.next_fire_at is not None and schedule.next_fire_at <= request.page.now
     if action == "trigger" or (action == "resume" and has_passed):
         return None
@@ -182,15 +185,17 @@ async def backfill(request: ActionRequest) -> Redirect | ConfirmPage:
     start, end = request.instant("start"), request.instant("end")
     if start is None or end is None:
         raise RejectedError("enter the start and the end of the span")
-    number = 0 if request.is_confirmed else await _count_fires(schedule, start, end)
-    # Without a fire time nothing is enqueued. Of too many, the call refuses the span, and states why.
-    if 0 < number <= MAX_BACKFILL:
-        question = (
-            f"{schedule.schedule_id} has {counted(number, 'fire time')} from {utc(start)} to {utc(end)}. "
-            "Enqueue a job for each that has none?"
-        )
-        fields = {"start": start.isoformat(), "end": end.isoformat()}
-        return ConfirmPage(question, "Enqueue", "/schedule", fields=fields)
+    if not request.is_confirmed:
+        number = await _count_fires(schedule, start, end)
+        # With 0 or too many fire times there is no question: the call below enqueues nothing, or states why
+        # it refuses the span.
+        if 0 < number <= MAX_BACKFILL:
+            question = (
+                f"{schedule.schedule_id} has {counted(number, 'fire time')} from {utc(start)} to {utc(end)}. "
+                "Enqueue a job for each that has none?"
+            )
+            fields = {"start": start.isoformat(), "end": end.isoformat()}
+            return ConfirmPage(question, "Enqueue", "/schedule", fields=fields)
     jobs = await request.operations.scheduler.schedules.backfill(
         schedule.schedule_id, start, end, limit=MAX_BACKFILL
     )
@@ -204,6 +209,7 @@ async def _count_fires(schedule: Schedule, start: datetime, end: datetime) -> in
     """
     if start >= end or schedule.trigger is None or is_fixed_delay(schedule.trigger):
         return 0
+    # A backfill enqueues jobs beyond ``max_runs`` too.
     all_runs = replace(schedule, max_runs=None)
     # The search begins just before the start, because its fire times are later than ``after``.
     search = partial(all_runs.upcoming, MAX_BACKFILL + 1, after=start - INSTANT)

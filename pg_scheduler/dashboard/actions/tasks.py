@@ -12,7 +12,7 @@ from pg_scheduler.inspect.tasks import TaskState
 
 async def pause(request: ActionRequest) -> Redirect | PageAnswer:
     """Pause a task, until a time or until it is resumed."""
-    name, before = await _find(request)
+    name, paused_state = await _find(request)
     form = request.pause
     try:
         until = form.ends_at(request.page.now)
@@ -23,7 +23,10 @@ async def pause(request: ActionRequest) -> Redirect | PageAnswer:
     except (RejectedError, ValueError) as error:
         page = vars(await task.build(request.page))
         return PageAnswer(View(**{**page, "_pause": form._replace(wrong=str(error))}), "task", 400)
-    undo = Undo("/actions/tasks/resume", {"id": name}) if before is None else _pause_of(name, before, request)
+    if paused_state is None:
+        undo: Undo | None = Undo("/actions/tasks/resume", {"id": name})
+    else:
+        undo = _pause_of(name, paused_state, request)
     if suspends_expiry:
         return Redirect("/task", "task_paused_suspending", {"id": name}, undo)
     try:
@@ -36,19 +39,19 @@ async def pause(request: ActionRequest) -> Redirect | PageAnswer:
 
 async def resume(request: ActionRequest) -> Redirect:
     """Resume a task."""
-    name, before = await _find(request)
-    resumed = await request.operations.scheduler.tasks.resume(name)
-    undo = None if before is None else _pause_of(name, before, request)
-    return Redirect("/task", "task_resumed" if resumed else "task_not_paused", {"id": name}, undo)
+    name, paused_state = await _find(request)
+    is_resumed = await request.operations.scheduler.tasks.resume(name)
+    undo = None if paused_state is None else _pause_of(name, paused_state, request)
+    return Redirect("/task", "task_resumed" if is_resumed else "task_not_paused", {"id": name}, undo)
 
 
-def _pause_of(name: str, before: TaskState, request: ActionRequest) -> Undo | None:
+def _pause_of(name: str, paused_state: TaskState, request: ActionRequest) -> Undo | None:
     """Return the action that restores the previous pause of a task; None if it would have ended by now."""
-    until = before.paused_until
+    until = paused_state.paused_until
     if until is not None and until <= request.page.now:
         return None
-    fields = {"until": [] if until is None else [until.isoformat()], "note": [before.note or ""]}
-    if before.suspends_expiry:
+    fields = {"until": [] if until is None else [until.isoformat()], "note": [paused_state.note or ""]}
+    if paused_state.suspends_expiry:
         fields["suspend_expiry"] = ["yes"]
     return Undo("/actions/tasks/pause", {"id": name}, fields)
 
@@ -64,5 +67,5 @@ async def _find(request: ActionRequest) -> tuple[str, TaskState | None]:
     states = {task.name: task for task in (await request.page.inspector.tasks()).items}
     if not names & set(states) or not all(map(request.access.sees_name, names)):
         raise NotFoundError.of("task", name)
-    paused = (states[alias] for alias in sorted(names & set(states)) if states[alias].paused_at is not None)
-    return name, next(paused, None)
+    states_of_names = (states[alias] for alias in sorted(names & set(states)))
+    return name, next((state for state in states_of_names if state.paused_at is not None), None)
