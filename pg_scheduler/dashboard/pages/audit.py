@@ -187,11 +187,11 @@ def visible(record: AuditRecord, request: PageRequest) -> AuditRecord:
     if not request.access.sees_arguments:
         details = {key: value for key, value in record.details.items() if key in OPEN_DETAILS}
         return replace(record, details=details)
-    shown: dict[str, Any] = redaction.values(record.details)
+    visible_details: dict[str, Any] = redaction.values(record.details)
     # A search may contain a hidden value, with which it compares.
-    if "where" in shown and not redaction.is_empty:
-        shown["where"] = HIDDEN
-    return replace(record, details=shown)
+    if "where" in visible_details and not redaction.is_empty:
+        visible_details["where"] = HIDDEN
+    return replace(record, details=visible_details)
 
 
 def verb_of(action: str) -> tuple[str, str]:
@@ -210,12 +210,13 @@ def item_of(
     jobs = counted(count, "job") if isinstance(count, int) else "jobs"
     if record.action in MANY:
         verb = f"{verb} {jobs}" if is_run or record.subject is None else f"{verb} the job"
+    name_of_worker = None
+    if path == "/worker":
+        name_of_worker = identity_of(record) or (names_of_workers or {}).get(record.subject or "")
     return AuditItem(
         record=visible_record,
         verb=verb,
-        name=identity_of(record) or (names_of_workers or {}).get(record.subject or "")
-        if path == "/worker"
-        else None,
+        name=name_of_worker,
         path="/run" if is_run else path,
         extent=f"dead, {jobs} reclaimed" if record.action == "declare_dead" else _until(visible_record),
         where=where if isinstance(where, str) and where != HIDDEN else "",
@@ -248,7 +249,7 @@ def folded(
 
 
 def _added(item: AuditItem, older: AuditItem) -> AuditItem:
-    """Return an item of a bulk run to which the jobs of an older batch are added."""
+    """Return an item of a bulk run that stands for an older batch too, with the jobs of both."""
     counts = [audit_item.record.details.get("count") for audit_item in (item, older)]
     number = sum(count for count in counts if isinstance(count, int))
     record = replace(item.record, details={**item.record.details, "count": number})
@@ -257,7 +258,7 @@ def _added(item: AuditItem, older: AuditItem) -> AuditItem:
 
 
 def _marked(item: AuditItem) -> AuditItem:
-    """Return an item of a bulk run whose numbers a page has cut."""
+    """Return an item of a bulk run with a "+" at its number of jobs, because other pages may have others."""
     number = item.record.details.get("count")
     jobs = counted(number, "job", is_capped=True) if isinstance(number, int) else "jobs"
     return replace(item, verb=f"{VERBS[item.record.action][0]} {jobs}", is_cut=True)

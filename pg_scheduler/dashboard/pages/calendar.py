@@ -104,8 +104,11 @@ async def build(request: PageRequest) -> View:
     days = [first_day + number * DAY for number in range((last_day - first_day).days + 1)]
 
     def page() -> View:
+        """Return the page of the visible schedules. It runs in a thread, so it reads no data itself."""
         items = [
-            item for item in plan.items if request.access.sees_name(item.task) and task in {None, item.task}
+            item
+            for item in plan.items
+            if request.access.sees_name(item.task) and (task is None or item.task == task)
         ]
         fires = sorted(
             (
@@ -201,7 +204,7 @@ def _period(span: str, day: date) -> tuple[date, date, date, date]:
 
 
 def _hourly(days: Sequence[date], by_hour: Mapping[tuple[date, int], Sequence[CalendarFire]]) -> list[str]:
-    """Return the schedules that fire in each hour of the days."""
+    """Return the ids of the schedules that fire in each hour of the days."""
     hours_by_day = [
         Counter(
             schedule_id
@@ -235,20 +238,25 @@ def _days(
         hours_of_schedules = Counter(
             schedule_id for fires in fires_by_hour for schedule_id in {fire.schedule_id for fire in fires}
         )
-        rare = {schedule_id for schedule_id, number in hours_of_schedules.items() if number <= FEW_HOURS}
-        hours = [_hour_of(fires, rare, hourly, has_times=len(days) == 1) for fires in fires_by_hour]
+        rare_ids = {schedule_id for schedule_id, number in hours_of_schedules.items() if number <= FEW_HOURS}
+        hours = [_hour_of(fires, rare_ids, hourly, has_times=len(days) == 1) for fires in fires_by_hour]
         calendar_days.append(CalendarDay(day, sum(hour.count for hour in hours), hours, changes[day][:SHOWN]))
     return calendar_days
 
 
 def _hour_of(
-    fires: Sequence[CalendarFire], rare: Collection[str], hourly: Collection[str], *, has_times: bool
+    fires: Sequence[CalendarFire], rare_ids: Collection[str], hourly_ids: Collection[str], *, has_times: bool
 ) -> CalendarHour:
+    """Return an hour with its fire times.
+
+    ``rare_ids`` are the schedules that fire in few hours of the day, ``hourly_ids`` those that fire in each
+    hour.
+    """
     counts = Counter(fire.schedule_id for fire in fires)
     names = list(counts)
     maximum = max(Counter(_minute(fire) for fire in fires).values(), default=0)
-    unusual = [name for name in names if name not in hourly]
-    owner = unusual[0] if len(unusual) == 1 and unusual[0] in rare else ""
+    other_names = [name for name in names if name not in hourly_ids]
+    owner = other_names[0] if len(other_names) == 1 and other_names[0] in rare_ids else ""
     shown_names = names[:NAMES_OF_HOUR]
     return CalendarHour(
         count=len(fires),
@@ -257,7 +265,7 @@ def _hour_of(
         is_collision=maximum >= MANY,
         owner=owner,
         _owner_count=counts[owner],
-        is_usual=bool(fires) and not unusual,
+        is_usual=bool(fires) and not other_names,
         times=[(name, _times_of(name, fires)) for name in shown_names] if has_times else [],
     )
 
@@ -274,9 +282,8 @@ def _minute(fire: CalendarFire) -> datetime:
 def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[dict[str, object]]:
     """Return the minutes with many fire times, those with the most first, each with some of its schedules."""
     counts = Counter(map(_minute, fires))
-    minutes = sorted((at for at, count in counts.items() if count >= MANY), key=lambda at: (-counts[at], at))[
-        :SHOWN
-    ]
+    busy_minutes = [at for at, count in counts.items() if count >= MANY]
+    minutes = sorted(busy_minutes, key=lambda at: (-counts[at], at))[:SHOWN]
     ids: dict[datetime, list[str]] = {at: [] for at in minutes}
     for fire in fires:
         ids_of_minute = ids.get(_minute(fire))

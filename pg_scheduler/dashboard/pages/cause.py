@@ -53,12 +53,20 @@ def cause_of(
 ) -> View | None:
     """Return why a job is where it is; None if there is no reason to state, as for a completed job.
 
-    The title has the reason in a few words, ``error`` the error of an attempt, ``text`` further facts. The
-    most decisive reason is there with its code, remedy and command, then the other reasons. ``limit`` is the
-    name of the limit that the job waits for; empty if there is none, or it is hidden. If the page names the
-    holders of the limit itself, ``names_holders``, the reason about them is left out. ``parents_title`` is
-    the title of a job that waits for other jobs; empty if they are unknown. ``waits`` are its open steps. If
-    the reason is about one of them alone, it is there as ``wait``, and the text does not repeat it.
+    In the result, ``title`` is the most decisive reason in a few words, ``error`` the error of an attempt,
+    and ``text`` further facts. ``reason`` is that reason itself, and ``others`` are the other ones. ``wait``
+    is the open step that the reason is about, which the text does not repeat; None if it is not about a
+    single step.
+
+    Args:
+        job: The job.
+        explanation: The reasons.
+        attempts: The attempts of the job.
+        limit: The name of the limit that the job waits for; empty if there is none, or it is hidden.
+        names_holders: Whether the page itself names the holders of the limit. The reason about them is left
+            out.
+        parents_title: The title if the job waits for other jobs; empty if they are unknown.
+        waits: The open steps of the job.
     """
     if not explanation.reasons:
         return None
@@ -80,14 +88,17 @@ def cause_of(
         case ReasonCode.BACKOFF if attempts and attempts[-1].error is not None:
             retry = f"retry {job.retry_count} of {job.max_retries}"
             title, error, text = f"Waits for {retry}", attempts[-1].error, ""
-        case ReasonCode.AFTER | ReasonCode.RUNNING | ReasonCode.NOT_DUE:
-            title, text = (parents_title if reason.code is ReasonCode.AFTER else "") or title, ""
+        case ReasonCode.AFTER:
+            title, text = parents_title or title, ""
+        case ReasonCode.RUNNING | ReasonCode.NOT_DUE:
+            text = ""
         case ReasonCode.QUARANTINED:
             title, text = without_quarantine_remedy(text), QUARANTINE_ADVICE
         case ReasonCode.LIMIT if limit:
             title = f"Waits for the limit “{limit}”"
             text = _sentence(reason.text.removeprefix(f"waits for the limit {limit!r}").removeprefix(":"))
     tone = TONES.get(reason.code, VERDICTS.get(explanation.verdict, "wait"))
+    # A cancelled job has ended too, but nothing went wrong.
     if reason.code is ReasonCode.CANCELLED:
         tone = "wait"
     return View(
@@ -108,18 +119,19 @@ def _failure(job: Job, attempts: Sequence[Attempt]) -> tuple[str, str, str]:
     # The text of an error without a class may have a colon too.
     if not message or not name.isidentifier():
         name, message = "", job.error_message or ""
-    failed = [attempt for attempt in attempts if attempt.error is not None]
+    failed_attempts = [attempt for attempt in attempts if attempt.error is not None]
+    kinds = {(attempt.error or "").partition(": ")[0] for attempt in failed_attempts}
     # Without a class, the title states only that attempts failed, which is true of all of them.
-    is_true_of_all = not name or {(attempt.error or "").partition(": ")[0] for attempt in failed} <= {kind}
+    is_true_of_all = not name or kinds <= {kind}
     raised = f"raised {name}" if name else "failed"
     title = f"Failed: the attempt {raised}"
-    if len(failed) > 1:
-        who = f"the last of {len(failed)} attempts"
+    if len(failed_attempts) > 1:
+        who = f"the last of {len(failed_attempts)} attempts"
         if is_true_of_all:
-            who = "both attempts" if len(failed) == 2 else f"all {len(failed)} attempts"
+            who = "both attempts" if len(failed_attempts) == 2 else f"all {len(failed_attempts)} attempts"
         title = f"Failed for good: {who} {raised}"
-    unused = job.max_retries - job.retry_count
-    text = f"{retries_used(job).capitalize()}: its error is not retried." if unused > 0 else ""
+    unused_retries = job.max_retries - job.retry_count
+    text = f"{retries_used(job).capitalize()}: its error is not retried." if unused_retries > 0 else ""
     return title, message, text
 
 

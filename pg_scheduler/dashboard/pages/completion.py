@@ -73,15 +73,15 @@ class Sample(NamedTuple):
 
     @classmethod
     async def of(cls, jobs: Iterable[Job], request: PageRequest, *, is_capped: bool) -> Sample:
-        """Return what jobs contain, and with 0 jobs the other visible names of jobs and tasks."""
+        """Return what jobs contain. The other visible names of jobs and tasks are terms that find 0 jobs."""
         sample = cls(Counter(), Counter(), is_capped)
         counted_names = filter(request.access.sees_name, await request.job_names())
         names = {*counted_names, *(await request.task_names()).main}
         sample.terms.update({term("name", name): 0 for name in sorted(names)})
         for job in jobs:
             contents = set(_contents(job, request))
-            sample.paths.update({path for path, _ in contents if path and visible(path) == path})
-            sample.terms.update({text for _, text in contents if text and visible(text) == text})
+            sample.paths.update({path for path, _ in contents if path and not _has_escapes(path)})
+            sample.terms.update({text for _, text in contents if text and not _has_escapes(text)})
         return sample
 
     def completions(self, typed: str) -> list[Completion]:
@@ -105,15 +105,17 @@ class Sample(NamedTuple):
             }
         # A text without a colon may be the beginning of a field or of a name.
         starts = (prefix, f"name:{prefix}") if text and ":" not in text else (prefix,)
-        matching = [
+
+        def is_match(candidate: str) -> bool:
+            _, _, after_last_dot = candidate.lower().rpartition(".")
+            return candidate.lower().startswith(starts) or after_last_dot.startswith(starts)
+
+        completions = [
             Completion(f"{sign}{candidate}", count or None, self.is_capped)
             for candidate, count in candidates.items()
-            if candidate != text
-            and any(
-                part.startswith(starts) for part in (candidate.lower(), candidate.lower().rpartition(".")[2])
-            )
+            if candidate != text and is_match(candidate)
         ]
-        return sorted(matching, key=lambda completion: -(completion.jobs or 0))[:MAX_COMPLETIONS]
+        return sorted(completions, key=lambda completion: -(completion.jobs or 0))[:MAX_COMPLETIONS]
 
     def listed(self) -> list[Completion]:
         """Return terms to choose from without a script: the usual ones, and those of most jobs."""
@@ -139,7 +141,7 @@ async def complete(request: PageRequest, *, is_head: bool) -> Response:
     if is_head:
         return Response(media_type="application/json")
     typed = request.parameters.get("term", "")[:MAX_TYPED]
-    sample = await _read(request, request.parameters.get("q", ""), typed)
+    sample = await _sample_for(request, request.parameters.get("q", ""), typed)
     return JsonAnswer(
         document_of("complete", [completion._asdict() for completion in sample.completions(typed)])
     )
@@ -156,7 +158,7 @@ async def arguments_with(value: str, q: str, request: PageRequest) -> list[str]:
         q: The search.
         request: The request, which sees these arguments.
     """
-    sample = await _read(request, q, "")
+    sample = await _sample_for(request, q, "")
     jobs_by_term = {
         f"{path}:{value}": count for path, count in sample.paths.items() if path.startswith("arg.")
     }
@@ -169,7 +171,7 @@ def paths_with(value: str, jobs: Iterable[Job], request: PageRequest) -> Counter
     Args:
         value: The value without quotes. With ``~`` before it, it may be a part of a value.
         jobs: The jobs.
-        request: The request, which sees these fields.
+        request: The request. Only what it may see is compared.
     """
     is_part = value.startswith("~")
     word = value[1:].lower() if is_part else value
@@ -180,13 +182,13 @@ def paths_with(value: str, jobs: Iterable[Job], request: PageRequest) -> Counter
             {
                 field
                 for field, text in texts
-                if (word in text.lower() if is_part else text == word) and visible(field) == field
+                if (word in text.lower() if is_part else text == word) and not _has_escapes(field)
             }
         )
     return fields
 
 
-async def _read(request: PageRequest, q: str, typed: str) -> Sample:
+async def _sample_for(request: PageRequest, q: str, typed: str) -> Sample:
     """Read a sample: jobs that the search finds and that have a value with the beginning that was typed.
 
     If the typed term has no value, or cannot be searched, the sample has jobs that the search finds without
@@ -194,16 +196,18 @@ async def _read(request: PageRequest, q: str, typed: str) -> Sample:
     if it compares with hidden values, or if it has a character that the database lacks.
     """
     field, colon, value = typed.removeprefix("-").partition(":")
+    # A value that ends with a quote or an asterisk is not the beginning of another one.
     if colon and value and not value.endswith(('"', "*")):
         beginning = value.removeprefix('"')
         with suppress(SearchError, PayloadError):
-            return await _search(request, f"{q} {field}:{quoted(beginning)}*")
+            return await _shared_sample(request, f"{q} {field}:{quoted(beginning)}*")
     with suppress(SearchError, PayloadError):
-        return await _search(request, q)
+        return await _shared_sample(request, q)
     return await Sample.of((), request, is_capped=False)
 
 
-async def _search(request: PageRequest, where: str) -> Sample:
+async def _shared_sample(request: PageRequest, where: str) -> Sample:
+    """Return the sample of a search; requests with the same rights share it for some seconds."""
     request.check_search(where)
     depends_on = request.access.visible_names, request.access.sees_arguments
     return await request.read_shared(
@@ -214,6 +218,11 @@ async def _search(request: PageRequest, where: str) -> Sample:
 async def _read_sample(request: PageRequest, where: str) -> Sample:
     page = await request.search_jobs(where, SAMPLE_JOBS)
     return await Sample.of(page.items, request, is_capped=not page.is_complete)
+
+
+def _has_escapes(text: str) -> bool:
+    """Return whether a page shows a text with escapes, so that a user could not type it as a term."""
+    return visible(text) != text
 
 
 def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
@@ -233,8 +242,8 @@ def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
         yield "", f"error:{error[0]}*"
     for path, text in _values(job, request):
         # The text of an object or a list cannot be searched if some values are hidden.
-        is_short = 0 < len(text) <= MAX_VALUE_LENGTH and text[0] not in "{["
-        searched_text = f"{path}:{quoted(text)}" if is_short else ""
+        is_searchable = 0 < len(text) <= MAX_VALUE_LENGTH and text[0] not in "{["
+        searched_text = f"{path}:{quoted(text)}" if is_searchable else ""
         # A tag is found by a field of the search, and not by a path within a value.
         yield ("" if path == "tag" else path), searched_text
 

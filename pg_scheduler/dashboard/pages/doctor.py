@@ -37,10 +37,15 @@ async def build(request: PageRequest) -> View:
     newer_findings = (await read_diagnosis(request)).findings
     other_findings = [finding for finding in diagnosis.findings if finding.code.value not in STATUS_CODES]
     problems = await rows_of(visible_problems(newer_findings, request), request)
+    # What needs attention is among the newer findings again, and equal rows are listed once.
     rows = list(dict.fromkeys([*problems, *await rows_of([*newer_findings, *other_findings], request)]))
     unmuted_rows = [row for row in rows if not row.is_muted]
     attention_rows = [row for row in problems if not row.is_muted]
     further_rows = [row for row in unmuted_rows if row not in attention_rows]
+    titled_rows = {
+        needs_attention(len(attention_rows)): attention_rows,
+        "Further findings": further_rows,
+    }
     passed = [code for code in diagnosis.made if code.value not in {row.code for row in rows}]
     return View(
         examined_at=examined_at,
@@ -55,14 +60,7 @@ async def build(request: PageRequest) -> View:
         not_made=not_made,
         is_general=not sees_all_names,
         _checks=_describe_checks(diagnosis),
-        _groups={
-            title: by_severity
-            for title, group in (
-                (needs_attention(len(attention_rows)), attention_rows),
-                ("Further findings", further_rows),
-            )
-            if (by_severity := _by_severity(group))
-        },
+        _groups={title: _by_severity(group) for title, group in titled_rows.items() if group},
         _muted=[row for row in rows if row.is_muted],
         _passed=[(code.value, ADVICE[code].meaning) for code in passed],
     )

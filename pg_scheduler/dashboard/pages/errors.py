@@ -87,6 +87,7 @@ def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
     message = text[match.end() :]
     if text.startswith(QUARANTINED):
         return ErrorText("Quarantined", without_quarantine_remedy(message))
+    # The name of the class, without that of its module.
     return ErrorText((match[1] or match[2]).rpartition(".")[2], message)
 
 
@@ -153,7 +154,10 @@ class NewReleases:
         return release if release is not None and self.releases[0].label == release else None
 
     def first_of(self, group: ErrorGroup) -> str | None:
-        """Return the release in which a group began; None if the error is older than the period."""
+        """Return the release in which a group began.
+
+        None if the group may be older than this release, or older than the period.
+        """
         release = group.first_release
         started_at = next((mark.at for mark in self.releases if mark.label == release), None)
         if started_at is None or (self.counted_since is not None and started_at <= self.counted_since):
@@ -235,9 +239,9 @@ async def build_one(request: PageRequest) -> View:
     where = search_of(group)
     sample = await request.sample_jobs(where, SAMPLE, SAMPLE_AGE_S, version=group.last_at)
     jobs = [job for job in sample if is_in_group(job, group)]
-    newest = await request.inspector.get_job(group.last_job_id)
-    newest = None if newest is None else request.visible_job(newest)
-    attempts = () if newest is None else newest.errors
+    last_job = await request.inspector.get_job(group.last_job_id)
+    newest_job = None if last_job is None else request.visible_job(last_job)
+    attempts = () if newest_job is None else newest_job.errors
     new_in = await new_releases(request, groups)
     workers_by_id = {worker.worker_id: worker for worker in await request.workers()}
     names_of_workers = await request.worker_names()
@@ -251,7 +255,7 @@ async def build_one(request: PageRequest) -> View:
         message=text.message,
         new_in=new_in.of(group),
         counted_since=_counted_since(groups),
-        error=(None if newest is None else newest.error_message) or group.example,
+        error=(None if newest_job is None else newest_job.error_message) or group.example,
         traceback=next((attempt.traceback for attempt in reversed(attempts) if attempt.traceback), None),
         sampled=len(jobs),
         is_sample=group.is_capped or len(jobs) != group.count,
@@ -260,6 +264,7 @@ async def build_one(request: PageRequest) -> View:
             replace(count, label=names_of_workers.get(count.label, count.label), worker_id=count.label)
             for count in _counts_of(job.worker_id for job in jobs)
         ],
+        # Only what most of the jobs have in common may be the cause.
         values=[value for value in frequent_values(jobs, request) if 2 * value.jobs > len(jobs)],
         tags=_counts_of(tag for job in jobs for tag in tags_of(job, request)),
         jobs=[row_of(job, request) for job in jobs[:SHOWN_JOBS]],
@@ -295,9 +300,10 @@ def _counts_of(labels: Iterable[str | None]) -> list[ValueCount]:
 
 
 def _release_of(job: Job, workers: Mapping[str, Worker], releases: Sequence[Mark]) -> str | None:
-    """Return the release of the worker that ran a job, or the release that had started last when it ended.
+    """Return the release of the worker that ran a job; None if it is unknown.
 
-    The second is for a worker that has no row, or names no release. None if both are unknown.
+    If the worker has no row, or names no release, this is the release that had started last when the job
+    ended.
     """
     worker = workers.get(job.worker_id or "")
     release = None if worker is None else release_of(worker.metadata)
@@ -318,6 +324,7 @@ def _values_of(job: Job, request: PageRequest) -> Iterator[str]:
     """Yield the visible arguments of a job that are no objects or lists, as ``name = value``."""
     hide = request.settings.redaction.values
     for name, value in [*enumerate(hide(job.args)), *hide(job.kwargs).items()]:
-        shown: Any = plain(value)
-        if shown != HIDDEN and isinstance(shown, str | int | float | bool) and len(str(shown)) <= MAX_VALUE:
-            yield f"{name if isinstance(name, str) else f'args[{name}]'} = {shown}"
+        plain_value: Any = plain(value)
+        is_scalar = isinstance(plain_value, str | int | float | bool)
+        if is_scalar and plain_value != HIDDEN and len(str(plain_value)) <= MAX_VALUE:
+            yield f"{name if isinstance(name, str) else f'args[{name}]'} = {plain_value}"

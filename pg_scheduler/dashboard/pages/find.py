@@ -107,7 +107,9 @@ def _find(
     corrected_words = [
         word if any(word in text for text in texts) else _similar(word, vocabulary) for word in words
     ]
-    return (items_with(corrected_words), " ".join(corrected_words)) if "" not in corrected_words else ([], "")
+    if "" in corrected_words:  # no word is similar to one of them
+        return [], ""
+    return items_with(corrected_words), " ".join(corrected_words)
 
 
 def _similar(word: str, vocabulary: set[str]) -> str:
@@ -198,10 +200,13 @@ def _actions_on_objects(data: NavigationData, names: TaskNames, request: PageReq
 
 def _actions_of_every_page(request: PageRequest) -> list[FoundItem]:
     """Return what a user can do on every page: links to other pages, and buttons of the page itself."""
-    adding = [FoundItem("action", "Add a schedule", url=request.url("/schedule-form"))]
+    forms: list[FoundItem] = []
+    if request.may("add"):
+        forms.append(FoundItem("action", "Add a job", url=request.url("/job-form")))
+    if request.may("schedule_add"):
+        forms.append(FoundItem("action", "Add a schedule", url=request.url("/schedule-form")))
     return [
-        *([FoundItem("action", "Add a job", url=request.url("/job-form"))] if request.may("add") else []),
-        *(adding if request.may("schedule_add") else []),
+        *forms,
         FoundItem("action", "Show failed jobs", url=request.search_url(status="failed")),
         FoundItem("action", "Show running jobs", url=request.search_url(status="running")),
         FoundItem("action", "Show bulk runs", url=request.url("/runs")),

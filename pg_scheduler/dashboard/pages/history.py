@@ -99,7 +99,10 @@ class Period:
         return [Series(outcome, values) for outcome, values in rates.items() if any(values)]
 
     def _oldest(self, due_at: datetime | None) -> list[Series]:
-        """Return the age of the oldest waiting job at the end of each slot; nothing without such a job."""
+        """Return the age of the oldest waiting job at the end of each slot; nothing without such a job.
+
+        Slots that ended before it was due have no value.
+        """
         if due_at is None:
             return []
         ends = [min(at + self.width, self.until) for at in self.times]

@@ -101,7 +101,7 @@ async def build(request: PageRequest) -> View:
     steps = await read_steps(job.job_id, request)
     family = await read_family(request.inspector, job.job_id, steps, request.access.sees_name)
     results = await results_of(job.schedule_id, request)
-    used = {job.worker_id, *(error.worker_id for error in job.errors)}
+    worker_ids = {job.worker_id, *(error.worker_id for error in job.errors)}
     shown_explanation = await _visible(explanation, raw, job, request)
     attempts = attempts_of(job, steps)
     names = await request.argument_names(job.job_name, job.args)
@@ -143,7 +143,7 @@ async def build(request: PageRequest) -> View:
         schedule_results=results,
         siblings=await siblings_of(raw, request),
         changes=await _changes(job.job_id, request),
-        workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in used},
+        workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in worker_ids},
         look=await look_at(raw, request),
         runs_on=await _runs_on(job, request),
         actions=list(_actions(raw, dependencies, steps, family, request)),
@@ -240,7 +240,7 @@ def _child_title(job: Job, family: Family, parents: Sequence[Job], now: datetime
 
 
 def _children_title(family: Family) -> str:
-    """Return for which of its children a job waits if they are several: their steps, or their number."""
+    """Return for which of several children a job waits: by the names of their steps, or by their number."""
     open_steps = list(dict.fromkeys(child.step for child in family.open_children))
     siblings = {step: len(family.children[step]) for step in open_steps}
     if len(open_steps) == 1 and siblings[open_steps[0]] > len(family.open_children):
@@ -248,6 +248,7 @@ def _children_title(family: Family) -> str:
             f"Waits for {len(family.open_children):,} of the {siblings[open_steps[0]]:,} children"
             f" of {open_steps[0]}"
         )
+    # Each of these steps has one child, so the names of the steps tell the children apart.
     if set(siblings.values()) == {1}:
         return f"Waits for its {len(open_steps):,} children {listed(open_steps)}"
     return f"Waits for its {len(family.open_children):,} children"
@@ -284,7 +285,7 @@ def _times_out_at(job: Job) -> datetime | None:
 
 
 def _is_slow(job: Job, last_runs: LastRuns, now: datetime) -> bool:
-    """Return whether a running job has run longer than 95 % of the attempts of its task."""
+    """Return whether a job, if it runs, has run longer than 95 % of the attempts of its task."""
     if job.started_at is None or last_runs.p95_s is None:
         return False
     return (now - job.started_at).total_seconds() > last_runs.p95_s

@@ -149,10 +149,11 @@ async def build_signal(request: PageRequest) -> SignalFormPage:
 
 
 def can_change(raw: Job, request: PageRequest) -> bool:
-    """Return whether the request may change the job unless it has steps, which are in another table."""
+    """Return whether the request may change the job, if it has no steps: these are in another table."""
     if raw.status is not JobStatus.PENDING or not can_add_like(raw, request):
         return False
-    # The key of a unique job follows from its arguments, and so do the id of a time span and a tenant.
+    # The unique key of a job follows from its arguments. So do the id of a job that is unique within a time
+    # span, and the tenant of a share.
     is_unique = raw.unique_key is not None or raw.job_id.startswith(UNIQUE_PREFIX)
     return not is_unique and not (raw.blocked_on or "").startswith("share:")
 

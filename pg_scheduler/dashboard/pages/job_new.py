@@ -48,6 +48,7 @@ class NewJobPage:
     code: str | None = None
     """The call and the command that add the job; None until the user asks for them."""
     job: None = None
+    """There is no job that the new one is like. `JobFormPage` has one, and the same template."""
 
 
 async def build_new(request: PageRequest, values: Mapping[str, str] | None = None) -> NewJobPage:

@@ -22,6 +22,7 @@ from pg_scheduler.jobs.step_values import CURSOR, SIGNAL, SLEEP, STEP
 MEDIA_TYPE: Final = "application/json"
 
 Result: TypeAlias = tuple[()] | tuple[Any]
+"""The result of a job in a tuple, because the result itself can be None; an empty tuple for no result."""
 
 
 async def raw_value(request: PageRequest, *, is_head: bool) -> Response:
@@ -58,10 +59,7 @@ async def read_job(request: PageRequest) -> tuple[Job, Job]:
 
 
 async def read_result(job: Job, request: PageRequest) -> Result:
-    """Return the value of a completed job in a tuple, because the value itself can be None.
-
-    The tuple is empty if no value was kept, or the request may not see it.
-    """
+    """Return the value of a completed job; nothing if no value was kept, or the request may not see it."""
     if job.status is not JobStatus.COMPLETED or not request.access.sees_arguments:
         return ()
     try:

@@ -98,8 +98,8 @@ def columns_of(state: str | None, chosen: str) -> list[Column]:
         RejectedError: There is no such column.
     """
     names = chosen.split() or _BY_STATE.get(state or "", ("state", "error", "ran", "when"))
-    if unknown := [name for name in names if name not in COLUMNS]:
-        raise RejectedError(f"cols must be of {', '.join(COLUMNS)}, not {unknown[0][:50]!r}")
+    if unknown_names := [name for name in names if name not in COLUMNS]:
+        raise RejectedError(f"cols must be of {', '.join(COLUMNS)}, not {unknown_names[0][:50]!r}")
     columns = [column for name, column in COLUMNS.items() if name in names]
     return [
         column._replace(label=_LABELS.get((state or "", column.name), column.label)) for column in columns
@@ -156,6 +156,7 @@ NOTHING: Final[Mapping[str, object]] = {
 
 async def build(request: PageRequest) -> View:
     """Search jobs, and return a page of those that were found."""
+    # Below, the words of q may get the field ``any``. What was typed is also offered in other forms.
     typed_query = q = request.parameters.get("q", "").strip()
     sort, cols = request.parameters.get("sort", ""), request.parameters.get("cols", "")
     if sort and sort.removeprefix("-") not in SORTS:
@@ -182,9 +183,10 @@ async def build(request: PageRequest) -> View:
     is_unfiltered = page.searched == page.found and request.access.visible_names is None
     summary = summary_of(page, request)
     shown_page = replace(page, found=page.found + len(early_rows))
-    # The numbers state nothing if every job that was examined was found and there are more.
-    says_nothing = is_unfiltered and not page.is_complete
-    numbers = "" if says_nothing else _head(shown_page, request)
+    # If every job that was examined was found, and there are more, the numbers state only the length of the
+    # page.
+    are_numbers_useful = not is_unfiltered or page.is_complete
+    numbers = _head(shown_page, request) if are_numbers_useful else ""
     shown_order = order if shown_rows else ""
     is_searching = await _is_searching(request, q)
     suggestions = {} if shown_rows else meant_by(typed_terms, workers)
@@ -249,7 +251,8 @@ async def _read_page(request: PageRequest, q: str, terms: Sequence[Term]) -> Fou
     """Return the page with the jobs that its search has found so far.
 
     A search that its first page does not complete has a run. While streams continue the run, its jobs are
-    new. Afterwards the first page is read again, and those other jobs that still match.
+    new, so they are shown as they are. Afterwards the first page is read again, and so are the other jobs of
+    the run, as far as they still match.
     """
     key, after = _run_key(request, q), await read_after(request)
     run = request.searches.look(key)
@@ -266,7 +269,10 @@ async def _read_page(request: PageRequest, q: str, terms: Sequence[Term]) -> Fou
 
 
 async def _find_early(request: PageRequest, q: str, terms: Sequence[Term]) -> Sequence[Job]:
-    """Return unfinished and unsuccessful jobs of a search of all jobs, which indexes find soon."""
+    """Return those jobs of a search that are unfinished or unsuccessful, which indexes find soon.
+
+    There are none for a search without terms, or one that reads only indexes anyway.
+    """
     if not terms or any(term.field in _INDEXED_FIELDS for term in terms):
         return ()
     try:
@@ -321,6 +327,7 @@ def _places(terms: Sequence[Term], jobs: Sequence[Job], request: PageRequest) ->
     for term in terms:
         if term.field not in {"", ANY_FIELD} or term.is_negated:
             continue
+        # The value as it was typed, with its quotes. A word without a field may be a part of a value: "~".
         value = term.text.partition(":")[2] if term.field else f"~{term.text.lstrip('~')}"
         for field, number in paths_with(term.value, jobs, request).most_common():
             q = f"{term.rest} {field}:{value}".strip()

@@ -93,10 +93,11 @@ class ShareRow:
 
 async def build(request: PageRequest) -> View:
     """Read the limits that live workers declare: those with waiting jobs first, then the full ones."""
-    limits, items = (await _find(request)).limits, sorted(await limit_rows(request), key=_urgency)
+    limits = (await _shared_overview(request)).limits
+    items = sorted(await limit_rows(request), key=_urgency)
     summary = counted(len(items), "limit", is_capped=limits.is_capped)
-    # The other summary begins with a number in which a limit counts once for each of its declarations. This
-    # number is left out. The rest has sums over all limits, which may include hidden ones.
+    # That summary begins with the number of declarations, of which a limit can have several, so this part is
+    # cut off. The sums that follow include hidden limits.
     if request.access.visible_names is None:
         summary += limits.summary[limits.summary.index(", ") :]
     shares, share_overview = await _shares(request)
@@ -128,18 +129,26 @@ async def build_one(request: PageRequest) -> View:
     if limit is None:
         raise NotFoundError(f"no live worker declares the limit {name[:200]!r}, or you may not see it")
     if limit.is_shared:
-        summary = "tasks share this limit that you may not see"
-        empty_values: dict[str, object] = {"charts": (), "range": "", "where": "", "is_capped": False}
-        empty_values |= {"is_waiting_capped": False, "sees_keys": True, "_findings": ()}
-        return View(limit=limit, keys=[], summary=summary, **empty_values)
+        return View(
+            limit=limit,
+            keys=[],
+            summary="tasks share this limit that you may not see",
+            charts=(),
+            range="",
+            where="",
+            is_capped=False,
+            is_waiting_capped=False,
+            sees_keys=True,
+            _findings=(),
+        )
     key_list, jobs = await request.read_shared(_read_keys, name, age_s=AGE_S)
     # Keys are made from arguments, so they are hidden with these.
     sees_keys = request.access.sees_arguments
     rows: list[dict[str, Any]] = [
         {
             "state": state if sees_keys or not state.key else replace(state, key=HIDDEN),
-            "holders": _jobs(jobs.holders.get(state.key, ()), request),
-            "queue": _jobs(jobs.queue.get(state.key, ()), request),
+            "holders": _visible_jobs(jobs.holders.get(state.key, ()), request),
+            "queue": _visible_jobs(jobs.queue.get(state.key, ()), request),
             "next_start_at": jobs.next_starts.get(state.key),
         }
         for state in key_list.items
@@ -189,8 +198,8 @@ def _turn_of(
 ) -> Turn | None:
     """Return when the last job that waits for a limit starts if the attempts last as long as usual.
 
-    If an attempt that holds the limit already runs for much longer, this is returned instead. It is None if
-    the limit has keys or bounds starts, or if nothing waits or is known.
+    If an attempt that holds the limit already runs for much longer, the result states that instead. It is
+    None if the limit has keys or bounds starts, if no job waits, or if the usual duration is unknown.
 
     Args:
         keys: The keys of the limit.
@@ -240,7 +249,7 @@ def _without_use(limit: LimitState) -> LimitState:
     return replace(limit, running=None, starts=None, waiting=0)
 
 
-async def _find(request: PageRequest) -> LimitOverview:
+async def _shared_overview(request: PageRequest) -> LimitOverview:
     return await request.read_shared(_read_limits, age_s=AGE_S)
 
 
@@ -281,19 +290,19 @@ def _share(share: ShareState, tenants: Sequence[TenantState], request: PageReque
     )
 
 
-def _jobs(rows: Iterable[LimitJobRow], request: PageRequest) -> list[LimitJobRow]:
+def _visible_jobs(rows: Iterable[LimitJobRow], request: PageRequest) -> list[LimitJobRow]:
     """Return the visible jobs, without the text of their limit, which contains the key."""
     return [replace(row, key="") for row in rows if request.access.sees_name(row.job_name)]
 
 
 async def is_waiting_capped(request: PageRequest) -> bool:
     """Return whether more jobs may wait for limits than their rows state."""
-    return (await _find(request)).limits.is_waiting_capped
+    return (await _shared_overview(request)).limits.is_waiting_capped
 
 
 async def limit_rows(request: PageRequest) -> list[LimitRow]:
     """Return the limits of visible tasks that live workers declare, by name."""
-    overview = await _find(request)
+    overview = await _shared_overview(request)
     by_name: dict[str, list[LimitState]] = {}
     for limit in overview.limits.items:
         by_name.setdefault(limit.name, []).append(limit)
@@ -314,7 +323,7 @@ def _row(
     ):
         limits_without_use = [_without_use(limit) for limit in visible_limits if limit.tasks]
         return LimitRow(name, limits_without_use, tasks, is_shared=True, waiting=None)
-    # Each of them counts the waiting jobs of the name, so these must not be added.
+    # Each declaration counts all waiting jobs of the name, so their numbers must not be added.
     waiting = max(limit.waiting for limit in visible_limits)
     return LimitRow(
         name=name,

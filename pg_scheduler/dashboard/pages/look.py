@@ -48,14 +48,15 @@ async def look_at(job: Job, request: PageRequest) -> LookView | None:
 
     If the URL has ``look=``, the worker is requested to write the log.
     """
-    if not can_look(job, request) or job.worker_id is None:
+    worker_id = job.worker_id
+    if worker_id is None or not can_look(job, request):
         return None
     if not request.parameters.get("look"):
         return LookView(is_open=False)
-    worker = next((worker for worker in await request.workers() if worker.worker_id == job.worker_id), None)
+    worker = next((worker for worker in await request.workers() if worker.worker_id == worker_id), None)
     if worker is not None and ReportedHealth.of(worker.health).is_listening is False:
         return LookView(is_open=True, problem="Its worker receives no notifications, so it cannot be asked.")
-    await request.read_shared(_request_log, job.worker_id, job.job_id, age_s=RENEWAL_S, is_age_shown=False)
+    await request.read_shared(_request_log, worker_id, job.job_id, age_s=RENEWAL_S, is_age_shown=False)
     answer = await read_look(request.inspector, job.job_id)
     if answer is None:
         return LookView(is_open=True, problem="Its worker has not answered yet.")

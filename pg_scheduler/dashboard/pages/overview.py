@@ -77,53 +77,54 @@ async def build(request: PageRequest) -> View:
     and running jobs are counted from the rows of jobs, because heartbeats report them later.
     """
     inspector, access = request.inspector, request.access
-    chosen, visible = request.choice("range", RANGES, "1h"), access.visible_names
+    range_name = request.choice("range", RANGES, "1h")
     workers = await inspector.workers()  # without these there is no page
     period = await in_time(read_period(request))
-    slow = await request.read_shared(_read_slow, RANGES[chosen].length, age_s=HISTORY_AGE_S)
+    slow_facts = await request.read_shared(_read_slow, RANGES[range_name].length, age_s=HISTORY_AGE_S)
     backlog = await in_time(inspector.backlog())
     attempts = await in_time(attempts_by_worker(request))
     running = await in_time(request.search_jobs("status:running", SHOWN_JOBS))
     states = await in_time(state_counts(request))
     diagnosis = await in_time(read_diagnosis(request))
     release = await in_time(recent(request))
-    is_open = visible is None
+    is_open = access.visible_names is None
     totals = await inspector.totals() if is_open else None
-    unread = {
+    # What was read of each part of the page; None if it was not read in time.
+    parts = {
         "backlog": backlog,
         "charts": period,
-        "errors": slow.groups,
+        "errors": slow_facts.groups,
         "findings": diagnosis,
-        "fires": slow.schedules,
+        "fires": slow_facts.schedules,
         "running": running,
         "states": states,
-        "tasks": slow.tasks if slow.load_until else None,
+        "tasks": slow_facts.tasks if slow_facts.load_until else None,
     }
     task_names = await request.task_names()
-    tasks = visible_tasks(slow.tasks, task_names, request) if slow.tasks else []
+    tasks = visible_tasks(slow_facts.tasks, task_names, request) if slow_facts.tasks else []
     name_backlogs = (
         [name_backlog for name_backlog in backlog.names if access.sees_name(name_backlog.name)]
         if backlog
         else []
     )
     held = backlog.held if backlog else frozenset[str]()
-    oldest = oldest_due(name_backlogs, held)
-    alive = [worker for worker in workers if worker.is_alive]
+    oldest_due_at = oldest_due(name_backlogs, held)
+    live_workers = [worker for worker in workers if worker.is_alive]
     all_problems = await finding_rows(
         visible_problems(diagnosis.findings if diagnosis else (), request), request
     )
     problems = [row for row in all_problems if not row.is_muted]
     # Without a diagnosis, none of its checks was made.
     unmade_checks = len(diagnosis.not_made) if diagnosis else len(STATUS_CODES)
-    missing = [part for part, value in unread.items() if value is None]
-    waits_late = is_late(oldest, request.now)
-    has_errors = slow.groups is not None and bool(slow.groups.items)
-    errors = request.visible_groups(slow.groups.items if slow.groups else ())[:SHOWN_GROUPS]
+    missing_parts = [part for part, value in parts.items() if value is None]
+    waits_late = is_late(oldest_due_at, request.now)
+    has_errors = slow_facts.groups is not None and bool(slow_facts.groups.items)
+    errors = request.visible_groups(slow_facts.groups.items if slow_facts.groups else ())[:SHOWN_GROUPS]
     due = sum(name_backlog.due for name_backlog in name_backlogs) if backlog else None
     blocked_count = sum(name_backlog.blocked for name_backlog in name_backlogs) if backlog else None
     # Jobs of all names, hidden ones too, use the slots.
-    busy = sum(name_backlog.running for name_backlog in backlog.names) if backlog else None
-    slots = sum(map(slots_of, alive))
+    busy_slots = sum(name_backlog.running for name_backlog in backlog.names) if backlog else None
+    slots = sum(map(slots_of, live_workers))
     waiting_text = (
         describe_waiting(
             sum(name_backlog.due for name_backlog in name_backlogs),
@@ -141,22 +142,22 @@ async def build(request: PageRequest) -> View:
     return View(
         sentence=_sentence(
             problems,
-            sum(worker.role in JOB_ROLES for worker in alive),
+            sum(worker.role in JOB_ROLES for worker in live_workers),
             muted=len(all_problems) - len(problems),
             unmade_checks=unmade_checks,
             is_late=waits_late,
             held=count_held(name_backlogs, held),
-            has_missing_parts=bool(missing),
+            has_missing_parts=bool(missing_parts),
         ),
-        is_well=not (all_problems or unmade_checks or missing or waits_late),
+        is_well=not (all_problems or unmade_checks or missing_parts or waits_late),
         problems=problems[:MAX_PROBLEMS],
         number_of_problems=len(problems),
-        unread=missing,
+        unread=missing_parts,
         release=release,
-        is_new=not (has_jobs or workers or slow.schedules or has_errors or _has_ended(period)),
-        workers=len(alive),
-        dead_workers=len(workers) - len(alive),
-        slots_busy=busy,
+        is_new=not (has_jobs or workers or slow_facts.schedules or has_errors or _has_ended(period)),
+        workers=len(live_workers),
+        dead_workers=len(workers) - len(live_workers),
+        slots_busy=busy_slots,
         slots=slots,
         due=due,
         is_due_capped=backlog is not None and backlog.is_capped,
@@ -164,48 +165,50 @@ async def build(request: PageRequest) -> View:
         blocked=blocked_count,
         is_blocked_capped=backlog is not None and backlog.is_blocked_capped,
         totals=totals,
-        range=chosen,
+        range=range_name,
         tiles=[]
         if period is None
         else [
             *rates(period),
-            waiting(period, waiting_text, oldest, request.now),
-            slots_in_use(period, busy, slots, is_capped=backlog is not None and backlog.is_capped),
+            waiting(period, waiting_text, oldest_due_at, request.now),
+            slots_in_use(period, busy_slots, slots, is_capped=backlog is not None and backlog.is_capped),
             *([later(states)] if is_open else []),
         ],
-        charts=[] if period is None else period.charts(oldest),
+        charts=[] if period is None else period.charts(oldest_due_at),
         releases=[] if period is None else period.releases,
         is_history_complete=period is None or period.is_complete,
         uncounted=None if period is None else request.uncounted(period.uncounted),
         errors=errors,
-        new_in={} if slow.groups is None else (await new_releases(request, slow.groups)).by_group(errors),
+        new_in={}
+        if slow_facts.groups is None
+        else (await new_releases(request, slow_facts.groups)).by_group(errors),
         tasks=by_load(
             [
                 load_of(
                     task,
-                    [row for name in task_names.all_of(task.name) for row in slow.load.get(name, ())],
-                    slow.load_until,
+                    [row for name in task_names.all_of(task.name) for row in slow_facts.load.get(name, ())],
+                    slow_facts.load_until,
                 )
                 for task in tasks
-                if slow.load_until is not None
+                if slow_facts.load_until is not None
             ]
         ),
-        _are_tasks_capped=slow.tasks is not None and slow.tasks.is_capped,
-        _is_task_blocked_capped=slow.tasks is not None and slow.tasks.is_blocked_capped,
+        _are_tasks_capped=slow_facts.tasks is not None and slow_facts.tasks.is_capped,
+        _is_task_blocked_capped=slow_facts.tasks is not None and slow_facts.tasks.is_blocked_capped,
         paused={task.name: task.note for task in tasks if task.paused_at is not None},
         next_fires=[
             {
                 "at": schedule.next_fire_at,
-                "is_overdue": is_overdue(schedule.next_fire_at, slow.read_at),
+                "is_overdue": is_overdue(schedule.next_fire_at, slow_facts.read_at),
                 "schedule_id": schedule.schedule_id,
                 "task": schedule.task,
                 "described": schedule.described,
             }
-            for schedule in slow.schedules or ()
+            for schedule in slow_facts.schedules or ()
             if schedule.next_fire_at is not None and access.sees_name(schedule.task)
         ][:SHOWN_FIRES],
         running_jobs=await rows_of(running.items, request) if running else [],
-        usual_s={job.job_name: usual_s(slow.load.get(job.job_name, ())) for job in running.items}
+        usual_s={job.job_name: usual_s(slow_facts.load.get(job.job_name, ())) for job in running.items}
         if running
         else {},
         _long=LONG,
@@ -233,19 +236,19 @@ def _worker_jobs(
     return {worker_id: len(jobs) for worker_id, jobs in attempts.items()}
 
 
-async def _read_slow(request: PageRequest, since: timedelta) -> _SlowFacts:
-    """Read the facts that change slowly: schedules, the errors of this period, tasks and their load."""
+async def _read_slow(request: PageRequest, span: timedelta) -> _SlowFacts:
+    """Read the facts that change slowly: schedules, the errors of this time span, tasks and their load."""
     inspector, now = request.inspector, request.operations.now
     schedules = await in_time(inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1)))
-    active = None
+    active_schedules = None
     if schedules is not None:
-        active = [
+        active_schedules = [
             schedule
             for schedule in schedules
             if is_firing(schedule) and schedule.paused_at is None and schedule.next_fire_at is not None
         ]
-        active.sort(key=lambda schedule: (schedule.next_fire_at or now, schedule.schedule_id))
-    error_groups = await in_time(inspector.error_groups(since=now - since, limit=MAX_GROUPS))
+        active_schedules.sort(key=lambda schedule: (schedule.next_fire_at or now, schedule.schedule_id))
+    error_groups = await in_time(inspector.error_groups(since=now - span, limit=MAX_GROUPS))
     groups = None
     if error_groups is not None:
         fingerprints = [group.fingerprint for group in error_groups.items]
@@ -258,7 +261,7 @@ async def _read_slow(request: PageRequest, since: timedelta) -> _SlowFacts:
         load.setdefault(row.job_name, []).append(row)
     tasks = await in_time(inspector.tasks())
     return _SlowFacts(
-        schedules=active,
+        schedules=active_schedules,
         groups=groups,
         tasks=tasks,
         load=load,

@@ -30,7 +30,7 @@ UNREAD: Final = "no answer in time"
 
 
 MAX_RISE: Final = 9.0
-"""From this rise on, as a share of the former value, the text is ">10x". A rise from 4 ms to 9 s would be
+"""From this rise on, as a share of the previous value, the text is ">10x". A rise from 4 ms to 9 s would be
 224,900 %, a number without use."""
 
 LOAD_PERIOD: Final = timedelta(hours=1)
@@ -70,7 +70,7 @@ def rates(period: Period) -> Iterator[Tile]:
     """Yield the tiles of completed jobs, failed attempts and lateness."""
     total, before = period.total, period.before
     rate, unit = count_completed(total) / period.minutes, "/min"
-    # A period without attempts is none to compare with.
+    # A period without attempts has nothing to compare with.
     earlier = None if before is None or not count_decided(before) else before
     change = change_since(rate, count_completed(earlier) / period.minutes) if earlier else ("", "")
     if 0 < rate < 1:
@@ -91,8 +91,9 @@ def rates(period: Period) -> Iterator[Tile]:
     )
     share = failure_rate(total)
     note, mood = "", ""
-    if share is not None and earlier is not None and (past := failure_rate(earlier)) is not None:
-        rise = 100 * (share - past)
+    earlier_share = None if earlier is None else failure_rate(earlier)
+    if share is not None and earlier_share is not None:
+        rise = 100 * (share - earlier_share)
         note = f"{'▲' if rise > 0 else '▼'} {abs(rise):.1f} pt" if abs(rise) >= 0.05 else ""
         mood = "bad" if rise > 0 else "ok"
     value, unit = ("-", "") if share is None else (two_digits(100 * share), "% of attempts")
@@ -109,11 +110,12 @@ def rates(period: Period) -> Iterator[Tile]:
         values=points,
         tone=tone,
     )
-    late = total.lateness.quantile(0.95)
-    past_late = earlier.lateness.quantile(0.95) if earlier else None
-    note, mood = change_since(late, past_late, is_bad_up=True) if late is not None and past_late else ("", "")
-    lateness = "-" if late is None else estimated(late)
-    value, _, unit = lateness.partition(" ")
+    lateness_s = total.lateness.quantile(0.95)
+    earlier_lateness_s = earlier.lateness.quantile(0.95) if earlier else None
+    note, mood = "", ""
+    if lateness_s is not None and earlier_lateness_s:
+        note, mood = change_since(lateness_s, earlier_lateness_s, is_bad_up=True)
+    value, _, unit = ("-" if lateness_s is None else estimated(lateness_s)).partition(" ")
     points = _points(period, lambda figures: figures.lateness.quantile(0.95))
     yield Tile(
         label="Lateness p95",
@@ -137,6 +139,7 @@ def waiting(period: Period, text: str | None, oldest_at: datetime | None, now: d
     # The sum of the waiting times in a slot, divided by its length, is the mean number of waiting jobs.
     waiting_means = _points(period, lambda figures: figures.lateness.total / width)
     mood = "warn" if is_late(oldest_at, now) else ""
+    # The text is such as "waiting 21: due 0, blocked 21".
     numbers, _, parts = (text or "waiting -").partition(": ")
     return Tile(
         label="Waiting",
@@ -160,20 +163,41 @@ def slots_in_use(period: Period, busy_count: int | None, slots: int, *, is_cappe
     width = period.width.total_seconds()
     # The sum of the running times in a slot, divided by its length, is the mean number of running jobs.
     busy_means = _points(period, lambda figures: figures.durations.total / width)
-    if busy_count is None:
-        return Tile("Slots in use", "-", f"of {slots:,}", UNREAD, "", "/workers", "", busy_means, "run")
-    share = f"{100 * busy_count / slots:.0f} %" if slots and not is_capped else ""
-    mood = "warn" if slots and busy_count >= slots else ""
-    value = count(busy_count, is_capped=is_capped)
-    return Tile("Slots in use", value, f"of {slots:,}", share, mood, "/workers", "", busy_means, "run")
+    value, note, mood = "-", UNREAD, ""
+    if busy_count is not None:
+        value = count(busy_count, is_capped=is_capped)
+        note = f"{100 * busy_count / slots:.0f} %" if slots and not is_capped else ""
+        mood = "warn" if slots and busy_count >= slots else ""
+    return Tile(
+        label="Slots in use",
+        value=value,
+        unit=f"of {slots:,}",
+        note=note,
+        mood=mood,
+        path="/workers",
+        terms="",
+        values=busy_means,
+        tone="run",
+    )
 
 
 def later(counts: Mapping[str, StateCount] | None) -> Tile:
     """Return the tile of jobs that are due later, with those that wait for another attempt."""
-    if counts is None:
-        return Tile("Scheduled", "-", "", UNREAD, "", "/jobs", "status:scheduled", (), "")
-    note = f"{text_of(counts['retrying'])} retrying" if counts["retrying"].number else ""
-    return Tile("Scheduled", text_of(counts["scheduled"]), "", note, "", "/jobs", "status:scheduled", (), "")
+    value, note = "-", UNREAD
+    if counts is not None:
+        value = text_of(counts["scheduled"])
+        note = f"{text_of(counts['retrying'])} retrying" if counts["retrying"].number else ""
+    return Tile(
+        label="Scheduled",
+        value=value,
+        unit="",
+        note=note,
+        mood="",
+        path="/jobs",
+        terms="status:scheduled",
+        values=(),
+        tone="",
+    )
 
 
 def _points(period: Period, value_of: Callable[[JobFigures], float | None]) -> list[float | None]:
@@ -192,15 +216,15 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(f"{sum(known_values) / len(known_values):.3g}") if known_values else None
 
 
-def change_since(value: float, former_value: float, *, is_bad_up: bool = False) -> tuple[str, str]:
+def change_since(value: float, previous_value: float, *, is_bad_up: bool = False) -> tuple[str, str]:
     """Return the change of a value as a text, and its mood.
 
     With ``is_bad_up``, the mood is ``bad`` for a rise and ``ok`` for a fall. Without it, the mood is empty.
     Both are empty if the previous value was 0, or the change is too small to be shown.
     """
-    if not former_value:
+    if not previous_value:
         return "", ""
-    share = value / former_value - 1
+    share = value / previous_value - 1
     if abs(share) < 0.005:
         return "", ""
     text = f"{'▲' if share > 0 else '▼'} {100 * abs(share):.0f} %" if share < MAX_RISE else "▲ >10x"
@@ -271,21 +295,23 @@ def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> 
 def by_load(tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
     """Return at most eight tasks: those with the most attempts, then those whose due jobs cannot start.
 
-    Half of the places are for the latter at most, unless the former leave places free.
+    Tasks whose due jobs cannot start have at most half of the places, unless the others leave places free.
     """
     sorted_tasks = sorted(tasks, key=lambda task: (-task.per_minute, -task.waiting, task.name))
     troubled_tasks = [task for task in sorted_tasks if task.has_trouble][:SHOWN_TASKS]
     other_tasks = [
         task for task in sorted_tasks if task not in troubled_tasks and (task.per_minute or task.waiting)
     ]
-    return [*other_tasks[: SHOWN_TASKS - min(len(troubled_tasks), SHOWN_TASKS // 2)], *troubled_tasks][
-        :SHOWN_TASKS
-    ]
+    reserved_places = min(len(troubled_tasks), SHOWN_TASKS // 2)
+    busiest_tasks = other_tasks[: SHOWN_TASKS - reserved_places]
+    return [*busiest_tasks, *troubled_tasks][:SHOWN_TASKS]
 
 
 def usual_s(rows: Sequence[StatisticsRow]) -> float | None:
     """Return the median duration of attempts in seconds; None if it is unknown."""
-    return JobFigures.added(*(row.figures for row in rows)).durations.quantile(0.5) if rows else None
+    if not rows:
+        return None
+    return JobFigures.added(*(row.figures for row in rows)).durations.quantile(0.5)
 
 
 def worker_rows(workers: Sequence[Worker], request: PageRequest) -> list[WorkerRow]:

@@ -206,14 +206,16 @@ class RecentRelease:
 
 async def build(request: PageRequest) -> View:
     """Compare a release, by default the newest, with another one, by default the one before it."""
-    chosen, task = request.choice("range", LENGTHS, "1d"), request.parameters.get("task", "")
+    range_name, task = request.choice("range", LENGTHS, "1d"), request.parameters.get("task", "")
     releases = releases_of(await known_releases(request))
     release = _named(releases, request.parameters.get("id", "")) or next(iter(releases), None)
     if release is None:
-        return View(release=None, releases=[], range=chosen, task=task)
-    earlier = [other for other in releases if other.started_at < release.started_at]
-    other = _named(earlier, request.parameters.get("before", "")) or next(iter(earlier), None)
-    comparison = await _compare(request, release, other, LENGTHS[chosen])
+        return View(release=None, releases=[], range=range_name, task=task)
+    earlier_releases = [other for other in releases if other.started_at < release.started_at]
+    earlier_release = _named(earlier_releases, request.parameters.get("before", ""))
+    if earlier_release is None:
+        earlier_release = next(iter(earlier_releases), None)
+    comparison = await _compare(request, release, earlier_release, LENGTHS[range_name])
     names = await request.task_names()
     rows = comparison.tasks(names, request)
     errors = comparison.new_errors(await known_releases(request), request)
@@ -227,8 +229,8 @@ async def build(request: PageRequest) -> View:
     return View(
         release=release,
         releases=releases,
-        earlier=earlier,
-        range=chosen,
+        earlier=earlier_releases,
+        range=range_name,
         task=task,
         before=comparison.before,
         after=comparison.after,
@@ -241,7 +243,7 @@ async def build(request: PageRequest) -> View:
         workers=len(workers) if is_open else None,
         workers_of_release=workers_of_release if is_open else None,
         _is_mixed=is_open and release == releases[0] and 0 < workers_of_release < len(workers),
-        _is_shorter=comparison.after.until - comparison.after.since < LENGTHS[chosen],
+        _is_shorter=comparison.after.until - comparison.after.since < LENGTHS[range_name],
         is_complete=comparison.is_complete,
         uncounted=request.uncounted(why_uncounted(workers)),
     )
@@ -252,11 +254,13 @@ async def recent(request: PageRequest) -> RecentRelease | None:
     releases = releases_of(await known_releases(request))
     if not releases or request.now - releases[0].started_at > RECENT:
         return None
-    release, other = releases[0], releases[1] if len(releases) > 1 else None
-    comparison = await _compare(request, release, other, RECENT)
+    release = releases[0]
+    earlier_release = releases[1] if len(releases) > 1 else None
+    comparison = await _compare(request, release, earlier_release, RECENT)
     rows = comparison.tasks(await request.task_names(), request)
     errors = comparison.new_errors(await known_releases(request), request)
-    worse_tasks, is_cut = [row for row in rows if row.worse], not comparison.is_complete
+    worse_tasks = [row for row in rows if row.worse]
+    is_cut = not comparison.is_complete
     return RecentRelease(
         release=release,
         before=comparison.before,
@@ -290,19 +294,20 @@ def _named(releases: Sequence[Release], name: str) -> Release | None:
 
 
 async def _compare(
-    request: PageRequest, release: Release, other: Release | None, length: timedelta
+    request: PageRequest, release: Release, earlier_release: Release | None, length: timedelta
 ) -> Comparison:
-    """Compare the beginning of a release with the end of another one; requests share the reads."""
-    return await request.read_shared(_read, release, other, length, age_s=HISTORY_AGE_S)
+    """Compare the beginning of a release with the end of an earlier one; requests share the reads."""
+    return await request.read_shared(_read, release, earlier_release, length, age_s=HISTORY_AGE_S)
 
 
 async def _read(
     request: PageRequest, release: Release, earlier_release: Release | None, length: timedelta
 ) -> Comparison:
-    """Read the period after a release and the period before it, each of at most this length.
+    """Read the period after the start of a release and the one before it, each of at most this length.
 
-    The period after it begins with the release. The period before it ends with the earlier release, or where
-    the release begins if there is no earlier one, and is not longer than the period after it.
+    The period after it begins with the release. The period before it ends when the release after the earlier
+    one started, or without an earlier one, when the release itself started. It is not longer than the period
+    after it.
     """
     # The release may have started after the time of this page was read.
     after_end = max(min(release.ended_at or request.now, release.started_at + length), release.started_at)
@@ -341,7 +346,7 @@ def _by_task(
 
 
 def _factor(before: float | None, after: float | None) -> float | None:
-    """Return the factor of a growth; None if it is unknown, also if both estimates are in one bucket."""
+    """Return the factor of a growth; None if a value is missing, or both are estimates within one bucket."""
     if not before or after is None or are_in_one_bucket(before, after):
         return None
     return after / before

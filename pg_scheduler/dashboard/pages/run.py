@@ -45,8 +45,8 @@ class Outcome(NamedTuple):
 async def build(request: PageRequest) -> View:
     """Read the runs that were started last."""
     states = await recent_runs(request.inspector, limit=PAGE_LENGTH)
-    visible = (state for state in states if _sees(state.jobs, request))
-    return View(items=[_row(state, state.created_by, state.created_at, request) for state in visible])
+    visible_states = (state for state in states if _sees(state.jobs, request))
+    return View(items=[_row(state, state.created_by, state.created_at, request) for state in visible_states])
 
 
 async def build_one(request: PageRequest) -> View:
@@ -62,7 +62,13 @@ async def build_one(request: PageRequest) -> View:
         Outcome(status.value, len(ids), _search_for(status, ids, state, request))
         for status, ids in changed.jobs.items()
     ]
-    is_searchable = _which(state.jobs, request) not in {HIDDEN, ""}
+    which = _which(state.jobs, request)
+    group_id = search = ""
+    if state.jobs.group is not None:
+        job_name, error, *_ = state.jobs.group
+        group_id = fingerprint_of(job_name, error)
+    elif which != HIDDEN:
+        search = which
     return View(
         **_row(state, state.actor, state.started_at, request),
         sentence=_sentence(state, request.now, sees_all=sees_all),
@@ -76,8 +82,8 @@ async def build_one(request: PageRequest) -> View:
         can_resume=may and state.phase != "complete" and not state.is_here,
         outcomes=outcomes,
         examined=changed.examined,
-        _group=fingerprint_of(*state.jobs.group[:2]) if state.jobs.group is not None else "",
-        _search=_which(state.jobs, request) if state.jobs.group is None and is_searchable else "",
+        _group=group_id,
+        _search=search,
         _took=length(state.last_at - state.started_at)
         if state.phase == "complete" and state.last_at is not None
         else None,
@@ -116,16 +122,20 @@ def _search_for(status: JobStatus, ids: Sequence[str], state: BulkState, request
     if len(ids) <= MAX_VALUES and len(by_id) <= MAX_LENGTH:
         return by_id
     if state.jobs.group is not None:
-        terms = [term("name", state.jobs.group[0])]
+        job_name, *_ = state.jobs.group
+        terms = [term("name", job_name)]
     else:
         where = _which(state.jobs, request)
         if where == HIDDEN:
             return None
+        # The run may have changed the status and the end of the jobs, so these terms might not find them any
+        # more.
         terms = [
             search_term.text
             for search_term in terms_of(where)
             if search_term.field not in {STATUS_FIELD, "finished"}
         ]
+    # Other jobs that the search finds may have ended before the run began.
     since = f"finished:>={state.created_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
     return " ".join([*terms, status_term, *([] if status in UNFINISHED else [since])])
 
@@ -152,8 +162,8 @@ def _which(jobs: BulkJobs, request: PageRequest) -> str:
     A search that compares with a value which the request may not see is hidden.
     """
     if jobs.group is not None:
-        name, error, *_ = jobs.group
-        return f"{name}: {request.visible_error(error)}"
+        job_name, error, *_ = jobs.group
+        return f"{job_name}: {request.visible_error(error)}"
     try:
         request.check_search(jobs.where)
     except SearchError:

@@ -121,8 +121,10 @@ async def edit_form(
     """
     page = FormPage(schedule.schedule_id, schedule.task, (), values, has_arguments=False)
     stored_arguments = {"args": list(schedule.args), "kwargs": dict(schedule.kwargs)}
+    # Arguments that could not be read are empty. The form must not show these as if there were none.
     is_read = schedule.no_args_reason is None
-    if not (is_read and request.access.sees_arguments and request.settings.redaction.shows(stored_arguments)):
+    sees_all = request.access.sees_arguments and request.settings.redaction.shows(stored_arguments)
+    if not is_read or not sees_all:
         return page
     parameters = () if schedule.args else await request.task_parameters(schedule.task)
     try:
@@ -152,6 +154,7 @@ def values_of(schedule: Schedule) -> Texts:
 
 def _values_of(trigger: Trigger) -> Texts:
     """Return the fields of a trigger, from which `trigger_of()` makes an equal one."""
+    # A trigger that cannot be written as a phrase is written as JSON.
     text, zone = write_trigger(trigger)
     definition = text.partition(" ")[2]
     match trigger:
@@ -206,7 +209,7 @@ def trigger_of(values: Texts) -> Trigger:
             case "json":
                 return Trigger.from_json(text)
         return parse_trigger(text, zone)
-    except FieldError:
+    except FieldError:  # a ValueError too, and already about a field
         raise
     except ValueError as error:
         raise FieldError(kind, str(error)) from error
@@ -237,6 +240,7 @@ def _calendar(values: Texts, zone: str) -> CalendarInterval:
 
 
 def _text(at: datetime | None) -> str:
+    """Return an instant as a field of the form has it; empty for None."""
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
 
 

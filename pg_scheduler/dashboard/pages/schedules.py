@@ -164,6 +164,7 @@ class SchedulePage(ShownSchedule):
     @property
     def _is_even(self) -> bool:
         """Whether it fires equally often in each part of a day, so that a line of the day shows nothing."""
+        # The first and the last part of the line are not complete.
         numbers = {tick.number for tick in self.ticks[1:-1] if tick.end is not None}
         return len(self.ticks) >= MAX_TICKS and len(numbers) == 1
 
@@ -213,7 +214,7 @@ async def build(request: PageRequest) -> View:
         raise NotFoundError(str(error)) from error
     results = await newest_results(request.inspector, listing.items, sees)
     pauses = await pauses_of((schedule.task for schedule in listing.items), request)
-    resumed = await next_after_pause(listing.items, request.now)
+    times_after_pause = await next_after_pause(listing.items, request.now)
     items = [
         copy_fields(
             ShownSchedule,
@@ -222,7 +223,7 @@ async def build(request: PageRequest) -> View:
             state=listing.states[schedule.schedule_id],
             zone=zone_of(schedule),
             paused_by=listing.paused_by.get(schedule.schedule_id) if visible is None else None,
-            after_pause_at=resumed.get(schedule.schedule_id),
+            after_pause_at=times_after_pause.get(schedule.schedule_id),
             results=results.get(schedule.schedule_id, ()),
             task_pause=pauses.get(schedule.task),
         )
@@ -271,7 +272,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
     try:
         fires, day = await search_one(schedule.trigger, partial(_next_fires, schedule, request.now))
         past = await search_past_fire_times(schedule, records)
-    except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
+    except Exception as error:  # noqa: BLE001 - a trigger that the user has written may raise anything
         problem = message_of(error) or class_name(error)
     is_open = request.access.visible_names is None
     results = await with_statuses(request.inspector, past, request.access.sees_name)
@@ -301,7 +302,8 @@ async def build_one(request: PageRequest) -> SchedulePage:
 
 async def build_pause(request: PageRequest) -> PausePage:
     """Read a schedule, and compute the fire times that a pause affects."""
-    page, entered, until = await build_one(request), PauseForm.of(request.parameters), None
+    page, entered = await build_one(request), PauseForm.of(request.parameters)
+    until = None
     try:
         until = entered.ends_at(request.now)
     except RejectedError as error:
@@ -333,10 +335,10 @@ def _permitted(schedule: Schedule, request: PageRequest) -> dict[str, Any]:
 
 async def _last_error(request: PageRequest, results: Iterable[PastFire]) -> str | None:
     """Return the error of the newest job that has ended; None unless it failed or expired."""
-    last = next((result for result in results if result.finished_at is not None), None)
-    if last is None or last.status not in FAILED_STATUSES:
+    last_result = next((result for result in results if result.finished_at is not None), None)
+    if last_result is None or last_result.status not in FAILED_STATUSES:
         return None
-    job = await request.inspector.get_job(last.job_id)
+    job = await request.inspector.get_job(last_result.job_id)
     return None if job is None else request.visible_job(job).error_message
 
 
@@ -369,7 +371,8 @@ def _day_of(schedule: Schedule, fire_times: Sequence[datetime], now: datetime) -
     counts = Counter(fire.replace(minute=fire.minute // 15 * 15, second=0, microsecond=0) for fire in fires)
     highest_count = max(counts.values())
     if is_capped:
-        # Those that follow were not counted. Parts of the day with at least one have the full height.
+        # The fire times that follow were not counted. A part of the day with at least one has the full
+        # height.
         slot = max(counts)
         while slot < end:
             next_times = schedule.upcoming(1, after=slot - INSTANT)

@@ -53,10 +53,10 @@ async def build(request: PageRequest) -> View:
     counted_names = set(await request.job_names())
     task_list = await request.inspector.tasks()
     states = {state.name: state for state in visible_tasks(task_list, names, request)}
-    scheduled = {schedule.task for schedule in await _all_schedules(request)}
+    scheduled_names = {schedule.task for schedule in await _all_schedules(request)}
     # The workers of a task may have ended, so a name that has run or has a schedule is a task too.
-    if name in counted_names or name in scheduled:
-        states.setdefault(name, TaskState(name, 0, 0, None, 0))
+    if name in counted_names or name in scheduled_names:
+        states.setdefault(name, TaskState(name, due=0, running=0, oldest_due_at=None, workers=0))
     if name not in states or not all(map(request.access.sees_name, (requested_name, name))):
         raise NotFoundError.of("task", requested_name)
     period = await history.read_period(request, own_names)
@@ -76,10 +76,11 @@ async def build(request: PageRequest) -> View:
     ]
     where = f"name:{','.join(map(quoted, names_with_jobs))}"
     workers = await request.workers(is_age_shown=True)
-    claiming = [worker for worker in workers if worker.is_alive and name in (worker.names or ())]
+    claiming_workers = [worker for worker in workers if worker.is_alive and name in (worker.names or ())]
     groups = await request.read_shared(_read_groups, tuple(own_names), age_s=GROUPS_AGE_S)
     failed_jobs = await request.sample_jobs(f"{where} status:failed", SHOWN, FIGURES_AGE_S)
     charts = await run_in_thread(period.charts, task.oldest_due_at)
+    outcomes, _lateness, durations = charts
     longer_ranges = list(history.RANGES)[list(history.RANGES).index(period.range) + 1 :]
     return View(
         task=task,
@@ -90,7 +91,9 @@ async def build(request: PageRequest) -> View:
         uncounted=request.uncounted(period.uncounted),
         is_complete=period.is_complete,
         where=where,
-        workers={worker.worker_id: worker.identity or worker.worker_id for worker in claiming[:MAX_WORKERS]},
+        workers={
+            worker.worker_id: worker.identity or worker.worker_id for worker in claiming_workers[:MAX_WORKERS]
+        },
         limits=limits,
         schedules=await _schedules(own_names, request),
         groups=sorted(request.visible_groups(groups), key=lambda group: -group.count)[:SHOWN],
@@ -99,7 +102,7 @@ async def build(request: PageRequest) -> View:
         changes=await _changes(own_names[:MAX_CHANGED], request),
         charts=charts,
         # The chart of the lateness has the oldest waiting job, which is no attempt.
-        _has_attempts=charts[0].has_values or charts[2].has_values,
+        _has_attempts=outcomes.has_values or durations.has_values,
         _period=PERIODS[period.range],
         _longer_range=next(iter(longer_ranges), ""),
         _pause=PauseForm(suspend_expiry="yes"),
@@ -119,16 +122,16 @@ async def _schedules(names: Sequence[str], request: PageRequest) -> list[dict[st
     They are among the first 500 schedules of all tasks.
     """
     schedules = [schedule for schedule in await _all_schedules(request) if schedule.task in names]
-    far = datetime.max.replace(tzinfo=request.now.tzinfo)
+    far_future = datetime.max.replace(tzinfo=request.now.tzinfo)
     schedules.sort(
         key=lambda schedule: (
             not is_firing(schedule),
-            schedule.next_fire_at or far,
+            schedule.next_fire_at or far_future,
             schedule.schedule_id,
         )
     )
-    names_shown = "schedule_id", "described", "next_fire_at", "paused_at", "retired_at"
-    return [{name: getattr(schedule, name) for name in names_shown} for schedule in schedules[:SHOWN]]
+    fields = "schedule_id", "described", "next_fire_at", "paused_at", "retired_at"
+    return [{name: getattr(schedule, name) for name in fields} for schedule in schedules[:SHOWN]]
 
 
 async def _all_schedules(request: PageRequest) -> list[Schedule]:

@@ -49,10 +49,10 @@ class NameFigures(NamedTuple):
         """Return the sum of these figures; zeros without any."""
         if not figures:
             return cls()
-        totals, starts, failed = zip(*figures, strict=True)
         return cls(
-            JobFigures.added(*totals),
-            *([*map(sum, zip(*series, strict=True))] for series in (starts, failed)),
+            total=JobFigures.added(*(item.total for item in figures)),
+            starts=[sum(starts) for starts in zip(*(item.starts for item in figures), strict=True)],
+            failures=[sum(failures) for failures in zip(*(item.failures for item in figures), strict=True)],
         )
 
 
@@ -117,23 +117,24 @@ DEFAULT_SORT: Final = "-starts"
 
 async def build(request: PageRequest) -> View:
     """Read the names that workers claim, that have jobs to do, or that are paused."""
-    chosen, sort = request.choice("range", RANGES, "1h"), request.parameters.get("sort") or DEFAULT_SORT
+    range_name = request.choice("range", RANGES, "1h")
+    sort = request.parameters.get("sort") or DEFAULT_SORT
     if sort.removeprefix("-") not in SORTS:
         choices = ", ".join(SORTS)
         raise RejectedError(f"sort must be one of {choices}, with '-' for descending, not {sort[:50]!r}")
     names, limits = await request.task_names(), await visible_limits(request)
     task_list = await request.inspector.tasks()
-    figures = await _figures(request, chosen)
+    figures = await _figures(request, range_name)
     q, rows = request.parameters.get("q", "").strip()[:MAX_QUERY], []
     for state in visible_tasks(task_list, names, request):
         own_names = names.all_of(state.name)
         if not any(q.casefold() in name.casefold() for name in own_names):
             continue
         counted = [figures.names[name] for name in own_names if name in figures.names]
-        rows.append(row_of(state, own_names, NameFigures.added(counted), limits, RANGES[chosen]))
+        rows.append(row_of(state, own_names, NameFigures.added(counted), limits, RANGES[range_name]))
     rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
     return View(
-        range=chosen,
+        range=range_name,
         sort=sort,
         q=q,
         items=rows,
@@ -207,9 +208,9 @@ def _is_full(limit: LimitState) -> bool:
     return limit.waiting > 0 and (limit.by_key or any(count.is_full for count in limit_counts(limit)))
 
 
-async def _figures(request: PageRequest, chosen: str) -> Figures:
+async def _figures(request: PageRequest, range_name: str) -> Figures:
     """Return the figures of a period; all requests share them for some seconds."""
-    return await request.read_shared(_read_figures, RANGES[chosen], age_s=FIGURES_AGE_S)
+    return await request.read_shared(_read_figures, RANGES[range_name], age_s=FIGURES_AGE_S)
 
 
 async def _read_figures(request: PageRequest, length: timedelta) -> Figures:
@@ -221,13 +222,14 @@ async def _read_figures(request: PageRequest, length: timedelta) -> Figures:
 def _by_name(statistics: Statistics) -> dict[str, NameFigures]:
     """Return the figures of each name, with its starts and failures by time."""
     totals = statistics.by_name()
-    starts, failed = ({name: [0] * PARTS for name in totals} for _ in range(2))
+    starts = {name: [0] * PARTS for name in totals}
+    failures = {name: [0] * PARTS for name in totals}
     for row in statistics.rows:
         share = (row.at - statistics.since) / statistics.duration
         place = max(min(int(share * PARTS), PARTS - 1), 0)
         starts[row.job_name][place] += row.figures.started
-        failed[row.job_name][place] += count_failed(row.figures)
-    return {name: NameFigures(total, starts[name], failed[name]) for name, total in totals.items()}
+        failures[row.job_name][place] += count_failed(row.figures)
+    return {name: NameFigures(total, starts[name], failures[name]) for name, total in totals.items()}
 
 
 async def visible_limits(request: PageRequest) -> list[LimitState]:

@@ -66,6 +66,7 @@ async def build(request: PageRequest) -> View:
     died_at = None if item is None else item.died_at
     ended = await request.read_shared(_read_ended, worker_id, died_at, age_s=LANES_AGE_S)
     lost_jobs = await _read_lost(death, request)
+    # The attempts of lost jobs may be among the ended ones too. Equal ones are drawn once.
     attempts = {*ended.items, *(job.attempt for job in lost_jobs if job.attempt is not None)} | {
         Attempt(job.job_id, job.job_name, job.status.value, job.started_at)
         for job in running.items
@@ -104,9 +105,9 @@ async def _read_ended(request: PageRequest, worker_id: str, died_at: datetime | 
 async def _find(
     worker_id: str, request: PageRequest
 ) -> tuple[WorkerRow | None, TaskNames, AuditRecord | None]:
-    """Return a worker and its names, from its row or from the record of its death, which is returned too.
+    """Return a worker, its names, and the record of its death if it has no row any more.
 
-    For a worker of which there are only jobs, None is returned, and no names.
+    If only jobs of the worker are left, the result is no worker, no names and no record.
 
     Raises:
         NotFoundError: There is no row, record or job of it.
@@ -156,14 +157,15 @@ def _lost_job(job: Job, worker_id: str, names: Mapping[str, str], request: PageR
     other_ids = dict.fromkeys(
         error.worker_id for error in crashes if error.worker_id not in {worker_id, None}
     )
+    attempt = None
+    if crash is not None and crash.started_at is not None:
+        attempt = Attempt(job.job_id, job.job_name, CRASHED, crash.started_at, crash.ended_at)
     return LostJob(
-        job.job_id,
-        job.job_name,
-        state_of(job, request.now),
-        None
-        if crash is None or crash.started_at is None
-        else Attempt(job.job_id, job.job_name, CRASHED, crash.started_at, crash.ended_at),
-        [names.get(other_id or "", other_id or "") for other_id in other_ids],
+        job_id=job.job_id,
+        job_name=job.job_name,
+        state=state_of(job, request.now),
+        attempt=attempt,
+        others=[names.get(other_id or "", other_id or "") for other_id in other_ids],
     )
 
 

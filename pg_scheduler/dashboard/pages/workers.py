@@ -121,22 +121,25 @@ def grouped(rows: Sequence[WorkerRow], group: str) -> Mapping[str, Sequence[Work
 
 
 def _summary(rows: Sequence[WorkerRow], *, has_more: bool, has_more_dead: bool) -> str:
-    alive = [row.worker for row in rows if row.state != "dead"]
-    busy = sum(worker.running_jobs for worker in alive)
-    slots = sum(worker.max_concurrent_jobs for worker in alive)
-    dead_count = len(rows) - len(alive)
+    live_workers = [row.worker for row in rows if row.state != "dead"]
+    busy_slots = sum(worker.running_jobs for worker in live_workers)
+    slots = sum(worker.max_concurrent_jobs for worker in live_workers)
+    dead_count = len(rows) - len(live_workers)
     limit_text = f"; the first {MAX_WORKERS} are shown" if has_more else ""
     died_text = (
         f", {count(dead_count, is_capped=has_more or has_more_dead)} dead within a day" if dead_count else ""
     )
     live_count, busy_count, slot_count = (
-        count(number, is_capped=has_more) for number in (len(alive), busy, slots)
+        count(number, is_capped=has_more) for number in (len(live_workers), busy_slots, slots)
     )
     return f"{live_count} live{died_text}, {busy_count} of {slot_count} slots busy{limit_text}"
 
 
 async def _dead(request: PageRequest, live_ids: set[str]) -> tuple[list[WorkerRow], bool]:
-    """Return the workers without a row that died within a day, the last one first, and whether others did."""
+    """Return workers without a row that died within a day, the last one first.
+
+    The second value is whether others may have died too.
+    """
     deaths = await request.deaths()
     records: dict[str, AuditRecord] = {}
     for record in deaths.items:
@@ -204,7 +207,7 @@ def _visible_worker(worker: Worker, request: PageRequest) -> Worker:
 
 
 def _visible_settings(worker: Worker, request: PageRequest) -> dict[str, Any]:
-    """Return the settings of a worker, without the metadata of tasks that the request may not see."""
+    """Return the settings of a worker; with the metadata of tasks only if the request may see arguments."""
     metadata = worker.settings.get(TASK_METADATA)
     settings = {name: value for name, value in worker.settings.items() if name != TASK_METADATA}
     if request.access.sees_arguments and isinstance(metadata, dict):
@@ -249,8 +252,8 @@ def _problems(health: ReportedHealth) -> list[str]:
         problems.append(f"the clock of its host is {difference(health.clock_offset_s)} that of the server")
     if health.abandoned:
         attempts = counted(len(health.abandoned), "attempt")
-        runs = "runs" if len(health.abandoned) == 1 else "run"
-        problems.append(f"{attempts} that {'was' if runs == 'runs' else 'were'} to stop {runs} on")
+        was, runs = ("was", "runs") if len(health.abandoned) == 1 else ("were", "run")
+        problems.append(f"{attempts} that {was} to stop {runs} on")
     if health.is_listening is False:
         problems.append("it receives no notifications, so it polls")
     if health.has_liveness_lock is False:

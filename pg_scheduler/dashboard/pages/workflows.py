@@ -78,7 +78,7 @@ class Part:
     number: str = ""
     """The number of the jobs of the whole list; empty if it is unknown."""
     extent: str = ""
-    """How many jobs were examined, if that are not all; empty if the request may not see that."""
+    """How many jobs were examined; empty if these are all, or if the request may not see that."""
 
 
 class Further(NamedTuple):
@@ -96,7 +96,9 @@ async def build(request: PageRequest) -> View:
     task, name = request.parameters.get("task", ""), request.parameters.get("name", "")
     counts = await _counts(request)
     after = await read_after(request) if state else None
-    parts = {tab: await _part(tab, task, name, after, request) for tab in ([state] if state else TABS) if tab}
+    # The list of all workflows consists of those of the other tabs.
+    shown_tabs = [state] if state else [tab for tab in TABS if tab]
+    parts = {tab: await _part(tab, task, name, after, request) for tab in shown_tabs}
     rows = [row for part in parts.values() for row in part.rows]
     if not state:
         rows = sorted(rows, key=lambda row: row.created_at, reverse=True)[:PAGE_LENGTH]
@@ -113,7 +115,8 @@ async def build(request: PageRequest) -> View:
         steps=[
             (step.name, count(step.jobs, is_capped=step.examined >= MAX_OPEN), _tab_of(step.kind))
             for step in counts
-            if step.name is not None and kind in {None, step.kind}
+            # The count of all steps of a kind has no name.
+            if step.name is not None and (kind is None or step.kind == kind)
         ],
         items=rows,
         next=await write_next(request, parts[state].next if state else None),
@@ -161,17 +164,24 @@ async def _read_number(request: PageRequest, tab: str) -> str:
 
 
 async def _part(tab: str, task: str, name: str, after: str | None, request: PageRequest) -> Part:
+    """Return a part of the list of a tab, from a position on.
+
+    ``task`` and ``name`` are empty, or those of the task of the jobs, and of the step that they wait in.
+    """
     if tab in KINDS_OF_TABS:
         return await _suspended(KINDS_OF_TABS[tab], task, name, after, request)
-    if name:  # the name of a step selects suspended jobs
+    if name:  # jobs of the other tabs are not suspended in a step
         return Part((), None)
     where = " ".join(filter(None, (f"status:{tab}", term("name", task) if task else "")))
     page = await request.search_workflows(where, PAGE_LENGTH, after)
+    is_last = page.next is None
+    # The number of a search that has found nothing so far would be "0+".
+    is_number_known = is_last or page.found > 0
     return Part(
-        await _rows(page.items, request),
-        page.next,
-        "" if page.found == 0 and page.next else count(page.found, is_capped=page.next is not None),
-        "" if page.next is None else extent_in(page, request),
+        rows=await _rows(page.items, request),
+        next=page.next,
+        number=count(page.found, is_capped=not is_last) if is_number_known else "",
+        extent="" if is_last else extent_in(page, request),
     )
 
 
@@ -188,7 +198,7 @@ async def _suspended(kind: str, task: str, name: str, after: str | None, request
         job = jobs.get(step.job_id)
         if job is None or job.suspended_by != kind or not request.access.sees_name(job.job_name):
             continue
-        if not step.is_awaited:
+        if not step.is_awaited:  # it is an alternative of first() that has lost, and stays open
             continue
         if not task or job.job_name == task:
             selected_jobs[job.job_id] = job
