@@ -75,8 +75,10 @@ def rights_of(role: str, can: Iterable[Right] | None) -> frozenset[Right]:
     if isinstance(can, str):
         raise TypeError(f"can must be a set of rights, not a str; write {{{can!r}}}")
     rights = frozenset(can)
-    if unknown := [right for right in rights if right not in get_args(Right)]:
-        raise ValueError(f"can must contain only {', '.join(get_args(Right))}; unknown: {unknown[0]!r}")
+    if unknown_rights := [right for right in rights if right not in get_args(Right)]:
+        raise ValueError(
+            f"can must contain only {', '.join(get_args(Right))}; unknown: {unknown_rights[0]!r}"
+        )
     return rights
 
 
@@ -157,6 +159,7 @@ class Access:
         """Return whether jobs, schedules and tasks of this name are visible."""
         if self._pattern is None:
             return True
+        # Without names, the pattern is empty, and would match an empty name.
         return bool(self.names) and self._pattern.fullmatch(name) is not None
 
 
@@ -172,7 +175,7 @@ or None, for which the dashboard responds with 403."""
 
 
 def check_authorize(authorize: object) -> Authorize:
-    """Return the function.
+    """Return ``authorize``, which must be a function of the request.
 
     Raises:
         TypeError: It is not callable, or it is `basic_auth`, `bearer` or `trusted_header` itself, which must
@@ -232,7 +235,7 @@ def basic_auth(user: str, password: str, *, access: Access | None = None) -> Aut
     if not user or ":" in user:
         raise ValueError(f"user must not be empty or contain a colon, not {user!r}")
     expected = f"{user}:{password}".encode()
-    granted = Access(user[:MAX_ACTOR_LENGTH]) if access is None else access
+    granted_access = Access(user[:MAX_ACTOR_LENGTH]) if access is None else access
 
     def authorize(request: Request) -> Access | Response:
         try:
@@ -240,7 +243,7 @@ def basic_auth(user: str, password: str, *, access: Access | None = None) -> Aut
         except ValueError:  # the error of binascii is a ValueError
             credentials = b""
         if compare_digest(credentials, expected):
-            return granted
+            return granted_access
         return _challenge(request, 'Basic realm="pg_scheduler", charset="UTF-8"')
 
     return authorize
@@ -259,11 +262,11 @@ def bearer(token: str, *, access: Access | None = None) -> Authorize:
         ValueError: The token is empty.
     """
     _check_secret("token", token)
-    granted = Access("bearer") if access is None else access
+    granted_access = Access("bearer") if access is None else access
 
     def authorize(request: Request) -> Access | Response:
         if compare_digest(_credentials(request, "bearer").encode(), token.encode()):
-            return granted
+            return granted_access
         return _challenge(request, 'Bearer realm="pg_scheduler"')
 
     return authorize
@@ -301,10 +304,11 @@ def _check_secret(name: str, secret: object) -> None:
 
 
 def _credentials(request: Request, scheme: str) -> str:
-    """Return what follows a scheme in the header; empty without a header, or for another scheme."""
+    """Return what follows a scheme in ``Authorization``; empty without the header, or for another scheme."""
     header_scheme, _, value = request.headers.get("authorization", "").partition(" ")
     return value.strip() if header_scheme.lower() == scheme else ""
 
 
-def _challenge(request: Request, scheme: str) -> Response:
-    return refusal(request, 401, "authentication is required", {"www-authenticate": scheme})
+def _challenge(request: Request, challenge: str) -> Response:
+    """Return the response that makes a browser ask for a user and a password, or a program send a token."""
+    return refusal(request, 401, "authentication is required", {"www-authenticate": challenge})

@@ -69,6 +69,8 @@ STREAMS: Final = {
     "/metrics": metrics,
     "/value": raw_value,
 }
+"""The functions that answer without a template, by path: streams, files, and JSON for scripts."""
+
 REPEATED: Final = frozenset({"q", "cols"})
 """Parameters that a form sends once for each term of the search, and once for each column."""
 
@@ -199,8 +201,10 @@ def _check_pools(
             f"read_pool must have pools by the names of the sources, not {type(pools).__name__}; "
             f"write {{{names[0]!r}: pool}}"
         )
-    if unknown := [name for name in pools if name not in names]:
-        raise ValueError(f"read_pool has {unknown[0]!r}, which is no source; sources: {', '.join(names)}")
+    if unknown_names := [name for name in pools if name not in names]:
+        raise ValueError(
+            f"read_pool has {unknown_names[0]!r}, which is no source; sources: {', '.join(names)}"
+        )
     return pools
 
 
@@ -218,7 +222,7 @@ class _Dashboard:
         self._settings = replace(settings, has_read_pool=read_pool is not None)
         self._read_pool = read_pool
         self._operations: Operations
-        """Set with the Inspector."""
+        """Set together with ``_scheduler_inspector``, so missing before the first request."""
         self._scheduler: Scheduler | None = None
         """The Scheduler that the Inspector reads. If the source returns another one, both are replaced."""
         self._scheduler_inspector: Inspector | None = None
@@ -252,7 +256,9 @@ class _Dashboard:
             if isinstance(access, Response):
                 return access, False
             return await self._answer(request, access), True
-        except Exception:  # a bug, or an error of the host's functions: the page does not show it
+        # A bug, or an error of a function of the host such as ``authorize=``. Its text may contain secrets,
+        # so only the log has it.
+        except Exception:
             path = request.url.path
             logger.exception("the dashboard could not answer %s", path, extra=record_fields())
             text = "the dashboard could not answer; its log has the reason"

@@ -44,8 +44,9 @@ def read_fields(
             raise FieldError(FIELD + name, "it is among the other arguments too; remove one of them")
         if is_required and name not in texts and name not in json_arguments:
             raise FieldError(FIELD + name, "enter a value")
-    for name in texts.keys() - {parameter.name for parameter in parameters}:
-        text = f"no live worker reports that the task has the parameter {name[:100]!r}"
+    parameter_names = {parameter.name for parameter in parameters}
+    if unknown_names := [name for name in texts if name not in parameter_names]:
+        text = f"no live worker reports that the task has the parameter {unknown_names[0][:100]!r}"
         raise FieldError("kwargs", text)
     return {name: value_of(text) for name, text in texts.items()}
 

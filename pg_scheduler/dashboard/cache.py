@@ -35,6 +35,7 @@ async def in_time(read: Awaitable[T]) -> T | None:
     try:
         return await read
     except DatabaseUnavailableError as error:
+        # The server has cancelled the statement, or no answer came in time.
         if not isinstance(error.__cause__, QueryCanceledError | TimeoutError):
             raise
         return None
@@ -42,7 +43,10 @@ async def in_time(read: Awaitable[T]) -> T | None:
 
 @dataclass(slots=True)
 class _Entry:
+    """A value, and the lock that its read holds. It has expired until it is read for the first time."""
+
     age_s: float
+    """For how many seconds the call that created the entry wanted the value to be kept."""
     value: Any = None
     read_at: float = 0.0
     expires_at: float = 0.0
@@ -121,8 +125,8 @@ class SharedReads:
             request: The first argument of the function. It is no part of the key.
             arguments: The other arguments of the function, which are part of the key.
             age_s: For how many seconds a value is kept.
-            is_age_shown: Whether the age of the value counts for ``oldest_s``, which the page shows. It does
-                if it matters to those who read the page.
+            is_age_shown: Whether the age of the value counts for ``oldest_s``, which the page shows. False
+                if it does not matter to those who read the page.
             depends_on: What else the value depends on, such as the rights of the request.
         """
         key = read, arguments, depends_on

@@ -228,6 +228,7 @@ class Chart:
                 ],
                 # A label near the end would overlap the word "now" there, on a phone in the last 15 %.
                 tick=self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.85 else "",
+                # On a phone, only every other label has room.
                 is_minor=int(at.timestamp()) // step % 2 == 1,
                 is_open=place == number - 1,
                 is_right=place >= number / 2,
@@ -286,7 +287,11 @@ class Chart:
         return self.text_of(value) if value is None or series.label not in QUANTILES else estimated(value)
 
     def _number_of(self, series: Series, value: float | None) -> str:
-        """Return a value of a slot: of a rate, how often that was in the slot, and the rate if it differs."""
+        """Return a value of a slot as a text.
+
+        Instead of a rate, it is the number of events in the slot, followed by the rate. The rate is left out
+        if the number is 0, or if the slot is as long as the unit of the rate, so that both are the same.
+        """
         unit = UNITS.get(self.unit)
         if value is None or unit is None or self.width == unit:
             return self._value_of(series, value)
@@ -294,14 +299,17 @@ class Chart:
         return f"{number:,}, {self._rate_of(series, value)}" if number else "0"
 
     def _rate_of(self, series: Series, value: float | None) -> str:
-        """Return a value of the legend, which has its unit, because the legend has no axis."""
+        """Return a value with its unit, for the legend, which has no axis that states the unit."""
         if value is None or self.unit == "s":
             return self._value_of(series, value)
         return f"{value:,.0f}{self.unit}" if value >= 10 else f"{value:.2g}{self.unit}"
 
-    def points(self, series: int) -> Sequence[float | None]:
-        """Return the values of a series without that of the last slot; none if each is 0 or unknown."""
-        values = self.series[series].values[:-1]
+    def points(self, place: int) -> Sequence[float | None]:
+        """Return the values of a series up to the last complete slot; none if each is 0 or unknown.
+
+        ``place`` is the index of the series.
+        """
+        values = self.series[place].values[:-1]
         return values if any(values) else []
 
     def rows(self) -> Iterator[tuple[datetime, list[str]]]:
@@ -351,12 +359,14 @@ class Chart:
             None if value is None else (place + 0.5, self._y(value, scale))
             for place, value in enumerate(series.values)
         ]
+        # The last point is that of the open slot, which has a path of its own.
         runs = list(_runs(points[:-1]))
+        single_points = [run[0] for run in runs if len(run) == 1]
         return Line(
-            series.tone,
-            "".join(_joined(run) for run in runs if len(run) > 1),
-            path_of(points[-2:]) if len(points) > 1 else "",
-            "".join(f"M{_short(x)} {_short(y)}h0" for ((x, y),) in (run for run in runs if len(run) == 1)),
+            tone=series.tone,
+            path="".join(_joined(run) for run in runs if len(run) > 1),
+            open_path=path_of(points[-2:]) if len(points) > 1 else "",
+            dots="".join(f"M{_short(x)} {_short(y)}h0" for x, y in single_points),
         )
 
     def _y(self, value: float, scale: Sequence[float]) -> float:
@@ -376,15 +386,17 @@ class Chart:
                 (value for series in self.series for value in series.values if value is not None), default=0
             )
             # The rounding error of a value must not add a label.
-            last = next((tick for tick in LOG_TICKS[1:] if tick >= maximum * (1 - 1e-9)), LOG_TICKS[-1])
-            ticks = [tick for tick in LOG_TICKS if tick <= last]
+            last_tick = next((tick for tick in LOG_TICKS[1:] if tick >= maximum * (1 - 1e-9)), LOG_TICKS[-1])
+            ticks = [tick for tick in LOG_TICKS if tick <= last_tick]
             stride = max(math.ceil((len(ticks) - 1) / MAX_LOG_TICKS), 1)
+            # If some are left out, both ends of the axis are kept.
             return sorted({ticks[0], *ticks[::-stride]})
         sums = [
             sum(value or 0 for value in values)
             for values in zip(*(series.values for series in self.series), strict=True)
         ]
         maximum = max(sums, default=0)
+        # At most four steps lead to the maximum.
         step = _nice(max(maximum, 1) / 4)
         if all(float(value).is_integer() for value in sums):
             step = max(step, 1)  # there is no half of a job
@@ -405,14 +417,16 @@ def small_line(values: Sequence[float | None]) -> str:
         for place, value in enumerate(values)
     ]
     end = float(len(values) - 1)
-    # A single value between two gaps would be a line without length, so it gets the width of one value.
-    runs = (
-        run
-        if len(run) > 1
-        else [(max(run[0][0] - 0.5, 0.0), run[0][1]), (min(run[0][0] + 0.5, end), run[0][1])]
-        for run in _runs(points)
-    )
-    return "".join(f"{_joined(run)}V32H{_short(run[0][0])}z" for run in runs)
+    areas: list[str] = []
+    for run in _runs(points):
+        left, y = run[0]
+        line = run
+        # A single value between two gaps would be a line without length, so it gets the width of one value.
+        if len(run) == 1:
+            left, right = max(left - 0.5, 0.0), min(left + 0.5, end)
+            line = [(left, y), (right, y)]
+        areas.append(f"{_joined(line)}V32H{_short(left)}z")
+    return "".join(areas)
 
 
 class SmallBars(NamedTuple):
@@ -433,18 +447,19 @@ def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBa
         failed: The heights of their upper parts, which have the colour of failures; empty for no such parts.
     """
     maximum = max(counts, default=0)
-    paths: tuple[list[str], list[str]] = [], []
+    passed_paths: list[str] = []
+    failed_paths: list[str] = []
     for place, count in enumerate(counts):
         if not count:
             continue
-        bad = min(failed[place], count) if failed else 0
+        failed_count = min(failed[place], count) if failed else 0
         # Even the lowest bar is 1.5 high, so that it can be seen.
         top = min(22 - 22 * count / maximum, 20.5)
-        middle = 22 - 22 * (count - bad) / maximum if bad else top
-        for path, start, end in ((paths[0], 22.0, middle), (paths[1], min(middle, 22.0), top)):
+        middle = 22 - 22 * (count - failed_count) / maximum if failed_count else top
+        for paths, start, end in ((passed_paths, 22.0, middle), (failed_paths, middle, top)):
             if start > end:
-                path.append(f"M{place}.5 {_short(start)}V{_short(end)}")
-    return SmallBars("".join(paths[0]), "".join(paths[1]))
+                paths.append(f"M{place}.5 {_short(start)}V{_short(end)}")
+    return SmallBars("".join(passed_paths), "".join(failed_paths))
 
 
 def finished(start: datetime, end: datetime) -> str:
@@ -492,10 +507,13 @@ def _joined(points: Sequence[tuple[float, float]]) -> str:
 def _short(number: float) -> str:
     """Return a number with at most one decimal, without a zero before the point: ``.5``, ``-.5``."""
     text = f"{number:.1f}".removesuffix(".0").replace("-0.", "-.")
-    return "0" if text in {"-0", ""} else text.removeprefix("0") if text.startswith("0.") else text
+    if text == "-0":
+        return "0"
+    return text.removeprefix("0") if text.startswith("0.") else text
 
 
 def _nice(number: float) -> float:
-    """Return the smallest number of 1, 2 or 5 times a power of ten that is not below this one."""
+    """Return a number that is not below this one: the smallest that is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(number))
+    # A rounding error must not lead to the next factor.
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= number * (1 - 1e-9))

@@ -54,7 +54,6 @@ MORNING: Final = " 08:00"
 
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 
-
 PART_MILLISECONDS: Final = 25
 """Milliseconds after which no further statement of a part of a search examines jobs."""
 
@@ -194,7 +193,7 @@ class PageRequest:
 
     async def continue_search(self, where: str, limit: int, after: str | None) -> SearchPage:
         """Return a short part of a search: the page from a position on, read in some milliseconds."""
-        return await self._find(where, limit, after, ())
+        return await self._search_briefly(where, limit, after, ())
 
     async def search_workflows(self, where: str, limit: int, after: str | None = None) -> SearchPage:
         """Return a page of the visible jobs with steps that match a search."""
@@ -206,15 +205,19 @@ class PageRequest:
         if not jobs:
             return {}
         ids = tuple(Pattern(escape_like(job.job_id), job.job_id) for job in jobs)
-        page = await self._find(where, len(jobs), None, (TextTerm(TextField.ID, ids),))
+        page = await self._search_briefly(where, len(jobs), None, (TextTerm(TextField.ID, ids),))
         return {job.job_id: job for job in page.items}
 
-    async def _find(self, where: str, limit: int, after: str | None, terms: Sequence[TextTerm]) -> SearchPage:
+    async def _search_briefly(
+        self, where: str, limit: int, after: str | None, terms: Sequence[TextTerm]
+    ) -> SearchPage:
+        """Return a page of a search for the visible jobs that also match terms, read in some milliseconds."""
         bounds = self.settings.bounds
         part_bounds = replace(bounds, milliseconds=min(bounds.milliseconds, PART_MILLISECONDS))
         return await search_part(self.inspector, self._query(where, terms), limit, after, part_bounds)
 
     def _query(self, where: str, terms: Sequence[Term]) -> Wanted:
+        """Return a search for the visible jobs that match a text and also terms."""
         names = self.access.visible_names
         return Wanted(where, UTC, terms=terms, visible=None if names is None else names_term(names))
 
@@ -228,7 +231,7 @@ class PageRequest:
             limit: The number of jobs.
             age_s: For how many seconds they are kept.
             version: A value that changes when the jobs must be read again before that.
-            is_age_shown: Whether the age of the read counts for the one that the page shows.
+            is_age_shown: Whether the age of the read counts for the age that the page shows.
         """
         depends_on = version, self.access.visible_names
         return await self.read_shared(
@@ -244,8 +247,9 @@ class PageRequest:
         that was cancelled because of another job, and texts that mention another job are hidden.
         """
         hide, errors = self.settings.redaction.values, job.errors
+        hidden_key = job.unique_key and HIDDEN  # None stays None
         if self.access.visible_names is not None:
-            errors = tuple(_own_part(entry) for entry in errors if entry.outcome != PARENT)
+            errors = tuple(_without_other_jobs(entry) for entry in errors if entry.outcome != PARENT)
             if job.error_message is not None:
                 job = replace(job, error_message=without_other_job(job.error_message))
         if self.access.sees_arguments:
@@ -255,7 +259,7 @@ class PageRequest:
                 kwargs=hide(job.kwargs),
                 metadata=hide(job.metadata),
                 errors=errors,
-                unique_key=job.unique_key if self.sees_all(job) else job.unique_key and HIDDEN,
+                unique_key=job.unique_key if self.sees_all(job) else hidden_key,
             )
         return replace(
             job,
@@ -264,7 +268,7 @@ class PageRequest:
             metadata={},
             errors=tuple(replace(error, log=()) for error in errors),
             progress=None if job.progress is None else replace(job.progress, note=None),
-            unique_key=job.unique_key and HIDDEN,
+            unique_key=hidden_key,
             blocked_on=without_key(job.blocked_on),
         )
 
@@ -363,8 +367,8 @@ class PageRequest:
     ) -> tuple[Mapping[str, Any], str | None]:
         """Return the options of a new job, with those of its task if this process has not registered it.
 
-        The second value is a sentence about the latter for people; None if the task is registered, so that
-        the Scheduler applies them.
+        The second value is a sentence for people about which options of the task the job has; None if it has
+        all of them. The Scheduler itself applies the options of a registered task.
         """
         if self.operations.is_registered(name):
             return options, None
@@ -375,7 +379,7 @@ class PageRequest:
         """Return every worker that has a row; all requests share the read for some seconds.
 
         Args:
-            is_age_shown: Whether the age of the read counts for the one that the page shows.
+            is_age_shown: Whether the age of the read counts for the age that the page shows.
         """
         return await self.read_shared(_read_workers, age_s=WORKERS_AGE_S, is_age_shown=is_age_shown)
 
@@ -437,6 +441,7 @@ class PageRequest:
             RejectedError: The value is not one of the choices.
         """
         value = self.parameters.get(name) or default
+        # The option is returned instead of the equal value, because it has the type of the choices.
         choice = next((option for option in choices if option == value), None)
         if choice is None:
             choice_names = ", ".join(filter(None, choices))
@@ -487,7 +492,7 @@ def base_of(request: Request, *, trust_forwarded: bool) -> str:
 def path_of(request: Request) -> str:
     """Return the path of the request within the dashboard.
 
-    It depends on the server and the host application whether ``path`` contains the ``root_path``.
+    Some servers and host applications keep the ``root_path`` in the ``path`` of the scope, others remove it.
     """
     path, root = str(request.scope["path"]), str(request.scope.get("root_path", "")).rstrip("/")
     if root and (path == root or path.startswith(f"{root}/")):
@@ -495,8 +500,8 @@ def path_of(request: Request) -> str:
     return path.rstrip("/") or "/"
 
 
-def _own_part(entry: AttemptError) -> AttemptError:
-    """Return an entry of the history; without its texts if one of them mentions another job."""
+def _without_other_jobs(entry: AttemptError) -> AttemptError:
+    """Return an entry of the history; without message and traceback if it mentions another job."""
     texts = entry.error_type, entry.message, entry.traceback
     if not any(map(class_about_other_job, texts)):
         return entry
@@ -521,7 +526,7 @@ def entered_instant(name: str, text: str, now: datetime, zone: str = "") -> date
         tz = named_zone(zone or "UTC")[1]
     except ValueError as error:
         raise RejectedError(str(error)) from error
-    # read_instant() reads the day of a morning, whose hour is set below by the clock of the zone.
+    # Of "tomorrow 08:00", read_instant() reads the day. The hour is set below, by the clock of the zone.
     day = text.removesuffix(MORNING)
     try:
         instant: datetime | None = read_instant(day, now, tz)

@@ -21,7 +21,7 @@ def is_compact(request: Request) -> bool:
 
 
 async def choose(request: Request, base: str) -> Response:
-    """Store the density that was chosen in a cookie, and send the browser back to the page of the form.
+    """Store the chosen density in a cookie, and send the browser back to the page of the form.
 
     An address that is no page of the dashboard leads to the first page.
 

@@ -77,9 +77,9 @@ def _row(request: PageRequest, item: Job | AuditRecord) -> dict[str, Any]:
     if isinstance(item, AuditRecord):
         return dict(plain(audit.visible(item, request)))
     item = request.visible_job(item)
-    listed = row_of(item, request, with_arguments=False)
-    row = {name: getattr(listed, name) for name in COLUMNS}
-    # The list has shortened these texts.
+    job_row = row_of(item, request, with_arguments=False)
+    row = {name: getattr(job_row, name) for name in COLUMNS}
+    # A row of a list has these texts shortened.
     row |= {"error": item.error_message, "tags": tags_of(item, request)}
     if request.access.sees_arguments:
         row |= {"args": item.args, "kwargs": item.kwargs, "metadata": item.metadata}
@@ -100,3 +100,4 @@ FORMATS: Final[Mapping[str, tuple[str, Callable[[Iterable[Mapping[str, Any]]], s
     "jsonl": ("application/jsonl", _json_lines),
     "csv": ("text/csv; charset=utf-8", _csv),
 }
+"""By format, its media type, and the function that writes rows in it."""

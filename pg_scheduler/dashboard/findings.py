@@ -143,7 +143,7 @@ class FindingRow:
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """The title around its subject, which is the second part."""
+        """The title in three parts: what is before its subject, the subject, and what is after it."""
         before, placeholder, after = ADVICE[FindingCode(self.code)].title.partition("{}")
         return (before, self.name or "", after) if placeholder and self.name else (self.title, "", "")
 
@@ -157,7 +157,7 @@ async def read_diagnosis(request: PageRequest, *, is_age_shown: bool = True) -> 
     """Return the findings of the checks that decide whether all is well.
 
     The side bar, the overview and the page of the doctor share this read, so that their numbers agree.
-    ``is_age_shown`` is whether its age counts for the one that the page shows.
+    ``is_age_shown`` is whether its age counts for the age that the page shows.
     """
     return await request.read_shared(_diagnose, age_s=DIAGNOSIS_AGE_S, is_age_shown=is_age_shown)
 
@@ -192,11 +192,14 @@ def folded(rows: Sequence[FindingRow]) -> list[FindingRow]:
     rows_by_code: dict[str, list[FindingRow]] = {}
     for row in rows:
         rows_by_code.setdefault(row.code, []).append(row)
-    return [
-        row if row.code not in TITLES_OF_MANY or len(group) < 2 else _fold(group)
-        for row in rows
-        if (group := rows_by_code[row.code])[0] is row or row.code not in TITLES_OF_MANY
-    ]
+    folded_rows: list[FindingRow] = []
+    for row in rows:
+        group = rows_by_code[row.code]
+        if row.code not in TITLES_OF_MANY or len(group) == 1:
+            folded_rows.append(row)
+        elif row is group[0]:
+            folded_rows.append(_fold(group))
+    return folded_rows
 
 
 def by_code(rows: Sequence[FindingRow]) -> list[list[FindingRow]]:
@@ -207,7 +210,9 @@ def by_code(rows: Sequence[FindingRow]) -> list[list[FindingRow]]:
     groups: dict[object, list[FindingRow]] = {}
     for place, row in enumerate(rows):
         has_title = row.code in TITLES_OF_MANY and row.name is not None
-        groups.setdefault((row.code, row.steps) if has_title else place, []).append(row)
+        # No other row has this place, so a finding without such a title stays alone.
+        key: object = (row.code, row.steps) if has_title else place
+        groups.setdefault(key, []).append(row)
     return list(groups.values())
 
 
@@ -230,25 +235,31 @@ def _row(
 ) -> FindingRow:
     """Return the finding without the texts that could mention what is hidden."""
     # The evidence of XMIN_HELD contains a statement of another session, which may contain arguments.
-    is_open = request.access.visible_names is None and (
-        request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD
-    )
+    sees_evidence = request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD
+    is_open = request.access.visible_names is None and sees_evidence
     # A finding about a visible name shows the subject and the evidence about this name alone.
-    is_own = finding.code in ABOUT_NAMES and request.access.sees_name(finding.subject)
-    subject = finding.subject if is_open or is_own else None
+    is_about_visible_name = finding.code in ABOUT_NAMES and request.access.sees_name(finding.subject)
+    subject = finding.subject if is_open or is_about_visible_name else None
+    if is_open:
+        evidence: str | None = finding.evidence
+    else:
+        evidence = (finding.own_evidence or None) if is_about_visible_name else None
     advice, name = ADVICE[finding.code], subject
+    if subject is None and "{}" in advice.title:
+        title = sentence(finding.meaning)
+    else:
+        title = advice.title.format(name)
+    # The title has the id of a worker. FindingRow.parts shows its name instead.
     if finding.code in LINKS and LINKS[finding.code].path.startswith("/worker") and subject is not None:
         name = workers.get(subject, subject)
     return FindingRow(
         code=finding.code.value,
         severity=finding.severity,
-        title=advice.title.format(name)
-        if subject is not None or "{}" not in advice.title
-        else sentence(finding.meaning),
+        title=title,
         meaning=finding.meaning,
         subject=subject,
         name=name,
-        evidence=finding.evidence if is_open else (finding.own_evidence or None) if is_own else None,
+        evidence=evidence,
         remedy=finding.remedy if is_open else advice.remedy,
         _steps=_shown_steps(finding.code, finding.steps if is_open else advice.steps),
         runbook=RUNBOOK + finding.anchor,
@@ -262,26 +273,30 @@ def _row(
 
 
 def _shown_steps(code: FindingCode, steps: Sequence[RemedyStep]) -> tuple[RemedyStep, ...]:
-    """Return the steps as sentences. Those of "no worker" have an example of the command that starts one.
+    """Return the steps as sentences; without live workers, with an example of the command that starts one.
 
-    Commands that the links of the page replace are left out.
+    One step that refers to the links of the page replaces the commands that list and explain jobs.
     """
-    command = {"command": START} if code is FindingCode.WORKER_NONE else {}
-    own_steps = [replace(step, text=sentence(step.text), **command) for step in steps]
+    shown_steps = [replace(step, text=sentence(step.text)) for step in steps]
+    if code is FindingCode.WORKER_NONE:
+        shown_steps = [replace(step, command=START) for step in shown_steps]
     if code in STEPS_OF_PAGES:
-        other_steps = [step for step in own_steps if not step.command.startswith(READING_COMMANDS)]
-        if len(other_steps) < len(own_steps):
-            own_steps = [RemedyStep(STEPS_OF_PAGES[code]), *other_steps]
-    return tuple(own_steps)
+        other_steps = [step for step in shown_steps if not step.command.startswith(READING_COMMANDS)]
+        if len(other_steps) < len(shown_steps):
+            shown_steps = [RemedyStep(STEPS_OF_PAGES[code]), *other_steps]
+    return tuple(shown_steps)
 
 
 def _link(finding: Finding, request: PageRequest) -> tuple[str, str] | None:
+    """Return the label and the address of the page that shows the subject; None if no page shows it."""
     if finding.code not in LINKS:
         return None
     label, path, terms = LINKS[finding.code]
     if terms:
         return label, request.url(path, q=_terms(finding))
-    return label, request.url(path) if path in WITHOUT_SUBJECT else request.url(path, id=finding.subject)
+    if path in WITHOUT_SUBJECT:
+        return label, request.url(path)
+    return label, request.url(path, id=finding.subject)
 
 
 def _object_links(finding: Finding, request: PageRequest) -> Iterator[tuple[str, str]]:
@@ -306,5 +321,5 @@ def _retry(finding: Finding, request: PageRequest) -> str | None:
 
 def _terms(finding: Finding) -> str:
     """Return the search for the jobs of a finding."""
-    before, _, field = LINKS[finding.code].terms.rpartition(" ")
-    return f"{before} {term(field, finding.subject)}"
+    other_terms, _, field = LINKS[finding.code].terms.rpartition(" ")
+    return f"{other_terms} {term(field, finding.subject)}"

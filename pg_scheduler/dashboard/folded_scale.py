@@ -30,52 +30,71 @@ class Piece(NamedTuple):
     is_folded: bool
 
 
+class _Span(NamedTuple):
+    """A part of the axis whose place is not known yet."""
+
+    since: datetime
+    until: datetime
+    is_busy: bool
+    """Whether something ran."""
+
+    @property
+    def length(self) -> timedelta:
+        return self.until - self.since
+
+
 class FoldedScale:
     """Converts instants to places in percent.
 
     Args:
         begin: The begin of the axis.
         end: Its end.
-        busy: The times in which something ran.
+        busy_spans: The times in which something ran.
     """
 
     def __init__(
         self, begin: datetime, end: datetime, busy_spans: Iterable[tuple[datetime, datetime]]
     ) -> None:
-        spans: list[tuple[datetime, datetime, bool]] = []
-        position = begin
-        for since, until in sorted((max(since, begin), min(until, end)) for since, until in busy_spans):
-            if until <= max(since, position):
-                continue
-            if since > position:
-                spans.append((position, since, False))
-            spans.append((max(since, position), until, True))
-            position = until
-        if end > position:
-            spans.append((position, end, False))
-        busy_time = sum((until - since for since, until, is_busy in spans if is_busy), timedelta())
-        folds = [not is_busy and until - since > LONG_SHARE * busy_time for since, until, is_busy in spans]
-        is_all_folded = all(folds)
-        fold_width = min(FOLD_WIDTH, ALL_FOLDS_WIDTH / max(sum(folds), 1))
-        if is_all_folded:
-            fold_width = 100 / max(len(spans), 1)
-        true_width = 100 - fold_width * sum(folds)
-        true_time = sum(
-            (until - since for (since, until, _), fold in zip(spans, folds, strict=True) if not fold),
-            timedelta(),
-        )
+        spans = _spans(begin, end, busy_spans)
+        busy_time = sum((span.length for span in spans if span.is_busy), timedelta())
+        folds = {span for span in spans if not span.is_busy and span.length > LONG_SHARE * busy_time}
+        fold_width = min(FOLD_WIDTH, ALL_FOLDS_WIDTH / max(len(folds), 1))
+        # If nothing ran, folded pauses are all that there is, and share the whole width.
+        if folds and len(folds) == len(spans):
+            fold_width = 100 / len(folds)
+        # The other spans share the remaining width to scale.
+        true_width = 100 - fold_width * len(folds)
+        true_time = sum((span.length for span in spans if span not in folds), timedelta())
         self.pieces: list[Piece] = []
         x = 0.0
-        for (since, until, _), is_folded in zip(spans, folds, strict=True):
-            width = fold_width if is_folded else true_width * ((until - since) / true_time)
-            self.pieces.append(Piece(since, until, x, width, is_folded))
+        for span in spans:
+            is_folded = span in folds
+            width = fold_width if is_folded else true_width * (span.length / true_time)
+            self.pieces.append(Piece(span.since, span.until, x, width, is_folded))
             x += width
         self._starts = [piece.since for piece in self.pieces]
 
     def place(self, instant: datetime) -> float:
-        """Return where an instant is; an instant outside of the axis is at its end."""
+        """Return where an instant is. One before the axis is at its begin, one after it at its end."""
         if not self.pieces:
             return 0.0
         piece = self.pieces[max(bisect_right(self._starts, instant) - 1, 0)]
         share = (instant - piece.since) / (piece.until - piece.since)
         return round(piece.x + min(max(share, 0.0), 1.0) * piece.width, 2)
+
+
+def _spans(begin: datetime, end: datetime, busy_spans: Iterable[tuple[datetime, datetime]]) -> list[_Span]:
+    """Return the axis as spans without gaps: the busy ones, and the pauses between them."""
+    spans: list[_Span] = []
+    position = begin
+    for since, until in sorted((max(since, begin), min(until, end)) for since, until in busy_spans):
+        # A span within an earlier one, or outside of the axis, adds nothing.
+        if until <= max(since, position):
+            continue
+        if since > position:
+            spans.append(_Span(position, since, is_busy=False))
+        spans.append(_Span(max(since, position), until, is_busy=True))
+        position = until
+    if end > position:
+        spans.append(_Span(position, end, is_busy=False))
+    return spans

@@ -138,6 +138,7 @@ def gantt_of(
         now: The time.
         steps: Its steps, which may have suspended it.
     """
+    # The time of an ended job stops at its end.
     now = job.finished_at or _rounded(now, job.created_at)
     begin, end = job.created_at, now
     if job.status is JobStatus.PENDING:
@@ -145,8 +146,9 @@ def gantt_of(
     first_start = next((attempt.started_at for attempt in attempts if attempt.started_at is not None), None)
     first_start = first_start or min(job.execution_time, end)
     # A long first wait would leave no room for the attempts, so the axis begins shortly before them.
-    if first_start - begin > LONGEST_WAIT * (end - first_start) > timedelta():
-        begin = first_start - (end - first_start) / LONGEST_WAIT
+    time_since_start = end - first_start
+    if time_since_start > timedelta() and first_start - begin > LONGEST_WAIT * time_since_start:
+        begin = first_start - time_since_start / LONGEST_WAIT
     if end <= begin:
         return None
 
@@ -177,9 +179,14 @@ def gantt_of(
 
 
 def _rounded(now: datetime, since: datetime) -> datetime:
-    """Return the time, rounded up by at most 2 % of the age or a second: so a live page changes seldom."""
-    parts = int((now - since).total_seconds()) // MIN_STEPS
-    step = timedelta(seconds=max(1 << parts.bit_length() >> 1, MIN_STEP_S))  # a power of two of seconds
+    """Return the time, rounded up so that a live page changes seldom.
+
+    It is rounded by at most 2 % of the age, or by a second if that is more.
+    """
+    max_step_s = int((now - since).total_seconds()) // MIN_STEPS
+    # The greatest power of two of seconds that is not above the maximum. It changes less often than the age.
+    step_s = 1 << max_step_s.bit_length() >> 1
+    step = timedelta(seconds=max(step_s, MIN_STEP_S))
     # The floor division of a negative age rounds up.
     return max(now, since - (since - now) // step * step)
 
@@ -195,11 +202,11 @@ def _summary(job: Job, attempts: Sequence[Attempt]) -> str:
 def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, is_durable: bool) -> Iterator[Span]:
     """Yield the waits and the attempts of a job in the order of their times."""
     at, previous = job.created_at, None
-    final = _final_attempt(job, attempts)
+    final_attempt = _final_attempt(job, attempts)
     for attempt in attempts:
         if attempt.started_at is None:
             continue
-        is_retried = previous is not None and previous is final
+        is_retried = previous is not None and previous is final_attempt
         yield from _wait(at, attempt.started_at, previous, attempt.held_by, is_retried=is_retried)
         at, previous = attempt.ended_at or now, attempt
         is_exact = attempt.ended_at is not None and attempt.outcome != SUSPENDED
@@ -208,8 +215,9 @@ def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, is_durable: 
         yield Span(state_of(attempt), attempt.started_at, at, title, str(attempt.number))
     if job.status is JobStatus.PENDING:
         due = max(_due(job), at)
+        # As in attempts_of(): a claim of which no attempt is known was suspended by a step.
         is_suspended = is_durable and previous is not None and job.attempt > previous.claim
-        is_retried = previous is not None and previous is final
+        is_retried = previous is not None and previous is final_attempt
         yield from _wait(at, due, previous, "step" if is_suspended else "", is_retried=is_retried)
         if (job.blocked_on or "").startswith(BLOCKED_BY_LIMIT):
             kind, title = "limit", "a limit"
@@ -230,13 +238,16 @@ def _due(job: Job) -> datetime:
 def _final_attempt(job: Job, attempts: Sequence[Attempt]) -> Attempt | None:
     """Return the last attempt after which the job had failed until a person retried it; None for none.
 
-    A retry by a person resets the number of used retries. So the attempts since then are those that used
-    these retries, and of a failed job the last attempt.
+    A retry by a person resets the number of used retries. Since then, as many attempts have failed as the job
+    has used retries, and one more if the job has failed again.
     """
     failed_attempts = [attempt for attempt in attempts if attempt.outcome in USES_RETRY]
+    if job.retry_count >= len(failed_attempts):
+        return None
     has_failed_since = job.status is JobStatus.FAILED and attempts[-1:] == failed_attempts[-1:]
-    earlier_attempts = failed_attempts[: len(failed_attempts) - job.retry_count - has_failed_since]
-    return earlier_attempts[-1] if job.retry_count < len(failed_attempts) and earlier_attempts else None
+    number_since = job.retry_count + (1 if has_failed_since else 0)
+    earlier_attempts = failed_attempts[: len(failed_attempts) - number_since]
+    return earlier_attempts[-1] if earlier_attempts else None
 
 
 def _wait(
@@ -247,9 +258,14 @@ def _wait(
     *,
     is_retried: bool = False,
 ) -> Iterator[Span]:
-    """Yield the wait between the previous attempt, if there was one, and the next.
+    """Yield the wait before an attempt; nothing if there was none.
 
-    ``is_retried`` is whether the job had failed, and a person retried it.
+    Args:
+        since: When the wait began.
+        until: When it ended, or will end.
+        previous: The previous attempt; None for the first wait.
+        held_by: What held the job meanwhile, as in `Attempt`.
+        is_retried: Whether the job had failed, and a person retried it.
     """
     kind, what = "wait", "waited"
     if held_by == "limit":

@@ -139,6 +139,7 @@ def graph_of(
 
 
 def _folded(columns: Sequence[Sequence[Node]]) -> list[Sequence[Node]]:
+    """Return the columns that are drawn; if there are too many, one stands for those in the middle."""
     if len(columns) <= MAX_COLUMNS:
         return list(columns)
     last_columns = MAX_COLUMNS - FIRST_COLUMNS - 1
@@ -148,10 +149,13 @@ def _folded(columns: Sequence[Sequence[Node]]) -> list[Sequence[Node]]:
 
 
 def _folded_rows(column: Sequence[Node]) -> Sequence[Node]:
+    """Return the nodes of a column that are drawn; if there are too many, one stands for the last ones."""
     if len(column) <= MAX_ROWS:
         return column
     has_others = column[-1] in {OTHERS_BEFORE, OTHERS_AFTER}
-    missing_count = len(column) - MAX_ROWS + 1 - has_others
+    missing_count = len(column) - (MAX_ROWS - 1)
+    if has_others:  # that node is no job
+        missing_count -= 1
     label = f"{count(missing_count, is_capped=has_others)} more"
     return [*column[: MAX_ROWS - 1], Node(label, "see the list below", "")]
 
@@ -163,7 +167,10 @@ def _top(place: int, count: int, height: int) -> int:
 
 
 def _edges(left_column: Sequence[PlacedNode], right_column: Sequence[PlacedNode], height: int) -> list[Edge]:
-    """Return the lines between two columns. Those of several nodes on both sides meet in the middle."""
+    """Return the lines that connect each node of a column to each one of the next.
+
+    If both columns have several nodes, the lines meet in one point between the columns.
+    """
     begin, end = left_column[0].x + WIDTH, right_column[0].x
     if len(left_column) > 1 and len(right_column) > 1:
         middle = (begin + end) // 2, height // 2
@@ -192,7 +199,8 @@ def _linked_edges(
             _path(source.x + WIDTH, _middle(source), target.x, _middle(target)),
             not (source.node.state and target.node.state),
         )
-        for source, target in sorted(ends, key=lambda end: (end[0][1:], end[1][1:]))
+        # Sorted by place, because the order of a set differs between processes.
+        for source, target in sorted(ends, key=lambda nodes: [(node.x, node.y) for node in nodes])
     ]
 
 
@@ -205,7 +213,8 @@ def columns_by_depth(
     the left.
     """
     depths = dict.fromkeys((*before, *after), 1)
-    # A path has fewer links than there are nodes. Only rows written by hand have a cycle, which ends here.
+    # Each round moves the depths on by at least one link of each path, and a path has fewer links than there
+    # are nodes. If rows written by hand have a cycle, the number of nodes bounds the depths as well.
     for _ in depths:
         for source, target in links:
             if source in before and target in before:
@@ -221,19 +230,19 @@ def columns_by_depth(
 
 
 def without_detours(links: Collection[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
-    """Return the links without those whose ends a path of others connects."""
+    """Return the links, without each one whose ends are connected by a path of other links too."""
     targets: dict[Node, set[Node]] = {}
     for source, target in links:
         targets.setdefault(source, set()).add(target)
 
     def reached_from(start: Node) -> set[Node]:
-        reached, open_nodes = set[Node](), list(targets.get(start, ()))
+        reached_nodes, open_nodes = set[Node](), list(targets.get(start, ()))
         while open_nodes:
             node = open_nodes.pop()
-            if node not in reached:
-                reached.add(node)
+            if node not in reached_nodes:
+                reached_nodes.add(node)
                 open_nodes += targets.get(node, ())
-        return reached
+        return reached_nodes
 
     reached = {source: reached_from(source) for source in targets}
     return [

@@ -1,10 +1,10 @@
-"""What every answer gets: headers, and compression unless another site makes a browser request it.
+"""Add headers to every answer, and compress it unless another site has caused the request.
 
-The reason is the attack BREACH: a site makes a browser request pages with texts of its choice, sees the
-lengths of the encrypted answers, and finds out from these what else a compressed page contains. Browsers
-state with ``Sec-Fetch-Site`` which site a request comes from. So a page is compressed only if a page of the
-dashboard, or the user, requests it. Static files contain no secret, and are always compressed. Streams and
-exported files are never compressed.
+The reason for the exception is the attack BREACH: a site makes a browser request pages with texts of its
+choice, sees the lengths of the encrypted answers, and finds out from these what else a compressed page
+contains. Browsers state with ``Sec-Fetch-Site`` which site a request comes from. So a page is compressed only
+if a page of the dashboard, or the user, requests it. Static files contain no secret, and are always
+compressed. Streams and exported files are never compressed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LEVEL: Final = 5
 
 
 def secured(send: Send, *, has_policy: bool, has_body: bool) -> Send:
-    """Return the function that sends an answer with these headers.
+    """Return the function that sends an answer with the headers of this module.
 
     Args:
         send: Sends to the server.

@@ -45,7 +45,7 @@ class JsonTree(NamedTuple):
 
 
 def json_tree(value: Any, names: Sequence[str] = ()) -> JsonTree:
-    """Return a value as a tree: three levels are open, and only so many items and characters are there.
+    """Return a value as a tree. Its first three levels are open, and what exceeds a maximum is left out.
 
     Args:
         value: The value.
@@ -61,8 +61,8 @@ def json_tree(value: Any, names: Sequence[str] = ()) -> JsonTree:
 def arguments_tree(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> JsonTree:
     """Return arguments as a row for each, under its name.
 
-    The text is the JSON of all, whose brackets and keys are hidden. If a positional argument has no name,
-    the arguments are a tree.
+    The text of the rows together is the JSON of all arguments, whose brackets and keys are hidden. If a
+    positional argument has no name, the arguments are a tree.
 
     Args:
         args: The positional arguments.
@@ -83,6 +83,8 @@ def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str,
 
 
 class _Writer:
+    """Writes a value as HTML, and counts how many characters it has written, and how many lines are open."""
+
     def __init__(self, names: Sequence[str]) -> None:
         self.is_cut = False
         self._names = names
@@ -92,17 +94,22 @@ class _Writer:
     def write_rows(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
     ) -> Iterator[Markup]:
-        """Yield a row for each argument. What JSON needs besides the values is hidden."""
+        """Yield a row for each argument. What JSON needs besides the values is hidden.
+
+        So the text of the rows is ``{"args": [1, 2], "kwargs": {"to": 3}}``, or shorter if all arguments are
+        positional, ``{"args": [1, 2]}``, or if none is, ``{"to": 3}``.
+        """
         hidden = Markup('<span class="sr" aria-hidden="true">{}</span>')
+        # The texts that stand before and after each value.
         keys = [f"{self._text(name)}: " for name in kwargs]
         before = [*[""] * len(args), *keys]
         after = [", "] * len(before)
-        if kwargs:
-            before[len(args)] = (', "kwargs": {' if args else "{") + before[len(args)]
-            after[-1] = "}}" if args else "}"
         if args:
             before[0] = '{"args": ['
             after[len(args) - 1] = "]" if kwargs else "]}"
+        if kwargs:
+            before[len(args)] = (', "kwargs": {' if args else "{") + before[len(args)]
+            after[-1] = "}}" if args else "}"
         for place, (name, value) in enumerate(
             zip([*names[: len(args)], *kwargs], [*args, *kwargs.values()], strict=True)
         ):
@@ -131,13 +138,13 @@ class _Writer:
             yield Markup("<div>{}{}{}</div>").format(key, self._inline(value), tail)
             return
         begin, end = "{}" if isinstance(value, dict) else "[]"
-        number = counted(len(value), "key" if isinstance(value, dict) else "item")
+        size = counted(len(value), "key" if isinstance(value, dict) else "item")
         is_open = level == 0 or (
             level < OPEN_LEVELS and self._lines + min(len(value), MAX_ITEMS) <= OPEN_LINES
         )
         lines_before = self._lines
         yield Markup('<details{}><summary data-size="{} {}">{}{}</summary>').format(
-            Markup(" open") if is_open else "", number, end, key, begin
+            Markup(" open") if is_open else "", size, end, key, begin
         )
         members: Any = value.items() if isinstance(value, dict) else ((None, item) for item in value)
         for place, (name, member) in enumerate(members):
@@ -149,7 +156,8 @@ class _Writer:
             before = Markup("") if name is None else self._key(name)
             if place < len(names):
                 before = Markup('<span class="nt" data-name="{}"></span>').format(visible(names[place]))
-            item_names = self._names if (level, name) == (0, "args") else ()
+            # The names belong to the items of the list ``args`` of the whole value.
+            item_names = self._names if level == 0 and name == "args" else ()
             yield from self.write(before, member, comma, level + 1, item_names)
         yield Markup("<div>{}{}</div></details>").format(end, tail)
         # The lines of a folded value are not visible, so they do not count.

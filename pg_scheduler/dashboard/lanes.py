@@ -78,11 +78,11 @@ def lanes_of(
 ) -> Lanes:
     """Return where the attempts of the last hour are drawn: the longest as bars, the others by minute.
 
-    ``is_capped`` is whether there may be further attempts, ``is_over`` whether the hour is over, as that
-    before the death of a worker.
+    ``is_capped`` is whether there may be further attempts. ``is_over`` is whether nothing can be added to the
+    hour any more, because it is the last one of a dead worker.
     """
-    # So that a live page does not change all the time. An hour that is over has its last seconds, too: in
-    # them, the attempt began under which the worker died.
+    # The time is rounded down, so that a live page does not change all the time. An hour that is over is not
+    # rounded, because the attempt under which the worker died may have begun in its last seconds.
     if not is_over:
         now -= (now - datetime.fromtimestamp(0, UTC)) % STEP
     since = now - SPAN
@@ -90,15 +90,15 @@ def lanes_of(
         attempt for attempt in attempts if attempt.started_at < now and _end(attempt, now) > since
     ]
     recent_attempts.sort(key=lambda attempt: _end(attempt, now) - attempt.started_at, reverse=True)
-    long = [
+    long_attempts = [
         attempt
         for attempt in recent_attempts[:MAX_BARS]
         if _end(attempt, now) - attempt.started_at >= SHORTEST
     ]
     ends: list[datetime] = []  # when each lane becomes free
-    # The attempts are in descending order of their lengths, so the long ones are the first.
-    bars, other_attempts = [], recent_attempts[len(long) :]
-    for attempt in sorted(long, key=lambda attempt: (attempt.started_at, attempt.job_id)):
+    # The recent attempts are in descending order of their lengths, so the long ones are the first.
+    bars, other_attempts = [], recent_attempts[len(long_attempts) :]
+    for attempt in sorted(long_attempts, key=lambda attempt: (attempt.started_at, attempt.job_id)):
         lane = next((place for place, end in enumerate(ends) if end <= attempt.started_at), len(ends))
         # The slice replaces the end of a lane, or adds a lane after the last one.
         ends[lane : lane + 1] = [_end(attempt, now)]
@@ -122,9 +122,9 @@ def _end(attempt: Attempt, now: datetime) -> datetime:
 def _bar(attempt: Attempt, lane: int, since: datetime, now: datetime) -> Bar:
     start, end = max(attempt.started_at, since), _end(attempt, now)
     x, width = 100 * (start - since) / SPAN, max(100 * (end - start) / SPAN, MIN_WIDTH)
-    ran = length(end - attempt.started_at)
-    ran = f"runs for {ran}" if attempt.ended_at is None else f"{attempt.outcome} after {ran}"
-    title = f"{short(attempt.job_name)}: {ran}"
+    duration = length(end - attempt.started_at)
+    event = f"runs for {duration}" if attempt.ended_at is None else f"{attempt.outcome} after {duration}"
+    title = f"{short(attempt.job_name)}: {event}"
     return Bar(lane, round(x, 2), round(width, 2), TONES.get(attempt.outcome, "wait"), attempt.job_id, title)
 
 
@@ -134,7 +134,8 @@ def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime, *, is_
     for attempt in attempts:
         place = min(max(int((_end(attempt, now) - since) * MINUTES / SPAN), 0), MINUTES - 1)
         counts[place] += 1
-        failures[place] += attempt.outcome in FAILED
+        if attempt.outcome in FAILED:
+            failures[place] += 1
     maximum = max(counts.values(), default=1)
     return [
         Minute(

@@ -54,7 +54,7 @@ class OneTimeLink:
         return refusal(request, 403, text)
 
     def before(self, app: ASGIApp) -> ASGIApp:
-        """Return an application that answers the link, and passes other requests to this one."""
+        """Return an application that answers the link, and passes other requests to ``app``."""
 
         async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
             answer = self._answer(Request(scope)) if scope["type"] == "http" else None

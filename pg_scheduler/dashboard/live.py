@@ -51,6 +51,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
         """Yield the parts that have changed, in intervals, until the time of the stream is over."""
         ends_at, shown_versions = monotonic() + MAX_SECONDS, parameters.get("seen", "")
         shown_parts: Mapping[str, str] = {}  # the parts as the browser shows them
+        # How far the page has come. A new value makes a new snapshot, before the interval is over.
         progress: Hashable = None
         yield "retry: 1000\n\n"
         while monotonic() < ends_at:

@@ -31,6 +31,7 @@ async def metrics(request: PageRequest, *, is_head: bool) -> Response:
     if is_head:
         return Response(media_type=CONTENT_TYPE_LATEST)
 
+    # The registry is kept for good. Its collector reads the database for a scrape, at most every 10 s.
     registry = await request.read_shared(_make_registry, age_s=inf, is_age_shown=False)
     return Response(await run_in_thread(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
 

@@ -36,8 +36,8 @@ class NavigationData(NamedTuple):
         paused_schedules: The ids of paused schedules.
         paused_tasks: The names of paused tasks.
         are_errors_capped: Whether a bound has cut the groups of errors, so that there may be more.
-        are_limits_capped: Whether one has cut the limits.
-        are_tasks_capped: Whether one has cut the tasks.
+        are_limits_capped: Whether a bound has cut the limits.
+        are_tasks_capped: Whether a bound has cut the tasks.
         is_new: Whether there is nothing yet: no job, task, schedule, worker or error.
     """
 
@@ -96,6 +96,7 @@ async def _read(request: PageRequest) -> NavigationData:
         are_errors_capped=len(groups) >= MAX_READ,
         are_limits_capped=limit_list.is_capped,
         are_tasks_capped=task_list is not None and (task_list.is_capped or task_list.is_blocked_capped),
+        # Tasks that were not read in time may exist.
         is_new=not (jobs or workers or groups or schedules or tasks) and task_list is not None,
     )
 
@@ -136,7 +137,8 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
 
     errors = number((group.job_name for group in data.errors), is_capped=data.are_errors_capped)
     findings = [finding for finding in problems if finding_id(finding) not in muted_ids]
-    is_error = any(finding.severity is Severity.ERROR for finding in findings)
+    has_error = any(finding.severity is Severity.ERROR for finding in findings)
+    findings_tone = "bad" if has_error else "warn"
     limit_count = sum(any(map(sees, tasks)) for tasks in data.limits.values())
     limits = count(limit_count, is_capped=data.are_limits_capped)
     tasks = set(map(names.task_of, filter(sees, data.tasks)))
@@ -150,9 +152,7 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
             str(len(data.workers)), "live workers", "" if data.workers or data.is_new else "bad"
         ),
         "/limits": Count(limits, "limits"),
-        "/doctor": Count(
-            str(len(findings)), "findings", "" if data.is_new else "bad" if is_error else "warn"
-        ),
+        "/doctor": Count(str(len(findings)), "findings", "" if data.is_new else findings_tone),
     }
     if request.access.visible_names is None and data.jobs:
         counts["/jobs"] = Count(f"~{rounded(data.jobs)}", "jobs, about")

@@ -11,7 +11,7 @@ from pg_scheduler.errors import SchedulerError
 from pg_scheduler.jobs.pause import Pause
 
 FIELDS: Final = ("until", "for", "zone", "note", "at_end", "suspend_expiry")
-"""The fields of the form of a pause."""
+"""The fields of the form of a pause, in the order in which `PauseForm` has them. Its ``span`` is ``for``."""
 
 SPANS: Final = {"+1h": "1 hour", "+4h": "4 hours", "+1d": "1 day"}
 """The lengths of a pause that the form of a task offers, as it sends them and as it shows them."""
@@ -79,6 +79,7 @@ async def price_of_pause(name: str, request: PageRequest) -> ExpiryPrice | None:
 
 
 async def _read_price(request: PageRequest, name: str) -> ExpiryPrice:
+    # The end of a pause of each length. The empty text stands for a pause without an end.
     ends = {"": None, **{span: entered_instant("until", span, request.now, "") for span in SPANS}}
     price = await request.inspector.pause_price(name, list(ends.values()))
     by_span = dict(zip(ends, price.expiring, strict=True))
@@ -86,7 +87,7 @@ async def _read_price(request: PageRequest, name: str) -> ExpiryPrice:
 
 
 async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, Pause]:
-    """Return, for each of these names whose jobs a pause holds, this pause.
+    """Return the pauses that hold the jobs of these names, by name; names without a pause are missing.
 
     A pause that is stored under a name that the request may not see is left out.
     """

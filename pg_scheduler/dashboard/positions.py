@@ -72,9 +72,11 @@ def _encrypt(key: bytes, text: str) -> str:
 def _decrypt(key: bytes, text: str) -> str:
     """Return the position in a text; raise ValueError if `_encrypt()` has not made the text."""
     try:
+        # _encrypt() has removed the padding of Base64.
         sealed = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
     except ValueError:
         sealed = b""
+    # The tag is that of the decrypted data, so it can be compared only after the decryption.
     tag, data = sealed[:TAG_BYTES], _xor(key, sealed[:TAG_BYTES], sealed[TAG_BYTES:])
     if not hmac.compare_digest(tag, _hmac(key, b"tag", data)[:TAG_BYTES]):
         raise ValueError(f"after= is no position of this list: {text[:100]!r}; start at its first page")
@@ -83,6 +85,7 @@ def _decrypt(key: bytes, text: str) -> str:
 
 def _xor(key: bytes, tag: bytes, data: bytes) -> bytes:
     """Return data XORed with the stream of a tag. This encrypts the data, and decrypts encrypted data."""
+    # The number of blocks is rounded up, so the stream may be longer than the data.
     blocks = range(-(-len(data) // BLOCK_BYTES))
     stream = b"".join(_hmac(key, b"stream", tag + block.to_bytes(4, "big")) for block in blocks)
     return bytes(a ^ b for a, b in zip(data, stream, strict=False))

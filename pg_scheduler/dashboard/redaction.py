@@ -16,6 +16,9 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 
 HIDDEN: Final = "[hidden]"
+WHOLE_SEARCH: Final = 0
+"""The position that a SearchError has here: a parsed term does not have its own."""
+
 IsHidden: TypeAlias = Callable[[str], bool]
 """A function that returns whether the value of a key is hidden."""
 
@@ -106,37 +109,43 @@ class Redaction:
                 self._check_text(term, access)
 
     def _check_text(self, term: TextTerm, access: Access) -> None:
-        """Reject a term that would reveal hidden tags, hidden keys of limits, or ids of hidden jobs."""
+        """Reject a term that would reveal hidden tags, arguments, keys of limits, or ids of hidden jobs."""
         if term.field is TextField.TAG and (not access.sees_arguments or self.is_hidden("tags")):
-            raise SearchError("you may not search tags; remove tag:", 0)
+            raise SearchError("you may not search tags; remove tag:", WHOLE_SEARCH)
         # The whole name of a limit may be searched. A pattern, or a text with a colon, could match a key.
         may_show_keys = term.field is TextField.LIMIT and not all(map(_is_whole_name, term.patterns))
         if may_show_keys and not access.sees_arguments:
             raise SearchError(
-                "you may not search keys of limits; write limit: with the whole name of a limit", 0
+                "you may not search keys of limits; write limit: with the whole name of a limit", WHOLE_SEARCH
             )
 
         if term.field is TextField.ANY and not self.shows_all_values(access):
-            raise SearchError("you may not search all arguments; write a word, or arg. with its name", 0)
+            raise SearchError(
+                "you may not search all arguments; write a word, or arg. with its name", WHOLE_SEARCH
+            )
 
         # A visible job may wait for a hidden one, whose id a pattern would find character by character.
         if term.field is TextField.CHILD and not (access.sees_arguments and access.names is None):
-            raise SearchError("you may not search the ids of children; remove child:", 0)
+            raise SearchError("you may not search the ids of children; remove child:", WHOLE_SEARCH)
 
     def _check_json(self, term: JsonTerm, access: Access) -> None:
         """Reject a term that compares with hidden arguments or metadata."""
         if not access.sees_arguments:
-            raise SearchError("you may not search arguments and metadata; remove arg. and metadata.", 0)
+            raise SearchError(
+                "you may not search arguments and metadata; remove arg. and metadata.", WHOLE_SEARCH
+            )
         if self.is_empty:
             return
         if any(self.is_hidden(key) for key in term.path[1:]):
-            raise SearchError("this value is hidden, so it cannot be searched; remove the term", 0)
+            raise SearchError("this value is hidden, so it cannot be searched; remove the term", WHOLE_SEARCH)
         # The text of an object or a list contains its hidden values, so no pattern may be compared with it.
         if any(
             pattern.literal is None or pattern.is_part or pattern.literal[:1] in "{["
             for pattern in term.patterns
         ):
-            raise SearchError("some values are hidden, so write arg. and metadata. with whole values", 0)
+            raise SearchError(
+                "some values are hidden, so write arg. and metadata. with whole values", WHOLE_SEARCH
+            )
 
 
 def _is_whole_name(pattern: Pattern) -> bool:

@@ -71,16 +71,19 @@ def everywhere(terms: Sequence[Term]) -> str:
     A number is looked for as a whole value, since parts of random ids and times are numbers too. Another word
     may be a part of a value.
     """
-    return " ".join(
-        term.text
-        if term.field or term.is_negated
-        else f"{ANY_FIELD}:{'' if term.value.isdecimal() or term.text.startswith('~') else '~'}{term.text}"
-        for term in terms
-    )
+    texts = []
+    for word in terms:
+        if word.field or word.is_negated:
+            texts.append(word.text)
+            continue
+        # With "~", a word may be a part of a value.
+        needs_sign = not word.value.isdecimal() and not word.text.startswith("~")
+        texts.append(f"{ANY_FIELD}:{'~' if needs_sign else ''}{word.text}")
+    return " ".join(texts)
 
 
 class Words(NamedTuple):
-    """The words of a search for which terms are offered: they have no field, ``any``, or ``arg`` alone."""
+    """The words of a search for which the page offers terms."""
 
     value: str
     """All of these words, as the value of a term."""
@@ -89,7 +92,10 @@ class Words(NamedTuple):
 
 
 def words_of(terms: Sequence[Term], fields: Collection[str] = ("", ANY_FIELD)) -> Words | None:
-    """Return the words of a search with one of these fields that are not negated; None if there are none."""
+    """Return the words of a search that have one of these fields and are not negated; None without any.
+
+    The field of a word without one is the empty text.
+    """
     words = [term for term in terms if term.field in fields and not term.is_negated]
     if not words:
         return None
@@ -100,8 +106,8 @@ def words_of(terms: Sequence[Term], fields: Collection[str] = ("", ANY_FIELD)) -
 def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]:
     """Return terms that a user may mean by a word, each with the whole search.
 
-    A word without a field may be a part of an error or of a name. It may also be the name of a worker, of
-    which jobs have the id, and so may the value of ``worker:``.
+    A word without a field may be a part of an error or of a name. It may also be the name of a worker, as may
+    the value of ``worker:``. Jobs have the id of their worker, so the term for it has the id.
     """
     candidates: list[tuple[str, str]] = []
     if (words := words_of(terms)) is not None:
@@ -109,7 +115,7 @@ def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]
             (f"error:~{words.value}", words.other_terms),
             (f"name:*{words.value}*", words.other_terms),
         ]
-        # A number is searched as a whole value, and may be a part of an id.
+        # everywhere() searches a number as a whole value. It may also be a part of an id.
         if words.value.isdecimal():
             candidates.append((f"id:*{words.value}*", words.other_terms))
     worker_words = [word for word in terms if word.field in {"", "worker"} and not word.is_negated]
@@ -127,8 +133,11 @@ def state_of(terms: Sequence[Term]) -> str | None:
     state_terms = [term for term in terms if term.field == STATUS_FIELD]
     if not state_terms:
         return ""
-    value = state_terms[0].value.lower()
-    return value if len(state_terms) == 1 and not state_terms[0].is_negated and value in STATES else None
+    state_term, *other_state_terms = state_terms
+    if other_state_terms or state_term.is_negated:
+        return None
+    state = state_term.value.lower()
+    return state if state in STATES else None
 
 
 def tabs_of(terms: Sequence[Term], counts: Mapping[str, StateCount]) -> list[Tab]:

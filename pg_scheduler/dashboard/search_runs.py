@@ -60,14 +60,14 @@ class SearchRun:
         found_jobs: The jobs that were found from the start of the page on, in the order of the search.
         early_jobs: Jobs that an index has found before the search has come to them.
         length: The maximum number of jobs of the page.
-        former_count: How many jobs were found on the pages before.
+        earlier_count: How many jobs were found on the pages before.
     """
 
     page: SearchPage
     found_jobs: list[Job]
     early_jobs: Sequence[Job]
     length: int
-    former_count: int
+    earlier_count: int
     clock: Callable[[], float] = monotonic
     started_at: float = field(init=False)
     looked_at: float = field(init=False)
@@ -88,7 +88,10 @@ class SearchRun:
 
     @property
     def is_active(self) -> bool:
-        """Whether streams continue the search at present, so that the jobs that it has found are new."""
+        """Whether streams continue the search at present, so that the jobs that it has found are new.
+
+        A stream continues it about every ``MOMENT_S``. After four times as long, no stream does any more.
+        """
         return not self.is_over and self.clock() < self.continued_at + 4 * MOMENT_S
 
     @property
@@ -104,24 +107,27 @@ class SearchRun:
         self.page = part
         self.continued_at = self.clock()
 
-    def shown(self, first_jobs: Iterable[Job], now: Mapping[str, Job]) -> FoundJobs:
+    def shown(self, first_jobs: Iterable[Job], current_jobs: Mapping[str, Job]) -> FoundJobs:
         """Return what the page shows.
 
         Args:
             first_jobs: The jobs that the first part of the search finds now.
-            now: Which jobs of the run match now, by their ids.
+            current_jobs: Those jobs of the run that match now, as they are now, by their ids.
         """
-        found_jobs = [now[job.job_id] for job in self.found_jobs if job.job_id in now]
-        new_jobs = [job for job in first_jobs if job.job_id not in now]
-        # The next page continues after the jobs of this run, so none of these is cut.
+        found_jobs = [current_jobs[job.job_id] for job in self.found_jobs if job.job_id in current_jobs]
+        new_jobs = [job for job in first_jobs if job.job_id not in current_jobs]
+        # If there is no room for all, new jobs are left out. The next page continues after the jobs of this
+        # run, so no page would show a job of the run that is left out.
         found_jobs = [*new_jobs[: self.length - len(found_jobs)], *found_jobs]
         if self.page.order == BY_ID:
             found_jobs.sort(key=lambda job: job.job_id, reverse=True)
         ids = {job.job_id for job in found_jobs}
         early_jobs = [
-            now[job.job_id] for job in self.early_jobs if job.job_id in now and job.job_id not in ids
+            current_jobs[job.job_id]
+            for job in self.early_jobs
+            if job.job_id in current_jobs and job.job_id not in ids
         ]
-        page = replace(self.page, items=found_jobs, found=self.former_count + len(found_jobs))
+        page = replace(self.page, items=found_jobs, found=self.earlier_count + len(found_jobs))
         # A full page is followed by others, which have the jobs to which the search has not come yet.
         return FoundJobs(page, [] if self.is_over else early_jobs[: self.length - len(found_jobs)])
 
@@ -135,7 +141,8 @@ class SearchRuns:
         self._turn = asyncio.Lock()
 
     def look(self, key: Hashable) -> SearchRun | None:
-        """Return a run for a viewer; None if there is none."""
+        """Return a run that a viewer looks at, so that it is kept; None if there is none."""
+        # The run goes to the end, so that the first one has had no viewers for the longest time.
         run = self._runs.pop(key, None)
         now = self._clock()
         if run is None or now >= run.looked_at + IDLE_S:
@@ -149,9 +156,9 @@ class SearchRuns:
         self._runs.pop(key, None)
         while len(self._runs) >= MAX_RUNS:
             del self._runs[next(iter(self._runs))]
-        former_count = page.found - len(page.items)
+        earlier_count = page.found - len(page.items)
         run = self._runs[key] = SearchRun(
-            page, list(page.items), early_jobs, length, former_count, self._clock
+            page, list(page.items), early_jobs, length, earlier_count, self._clock
         )
         return run
 

@@ -32,14 +32,14 @@ class _Row(NamedTuple):
         end: The place after it.
         key: The name of its element and its ``data-key``, as its tag contains them.
         compared: Its HTML, without what is not compared.
-        follows: Whether there is nothing between the previous row and this one.
+        is_adjacent: Whether there is nothing between the previous row and this one.
     """
 
     start: int
     end: int
     key: str
     compared: str
-    follows: bool
+    is_adjacent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ def thinned(html: str, previous_html: str) -> str:
     for row in _rows(html):
         index = previous_indexes.get(row.key, -1)
         is_same = index >= 0 and previous_rows[index].compared == row.compared
-        follows = index == last_index + 1 and row.follows and previous_rows[index].follows
+        # In both versions, the row comes right after the one before it.
+        follows = index == last_index + 1 and row.is_adjacent and previous_rows[index].is_adjacent
         if is_same and number and follows:
             number += 1
         else:
@@ -114,9 +115,9 @@ def _rows(html: str) -> Iterator[_Row]:
     """Yield the rows in the HTML of a part."""
     end = 0
     for match in _ROW.finditer(html):
-        follows = not html[end : match.start()].strip()
+        is_adjacent = not html[end : match.start()].strip()
         yield _Row(
-            match.start(), match.end(), f'{match[1]} data-key="{match[2]}"', _compared(match[0]), follows
+            match.start(), match.end(), f'{match[1]} data-key="{match[2]}"', _compared(match[0]), is_adjacent
         )
         end = match.end()
 

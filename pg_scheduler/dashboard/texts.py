@@ -41,10 +41,12 @@ def visible(text: str) -> str:
     return values.escape(text, kept=_KEPT)
 
 
-def short(text: str | None, most: int = SHORT_LENGTH) -> str:
+def short(text: str | None, max_length: int = SHORT_LENGTH) -> str:
     """Return the text in one line of bounded length; an empty one for None."""
-    line = " ".join((text or "")[: 10 * most].split())
-    return line if len(line) <= most else f"{line[:most]}…"
+    # The start of a long text is enough, even if most of its characters are blanks.
+    start = (text or "")[: 10 * max_length]
+    line = " ".join(start.split())
+    return line if len(line) <= max_length else f"{line[:max_length]}…"
 
 
 def unbroken(text: str) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
@@ -50,8 +50,15 @@ URGENT: Final = ("failed", "quarantined", "expired", "cancelled", "running", "du
 """The states of the children that are listed first if not all children are listed."""
 
 
+class Interval(NamedTuple):
+    """When something ran."""
+
+    begin: datetime
+    end: datetime
+
+
 class Bar(NamedTuple):
-    """A time in percent of the axis."""
+    """An interval in percent of the axis."""
 
     kind: str
     x: float
@@ -137,6 +144,7 @@ def workflow_of(
         expanded: The step of which all children are listed.
     """
     failed_step = _failed_step(job, steps, now)
+    # Results that were passed to the job did not run, so they stand at the end.
     steps_of_job = sorted(own_steps(steps), key=lambda step: step.kind == RESULT)
     steps_of_job += [] if failed_step is None else [failed_step]
     steps_of_job = [_of_ended_job(step) if job.finished_at else step for step in steps_of_job]
@@ -148,7 +156,7 @@ def workflow_of(
     shown_steps = [step for step in steps_of_job if step.name in shown_names]
     spans = _spans(job, shown_steps, attempts, now)
     # A signal that came early has the time of its arrival, while a step before its wait ran.
-    shown_steps.sort(key=lambda step: (step.kind == RESULT, spans[step.name][0]))
+    shown_steps.sort(key=lambda step: (step.kind == RESULT, spans[step.name].begin))
     children_by_step = {
         step.name: family.children[step.name] for step in shown_steps if step.name in family.children
     }
@@ -169,23 +177,12 @@ def workflow_of(
             is_expanded=step.name == expanded,
         )
     ]
+    columns = _columns(
+        job, shown_steps, children_by_step, spans, now, arguments=arguments, cut_step=family.cut_step
+    )
     return Workflow(
         lines=lines,
-        graph=graph_of(
-            list(
-                _columns(
-                    job,
-                    shown_steps,
-                    children_by_step,
-                    spans,
-                    now,
-                    arguments=arguments,
-                    cut_step=family.cut_step,
-                )
-            )
-        )
-        if shown_steps
-        else None,
+        graph=graph_of(list(columns)) if shown_steps else None,
         folds=[piece for piece in scale.pieces if piece.is_folded],
         left_out=len(steps_of_job) - len(shown_steps),
         open_steps=[step for step in open_steps if step.kind in {SLEEP, SIGNAL, CHILD, FIRST}],
@@ -206,8 +203,18 @@ def _failed_step(job: Job, steps: Sequence[StepState], now: datetime) -> StepSta
         return None
     ended_at = error.ended_at or job.finished_at or now
     state = "retrying" if job.finished_at is None else "failed"
-    # As in the row of a step, its begin is not stored.
-    return StepState(error.step, STEP, state, None, None, error.attempt, ended_at, ended_at, None)
+    return StepState(
+        name=error.step,
+        kind=STEP,
+        state=state,
+        value=None,
+        no_value_reason=None,
+        attempt=error.attempt,
+        # As in the row of a step, this is the time of its end, because its begin is not stored.
+        started_at=ended_at,
+        ended_at=ended_at,
+        until=None,
+    )
 
 
 def _of_ended_job(step: StepState) -> StepState:
@@ -233,6 +240,7 @@ def links_of(
     parents = (parent for parent in dependencies.parents if parent.job_id not in own_ids)
     before = {parent.job_id: _linked(parent, arguments) for parent in parents}
     after = {child.job_id: _linked(child, arguments) for child in dependencies.children}
+    # Parents that were not read may be children of the own steps of the job, if it has any.
     others_before = [OTHERS_BEFORE] if dependencies.has_more_parents and not own_ids else []
     others_after = [OTHERS_AFTER] if dependencies.has_more_children else []
     nodes_before, nodes_after = [*before.values(), *others_before], [*after.values(), *others_after]
@@ -258,30 +266,33 @@ def _linked(linked_job: LinkedJob, arguments: Mapping[str, str]) -> Node:
 
 def _spans(
     job: Job, steps: Sequence[StepState], attempts: Sequence[Attempt], now: datetime
-) -> dict[str, tuple[datetime, datetime]]:
+) -> dict[str, Interval]:
     """Return when steps ran, by their names.
 
     The row of a step has the time at which its value was stored. So the step counts as begun when its attempt
-    started, or when the step before it ended, if that was later. A signal that came early is no such step.
+    started, or when an earlier step ended, if that was later. Signals that came early do not count as earlier
+    steps.
     """
     starts = {attempt.claim: attempt.started_at for attempt in attempts if attempt.started_at is not None}
-    spans: dict[str, tuple[datetime, datetime]] = {}
-    ends: list[datetime] = []
+    spans: dict[str, Interval] = {}
+    latest_end: datetime | None = None
     for step in steps:
         end = step.ended_at or (now if job.finished_at is None else job.finished_at)
         begin = step.started_at
         if step.kind in {STEP, CURSOR}:
-            candidates = [*ends[-1:], *([starts[step.attempt]] if step.attempt in starts else [])]
-            begin = max((instant for instant in candidates if instant <= begin), default=begin)
-        spans[step.name] = begin, max(end, begin)
+            candidates = (latest_end, starts.get(step.attempt))
+            begin = max(
+                (instant for instant in candidates if instant is not None and instant <= begin), default=begin
+            )
+        spans[step.name] = Interval(begin, max(end, begin))
         if step.ended_at is not None and not is_early(step):
-            ends = [max([*ends, step.ended_at])]
+            latest_end = step.ended_at if latest_end is None else max(latest_end, step.ended_at)
     return spans
 
 
 def _scale(
     steps: Sequence[StepState],
-    spans: Mapping[str, tuple[datetime, datetime]],
+    spans: Mapping[str, Interval],
     children_by_step: Mapping[str, Sequence[ChildRow]],
     now: datetime,
 ) -> FoldedScale:
@@ -290,28 +301,29 @@ def _scale(
     child_spans = [span for span in children if span is not None]
     busy_spans = [*child_spans, *(spans[step.name] for step in steps if step.kind in {STEP, CURSOR})]
     all_spans = [*spans.values(), *child_spans]
-    begin = min((since for since, _ in all_spans), default=now)
-    return FoldedScale(begin, max((until for _, until in all_spans), default=now), busy_spans)
+    begin = min((span.begin for span in all_spans), default=now)
+    end = max((span.end for span in all_spans), default=now)
+    return FoldedScale(begin, end, busy_spans)
 
 
-def _span_of(child: ChildRow, now: datetime) -> tuple[datetime, datetime] | None:
+def _span_of(child: ChildRow, now: datetime) -> Interval | None:
     """Return when the last attempt of a child ran; None if it has not begun."""
     if child.started_at is None:
         return None
-    return child.started_at, max(child.finished_at or now, child.started_at)
+    return Interval(child.started_at, max(child.finished_at or now, child.started_at))
 
 
 def _ran(child: ChildRow, now: datetime) -> str:
     """Return how long the last attempt of a child ran; empty if it has not begun."""
     span = _span_of(child, now)
-    return "" if span is None else length(span[1] - span[0])
+    return "" if span is None else length(span.end - span.begin)
 
 
 def _lines(
     step: StepState,
     children: Sequence[ChildRow],
     results: Mapping[str, StepState],
-    span: tuple[datetime, datetime],
+    span: Interval,
     scale: FoldedScale,
     *,
     now: datetime,
@@ -402,32 +414,36 @@ def _tone_of(step: StepState) -> str:
     return "completed" if step.ended_at is not None else "running"
 
 
-def _bar(kind: str, span: tuple[datetime, datetime], scale: FoldedScale) -> Bar:
-    x = scale.place(span[0])
-    width = max(round(scale.place(span[1]) - x, 2), MIN_WIDTH)
+def _bar(kind: str, span: Interval, scale: FoldedScale) -> Bar:
+    x = scale.place(span.begin)
+    width = max(round(scale.place(span.end) - x, 2), MIN_WIDTH)
     return Bar(kind, min(x, 100 - width), width)
 
 
-def _took(step: StepState, span: tuple[datetime, datetime], now: datetime) -> str:
-    """Return how long a step took, or when it ends."""
+def _took(step: StepState, span: Interval, now: datetime) -> str:
+    """Return how long a step took, or when it ends; empty if that is unknown."""
     if is_early(step):
         return ""
+    duration = span.end - span.begin
     if step.state == UNFINISHED:
-        return length(span[1] - span[0])
+        return length(duration)
     if step.ended_at is None and step.until is not None and step.kind != CHILD:
-        return "no timeout" if step.until >= NO_TIMEOUT else f"in {length(max(step.until - now, now - now))}"
-    if step.kind in {STEP, CURSOR} and span[0] == span[1]:
+        time_left = max(step.until - now, timedelta())
+        return "no timeout" if step.until >= NO_TIMEOUT else f"in {length(time_left)}"
+    if step.kind not in {STEP, CURSOR}:
+        return length(duration)
+    # When the function of a step began is not stored, so it took at most this time.
+    if not duration:
         return ""
-    # The begin of a step is not stored, so its time is at most this.
-    took = length(span[1] - span[0])
-    return f"≤ {took}" if step.kind in {STEP, CURSOR} and not took.startswith("<") else took
+    text = length(duration)
+    return text if text.startswith("<") else f"≤ {text}"
 
 
 def _columns(
     job: Job,
     steps: Sequence[StepState],
     children_by_step: Mapping[str, Sequence[ChildRow]],
-    spans: Mapping[str, tuple[datetime, datetime]],
+    spans: Mapping[str, Interval],
     now: datetime,
     *,
     arguments: Mapping[str, str],
@@ -446,6 +462,7 @@ def _columns(
         children = children_by_step.get(step.name, ())
         is_cut = step.name == cut_step
         column += _nodes(step, children, spans[step.name], now, arguments=arguments, is_cut=is_cut)
+        # A step that has not ended may last until any of the following ones.
         end = end if step.ended_at is not None else datetime.max.replace(tzinfo=end.tzinfo)
         column_end = end if column_end is None else max(column_end, end)
     if column:
@@ -457,12 +474,13 @@ def _columns(
 def _nodes(
     step: StepState,
     children: Sequence[ChildRow],
-    span: tuple[datetime, datetime],
+    span: Interval,
     now: datetime,
     *,
     arguments: Mapping[str, str],
     is_cut: bool,
 ) -> Iterator[Node]:
+    """Yield the nodes of a step: the step itself, each of its children, or one node for many children."""
     duration_text = _took(step, span, now)
     if not children:
         note = " · ".join(filter(None, (step.kind, "came early" if is_early(step) else duration_text)))
@@ -477,19 +495,19 @@ def _nodes(
         yield Node(step.name, f"{completed} of {total} completed", state, is_current=step.ended_at is None)
         return
     for number, child in enumerate(children):
-        # The children of one step mostly have the same task, so their arguments tell them apart.
-        text = arguments.get(child.job_id) or child.job_name or f"{step.name}:{number}"
-        label = step.name if len(children) == 1 else text
-        name = child.job_name or "child" if len(children) == 1 else f"{step.name}:{number}"
         is_current = step.ended_at is None and child.finished_at is None
-        # An only child is shown with the time of its step, as in the table, and its run in the tooltip.
         ran = _ran(child, now)
-        took, detail = (ran, child.job_name or "")
         if len(children) == 1:
-            took, detail = (duration_text, f"ran {ran}" if ran else "")
+            # An only child is shown with the time of its step, as in the table, and its run in the tooltip.
+            label, name, shown_time = step.name, child.job_name or "child", duration_text
+            detail = f"ran {ran}" if ran else ""
+        else:
+            name, shown_time, detail = f"{step.name}:{number}", ran, child.job_name or ""
+            # The children of one step mostly have the same task, so their arguments tell them apart.
+            label = arguments.get(child.job_id) or child.job_name or name
         yield Node(
             label,
-            " · ".join(filter(None, (name, took))),
+            " · ".join(filter(None, (name, shown_time))),
             child.state or "",
             child.job_id,
             is_current,
