@@ -38,6 +38,8 @@ class CrashedError(Exception):
 
 
 class _Flag(NamedTuple):
+    """Whether an attempt that has ended was cancelled, in the form in which its job reads that."""
+
     is_cancelled: bool
 
 
@@ -170,16 +172,18 @@ class JobCall:
     def cancel(self, reason: str = "cancelled") -> bool:
         """Set the flag and call back; return False if the caller has to cancel ``run()`` as well.
 
-        The caller has to do so if there is no callback, or if the callback has raised an exception. In both
-        cases ``run()`` is left alone while code of the attempt still runs and cannot be stopped.
+        The caller has to do so if there is no callback, or if the callback has raised an exception. Even
+        then, the result is True while code of the attempt runs that cannot be stopped: ``run()`` is left
+        alone.
         """
-        was_cancelled, self.is_cancelled = self.is_cancelled, True
+        is_first_call = not self.is_cancelled
+        self.is_cancelled = True
         # The first reason counts.
         self.cancelled_by = self.cancelled_by or reason
         if self._on_cancel is None:
             return self.is_unstoppable
         try:
-            if not was_cancelled:
+            if is_first_call:
                 self._on_cancel()
         except BaseException as error:  # user code
             if is_ctrl_c(error):

@@ -266,7 +266,7 @@ class RunningJob:
     """The attempt; None outside of the process of the worker, and after its end."""
 
     def without_attempt(self) -> RunningJob:
-        """Return the same job after its attempt."""
+        """Return what the context of the job holds after its attempt."""
         return RunningJob(self.claim, self.began_at, self.get_scheduler, self.report_progress, None)
 
 

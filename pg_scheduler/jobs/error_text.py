@@ -53,11 +53,12 @@ def normalized(error: str) -> str:
         'SMTPDataError: 550 5.1.1 mailbox # unavailable'
     """
     line = error[:MAX_ERROR_LENGTH].lstrip().partition("\n")[0][:MAX_LENGTH]
+    # The group ``code`` has matched a status code, which stays.
     return _VARIABLE.sub(lambda match: match["code"] or "#", line).rstrip()
 
 
 def text_of(status: JobStatus, error: str | None) -> str:
-    """Return the text by which a job with this status and error counts."""
+    """Return the text by which a job counts among the failures of its name, from its status and its error."""
     return EXPIRED if status is JobStatus.EXPIRED else normalized(error or "")
 
 

@@ -48,8 +48,11 @@ def import_path(func: JobFunction) -> tuple[str, str]:
         TypeError: It cannot be imported.
     """
     module, path = module_name(func), func.__qualname__
+    # The path of a lambda has the part "<lambda>", and that of a nested function the part "<locals>".
+    has_no_path = "<" in path
     owner = getattr(func, "__self__", None)
-    if "<" in path or module == "__main__" or not (owner is None or inspect.isclass(owner)):
+    is_method_of_instance = owner is not None and not inspect.isclass(owner)
+    if has_no_path or module == "__main__" or is_method_of_instance:
         raise TypeError(
             f"executor 'process' cannot run {qualified_name(func)}: a process imports its function as "
             "module:name; define it at the top level of a module"

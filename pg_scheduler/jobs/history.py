@@ -137,6 +137,7 @@ def step_of(error: BaseException) -> str | None:
 
 
 def _noted_step(error: BaseException) -> str | None:
+    """Return the step that ``note_step()`` has noted at an exception; None if there is none."""
     step = error.__dict__.get(STEP_ATTRIBUTE)
     return step if isinstance(step, str) else None
 
@@ -166,7 +167,10 @@ def exception_entry(
 
 
 def count_others(error: BaseException) -> str:
-    """Return the suffix of a message that names one of three exceptions, `` (and 2 more)``; empty for one."""
+    """Return how many exceptions a group has besides the one that a message names, such as `` (and 2 more)``.
+
+    The text is a suffix of the message. It is empty for a single exception.
+    """
     other_count = len(leaves_of(error)) - 1
     return f" (and {other_count} more)" if other_count > 0 else ""
 
@@ -193,6 +197,7 @@ def to_ascii(text: str) -> str:
 
 
 def _traceback_of(error: BaseException) -> str | None:
+    """Return the end of the traceback of an exception, as an entry has it; None if it has no traceback."""
     if not has_traceback(error):
         return None
     lines = traceback_lines(error, limit=-MAX_FRAMES)
@@ -207,6 +212,7 @@ def _shortened(chunk: str) -> str:
 
 
 def _end_of(text: str) -> str:
+    # The cut may divide a character, whose remaining bytes are left out.
     return text.encode()[-MAX_TRACEBACK_BYTES:].decode(errors="ignore")
 
 

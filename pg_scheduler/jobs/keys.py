@@ -35,7 +35,7 @@ MAX_NAME_BYTES: Final = 200
 MAX_KEY_BYTES: Final = 200
 
 ESCAPE: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
-"""A character in a text of ``ascii_text()`` that is none of ASCII."""
+"""What ``ascii_text()`` writes for a character that is not in ASCII."""
 
 MAX_TEXT_LENGTH: Final = 300
 """Characters of a name, and of a key, in ASCII: rows of an index contain both and the id of a job."""
@@ -68,7 +68,10 @@ def check_key_name(kind: str, name: object, example: str) -> None:
 
 
 def check_key_function(key: object, example: str) -> None:
-    """Raise TypeError unless this is a plain function; ``example`` is a parameter's name for the message."""
+    """Raise TypeError unless this is a plain function.
+
+    The message shows a function whose parameter is called ``example``.
+    """
     if not callable(key):
         raise TypeError(
             f"key must be a function, not {type(key).__name__}: {key!r}; "
@@ -80,7 +83,7 @@ def check_key_function(key: object, example: str) -> None:
 
 def key_text(
     function: KeyFunction,
-    of: str,
+    owner: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
@@ -90,7 +93,7 @@ def key_text(
 
     Args:
         function: The key function.
-        of: What it belongs to, such as "limit 'stripe'", for messages.
+        owner: What the function belongs to, such as "limit 'stripe'", for messages.
         args: The positional arguments of the job.
         kwargs: Its keyword arguments.
         error: The class of the error.
@@ -98,7 +101,7 @@ def key_text(
     Raises:
         KeyFunctionError: The function raised, or returned something else than a short str or int.
     """
-    subject = f"the key function of the {of}"
+    subject = f"the key function of the {owner}"
     try:
         key = function(*args, **kwargs)
     except BaseException as raised:  # user code; sys.exit() and the like concern the job only
@@ -126,7 +129,7 @@ def named_prefix(kind: str, name: str) -> str:
 
 
 def prefix_of(kind: str, blocked_on: str) -> str:
-    """Return the part of a text before its key, as ``named_prefix()`` has made it of the name."""
+    """Return the part of a text in ``blocked_on`` before its key, which ``named_prefix()`` has made."""
     return blocked_on[: blocked_on.find(":", len(kind)) + 1]
 
 
@@ -148,6 +151,7 @@ def readable(text: str) -> str:
 
 
 def _character(escape: re.Match[str]) -> str:
+    """Return the character that was escaped, or the escape itself if the character cannot be printed."""
     number = int("".join(filter(None, escape.groups())), 16)
     is_printable = 0x7F < number <= sys.maxunicode and chr(number).isprintable()
     return chr(number) if is_printable else escape[0]

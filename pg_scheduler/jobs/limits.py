@@ -30,8 +30,8 @@ BLOCKED_BY_LIMIT: Final = "limit:"
 
 MAX_PER: Final = timedelta(days=366)
 
-MIN_STEP_S: Final = 0.1
-"""The longest step with several starts, in seconds. A lower rate has longer steps with one start each."""
+MAX_GROUP_STEP_S: Final = 0.1
+"""The longest step in which several attempts start together, in seconds. One with one start may be longer."""
 
 
 class LimitKeyError(KeyFunctionError):
@@ -124,6 +124,7 @@ def lowest_numbers(declared: Sequence[LimitNumbers]) -> LimitNumbers:
     """
     running = [numbers.max_running for numbers in declared if numbers.max_running is not None]
     starts = [(numbers.max_starts, numbers.per_s) for numbers in declared if numbers.max_starts is not None]
+    # Only the first places are compared, which are the numbers of starts.
     max_starts, per_s = min(starts, key=lambda start: start[0], default=(None, None))
     return LimitNumbers(min(running, default=None), max_starts, per_s)
 
@@ -188,11 +189,13 @@ def limits_of_job(
 
 def limits_of_every_job(limits: Sequence[Limit], task_name: str) -> list[tuple[str, LimitNumbers]] | None:
     """Return what `limits_of_job()` returns for every job of a task; None if that depends on arguments."""
-    return limits_of_job(limits, task_name, (), {}) if all(limit.key is None for limit in limits) else None
+    if any(limit.key is not None for limit in limits):
+        return None
+    return limits_of_job(limits, task_name, (), {})
 
 
 def is_shared_by_all(limits: Sequence[Limit], task_name: str, key: str) -> bool:
-    """Return whether every job of a task needs room in this limit, whatever its arguments are."""
+    """Return whether every job of a task needs room in the limit of this text, whatever its arguments are."""
     return any(limit.key is None and _prefix(limit, task_name) == key for limit in limits)
 
 
@@ -201,8 +204,9 @@ def _numbers_and_step(limit: Limit) -> list[LimitNumbers]:
     declared = numbers_of(limit)
     if not limit.spread or declared.max_starts is None or declared.per_s is None:
         return [declared]
-    # A step has as many starts as fit into MIN_STEP_S. At a low rate it has one start, and is longer.
-    starts_per_step = max(int(declared.max_starts * MIN_STEP_S / declared.per_s), 1)
+    # A step has as many starts as the rate allows in MAX_GROUP_STEP_S. At a rate of less than one start in
+    # this time, it has one start, and is longer.
+    starts_per_step = max(int(declared.max_starts * MAX_GROUP_STEP_S / declared.per_s), 1)
     step_s = declared.per_s * starts_per_step / declared.max_starts
     return [declared, LimitNumbers(max_running=None, max_starts=starts_per_step, per_s=step_s)]
 
@@ -210,8 +214,8 @@ def _numbers_and_step(limit: Limit) -> list[LimitNumbers]:
 def _key_of(limit: Limit, task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     if limit.key is None:
         return ""
-    of = f"limit {limit.name or task_name!r}"
-    return key_text(limit.key, of, args, kwargs, error=LimitKeyError)
+    owner = f"limit {limit.name or task_name!r}"
+    return key_text(limit.key, owner, args, kwargs, error=LimitKeyError)
 
 
 def _prefix(limit: Limit, task_name: str) -> str:

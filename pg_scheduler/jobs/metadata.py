@@ -63,6 +63,7 @@ def trace_id_of(metadata: Mapping[str, Any]) -> str | None:
     """Return the id of the trace in which a job was created; None if its metadata has none."""
     trace = metadata.get(TRACE)
     parent = trace.get("traceparent") if isinstance(trace, dict) else None
+    # The header consists of four parts: ``00-<trace id>-<span id>-<flags>``.
     return parent[TRACE_ID] if isinstance(parent, str) and parent.count("-") >= 3 else None
 
 

@@ -104,8 +104,9 @@ def check_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]
             raise TypeError(
                 f"{name} must be an object, not the class {member.__name__}; pass {member.__name__}()"
             )
-        called = getattr(type(member), "__call__", None)  # noqa: B004 - its kind, not whether it is there
-        is_async = inspect.iscoroutinefunction(member) or inspect.iscoroutinefunction(called)
+        # callable() would not distinguish an async method from a plain one.
+        call_method = getattr(type(member), "__call__", None)  # noqa: B004 - see above
+        is_async = inspect.iscoroutinefunction(member) or inspect.iscoroutinefunction(call_method)
         if not is_async:
             raise TypeError(
                 f"{name} must be a coroutine function or an object with async def __call__(self, call, "

@@ -35,14 +35,15 @@ def check_function(func: object, *, allow_plain: bool = False) -> None:
 
     Args:
         func: The object.
-        allow_plain: Whether it may also be a plain function or method, since it is being declared.
+        allow_plain: Whether it may also be a plain function or method, as where functions are declared.
     """
     if inspect.iscoroutine(func):
         raise TypeError(
             f"Expected an async function, not {func!r}, the result of a call; "
             "pass the function without parentheses, and its arguments as args=(...)"
         )
-    if not inspect.iscoroutinefunction(func) and not (allow_plain and _is_plain(func)):
+    is_accepted = inspect.iscoroutinefunction(func) or (allow_plain and _is_plain(func))
+    if not is_accepted:
         remedy = ""
         if _is_plain(func):
             remedy = "; declare a plain function with @job() or register(), and its jobs run in threads"
@@ -125,15 +126,17 @@ def check_name(name: object) -> str:
 
 
 def most_similar(name: str, names: Sequence[str]) -> str | None:
-    """Return the name that was probably meant: the closest one with the same last part, else a close one.
+    """Return the name that was probably meant instead of an unknown one; None if there is none.
 
-    It is None if no name is close, or if the given name is too long to be compared.
+    Among the names with the same last part, it is the closest one. If there are none, it is the closest of
+    all names, if that is similar. A name that is too long is not compared.
     """
     if len(name) > MAX_COMPARED_LENGTH:
         return None
     candidates = [other for other in names[:MAX_COMPARED_NAMES] if len(other) <= MAX_COMPARED_LENGTH]
     last_part = name.rpartition(".")[2]
     if same_last_part := [other for other in candidates if other.rpartition(".")[2] == last_part]:
+        # With a cutoff of 0, the closest of them is returned even if it is not similar.
         return difflib.get_close_matches(name, same_last_part, n=1, cutoff=0.0)[0]
     return next(iter(difflib.get_close_matches(name, candidates, n=1)), None)
 

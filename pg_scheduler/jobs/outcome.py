@@ -202,9 +202,9 @@ class Outcome:
 
         Args:
             claim: The attempt.
-            accepted: Whether the database accepted the outcome. If it refused it, the attempt is lost, unless
-                the job was cancelled meanwhile.
-            is_cancelled: Whether it was.
+            accepted: Whether the database accepted the outcome. If not, the attempt is lost, unless the job
+                was cancelled meanwhile.
+            is_cancelled: Whether the job was cancelled meanwhile.
         """
         if self.make_event is None:
             return None
@@ -289,7 +289,7 @@ REVOKED: Final = Outcome(RowChange(JobStatus.CANCELLED, is_revoked=True), None)
 
 
 class Substitute(NamedTuple):
-    """An outcome to write where the table refuses that of an attempt.
+    """An outcome to write instead of one that the table refuses.
 
     Attributes:
         outcome: The outcome.
@@ -451,7 +451,7 @@ def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
 
 
 def _retry_delay(claim: Claim, policy: RetryPolicy, spread: float) -> timedelta:
-    """Return the delay of a policy; that of the default policy if a subclass of the user raises an error."""
+    """Return the delay before a retry. If the policy of a user raises, the default policy gives the delay."""
     count = claim.retry_count
     return guarded(
         lambda: timedelta(seconds=check_delay("delay", policy.delay(count, spread=spread))),
@@ -472,6 +472,7 @@ def _broken_policy(claim: Claim, default: T, kind: str) -> T:
 
 
 def _fail(claim: Claim, error: BaseException, entry: str) -> Outcome:
+    """Return the outcome that fails the job with an error, which is kept as its result if it keeps one."""
     message, seconds = describe(error), keep_seconds(claim.options)
     result = None if seconds is None else kept_error(seconds, message, error)
     return Outcome.fail(message, error, entry, result)
@@ -484,4 +485,6 @@ def describe(error: BaseException) -> str:
     """
     leaf, suffix = naming_leaf_of(error), count_others(error)
     name, message = class_name(leaf), message_of(leaf)
-    return storable((f"{name}: {message}" if message else name)[: MAX_ERROR_LENGTH - len(suffix)] + suffix)
+    text = f"{name}: {message}" if message else name
+    # The number of the others stays when the text is cut.
+    return storable(text[: MAX_ERROR_LENGTH - len(suffix)] + suffix)

@@ -62,7 +62,7 @@ class Pause:
 
 
 def linked_names(names: Iterable[str], pauses: Collection[Pause]) -> set[str]:
-    """Return names of a task, and those that pauses have for the same task.
+    """Return the given names of a task, and the further names under which pauses stop the same task.
 
     Two pauses concern the same task if one has the name under which the other is stored. It does not suffice
     that both have some name: it could be the default name of two functions of several services.

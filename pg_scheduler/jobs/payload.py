@@ -256,6 +256,7 @@ def _is_plain(text: str) -> bool:
     text shows the rest: a large int, deep nesting, a NUL or a surrogate (which the encoder escapes), and a
     dict within the arguments, whose keys the encoder would convert to str.
     """
+    # Two braces are those of the whole object and of ``kwargs``.
     return (
         len(text) <= MAX_PLAIN_LENGTH
         and text.count("{") == 2

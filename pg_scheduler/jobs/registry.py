@@ -127,14 +127,14 @@ class TaskRegistry:
             return existing_task
         previous_task = existing_task or Task(func, qualified_name(func), executor=default_executor(func))
         task = previous_task.changed(func, previous_task.name if name is None else check_name(name), options)
-        declared_names = [*([] if name is None else [task.name]), *check_aliases(aliases)]
+        declared_names = check_aliases(aliases) if name is None else [task.name, *check_aliases(aliases)]
         exact_names = [task.name, qualified_name(func), *declared_names]
         for exact_name in exact_names:
             self._check_is_free(exact_name, task)
         # The other names of the existing task have to resolve to the new task, too.
         if existing_task:
             exact_names += [exact_name for exact_name, owner in self._exact.items() if owner is existing_task]
-        loose_names = [name for name, bearers in self._loose.items() if task.identity in bearers]
+        loose_names = [loose_name for loose_name, bearers in self._loose.items() if task.identity in bearers]
         # No name is ever removed, so the sizes show whether any was added.
         size = self._size()
         self._declared.update(declared_names)
@@ -187,8 +187,9 @@ class TaskRegistry:
 
     def resolve(self, name: str) -> Task | None:
         """Return the task of a name, or None if the name is unknown or ambiguous."""
-        if task := self._exact.get(name) or self.find_exact(name):
+        if task := self.find_exact(name):
             return task
+        # A loose name resolves while a single task has it.
         bearers = self.bearers(name)
         return next(iter(bearers.values())) if len(bearers) == 1 else None
 
@@ -238,7 +239,7 @@ class TaskRegistry:
         )
 
     def stopped_by(self, names: Iterable[str], exact_names: Iterable[str]) -> list[Task]:
-        """Return the tasks that pauses stop here, those of ``names`` last.
+        """Return the registered tasks that pauses stop: those by ``exact_names``, then those by ``names``.
 
         Args:
             names: The names of the pauses. A person may have given them, so every name that resolves counts.
@@ -294,7 +295,7 @@ catalogue = TaskRegistry()
 
 
 def _check_is_same(func: JobFunction, task: Task) -> None:
-    """Check that a function does what the function of a task does, which has the same ``module.qualname``.
+    """Check that a function does the same as the function of a task that has the same ``module.qualname``.
 
     Raises:
         NameConflictError: It does not, so jobs of one of them would run the other one.
@@ -342,7 +343,7 @@ def _is_current(func: JobFunction) -> bool:
 
 def captures_same(function: JobFunction, other: JobFunction) -> bool:
     """Return whether two functions have the same object, captured values and defaults of parameters."""
-    return _same(_captured(function), _captured(other))
+    return _have_same_values(_captured(function), _captured(other))
 
 
 def _captured(func: JobFunction) -> list[object]:
@@ -358,8 +359,8 @@ def _captured(func: JobFunction) -> list[object]:
     return values
 
 
-def _same(objects: list[object], other_objects: list[object]) -> bool:
-    """Return whether the objects are the same; plain values are compared by type and value.
+def _have_same_values(objects: list[object], other_objects: list[object]) -> bool:
+    """Return whether two lists have the same objects, or plain values of the same type and value.
 
     Types count, because True equals 1, but functions that have captured True and 1 behave differently.
     """

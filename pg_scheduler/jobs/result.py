@@ -57,7 +57,8 @@ class KeptResult:
         """
         if self.error is not None:
             texts = json.loads(self.error)
-            escaped = {key: text and to_ascii(text) for key, text in texts.items()}
+            # There may be no traceback.
+            escaped = {key: None if text is None else to_ascii(text) for key, text in texts.items()}
             return replace(self, error=json.dumps(escaped))
         if self.value is not None:
             return replace(
@@ -65,7 +66,9 @@ class KeptResult:
                 value=None,
                 no_value_reason="the encoding of the database lacks a character of the value",
             )
-        return replace(self, no_value_reason=self.no_value_reason and to_ascii(self.no_value_reason))
+        if self.no_value_reason is not None:
+            return replace(self, no_value_reason=to_ascii(self.no_value_reason))
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ def keep_seconds(options: str | None) -> float | None:
 def keep_seconds_of(options: Mapping[str, Any]) -> float | None:
     """Return the seconds for which the result of a job is kept; None if it is not kept."""
     seconds = options.get("keep_result")
+    # The comparison is negated, because any comparison with NaN is false.
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
         return None
     return float(min(seconds, MAX_KEEP_S))
@@ -155,7 +159,7 @@ def check_value_size(text: str, limit: int | None, verb: str = "return") -> None
 
 
 def read_value(text: str | None, reason: str | None, codec: PayloadCodec | None) -> tuple[Any, str | None]:
-    """Return the decoded value of a row, and None; or None, and the reason why there is no value.
+    """Return the decoded value of a row and None. If there is no value, return None and the reason for that.
 
     Args:
         text: The value as stored; None for no value.
@@ -182,6 +186,7 @@ def kept_error(seconds: float, message: str, exception: BaseException | None) ->
     kind, trace = "", None
     if exception is not None:
         kind = class_name(naming_leaf_of(exception))
+        # The message of the row begins with the class, which is stored apart from the message here.
         message = message.removeprefix(kind).removeprefix(": ")
         trace = storable(_traceback_text(exception))[-MAX_TRACEBACK_LENGTH:] or None
     error = {"type": kind, "message": storable(message)[:MAX_MESSAGE_LENGTH], "traceback": trace}

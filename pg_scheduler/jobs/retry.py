@@ -217,7 +217,10 @@ def snooze_of(error: BaseException) -> Snooze | None:
 
 
 def retry_of(error: BaseException) -> Retry | None:
-    """Return the `Retry` that an attempt raised, in a group that with the longest delay; None for none."""
+    """Return the `Retry` that an attempt raised; None if it raised none.
+
+    In a group with several, it is the one with the longest delay.
+    """
     return max((leaf for leaf in leaves_of(error) if is_a(leaf, Retry)), key=delay_of, default=None)
 
 
@@ -234,6 +237,8 @@ def may_repeat(error: BaseException, policy: RetryPolicy) -> bool:
     if len(ordinary) == len(leaves) and type(policy).allows is RetryPolicy.allows:
         # The policy may name the class of a group, so it gets the group and not the exceptions in it.
         return policy.allows(error)
+    # Otherwise the exceptions are passed one by one, without those that permit a retry anyway. A method of a
+    # user need not know groups.
     return all(bool(policy.allows(leaf)) for leaf in ordinary)
 
 
@@ -268,4 +273,6 @@ def _weakness(leaf: BaseException) -> int:
     """Return how weak an exception in a group is, 0 for the strongest; see the docstring of the module."""
     if is_a(leaf, Abort):
         return 0
-    return 3 if is_a(leaf, Snooze) else 2 if is_a(leaf, Retry) else 1
+    if is_a(leaf, Snooze):
+        return 3
+    return 2 if is_a(leaf, Retry) else 1

@@ -136,7 +136,7 @@ class ExtendedJob:
 
     @property
     def job_name(self) -> str:
-        """The name of the job as all but the column know it: that of its function."""
+        """The name of the job everywhere except in the column ``job_name``: the name of its function."""
         return self.row.function or self.row.job_name
 
     @property
@@ -151,7 +151,7 @@ class ExtendedJob:
 
     @property
     def characters(self) -> int:
-        """The length of the values whose size the caller decides; the extras have arguments of an alert."""
+        """The length of the values whose size is not fixed: the arguments, the metadata and the extras."""
         return len(self.row.task_data) + sum(len(text) for text in self.extras if text is not None)
 
     @property
@@ -186,9 +186,10 @@ class ExtendedJob:
         return replace(self, row=self.row.with_task_data(task_data))
 
     def with_parents(self, rows: Mapping[str, str]) -> ExtendedJob:
-        """Return the job with the ids of its parents' rows, which ``rows`` has by the ids in the call."""
+        """Return the job with the ids of its parents' rows: ``rows`` maps the ids in the call to these."""
         if rows.keys().isdisjoint(self.after):
             return self
+        # Two ids in the call may stand for one row.
         return replace(self, after=tuple(dict.fromkeys(rows.get(parent, parent) for parent in self.after)))
 
     def queued_after(self, parents: tuple[str, ...]) -> ExtendedJob:

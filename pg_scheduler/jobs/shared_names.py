@@ -57,13 +57,16 @@ def shared_names(settings: ReportedSettings, other_settings: ReportedSettings) -
     There are none if the workers report no code of the same interpreter, because it cannot be compared then.
     """
     codes, other_codes = settings.fingerprints, other_settings.fingerprints
+    # A worker reports one interpreter, so the two workers have at most one in common.
     compiler = next(iter(codes.keys() & other_codes.keys()), None)
     if compiler is None:
         return SharedNames([], False)
     fingerprints, other_fingerprints = codes[compiler], other_codes[compiler]
-    common = fingerprints.keys() & other_fingerprints.keys()
-    names = sorted(name for name in common if fingerprints[name] != other_fingerprints[name])
-    return SharedNames(names, 2 * len(common) <= min(len(fingerprints), len(other_fingerprints)))
+    common_names = fingerprints.keys() & other_fingerprints.keys()
+    names = sorted(name for name in common_names if fingerprints[name] != other_fingerprints[name])
+    smaller_count = min(len(fingerprints), len(other_fingerprints))
+    # Two releases of one service have more than half of the tasks of the smaller one in common.
+    return SharedNames(names, are_different_services=len(common_names) <= smaller_count / 2)
 
 
 @lru_cache(maxsize=MAX_TASKS)

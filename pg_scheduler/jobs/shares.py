@@ -85,8 +85,8 @@ def share_key(share: Share, task_name: str, arguments: str) -> str:
         KeyFunctionError: The key function raised, or returned something else than a short str or int.
     """
     args, kwargs = decode(arguments)
-    of = f"share {share.name or task_name!r}"
-    return share_prefix(share, task_name) + key_text(share.key, of, args, kwargs)
+    owner = f"share {share.name or task_name!r}"
+    return share_prefix(share, task_name) + key_text(share.key, owner, args, kwargs)
 
 
 def share_of(blocked_on: str | None) -> tuple[str, str]:

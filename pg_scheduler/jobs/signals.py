@@ -16,7 +16,7 @@ def signal_text(
     Args:
         name: The name of the signal.
         value: What pydantic serializes to JSON, by the classes of its objects.
-        limit: The maximum size of the result in bytes; None for no limit.
+        limit: The maximum size of the returned text in bytes; None for no limit.
         codec: Encodes it; None for none.
         job_name: The name of the job, for the codec.
 

@@ -40,7 +40,8 @@ RESERVED_NAME: Final = re.compile("(?:result|child|again|next):[0-9a-f]{64}")
 MAX_STEPS: Final = 1000
 """Steps that one job may store. As many signals to it may come before it waits for them."""
 MAX_STEP_BYTES: Final = 64 * 2**20
-"""Bytes of JSON of all values of the steps of one job, and of such signals."""
+"""Bytes of JSON that the values of all steps of one job may have together. The same limit applies to the
+signals that come before the job waits for them."""
 
 STEP: Final = "step"
 CURSOR: Final = "cursor"
@@ -95,6 +96,7 @@ def version_of(options: str | None) -> int | None:
     """Return the mark of a job, from its options; None if it has none. See ``MARK``."""
     if options is None or MARK not in options:
         return None
+    # The text may be elsewhere in the options, so only the parsed object shows whether there is a mark.
     mark = object_from(options).get(MARK)
     return mark if isinstance(mark, int) else None
 
@@ -147,7 +149,7 @@ def step_text(
     Args:
         name: The name of the step.
         value: Its value.
-        limit: The maximum size of the result in bytes; None for no limit.
+        limit: The maximum size of the returned text in bytes; None for no limit.
         codec: Encodes it; None for none.
         job_name: The name of the job, for the codec.
         verb: The verb of the remedy in an error: to "return" or to "send" another value.

@@ -166,6 +166,7 @@ class JobSpec:
             if name == "metadata":
                 self.metadata = {**value, **(self.metadata or {})}
                 continue
+            # An id that was not given is None. All other options of a stand-in are UNSET then.
             omitted: object = None if name == "job_id" else UNSET
             if getattr(self, name) is omitted:
                 setattr(self, name, value)
@@ -194,19 +195,19 @@ class Arity:
         counts: The numbers of positional arguments that are accepted without keyword arguments.
         accepted: The numbers of positional arguments that were accepted together with keyword arguments, by
             the names of the keyword arguments.
-        last: The names of the keyword arguments that were accepted last, and the number of the positional
-            arguments with them. Comparing this list is cheaper than a lookup in ``accepted``.
+        last_call: The names of the keyword arguments of the last call that was accepted, and the number of
+            its positional arguments. Comparing this list is cheaper than a lookup in ``accepted``.
         signature: The signature without injected parameters; None if the function has none that can be read.
-        names: The signature that gives arguments their names: that of the function below a decorator whose
-            wrapper accepts anything, else ``signature``.
+        naming_signature: The signature that gives arguments their names. If the wrapper of a decorator
+            accepts anything, it is the signature of the function below, else it is ``signature``.
     """
 
-    __slots__ = ("_name", "accepted", "counts", "last", "names", "signature")
+    __slots__ = ("_name", "accepted", "counts", "last_call", "naming_signature", "signature")
 
     def __init__(self, func: JobFunction) -> None:
         self._name = func.__qualname__
         self.accepted: Final[dict[tuple[str, ...], set[int]]] = {}
-        self.last: tuple[list[str], int] = ([], 0)
+        self.last_call: tuple[list[str], int] = ([], 0)
         self.signature: inspect.Signature | None
         try:
             self.signature = own_signature(func)
@@ -216,7 +217,7 @@ class Arity:
         except (TypeError, ValueError):
             # A decorator may give a function a ``__signature__`` that is no signature.
             self.signature = None
-        self.names = None if self.signature is None else wrapped_signature(func, self.signature)
+        self.naming_signature = None if self.signature is None else wrapped_signature(func, self.signature)
         self.counts: Final = _counts(self.signature)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:
@@ -243,6 +244,7 @@ def _counts(signature: inspect.Signature | None) -> range:
     minimum = maximum = 0
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
+            # The range below ends after this number, and sys.maxsize is its largest end.
             maximum = sys.maxsize - 1
         elif parameter.kind is parameter.KEYWORD_ONLY:
             if parameter.default is parameter.empty:
@@ -294,7 +296,7 @@ class Task:
         on_failure: The task that is enqueued when a job fails; None for none.
         version: The version of its durable steps.
         arity: The arguments that the function accepts.
-        common_limits: Its limits by key; None if the keys depend on the arguments.
+        common_limits: What `limits_of_job()` returns for each of its jobs; None if that depends on arguments.
     """
 
     func: JobFunction
@@ -325,7 +327,7 @@ class Task:
 
     @property
     def identity(self) -> str:
-        """The qualified name, by which a reloaded function is the same one."""
+        """What identifies the function: its qualified name, which stays when its module is loaded again."""
         return qualified_name(self.func)
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
@@ -346,15 +348,15 @@ class Task:
             if count not in arity.counts:
                 arity.check(args, kwargs)
             return task_data
-        last_names, last_count = arity.last
-        if (names := [*kwargs]) != last_names or count != last_count:
+        names = [*kwargs]
+        if (names, count) != arity.last_call:
             if count not in arity.accepted.get(tuple(names), ()):
                 arity.check(args, kwargs)
-            arity.last = names, count
+            arity.last_call = names, count
         return task_data
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise unless the function accepts arguments as a row has them. Only validators are called.
+        """Raise unless the function accepts arguments as a row has them. The function itself is not called.
 
         Raises:
             TypeError: The function cannot be called with them.
@@ -401,18 +403,15 @@ class Task:
             if (value := getattr(options, field.name)) is not field.default
         }
         changes = {option: check(values[option]) for option, check in _CHECKS.items() if option in values}
-        return replace(
-            self,
-            func=func,
-            name=name,
-            executor=check_executor(func, values["executor"])
-            if "executor" in values
-            else self._executor_of(func),
-            typed=self._typed_of(func, options.typed),
-            **changes,
-        )
+        if "executor" in values:
+            executor = check_executor(func, values["executor"])
+        else:
+            executor = self._executor_of(func)
+        typed = self._typed_of(func, options.typed)
+        return replace(self, func=func, name=name, executor=executor, typed=typed, **changes)
 
     def _typed_of(self, func: JobFunction, typed: bool | Unset) -> TypedArguments | None:
+        """Return the validator of a function; UNSET makes it typed if the function of the task is."""
         is_typed = self.typed is not None if isinstance(typed, Unset) else check_kind("typed", typed, bool)
         return TypedArguments(func) if is_typed else None
 

@@ -86,28 +86,28 @@ class TypedArguments:
             args = [list(value) if isinstance(value, Iterator) else value for value in args]
         values = kwargs or {}
         types = [self._type_of(index) for index in range(len(args))]
-        plain = [
+        plain_args = [
             kind.dump(value, f"args[{index}]")
             for index, (kind, value) in enumerate(zip(types, args, strict=True))
         ]
-        named = {
+        plain_kwargs = {
             name: self._type_named(name).dump(value, f"kwargs[{name!r}]") for name, value in values.items()
         }
-        task_data = encode(plain, named)
-        if self._arrives_equal(args, values, plain, named, task_data):
+        task_data = encode(plain_args, plain_kwargs)
+        if self._arrives_equal(args, values, plain_args, plain_kwargs, task_data):
             return task_data
         # Try the other forms of each value. If none arrives equal, this raises PayloadError. A value that
         # does not fit its annotation keeps the usual form, and check() raises the error about it.
-        plain = [
+        plain_args = [
             _faithful_form(kind, value, f"args[{index}]")
             for index, (kind, value) in enumerate(zip(types, args, strict=True))
         ]
-        named = {
+        plain_kwargs = {
             name: _faithful_form(self._type_named(name), value, f"kwargs[{name!r}]")
             for name, value in values.items()
         }
-        task_data = encode(plain, named)
-        self.check(plain, named)
+        task_data = encode(plain_args, plain_kwargs)
+        self.check(plain_args, plain_kwargs)
         return task_data
 
     def form_of_result(self, value: Any) -> Any:
@@ -116,6 +116,7 @@ class TypedArguments:
         It is a ``NoValue`` if the value would not arrive equal, or cannot be read. A value that does not fit
         the return annotation stays as it is, as if there were no annotation.
         """
+        # Most functions return such a value. JSON carries it unchanged, whatever the annotation is.
         if value is None or type(value) in {bool, int}:
             return value
         remedy = "return a value that the return annotation can carry through JSON"
@@ -142,8 +143,8 @@ class TypedArguments:
         self,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        plain: Sequence[Any],
-        named: Mapping[str, Any],
+        plain_args: Sequence[Any],
+        plain_kwargs: Mapping[str, Any],
         task_data: str,
     ) -> bool:
         """Return whether the function would get arguments equal to ``args`` and ``kwargs``.
@@ -151,15 +152,15 @@ class TypedArguments:
         Args:
             args: The positional arguments of the caller.
             kwargs: The keyword arguments of the caller.
-            plain: The form of the positional arguments that would be stored.
-            named: The form of the keyword arguments that would be stored.
+            plain_args: The form of the positional arguments that would be stored.
+            plain_kwargs: The form of the keyword arguments that would be stored.
             task_data: These forms as JSON.
         """
         # The database changes the digits of large floats.
         if LARGE in task_data:
-            plain, named = decode(as_returned(task_data))
+            plain_args, plain_kwargs = decode(as_returned(task_data))
         try:
-            positional_values, keyword_values = self._validate(plain, named)
+            positional_values, keyword_values = self._validate(plain_args, plain_kwargs)
         except ValidationError:
             return False
         # pydantic may return an argument by its name that the caller gave by its position, and vice versa.
@@ -290,6 +291,7 @@ def _value_type(annotation: Any) -> ValueType:
 
 def _unpacked_types(annotation: Any) -> dict[str, ValueType]:
     """Return the types of keyword arguments that are declared as ``**kwargs: Unpack[...]``."""
+    # Unpack is compared by its name, because typing and typing_extensions each have one.
     if getattr(get_origin(annotation), "__name__", "") != "Unpack":
         return {}
     (kind,) = get_args(annotation)
@@ -326,6 +328,7 @@ def problems(error: ValidationError, *, root: str | None = None) -> list[str]:
 
 def _path(place: tuple[int | str, ...]) -> str:
     """Return the path of a value such as ``order.lines[0].price``."""
+    # An error without a place is about all arguments together.
     head, *tail = place or ("arguments",)
     start = f"args[{head}]" if isinstance(head, int) else head
     return start + path_of(tail)

@@ -111,6 +111,7 @@ def check_unique_names(unique: Uniqueness | None, signature: inspect.Signature |
     if not isinstance(unique, Unique) or unique.args is True or signature is None:
         return
     parameters = signature.parameters
+    # A function with ``**kwargs`` may get an argument of any name.
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     for name in unique.args:
@@ -136,8 +137,9 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
             it. Without it, jobs of all values would have one key.
     """
     args, kwargs = decode(task_data)
-    values = _bound(signature, args, kwargs)
+    values = _arguments_by_name(signature, args, kwargs)
     if rule.args is not True:
+        # A rule may also name an argument that ``**kwargs`` of the function collects.
         arguments = {**values.get(OTHER_NAMES, {}), **values}
         for name in rule.args:
             if name not in arguments and not _may_be_omitted(signature, name):
@@ -153,6 +155,7 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
 
 
 def _may_be_omitted(signature: inspect.Signature | None, name: str) -> bool:
+    """Return whether a job may lack an argument of this name, because the function does not require it."""
     parameter = None if signature is None else signature.parameters.get(name)
     if parameter is None:
         return False
@@ -160,7 +163,7 @@ def _may_be_omitted(signature: inspect.Signature | None, name: str) -> bool:
     return is_variadic or parameter.default is not parameter.empty
 
 
-def _bound(
+def _arguments_by_name(
     signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return arguments by the names of their parameters, with the defaults that JSON can represent.

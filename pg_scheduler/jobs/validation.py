@@ -78,6 +78,7 @@ def check_execution_time(execution_time: object, *, name: str = "execution_time"
             f"{name} must be a datetime, not {type(execution_time).__name__}{_shown(execution_time)}; "
             f"{TIME_REMEDIES.get(type(execution_time), DEFAULT_TIME_REMEDY)}"
         )
+    # Most times are in UTC, for which the call of utcoffset() is saved.
     if execution_time.tzinfo is not UTC and execution_time.utcoffset() is None:
         raise ValueError(
             f"{name} {execution_time.isoformat()} has no time zone; "

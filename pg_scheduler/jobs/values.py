@@ -218,6 +218,7 @@ def encode_by_class(value: Any, path: str) -> Any:
 
 
 def _by_class(value: Any, path: str) -> Any:
+    """Do as ``encode_by_class()``, but raise RecursionError for a value that is nested too deep."""
     kind = type(value)
     if kind in PLAIN:
         return value
@@ -237,6 +238,7 @@ def _by_class(value: Any, path: str) -> Any:
 
 
 def _text_of(form: Any, path: str) -> str:
+    """Return the form of a value as a text of JSON; ``path`` is that of the value, for errors."""
     try:
         return json.dumps(form)
     except (ValueError, RecursionError) as error:
@@ -263,6 +265,7 @@ def as_returned(text: str) -> str:
 
 
 def _returned_number(digits: str) -> float:
+    """Return the number that Python reads from the digits by which the database returns a float."""
     return int(Decimal(digits)) if LARGE in digits.lower() else float(digits)
 
 
@@ -299,8 +302,8 @@ def first_difference(original: Any, arrived: Any) -> Difference | None:  # noqa:
     return _in_others(original, arrived)
 
 
-def _in_others(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR0911 - one for each kind
-    """Compare values whose classes differ, or have no comparison of their own here."""
+def _in_others(original: Any, arrived: Any) -> Difference | None:
+    """Return the first difference of values whose classes differ, or have no comparison of their own here."""
     kind, other = type(original), type(arrived)
     # What is declared as an Iterable arrives as an iterator.
     if isinstance(arrived, Iterator):
@@ -308,16 +311,14 @@ def _in_others(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR09
         return _changed(original, arrived_items) if items is None else _in_items(items, arrived_items)
     if isinstance(original, Iterator):
         return Difference("is an iterator, which can be read only once", "pass a list")
-    if kind is tuple and other is list:
-        return _in_items(original, arrived)
-    if isinstance(original, tuple) and kind is other:
+    # A tuple may arrive as a list, but a NamedTuple has to arrive as an object of its class.
+    is_list_of_tuple = kind is tuple and other is list
+    is_same_named_tuple = isinstance(original, tuple) and kind is other
+    if is_list_of_tuple or is_same_named_tuple:
         return _in_items(original, arrived)
     if isinstance(original, Mapping) and isinstance(arrived, dict):
-        if (
-            isinstance(arrived, OrderedDict)
-            and isinstance(original, OrderedDict)
-            and not _has_kept_order(original)
-        ):
+        have_order = isinstance(original, OrderedDict) and isinstance(arrived, OrderedDict)
+        if have_order and not _has_kept_order(original):
             return Difference(
                 "is an OrderedDict, whose order the database does not keep", "pass a list of pairs"
             )
@@ -330,6 +331,7 @@ def _in_others(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR09
 
 
 def _in_items(original: Sequence[Any], arrived: Sequence[Any]) -> Difference | None:
+    """Return the first difference between two sequences."""
     if len(original) != len(arrived):
         return _changed(original, arrived)
     # Comparing all items at once is faster than one after the other.
@@ -343,6 +345,7 @@ def _in_items(original: Sequence[Any], arrived: Sequence[Any]) -> Difference | N
 
 
 def _in_dicts(original: Mapping[Any, Any], arrived: Mapping[Any, Any]) -> Difference | None:
+    """Return the first difference between two mappings. The order of their keys does not count."""
     if original.keys() != arrived.keys():
         return Difference(
             "is a dict with keys that JSON changes: there they are texts",
@@ -355,6 +358,7 @@ def _in_dicts(original: Mapping[Any, Any], arrived: Mapping[Any, Any]) -> Differ
 
 
 def _in_models(original: BaseModel, arrived: Any) -> Difference | None:
+    """Return the first difference between a model and the object as which it arrives."""
     kind, other = type(original), type(arrived)
     # A generic model may arrive with other type arguments.
     if kind is not other and _origin(kind) is not _origin(other):
@@ -382,6 +386,7 @@ def _in_models(original: BaseModel, arrived: Any) -> Difference | None:
 
 
 def _in_fields_set(original: BaseModel, arrived: BaseModel) -> Difference | None:
+    """Return the first field that is set in only one of two models; None if there is none."""
     names, arrived_names = original.model_fields_set, arrived.model_fields_set
     if names == arrived_names:
         return None
@@ -398,6 +403,7 @@ REMEDY_OF_SET: Final = "let the serializer of the model dump the fields that are
 
 
 def _in_dataclasses(original: Any, arrived: Any) -> Difference | None:
+    """Return the first difference between an object of a dataclass and the object as which it arrives."""
     if type(original) is not type(arrived):
         return _changed(original, arrived)
     # Fields with ``compare=False`` do not count for ``==`` either.
@@ -413,17 +419,18 @@ def _is_same_time(original: datetime, arrived: datetime) -> bool:
     """Return whether two times are the same instant, or, without a zone, the same text."""
     offset, other = original.utcoffset(), arrived.utcoffset()
     if offset is None or other is None:
-        return offset is other and original == arrived and original.fold == arrived.fold
-    # Between two zones, ``==`` is False for times that a change of the clock makes ambiguous. The difference
-    # is not.
-    return not original - arrived
+        have_no_zone = offset is None and other is None
+        return have_no_zone and original == arrived and original.fold == arrived.fold
+    # Between two zones, ``==`` is False for times that a change of the clock makes ambiguous, although they
+    # are the same instant. Their difference is zero.
+    return original - arrived == timedelta(0)
 
 
 def _is_equal(original: Any, arrived: Any) -> bool:
     """Return whether two values are ``==``.
 
-    Values whose class defines no equality count as equal if they have the same class. So do values whose
-    comparison raises an exception, or returns no bool.
+    Values whose class defines no equality count as equal if they have the same class. If the comparison
+    raises an exception, or returns no bool, the values count as equal, because it shows no difference.
     """
     has_equality: bool = getattr(type(original), "__eq__", None) is not object.__eq__
     if not has_equality:
@@ -440,12 +447,13 @@ def _is_equal(original: Any, arrived: Any) -> bool:
 
 
 def _has_kept_order(original: Mapping[Any, Any]) -> bool:
-    """Return whether keys are in the order in which the database returns them: the shorter ones first."""
+    """Return whether keys are in the order in which the database returns them: by length, then by bytes."""
     keys = [str(key).encode() for key in original]
     return keys == sorted(keys, key=lambda key: (len(key), key))
 
 
 def _origin(kind: type[BaseModel]) -> type:
+    """Return a model without its type arguments."""
     generic: Mapping[str, Any] = getattr(kind, "__pydantic_generic_metadata__", {})
     return generic.get("origin") or kind
 
@@ -513,6 +521,7 @@ def _of_field(field: Any, difference: Difference) -> Difference:
 
 
 def _is_secret(difference: Difference) -> bool:
+    """Return whether a difference is the one of a secret, by the reason that ``_changed()`` gives for it."""
     return difference.reason.endswith("asterisks")
 
 
@@ -598,7 +607,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _unset_fields(value: Any) -> Any:
-    """Return the unset fields of models to leave out, for ``exclude=`` of pydantic; None for none."""
+    """Return the unset fields that a form leaves out, as ``exclude=`` of pydantic; None if there are none."""
     if isinstance(value, RootModel):
         return _unset_fields(value.root)
     parts: Iterable[tuple[Any, Any]]
@@ -665,4 +674,5 @@ def _sorted_fields(value: Any, form: Mapping[str, Any]) -> Iterator[tuple[str, A
 
 
 def _order(plain: Any) -> str:
+    """Return the text by which the members of a set are sorted, which may be of several types."""
     return json.dumps(plain, sort_keys=True)

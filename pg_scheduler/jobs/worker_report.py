@@ -36,7 +36,8 @@ EXACT_ALIASES: Final = "exact_aliases"
 reads it, when a task is paused."""
 
 DECLARED_FUNCTIONS: Final = "schedule_functions"
-"""Where a worker reports what else identifies these schedules, by their ids; see ``Declaration``."""
+"""Where a worker reports what besides its id identifies each schedule that its code declares, by the ids; see
+``Declaration``."""
 
 LEFT_OUT: Final = "schedules_left_out"
 """Where a worker reports that it declares more schedules than it lists, because they are too many."""
@@ -54,8 +55,8 @@ TASK_METADATA: Final = "task_metadata"
 """Where a worker reports the metadata of its tasks, which not everyone may see, by their names."""
 
 UNREPORTED: Final = ("metadata", *CODE_OPTIONS, "on_failure")
-"""The options that a worker may name without their values. Workers of earlier checkouts name all of these,
-and others name metadata that are too long for a report."""
+"""The options that a worker may name without their values. It names ``metadata`` only if they are too long
+for a report, and ``on_failure`` only if it is of an earlier checkout."""
 
 ZONE_DATA: Final = "tzdata"
 """Where a worker reports the version of its time zone data."""
@@ -64,7 +65,7 @@ MAX_SECONDS: Final = 1e11
 """Three thousand years: less than a timedelta can hold, and more than a clock can be wrong."""
 
 OPTIONAL: Final = frozenset({"timeout", "misfire_grace_time", "keep_result"})
-"""The options of jobs that are seconds, or None for no limit; others are counts."""
+"""The options of jobs whose value may be None instead of a number."""
 
 MAX_COUNT: Final = 2**63 - 1
 MAX_DAYS: Final = 100_000
@@ -87,7 +88,7 @@ class LoopBlock:
     """The job that blocked it; None if no job did, or if the worker does not report it."""
     job_name: str | None
     names_culprit: bool
-    """Whether the worker reports what blocked it. If it does, and ``job_id`` is None, it was no job."""
+    """Whether the worker reports what blocked the loop. If it does, and ``job_id`` is None, no job did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ class ReportedSettings:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """The other names of its tasks, with the names of these tasks."""
+        """The names of its tasks, by the other names of these tasks."""
         return _texts(self._values.get("aliases"))
 
     @property
@@ -269,7 +270,7 @@ class ReportedSettings:
 
     @property
     def fingerprints(self) -> dict[str, dict[str, str]]:
-        """The fingerprints of its tasks by their names, by the interpreter that has compiled them."""
+        """For the interpreter that has compiled its tasks, their fingerprints by name."""
         return {compiler: _texts(names) for compiler, names in _object(self._values.get(CODE)).items()}
 
     @property
@@ -279,24 +280,24 @@ class ReportedSettings:
 
     @property
     def declared_functions(self) -> Mapping[str, Any]:
-        """What else identifies these schedules, by their ids, as ``Declaration`` reads it."""
+        """What identifies the schedules that its code declares, besides their ids; see ``Declaration``."""
         return _object(self._values.get(DECLARED_FUNCTIONS))
 
     @property
     def retention(self) -> Mapping[str, Any] | None:
-        """Its policies of retention as they are written, whether it applies them or not; None without any."""
+        """Its policies of retention as the row has them, even if it does not apply them; None without any."""
         vacuum = self._values.get("vacuum")
         return vacuum if isinstance(vacuum, Mapping) else None
 
     def retention_of(self, status: str) -> ReportedRetention:
         """Return for how long it keeps the jobs of a status. It deletes none if its vacuum is disabled."""
         is_enabled = self._values.get("vacuum_enabled") is True
-        policy = _object((self.retention or {}).get(status)) if is_enabled else {}
+        policies = _object(self.retention) if is_enabled else {}
+        policy = _object(policies.get(status))
         days = _number(policy.get("days"))
-        return ReportedRetention(
-            days if days is not None and 0 <= days <= MAX_DAYS else None,
-            bool(policy) and policy.get("trigger") != VacuumTrigger.NEVER.value,
-        )
+        has_valid_days = days is not None and 0 <= days <= MAX_DAYS
+        deletes = bool(policy) and policy.get("trigger") != VacuumTrigger.NEVER.value
+        return ReportedRetention(days if has_valid_days else None, deletes)
 
     def options_of(self, task: str) -> ReportedOptions | None:
         """Return the options of a task; None if it does not report them."""
@@ -320,6 +321,7 @@ class ReportedSettings:
         pairs = _object(self._values.get("parameters")).get(task)
         if not isinstance(pairs, list):
             return None
+        # Each pair is the name of a parameter, and whether it is required.
         return [
             Parameter(*pair) for pair in pairs if isinstance(pair, list) and [*map(type, pair)] == [str, bool]
         ]
@@ -330,21 +332,19 @@ class ReportedSettings:
 
 
 def _abandoned(attempts: object) -> Iterator[AbandonedAttempt]:
+    """Yield the reported attempts, without those that lack a valid value."""
     for attempt in _objects(attempts):
-        job_id, name, since = (
-            _text(attempt.get("job_id")),
-            _text(attempt.get("job_name")),
-            attempt.get("since"),
-        )
-        number, instant = _count(attempt.get("attempt")), instant_from(since)
-        if job_id and name is not None and number is not None and instant is not None:
+        job_id, name = _text(attempt.get("job_id")), _text(attempt.get("job_name"))
+        number, since = _count(attempt.get("attempt")), instant_from(attempt.get("since"))
+        if job_id and name is not None and number is not None and since is not None:
             reason = _text(attempt.get("reason")) or ""
             yield AbandonedAttempt(
-                job_id, name, number, reason, instant, in_thread=attempt.get("in_thread") is True
+                job_id, name, number, reason, since, in_thread=attempt.get("in_thread") is True
             )
 
 
 def _limit_numbers(limit: Mapping[str, Any]) -> LimitNumbers:
+    """Return the numbers that are reported of a limit."""
     max_starts, per_s = _count(limit.get("max_starts")), _seconds(limit.get("per_s"))
     # One of them means nothing without the other.
     if max_starts is None or per_s is None:
@@ -358,7 +358,7 @@ def _is_option(name: str, value: object) -> bool:
         return _count(value) in {priority.db_value for priority in JobPriority}
     if value is None:
         return name in OPTIONAL
-    # Any other number may be too large for the type in which a call takes it.
+    # as_argument() may make a timedelta of the number, for which a number beyond these bounds is too large.
     is_number = _seconds(value) is not None
     return is_number and _checked(JOB_OPTIONS[name].check, as_argument(name, value)) is not None
 
@@ -372,6 +372,7 @@ def _checked(check: Callable[[Any], T], value: object) -> T | None:
 
 
 def _block(values: Mapping[str, Any], seconds_key: str, id_key: str, name_key: str) -> LoopBlock | None:
+    """Return the block that values under these keys describe; None if there is none."""
     seconds = _seconds(values.get(seconds_key))
     if seconds is None:
         return None
@@ -383,13 +384,16 @@ def _without_culprit(block: LoopBlock | None) -> LoopBlock | None:
 
 
 def _number(value: object) -> float | None:
-    # NaN compares as false, and an int may have more digits than a float can hold.
+    """Return a number within the bounds of clocks and timedeltas; None for any other value."""
+    # The comparison is negated, because any comparison with NaN is false. It precedes float(), because an int
+    # may have more digits than a float can hold.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_SECONDS:
         return None
     return float(value)
 
 
 def _seconds(value: object) -> float | None:
+    """Return a number that is not negative; None for any other value."""
     number = _number(value)
     return None if number is None or number < 0 else number
 

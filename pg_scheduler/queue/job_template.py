@@ -128,7 +128,7 @@ class JobTemplate(NamedTuple):
     ) -> AnyJob:
         """Return the job of a row: the row itself unless the job has a value that plain jobs lack.
 
-        The arguments are those of ``extend()``.
+        The parameters are those of ``extend()``.
         """
         if self.extras is NO_EXTRAS and unique is None and share is None and parents is NO_PARENTS:
             return row
@@ -198,7 +198,8 @@ class JobTemplate(NamedTuple):
                 f"task {row.job_name!r} is not registered in this process, so the arguments of Unique() have "
                 "no names; register the function, or pass a key such as unique='import:7'"
             )
-        return unique_text(unique, self.task.name, self.task.arity.names, arguments or row.task_data)
+        signature = self.task.arity.naming_signature
+        return unique_text(unique, self.task.name, signature, arguments or row.task_data)
 
 
 def resolve_options(
