@@ -24,7 +24,7 @@ def start_answering(
             returns the futures that get the error, and may start another task for the other futures.
     """
     task = asyncio.create_task(work, name=name)
-    task.add_done_callback(lambda task: _answer_rest(task, on_failure))
+    task.add_done_callback(lambda task: _answer_after_failure(task, on_failure))
     return task
 
 
@@ -34,7 +34,7 @@ def fail(future: Future, error: BaseException) -> None:
         future.set_exception(error)
 
 
-def _answer_rest(task: Task, on_failure: Callable[[Task], Iterable[Future]]) -> None:
+def _answer_after_failure(task: Task, on_failure: Callable[[Task], Iterable[Future]]) -> None:
     """Give the error of a task to the futures that it left unanswered; do nothing if the task returned."""
     error = None if task.cancelled() else task.exception()
     if error is None and not task.cancelled():
@@ -45,6 +45,7 @@ def _answer_rest(task: Task, on_failure: Callable[[Task], Iterable[Future]]) -> 
 
 
 def _interrupted(task: Task, cause: BaseException | None) -> ServiceCancelledError:
+    """Return the error for callers whose task was cancelled, or ended by an exception such as SystemExit."""
     error = ServiceCancelledError(
         f"the task {task.get_name()!r} was cancelled, but not by the Scheduler; repeat the call, with the "
         "same job_id if it schedules a job, and cancel only tasks of your own"

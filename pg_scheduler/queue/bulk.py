@@ -33,7 +33,8 @@ class BulkInserter:
 
     async def prepare(self, specs: Sequence[JobSpec]) -> list[AnyJob]:
         """Validate many jobs, and yield to the event loop at intervals. A job without a time gets EPOCH."""
-        specs = check_list("jobs", specs, "list of JobSpec")  # the caller may change its list meanwhile
+        # This is a copy, because the caller may change its list while other tasks run.
+        specs = check_list("jobs", specs, "list of JobSpec")
         jobs: list[AnyJob] = []
         for start in range(0, len(specs), PREPARE_BATCH):
             if start:
@@ -85,10 +86,12 @@ class BulkInserter:
                     batch_size=batch_size,
                     created_at=created_at,
                 )
-                replaced_ids = [replaced_rows.by_key.get(job.unique_key, job).job_id for job in jobs]
+                replaced_ids: list[str | None] = [
+                    replaced_rows.by_key.get(job.unique_key, job).job_id for job in jobs
+                ]
                 for place, job_id in zip(overlapping_places, replaced_rows.overlapping, strict=True):
                     replaced_ids[place] = job_id
-                return list(replaced_ids)
+                return replaced_ids
             inserted = await self._writer.insert(
                 distinct_jobs, within, batch_size=batch_size, created_at=created_at
             )

@@ -86,7 +86,7 @@ class Consequences:
         """Called when consequences are left to a scan, so that a worker scans soon."""
 
     def set_handlers(self, **handlers: Handler) -> None:
-        """Set what applies the consequences of these keys, besides the keys that were set before."""
+        """Set the handlers of some keys of ``on_end``. Other keys keep the handlers that were set before."""
         all_handlers = self._handlers | handlers
         self._handlers = {key: all_handlers[key] for key in ORDER if key in all_handlers}
 
@@ -102,7 +102,7 @@ class Consequences:
             generations += 1
             rows = await self._statements.fetch("lock_ended", list(job_ids), on=connection)
             jobs = [_ended_job(row) for row in rows]
-            ended: list[str] = []
+            ended_ids: list[str] = []
             if jobs:
                 ids = [job.job_id for job in jobs]
                 cleared = await self._statements.fetch("clear_consequences", ids, on=connection)
@@ -111,8 +111,8 @@ class Consequences:
                     raise SuppressedChangeError
             for key, handler in self._handlers.items():
                 if affected := [job for job in jobs if key in job.on_end]:
-                    ended += await handler(affected, transaction)
-            job_ids = ended
+                    ended_ids += await handler(affected, transaction)
+            job_ids = ended_ids
         # The chain is longer than one transaction may follow. The commit wakes a scan, which continues.
         if job_ids:
             await self._statements.fetch("notify", [ENDED], on=connection)
@@ -140,7 +140,7 @@ class Consequences:
 
     async def _apply(self, job_ids: Collection[str], *, locked_pause_s: float) -> bool:
         """Apply consequences; return whether some are left. A scan leaves out their jobs for some seconds."""
-        locked: set[str] = set()
+        locked_ids: set[str] = set()
 
         async def run_unlocked(part: Sequence[str], transaction: Transaction) -> None:
             """Apply the consequences of those jobs of which no row is locked.
@@ -148,13 +148,14 @@ class Consequences:
             For these jobs, no statement of the transaction waits for a row. If each locked job made a scan
             wait, thousands of them could keep it from a job that is free.
             """
+            # All jobs of this part have ended, so they are the jobs whose rows change and the jobs that end.
             rows = await self._statements.fetch("lock_settled", part, part, on=transaction.connection)
-            locked.update(row["job_id"] for row in rows)
-            await self.run([job_id for job_id in part if job_id not in locked], transaction)
+            locked_ids.update(row["job_id"] for row in rows)
+            await self.run([job_id for job_id in part if job_id not in locked_ids], transaction)
 
         errors = await self._statements.run_divided(job_ids, run_unlocked)
         now = time.monotonic()
-        self._pause_ends |= dict.fromkeys(locked, now + locked_pause_s)
+        self._pause_ends |= dict.fromkeys(locked_ids, now + locked_pause_s)
         for job_id, error in errors.items():
             is_refused = is_refusal(error)
             self._pause_ends[job_id] = now + (REFUSED_PAUSE_S if is_refused else locked_pause_s)
@@ -166,7 +167,7 @@ class Consequences:
                     describe(error),
                     extra=record_fields(job_id=job_id),
                 )
-        return bool(locked or errors)
+        return bool(locked_ids or errors)
 
     async def report_ends(
         self,
@@ -213,9 +214,10 @@ class Consequences:
         """
         now = time.monotonic()
         self._pause_ends = {job_id: until for job_id, until in self._pause_ends.items() if until > now}
-        lost = [row[0] for row in await self._statements.fetch("find_ended", limit, list(self._pause_ends))]
-        await self._apply(lost, locked_pause_s=LOCKED_PAUSE_S)
-        return len(lost)
+        rows = await self._statements.fetch("find_ended", limit, list(self._pause_ends))
+        job_ids = [row["job_id"] for row in rows]
+        await self._apply(job_ids, locked_pause_s=LOCKED_PAUSE_S)
+        return len(job_ids)
 
 
 def _wake_no_one() -> None:

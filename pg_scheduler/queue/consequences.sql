@@ -10,9 +10,9 @@ FOR NO KEY UPDATE;
 
 -- fragment: failed_attempts_of_job
 -- The failed attempts of the definition of a job that has ended, since its last step: those that were retried, those
--- whose worker died, and the one that ended it. That one is among the former if its worker died or the job expired. The
--- status may have been set by hand while the job waited: only a job that was running, or that a worker could not read
--- and so did not start, ended by an attempt.
+-- whose worker died, and the one that ended the job. The last one is counted already if its worker died or if the job
+-- expired. If the status was set by hand while the job waited, no attempt ended it. So the last one counts only if the
+-- job was running, or if a worker could not read the job and therefore did not start it.
 retry_count::bigint + crash_count + CASE
         WHEN status <> 'failed' THEN 0
         WHEN (errors #> ARRAY ['-1']) @> jsonb_build_object('attempt', attempt, 'outcome', 'crashed') THEN 0
@@ -54,7 +54,7 @@ LIMIT $1;
 
 -- name: report_ends
 -- route: caller
--- Record that attempts ($1, $2 attempts) of jobs that were ended before have really ended, on worker $3.
+-- Record that attempts (numbers $2) of jobs ($1) that were ended before have really ended, on worker $3.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs SET on_end = on_end - 'alive'
 WHERE job_id = ANY ($1)
@@ -66,11 +66,11 @@ RETURNING job_id;
 
 -- name: report_gone
 -- route: tuned
--- Do the same for at most $4 attempts whose worker is gone, and for those that worker $1 no longer knows.
+-- Record the end of at most $4 attempts whose worker is gone, or that worker $1 no longer knows.
 --
--- $2 maps the jobs that it knows to attempts. It does not know the jobs of a claim whose answer is on its way: so
--- only those count that ended 30 seconds ago. A job without a worker was cancelled while it waited: its consequences wait
--- for the end of other jobs, and not for an attempt.
+-- $2 maps the jobs that worker $1 knows to their attempts. It does not know the jobs of a claim yet whose response is on
+-- its way, so only jobs count that ended 30 seconds ago. A job without a worker was cancelled while it waited. Its
+-- consequences wait for the end of other jobs, and not for an attempt.
 WITH known AS MATERIALIZED (SELECT $2::text::jsonb AS attempts),
 gone AS MATERIALIZED (
     SELECT job_id

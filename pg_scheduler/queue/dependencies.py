@@ -73,6 +73,14 @@ class ScanPosition(NamedTuple):
     job: tuple[int, str, str] = (0, "-infinity", "")
 
 
+class NewEdge(NamedTuple):
+    """A job that has not ended, the job that waits for it, and the outcome for which that one waits."""
+
+    parent_id: str
+    child_id: str
+    outcome: str
+
+
 class DependencyRepository:
     """The statements about jobs that wait for other jobs."""
 
@@ -141,41 +149,43 @@ class DependencyRepository:
         if replaced:
             # The caller has locked them too, except those that another transaction has added meanwhile.
             await self.lock_dependents(jobs, transaction)
+        # What a former definition of a job waited for does not count any more.
         await self._statements.fetch("delete_edges", children, on=connection)
         parents = list(dict.fromkeys(parent for job in jobs for parent in job.after))
         rows = await self._lock_parents(parents, transaction)
         statuses = {row["job_id"]: JobStatus(row["status"]) for row in rows}
-        ended = {row["job_id"] for row in rows if row["has_ended"]}
+        ended_ids = {row["job_id"] for row in rows if row["has_ended"]}
         if missing_parents := [parent for parent in parents if parent not in statuses]:
             raise JobNotFoundError(missing_parents[0])
         if readers := [job for job in jobs if job.passes_results]:
             check_kept(readers, {row["job_id"] for row in rows if row["keeps_result"]})
             prefixes = await self._passed_results.clear([job.job_id for job in readers], connection)
             passed_edges = [
-                Edge(parent, job.job_id, "") for job in readers for parent in job.after if parent in ended
+                Edge(parent, job.job_id, "") for job in readers for parent in job.after if parent in ended_ids
             ]
             await self._passed_results.copy(passed_edges, prefixes, connection)
-        edges: list[tuple[str, str, str]] = []
-        failed: dict[str, str] = {}
+        edges: list[NewEdge] = []
+        cancel_reasons: dict[str, str] = {}
         for job in jobs:
             for parent in job.after:
-                if parent not in ended:
-                    edges.append((parent, job.job_id, job.after_outcome))
+                if parent not in ended_ids:
+                    edges.append(NewEdge(parent, job.job_id, job.after_outcome))
                 elif job.after_outcome == COMPLETED and statuses[parent] is not JobStatus.COMPLETED:
-                    failed.setdefault(job.job_id, NOT_COMPLETED.format(parent, statuses[parent].value))
+                    reason = NOT_COMPLETED.format(parent, statuses[parent].value)
+                    cancel_reasons.setdefault(job.job_id, reason)
         if edges:
             await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=connection)
-            unfinished = {parent for parent, _, _ in edges}
+            unfinished_ids = {edge.parent_id for edge in edges}
             # In a caller's transaction, only parents among the jobs themselves are marked here. The commit
             # marks the others, because the transaction must not lock them until then.
             if is_callers:
-                unfinished &= {*children}
-            if unfinished:
-                await self._statements.fetch("mark_parents", list(unfinished), on=connection)
+                unfinished_ids &= {*children}
+            if unfinished_ids:
+                await self._statements.fetch("mark_parents", list(unfinished_ids), on=connection)
             await self._check_cycles(children, edges, connection, replaced=replaced)
-        waiting_ids = {child for _, child, _ in edges}
-        free_ids = [child for child in children if child not in waiting_ids and child not in failed]
-        cancelled = await self._decide(free_ids, failed, transaction)
+        waiting_ids = {edge.child_id for edge in edges}
+        free_ids = [child for child in children if child not in waiting_ids and child not in cancel_reasons]
+        cancelled = await self._decide(free_ids, cancel_reasons, transaction)
         events += [
             JobBlocked(job.job_id, job.job_name, 0, AFTER) for job in jobs if job.job_id in waiting_ids
         ]
@@ -184,7 +194,7 @@ class DependencyRepository:
     async def _check_cycles(
         self,
         children: Sequence[str],
-        edges: Collection[tuple[str, str, str]],
+        edges: Collection[NewEdge],
         connection: Connection,
         *,
         replaced: bool,
@@ -194,11 +204,11 @@ class DependencyRepository:
         Jobs outside of this call wait for a job of it only if that job is ``replaced``. Otherwise only edges
         among the new jobs can form a cycle.
         """
+        parent_ids = {edge.parent_id for edge in edges}
         if replaced:
-            locked = {*children, *(parent for parent, _, _ in edges)}
-            pairs = await self._ancestor_edges(children, locked, connection)
-        elif not {parent for parent, _, _ in edges}.isdisjoint(children):
-            pairs = [(parent, child) for parent, child, _ in edges]
+            pairs = await self._ancestor_edges(children, parent_ids.union(children), connection)
+        elif not parent_ids.isdisjoint(children):
+            pairs = [(edge.parent_id, edge.child_id) for edge in edges]
         else:
             return
         graph: TopologicalSorter[str] = TopologicalSorter()
@@ -242,20 +252,20 @@ class DependencyRepository:
             ValueError: The job would wait for itself. The caller rolls back.
         """
         connection = transaction.connection
-        locked = await self._statements.fetch("lock_parents", list(awaited), on=connection)
+        locked_rows = await self._statements.fetch("lock_parents", list(awaited), on=connection)
         pairs = await self._ancestor_edges(awaited, awaited, connection)
         if job_id in awaited or any(parent == job_id for parent, _ in pairs):
             raise ValueError(OWN_CHILD.format(job_id))
-        ended = [row["job_id"] for row in locked if row["has_ended"]]
-        unfinished = [row["job_id"] for row in locked if not row["has_ended"]]
-        edges = [Edge(parent, job_id, definition) for parent in ended]
+        ended_ids = [row["job_id"] for row in locked_rows if row["has_ended"]]
+        unfinished_ids = [row["job_id"] for row in locked_rows if not row["has_ended"]]
+        edges = [Edge(parent, job_id, definition) for parent in ended_ids]
         await self._passed_results.copy(edges, {job_id: OF_CHILD}, connection)
-        if unfinished:
-            await self._statements.fetch("await_jobs", unfinished, job_id, definition, on=connection)
-            await self._statements.fetch("mark_parents", unfinished, on=connection)
+        if unfinished_ids:
+            await self._statements.fetch("await_jobs", unfinished_ids, job_id, definition, on=connection)
+            await self._statements.fetch("mark_parents", unfinished_ids, on=connection)
         else:
             await self._end_child_steps([job_id], connection)
-        return not unfinished
+        return not unfinished_ids
 
     async def lock_retried(self, job_id: str, transaction: Transaction) -> None:
         """Lock a job, so that the statement that retries it sees which other jobs it still waits for.
@@ -314,8 +324,10 @@ class DependencyRepository:
                 reason = NOT_COMPLETED.format(parent, status) if status else NOT_FOUND.format(parent)
                 reasons.setdefault(row["child_id"], reason)
         free_ids = [child for child in children if child not in reasons]
-        ended = await self._decide(free_ids, reasons, transaction)
-        await self._consequences.run(ended + await self._end_awaited(locked_rows, connection), transaction)
+        ended_ids = await self._decide(free_ids, reasons, transaction)
+        await self._consequences.run(
+            ended_ids + await self._end_awaited(locked_rows, connection), transaction
+        )
 
     async def release_children(
         self, parents: Sequence[EndedJob], transaction: Transaction
@@ -329,32 +341,34 @@ class DependencyRepository:
         statuses = {parent.job_id: parent.status for parent in parents}
         marked_edges = [edge for parent in parents if (edge := _edge_of_child(parent)) is not None]
         jobs_of_steps = [edge.child_id for edge in marked_edges]
-        locked = await self._statements.fetch("lock_children", list(statuses), jobs_of_steps, on=connection)
-        failed: dict[str, str] = {}
+        locked_rows = await self._statements.fetch(
+            "lock_children", list(statuses), jobs_of_steps, on=connection
+        )
+        cancel_reasons: dict[str, str] = {}
         children: set[str] = set()
         rows = await self._statements.fetch("take_edges", list(statuses), on=connection)
         # A transaction that committed while lock_children() waited may have added edges to jobs that it did
         # not see. Only now are these all known, because edges that are committed later are not taken.
-        if unlocked_ids := sorted({row["child_id"] for row in rows} - {row["job_id"] for row in locked}):
-            locked += await self._statements.fetch("lock_jobs", unlocked_ids, on=connection)
+        if unlocked_ids := sorted({row["child_id"] for row in rows} - {row["job_id"] for row in locked_rows}):
+            locked_rows += await self._statements.fetch("lock_jobs", unlocked_ids, on=connection)
         edges = dict.fromkeys(_edges(rows))
         # The edge of an older release has no definition, but it leads from the same child to the same job.
         edges |= dict.fromkeys(edge for edge in marked_edges if edge._replace(definition=None) not in edges)
-        await self._pass_results(edges, locked, connection)
+        await self._pass_results(edges, locked_rows, connection)
         for row in rows:
             parent_id, child_id = row["parent_id"], row["child_id"]
             status = statuses[parent_id]
             children.add(child_id)
             if row["outcome"] == COMPLETED and status is not JobStatus.COMPLETED:
-                failed.setdefault(child_id, NOT_COMPLETED.format(parent_id, status.value))
-        ended = await self._decide(sorted(children - failed.keys()), failed, transaction)
-        return ended + await self._end_awaited(locked, connection)
+                cancel_reasons.setdefault(child_id, NOT_COMPLETED.format(parent_id, status.value))
+        ended_ids = await self._decide(sorted(children - cancel_reasons.keys()), cancel_reasons, transaction)
+        return ended_ids + await self._end_awaited(locked_rows, connection)
 
     async def _pass_results(
-        self, edges: Iterable[Edge], locked: Sequence[Record], connection: Connection
+        self, edges: Iterable[Edge], locked_rows: Sequence[Record], connection: Connection
     ) -> None:
         """Pass the results of jobs that have ended along their edges, and end the steps that waited."""
-        prefixes = _prefixes(locked)
+        prefixes = _prefixes(locked_rows)
         await self._passed_results.copy(edges, prefixes, connection)
         # A job whose replacement waits for the end of its attempt has another prefix.
         if readers := [job_id for job_id, prefix in prefixes.items() if prefix == PASSED]:
@@ -385,11 +399,12 @@ class DependencyRepository:
         table = qualify("{schema}scheduler_after", await self._statements.schema())
         size = await self._statements.value("table_blocks_of_edges", table)
         end = position.block + blocks
-        # The parameters are the places of rows: the number of a block, and that of a row in it.
+        # The parameters are places of rows. A place is the number of a block, and the number of a row in it.
         broken = await self._statements.fetch("broken_edges", (position.block, 0), (end, 0))
         page = await self._statements.fetch("blocked_jobs", *position.job, jobs)
         # Nothing would unblock the children of parents that have ended, and blocked jobs without an edge.
-        suspects = {row[0] for row in broken} | {row["job_id"] for row in page if not row["has_edge"]}
+        suspects = {row["child_id"] for row in broken}
+        suspects |= {row["job_id"] for row in page if not row["has_edge"]}
         if suspects:
             # Jobs that are locked are left to the next scan.
             await self._statements.run_divided(suspects, self.resolve)
@@ -404,14 +419,14 @@ class DependencyRepository:
             ),
         )
 
-    async def _end_awaited(self, locked: Sequence[Record], connection: Connection) -> list[str]:
-        """Return the cancelled jobs whose consequences can follow, because they wait for no job any more."""
-        awaited = [row["job_id"] for row in locked if row["is_awaited"]]
+    async def _end_awaited(self, locked_rows: Sequence[Record], connection: Connection) -> list[str]:
+        """Let the consequences of cancelled jobs follow that wait for no job any more; return their ids."""
+        awaited = [row["job_id"] for row in locked_rows if row["is_awaited"]]
         rows = await self._statements.fetch("end_awaited", awaited, on=connection) if awaited else []
         return [row["job_id"] for row in rows]
 
     async def _decide(
-        self, free_ids: Sequence[str], failed: Mapping[str, str], transaction: Transaction
+        self, free_ids: Sequence[str], cancel_reasons: Mapping[str, str], transaction: Transaction
     ) -> list[str]:
         """Unblock the jobs that wait for no other job any more, and cancel those that wait in vain.
 
@@ -419,30 +434,30 @@ class DependencyRepository:
 
         Args:
             free_ids: The jobs of which an edge was deleted, or which have none.
-            failed: The reasons why jobs are cancelled, by their ids.
+            cancel_reasons: The reasons why jobs are cancelled, by their ids.
             transaction: The transaction.
 
         Returns:
             The cancelled jobs that have consequences.
         """
         connection, events = transaction
-        ended: list[str] = []
+        ended_ids: list[str] = []
         now = self._statements.now
         unblocked = (
             await self._statements.fetch("unblock_jobs", free_ids, now, on=connection) if free_ids else []
         )
         if unblocked:
             await self._notify(min(row["due"] for row in unblocked), connection)
-        if failed:
-            ids, reasons = list(failed), list(failed.values())
+        if cancel_reasons:
+            ids, reasons = list(cancel_reasons), list(cancel_reasons.values())
             await self._statements.fetch("delete_edges", ids, on=connection)
             for row in await self._statements.fetch("cancel_blocked", ids, reasons, now, on=connection):
                 if row["ended"]:
                     event_args = row["job_id"], row["job_name"], row["attempt"]
-                    events.append(JobCancelled(*event_args, reason=failed[row["job_id"]]))
+                    events.append(JobCancelled(*event_args, reason=cancel_reasons[row["job_id"]]))
                 if row["has_consequences"]:
-                    ended.append(row["job_id"])
-        return ended
+                    ended_ids.append(row["job_id"])
+        return ended_ids
 
 
 def _edges(rows: Sequence[Record]) -> list[Edge]:
@@ -464,9 +479,9 @@ def _edge_of_child(job: EndedJob) -> Edge | None:
     return Edge(parent_id=job.job_id, child_id=waiting_id, definition=definition)
 
 
-def _prefixes(locked: Sequence[Record]) -> dict[str, str]:
+def _prefixes(locked_rows: Sequence[Record]) -> dict[str, str]:
     """Return the prefixes of the names of passed results, by the jobs that read them."""
-    return {row["job_id"]: row["passed_to"] for row in locked if row["passed_to"] is not None}
+    return {row["job_id"]: row["passed_to"] for row in locked_rows if row["passed_to"] is not None}
 
 
 def check_kept(readers: Sequence[ExtendedJob], keeping: Collection[str]) -> None:

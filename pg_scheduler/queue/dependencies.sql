@@ -2,7 +2,7 @@
 -- route: caller
 -- Lock the jobs that others will wait for, so that none of them ends before that is written.
 --
--- One whose attempt runs on, after it was cancelled, has not ended for them.
+-- A cancelled job whose attempt still runs has not ended for the jobs that will wait for it.
 SELECT job_id, status, finished_at IS NOT NULL AND NOT {may_run_on} AS has_ended,
     {will_keep_result} AS keeps_result
 FROM {schema}scheduled_jobs AS job
@@ -38,8 +38,8 @@ FOR KEY SHARE;
 -- route: caller
 -- Lock the jobs $1, and the unfinished ones with the unique keys $2, of which some are to wait for others.
 --
--- Transactions that hold one of them as a parent are waited for: neither sees the edge of the other, and both would close
--- a circle.
+-- If another transaction holds one of these jobs as a parent, this statement waits for its end. Otherwise neither would
+-- see the edge of the other one, and the two edges could close a cycle.
 SELECT job_id
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1::text[] || ARRAY (

@@ -87,6 +87,7 @@ class Enqueuer:
             _check_notify(notify, connection)
         publishes = connection is None and self._events.wants(JobScheduled)
         replaces = conflict_resolution is ConflictResolution.REPLACE
+        # A due time that has passed by the server's clock, but not by this host's, becomes a delay again.
         if not is_delayed and (delay := self._delay_of(job)) is not None:
             job, is_delayed = job.due_at(EPOCH + delay), True
         if is_delayed and needs_time(job, conflict_resolution):
@@ -147,6 +148,10 @@ class Enqueuer:
     async def _insert_dependent(
         self, job: AnyJob, connection: Connection | None, _: Notify | None = None
     ) -> bool:
+        """Insert a job that waits for others; return whether it was inserted.
+
+        The last parameter, ``notify``, has no effect: if the job need not wait, the commit notifies workers.
+        """
         return bool(await self._writer.insert([job], connection))
 
     async def _find_or_insert(
@@ -164,14 +169,15 @@ class Enqueuer:
         Raises:
             JobConflictError: The resolution is RAISE.
         """
+        if conflict_resolution is ConflictResolution.IGNORE and job.unique_key is None:
+            return job.job_id
         for _ in range(MAX_ROUNDS):
-            if conflict_resolution is ConflictResolution.IGNORE and job.unique_key is None:
-                return job.job_id
             conflict = await self._writer.conflict([job], connection)
             if conflict is not None and conflict_resolution is ConflictResolution.RAISE:
                 raise conflict
             if conflict is not None:
                 return conflict.job_id
+            # The job that was in the way has ended or is gone by now, so the insert is repeated.
             if await insert(job, connection, notify):
                 return None
         raise not_inserted(job)
@@ -210,6 +216,7 @@ class Enqueuer:
         first_due, now = _first_due(jobs), None
         # A job without a due time has EPOCH so far. It is due now, by the clock of the database, and counts
         # as created then. Otherwise the correction of due times would not know it if that clock is set back.
+        # EPOCH is compared by identity, since a caller may pass an equal due time.
         if first_due is not None and first_due <= EPOCH:
             now = await self._store.statements.read_clock(on=connection)
             jobs = [job.due_at(now) if job.execution_time is EPOCH else job for job in jobs]

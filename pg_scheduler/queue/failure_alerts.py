@@ -43,12 +43,13 @@ class FailureAlerts:
         self._writer = JobWriter(store)
 
     async def enqueue(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
-        """Enqueue the alerts of those jobs that failed or expired. This ends no further job.
+        """Enqueue the alerts of those jobs that failed or expired.
 
-        So it returns no ids, as a handler of consequences does that has ended no job.
+        It returns no ids, because handlers of consequences return the jobs that they have ended, and this one
+        ends none.
         """
-        failed = [job for job in ended if job.status in FAILURES and _task_of(job)]
-        if failed:
+        failed_jobs = [job for job in ended if job.status in FAILURES and _task_of(job)]
+        if failed_jobs:
             now = await self._store.statements.read_clock(on=transaction.connection)
             alerts = [
                 self._preparer.prepare_alert(
@@ -63,7 +64,7 @@ class FailureAlerts:
                     job_id=alert_id(job.job_id),
                     failed_tasks=_failed_tasks(job),
                 )
-                for job in failed
+                for job in failed_jobs
             ]
             await self._insert(alerts, now, transaction)
         return ()

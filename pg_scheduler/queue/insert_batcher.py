@@ -70,8 +70,11 @@ class LockWait:
 
 
 SHARED_WAIT: Final = LockWait("10ms")
+"""The wait of the first statement for some jobs."""
 GENERATED_WAIT: Final = LockWait("100ms")
+"""The wait of such a statement if all of its jobs have generated ids; see ``InsertBatcher._wait_of()``."""
 DIVIDED_WAIT: Final = LockWait("2ms", may_carry=False)
+"""The wait of a statement for a part of the jobs, after the statement for all of them has failed."""
 
 WriteJobs: TypeAlias = Callable[[Sequence[AnyJob], LockWait], Awaitable[Collection[str]]]
 
@@ -93,9 +96,13 @@ class InsertBatcher:
         self._locked = locked
         self._outbox = outbox
         self._is_delayed = is_delayed
+        # The time from which jobs are due soon: delays count from EPOCH, due times from now (None).
         self._origin = EPOCH if is_delayed else None
+        # The jobs of the calls that wait for the next statement, each with the future that its call awaits.
         self._waiting: list[tuple[AnyJob, asyncio.Future[bool]]] = []
+        # The jobs of the statement in progress, with the same futures.
         self._batch: Batch = {}
+        # Whether a statement is in progress.
         self._busy = False
 
     async def insert(self, job: AnyJob, connection: Connection | None, notify: Notify | None = None) -> bool:
@@ -114,6 +121,7 @@ class InsertBatcher:
                 try:
                     return bool(await self._write([job], self._wait_of([job], SHARED_WAIT)))
                 finally:
+                    # The calls that came during this statement share the next one.
                     self._busy = bool(self._waiting)
                     if self._busy:
                         self._insert_next()
@@ -132,7 +140,9 @@ class InsertBatcher:
             message = due_message("") if self._is_delayed else due_message("", due)
         inserted = await self._insert([job], message=message, connection=connection)
         if inserted and is_near and message is None:
-            due = min(inserted.values()) if isinstance(inserted, dict) else due
+            # For a delayed job, the dict has the time of its call. The job is due then or later.
+            if isinstance(inserted, dict):
+                due = min(inserted.values())
             self._outbox.notify_due_after(connection, due, notify)
         return bool(inserted)
 
@@ -171,9 +181,10 @@ class InsertBatcher:
 
         No other transaction can have inserted those ids, so the statement waits only for a trigger of the
         application. While other calls wait for a lock, the short limit stays, because this one may wait too.
+        It also stays for a part of a batch that has failed.
         """
-        no_call_waits = wait is SHARED_WAIT and not self._locked.names
-        if no_call_waits and all(isinstance(job, GeneratedIdJob) for job in jobs):
+        may_wait_longer = wait is SHARED_WAIT and not self._locked.names
+        if may_wait_longer and all(isinstance(job, GeneratedIdJob) for job in jobs):
             return GENERATED_WAIT
         return wait
 
@@ -276,7 +287,8 @@ class LockedInserts:
             DatabaseUnavailableError: The transaction did not end within the time limit of a call.
         """
         timeout_s = self._store.connections.options.call_timeout_s
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline = began + timeout_s
         blockers: list[Blocker] = []
         # A pool with one connection needs it for other statements too. So a turn is as short as possible
         # there, and a pause follows.
@@ -298,7 +310,7 @@ class LockedInserts:
                         raise DatabaseUnavailableError(
                             _describe(job, timeout_s, blockers)
                         ) from fault.__cause__
-                    self._report(timeout_s - (deadline - time.monotonic()), blockers)
+                    self._report(time.monotonic() - began, blockers)
                 if has_one_connection:
                     await asyncio.sleep(PAUSE_S)
 
@@ -310,6 +322,7 @@ class LockedInserts:
 
     @contextmanager
     def _counted(self, job: AnyJob) -> Iterator[None]:
+        """Count a job among those that wait, until the block ends."""
         names = _names_of(job)
         self._waiting += 1
         self.names.update(names)
@@ -330,10 +343,12 @@ class LockedInserts:
 
 
 def _names_of(job: AnyJob) -> list[str]:
+    """Return the id of a job, and its unique key if it has one: another transaction may hold either."""
     return [job.job_id] if job.unique_key is None else [job.job_id, job.unique_key]
 
 
 def _describe(job: AnyJob, timeout_s: float, blockers: Sequence[Blocker]) -> str:
+    """Return the message about a job that was not inserted in time, with the sessions that it waits for."""
     key, holders = job.unique_key, describe_holders(blockers)
     if isinstance(job, GeneratedIdJob) and key is None:
         return (

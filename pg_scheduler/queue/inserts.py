@@ -71,19 +71,22 @@ class InsertRepository(Repository):
             return set()
         job, is_one, now = jobs[0], len(jobs) == 1, created_at or self._statements.now
         run = partial(self._run, lock_timeout=lock_timeout, connection=connection, route=route)
-        if message is None and is_one and isinstance(job, GeneratedIdJob) and job.execution_time < LATE:
+        sends_nothing = message is None
+        # The cheaper statement gets the time at which the job expires. Python may be unable to represent that
+        # time if the job is due from LATE on.
+        if sends_nothing and is_one and isinstance(job, GeneratedIdJob) and job.execution_time < LATE:
             grace = job.misfire_grace_time
             expires_at = None if grace is None else job.execution_time + timedelta(seconds=grace)
             values = (*job[:GENERATED_FIELDS], now, expires_at)
             await run("insert_generated_job", *values)
             return {job.job_id}
         columns = job if is_one else zip(*jobs, strict=True)
-        if message is None and not is_one and all(isinstance(job, GeneratedIdJob) for job in jobs):
+        if sends_nothing and not is_one and all(isinstance(job, GeneratedIdJob) for job in jobs):
             await run("insert_generated_jobs", *columns, now)
             return {job.job_id for job in jobs}
         name = "insert_job" if is_one else "insert_jobs"
         rows = await run(name, *columns, now, message)
-        return {row[0] for row in rows}
+        return {row["job_id"] for row in rows}
 
     async def enqueue(
         self,
@@ -100,17 +103,18 @@ class InsertRepository(Repository):
             ``enqueue_generated_job`` inserts a job in a caller's transaction: that statement returns no row,
             because a row would cost a driver more than the insert itself.
         """
-        if connection is not None and len(jobs) == 1 and _is_immediate(jobs[0]):
+        is_one = len(jobs) == 1
+        if connection is not None and is_one and _is_immediate(jobs[0]):
             return await self._enqueue_generated(jobs[0], NO_EXTRAS, message, connection)
         rows = await self._run(
-            "enqueue_job" if len(jobs) == 1 else "enqueue_jobs",
-            *(_delayed(jobs[0]) if len(jobs) == 1 else zip(*map(_delayed, jobs), strict=True)),
+            "enqueue_job" if is_one else "enqueue_jobs",
+            *(_delayed(jobs[0]) if is_one else zip(*map(_delayed, jobs), strict=True)),
             self._statements.now,
             message,
             lock_timeout=lock_timeout,
             connection=connection,
         )
-        return {row[0]: row[1] for row in rows}
+        return {row["job_id"]: row["called_at"] for row in rows}
 
     async def insert_extended(
         self,
@@ -131,7 +135,7 @@ class InsertRepository(Repository):
         rows = await self._run(
             "insert_extended_jobs", *values, lock_timeout=lock_timeout, connection=connection
         )
-        return {row[0] for row in rows}
+        return {row["job_id"] for row in rows}
 
     async def enqueue_extended(
         self,
@@ -151,7 +155,7 @@ class InsertRepository(Repository):
         rows = await self._run(
             "enqueue_extended_jobs", *values, lock_timeout=lock_timeout, connection=connection
         )
-        return {row[0]: row[1] for row in rows}
+        return {row["job_id"]: row["called_at"] for row in rows}
 
     async def replace(
         self,
@@ -188,10 +192,10 @@ class InsertRepository(Repository):
         """
 
         def values_of(job_ids: Collection[str]) -> list[object]:
-            chosen = [job for job in jobs if job.job_id in job_ids]
-            columns = zip(*(job.row for job in chosen), strict=True)
+            chosen_jobs = [job for job in jobs if job.job_id in job_ids]
+            columns = zip(*(job.row for job in chosen_jobs), strict=True)
             now = created_at or self._statements.now
-            return [*columns, now, *zip(*(job.extras for job in chosen), strict=True)]
+            return [*columns, now, *zip(*(job.extras for job in chosen_jobs), strict=True)]
 
         with detecting_taken_keys():
             await self._replace("replace_extended_jobs", {job.job_id for job in jobs}, values_of, connection)
@@ -206,8 +210,8 @@ class InsertRepository(Repository):
     ) -> list[Record]:
         """Run a statement whose last parameter is a lock timeout.
 
-        With None, a statement on a connection of its own is repeated while it meets a lock. So it leaves the
-        connection to other statements meanwhile.
+        Without a lock timeout and a connection of the caller, the statement is repeated while it meets a
+        lock. If it waited for the lock instead, it would occupy a connection meanwhile.
         """
         statements = self._statements
         if connection is not None:
@@ -271,8 +275,8 @@ class InsertRepository(Repository):
             SuppressedChangeError: A job was not written.
         """
 
-        async def remainder(ids: Collection[str], on: Connection) -> set[str]:
-            """Replace jobs, and return the others."""
+        async def replace(ids: Collection[str], on: Connection) -> set[str]:
+            """Run the statement for these jobs; return the ids of those that it has not written."""
             rows = await self._statements.fetch(name, *values_of(ids), on=on)
             return {*ids} - {row["job_id"] for row in rows}
 
@@ -282,9 +286,9 @@ class InsertRepository(Repository):
 
         async def apply_and_replace(transaction: Transaction) -> None:
             # The statement has to lock the rows in this transaction before their consequences are applied.
-            if locked_ids := await remainder(remaining_ids, transaction.connection):
+            if locked_ids := await replace(remaining_ids, transaction.connection):
                 await self._consequences.run(locked_ids, transaction)
-                if await remainder(locked_ids, transaction.connection):
+                if await replace(locked_ids, transaction.connection):
                     raise SuppressedChangeError(change="insert or update")
 
         if remaining_ids:
@@ -344,8 +348,8 @@ def _lengths(jobs: Sequence[GeneratedIdJob]) -> list[int]:
 
 def _is_immediate(job: PlainJob) -> bool:
     """Return whether a delayed job with a generated id is due now and never expires."""
-    is_due = job.execution_time == EPOCH and job.misfire_grace_time is None
-    return is_due and isinstance(job, GeneratedIdJob)
+    has_no_delay, never_expires = job.execution_time == EPOCH, job.misfire_grace_time is None
+    return isinstance(job, GeneratedIdJob) and has_no_delay and never_expires
 
 
 def _delayed(row: PlainJob) -> tuple[Any, ...]:
@@ -369,6 +373,7 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 _count = Struct(">h").pack
 _size = Struct(">i").pack
+# A value of a fixed size follows its number of bytes, which callers pass to these functions first.
 _integer = Struct(">ii").pack
 _bigint = Struct(">iq").pack
 _double = Struct(">id").pack
@@ -423,4 +428,5 @@ def _instant(microseconds: int) -> bytes:
 
 
 def _microseconds(instant: datetime) -> int:
+    """Return an instant as binary COPY has it: as microseconds since the beginning of the year 2000."""
     return (instant - POSTGRES_EPOCH) // MICROSECOND

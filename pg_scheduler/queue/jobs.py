@@ -41,7 +41,8 @@ class JobFilters(NamedTuple):
 
     Attributes:
         statuses: One of these statuses.
-        names: One of these names. A caller gave the first one, which may also be a former name in the row.
+        names: One of these names of a task. A caller gave the first one, which may also be the name that
+            pg-scheduler 0.2 gave the job.
         worker_id: The worker that runs them, or ran them last.
         due_from: The first due time.
         due_before: The due time before which they are due.
@@ -166,6 +167,7 @@ class JobRepository(Repository):
 
     async def cancel_within(self, transaction: Transaction, job_id: str, reason: str) -> StatusChange:
         """Cancel a job as ``cancel()`` does, in a transaction that has locked it and uses no savepoints."""
+        # The last parameter is whether the consequences are applied afterwards, as they are here.
         change = partial(self._statements.fetch, "cancel_job", job_id, self._statements.now, reason, True)
         return _status_change(await self._change_with_others(change, job_id, transaction))
 
@@ -187,11 +189,11 @@ class JobRepository(Repository):
         )
 
         async def retry_linked(transaction: Transaction) -> list[Record]:
-            inner = transaction.connection
+            on = transaction.connection
             if any(row["may_wait"] for row in rows):
                 await self._dependencies.lock_retried(job_id, transaction)
-            linked_rows = await self._unique_keys.restart(job_id, partial(retry_any, on=inner), within=inner)
-            await self._dependencies.wait_again([job_id], [row["parent"] for row in linked_rows], inner)
+            linked_rows = await self._unique_keys.restart(job_id, partial(retry_any, on=on), within=on)
+            await self._dependencies.wait_again([job_id], [row["parent"] for row in linked_rows], on)
             return linked_rows
 
         if any(row["parent"] is not None or row["may_wait"] for row in rows):
@@ -298,6 +300,7 @@ class JobRepository(Repository):
             "find_unfinished", after, MAX_CANCELLED_JOBS, MAX_EXAMINED_ROWS, *filters, on=within
         )
         ids = [row["job_id"] for row in candidates if row["matches"]]
+        # The statement ends after that many matches, or after MAX_EXAMINED_ROWS.
         end = ids[-1] if len(ids) == MAX_CANCELLED_JOBS else _end_of(candidates)
         if not ids:
             return [], end
@@ -306,11 +309,12 @@ class JobRepository(Repository):
             await self._statements.fetch("mark_awaited", ids, on=within)
         # As in _change(), the last parameter is whether the consequences are applied afterwards.
         rows = await run("cancel_jobs", ids, now, reason, *filters, False, on=within)
-        if refused := [row["job_id"] for row in rows if not row["changed"]]:
+        # Jobs with consequences for others are unchanged so far.
+        if linked_ids := [row["job_id"] for row in rows if not row["changed"]]:
 
             async def cancel(transaction: Transaction) -> list[Record]:
                 changed = await self._statements.fetch(
-                    "cancel_jobs", refused, now, reason, *filters, True, on=transaction.connection
+                    "cancel_jobs", linked_ids, now, reason, *filters, True, on=transaction.connection
                 )
                 await self._consequences.follow([row["job_id"] for row in changed], transaction)
                 return changed
@@ -388,6 +392,7 @@ class JobRepository(Repository):
         """
         args = worker_id, names, limit, self._statements.now
         try:
+            # None stands for all late jobs, except those that the table has refused to expire.
             rows = await self._expire(
                 *args, None, list(self._refused_expiries.keys()), left_out=unexpiring_names
             )
@@ -422,6 +427,7 @@ class JobRepository(Repository):
         )
 
         async def expire(ids: Sequence[str]) -> list[Record]:
+            # Only these jobs expire, and none of them is left out.
             return await self._expire(worker_id, names, limit, now, list(ids), [])
 
         return await self._refused_expiries.change_parts([row["job_id"] for row in late_rows], expire)
@@ -461,6 +467,7 @@ class JobRepository(Repository):
             return await self._find_jobs(after, limit, filters)
         # The metadata is the last filter, and the only one that this statement does not know.
         filters_in_columns = filters[: JobFilters._fields.index("metadata")]
+        # One row more than the page shows whether another page follows.
         rows = await self._statements.fetch("list_jobs", after, *filters_in_columns, limit + 1)
         jobs = [job_from(row, self._statements.codec) for row in rows[:limit]]
         return Page(jobs, next=jobs[-1].job_id if len(rows) > limit else None)
@@ -482,16 +489,16 @@ class JobRepository(Repository):
         return Page(jobs[:limit], next=jobs[limit - 1].job_id if len(jobs) > limit else _end_of(rows))
 
     async def count_jobs(self, names: Sequence[str] | None) -> JobCounts:
-        """Count the jobs of each status: those with these names, as in ``JobFilters``; None for all jobs."""
+        """Return the number of jobs in each status: of all jobs, or of those with one of these names."""
         rows = await self._statements.fetch("count_jobs", names)
-        return JobCounts(**{row[0]: row[1] for row in rows})
+        return JobCounts(**{row["status"]: row["count"] for row in rows})
 
     async def statuses_of(
         self, job_ids: Collection[str], *, connection: Connection | None = None
     ) -> dict[str, JobStatus]:
         """Return the statuses of those ids that exist."""
         rows = await self._statements.fetch("statuses_of", list(job_ids), on=connection)
-        return {row[0]: JobStatus(row[1]) for row in rows}
+        return {row["job_id"]: JobStatus(row["status"]) for row in rows}
 
     async def free_fire_times(
         self, job_ids: Collection[str], added_at: Mapping[str, datetime], connection: Connection
@@ -517,7 +524,7 @@ class JobRepository(Repository):
 
     async def ids(self, *, due_at: datetime | None = None) -> set[str]:
         """Return the ids of all jobs, or of those that are due at this time and can start."""
-        return {row[0] for row in await self._statements.fetch("job_ids", due_at)}
+        return {row["job_id"] for row in await self._statements.fetch("job_ids", due_at)}
 
     async def read_revoked(self, job_ids: Collection[str]) -> dict[str, tuple[JobStatus, bool]]:
         """Return the statuses of those ids that exist, and whether consequences wait for their attempts."""
@@ -535,7 +542,10 @@ class JobRepository(Repository):
         return await self._rows(OverdueName, "overdue_names", self._statements.now, names, limit, worker_id)
 
     async def correct_due_times(self, limit: int) -> int:
-        """Compute due times again that the server's clock gave before it was set back; return how many."""
+        """Correct due times that the server's clock gave before it was set back; return how many.
+
+        Suspended jobs wait until times that their steps store, so these are corrected too.
+        """
         now = self._statements.now
         refused, statements = self._refused_corrections, self._statements
         await refused.fetch("correct_waits", now, limit, statements=statements)

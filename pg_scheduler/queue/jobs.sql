@@ -365,7 +365,7 @@ GROUP BY status;
 
 -- name: find_late
 -- route: reserved
--- Return at most $1 jobs that expire_jobs expires, without $3, and as there without those of some names.
+-- Return at most $1 of the jobs that expire_jobs would expire, without $3. The fragment left_out is the same as there.
 SELECT late.job_id
 FROM {levels}
 CROSS JOIN LATERAL (

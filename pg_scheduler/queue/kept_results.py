@@ -52,7 +52,8 @@ class KeptResultRepository:
         """Store the results of jobs that ended without a value: failed, cancelled or expired.
 
         If an attempt ended the job, the result of the attempt was stored before, with more details, and
-        stays. This ends no further job, so it returns no ids.
+        stays. It returns no ids, because handlers of consequences return the jobs that they have ended, and
+        this one ends none.
         """
         results = {
             job.job_id: _kept_end(job, seconds)
@@ -68,6 +69,7 @@ class KeptResultRepository:
     ) -> dict[str, JobResult | None]:
         """Return the results of those jobs that exist, by id; None for a job that has not ended."""
         rows = await self._statements.fetch("get_results", job_ids, self._statements.now, on=connection)
+        # A job does not exist if it has neither a row nor a kept result, which has a status.
         return {
             row["job_id"]: _result_from(row, self._statements.codec)
             for row in rows

@@ -227,7 +227,7 @@ class Outbox:
         has_ended = not current or is_another
         if has_ended:
             self._queue_due(watch.due)
-            self._announce_message(0.0)
+            self._announce_message(carrier_wait_s=0.0)
         elif watch.wait_s < self._horizon_s:
             watch.wait_s *= 2
             watch.timer = asyncio.get_running_loop().call_later(watch.wait_s, self._look, watch)
@@ -241,8 +241,11 @@ class Outbox:
         self._announce_message()
 
     async def notify_worker(self, worker_id: str, connection: Connection | None = None) -> None:
-        """Notify a worker that one of its running jobs was changed; with a connection, by its commit."""
-        for message in _checks([worker_id]):
+        """Notify a worker that one of its running jobs was changed; with a connection, by its commit.
+
+        The worker sends a heartbeat then, which finds the change.
+        """
+        for message in _heartbeat_requests([worker_id]):
             if connection is None:
                 await self._send(message)
             else:
@@ -250,7 +253,7 @@ class Outbox:
 
     async def request_heartbeats(self, worker_ids: Collection[str]) -> None:
         """Request heartbeats now. The workers' time to respond starts when this method returns."""
-        if messages := _checks(worker_ids):
+        if messages := _heartbeat_requests(worker_ids):
             await self._store.locks.notify(messages)
 
     async def notify_schedules(self) -> None:
@@ -283,6 +286,7 @@ class Outbox:
             self._next_send = time.monotonic() + self.gap_s
 
     def _queue_due(self, due: datetime | None) -> None:
+        """Queue the notification of a due job, or merge it with the queued one; call ``on_due`` at once."""
         if self._on_due is not None:
             self._on_due(due)
         self._due = _earliest(self._due, due) if DUE in self._messages else due
@@ -293,12 +297,14 @@ class Outbox:
         self._announce_message()
 
     def _announce_message(self, carrier_wait_s: float = carrier_wait_s) -> None:
+        """Wake the service that sends the messages; if none is attached, set the timer that sends them."""
         if self._on_message is not None:
             self._on_message()
         else:
             self._set_timer(carrier_wait_s)
 
     async def _send(self, message: str) -> None:
+        """Queue a message, and send the queued ones or wake the service that sends them."""
         self._messages[message] = time.monotonic()
         await self._send_or_wake()
 
@@ -314,6 +320,7 @@ class Outbox:
             self._events.publish(ServiceRetrying("notifier", fault, float("inf")))
 
     def _set_timer(self, carrier_wait_s: float = carrier_wait_s) -> None:
+        """Let a timer send the messages, unless an insert carries them before."""
         if self._timer is None:
             wait = (self.flush_in or 0.0) + carrier_wait_s
             self._timer = asyncio.get_running_loop().call_later(wait, self._timer_fired)
@@ -337,7 +344,8 @@ def _earliest(due: datetime | None, other_due: datetime | None) -> datetime | No
     return None if due is None or other_due is None else min(due, other_due)
 
 
-def _checks(worker_ids: Collection[str]) -> list[str]:
+def _heartbeat_requests(worker_ids: Collection[str]) -> list[str]:
+    """Return the messages that request heartbeats of workers."""
     messages = (f"{HEARTBEAT_REQUEST} {worker_id}" for worker_id in worker_ids)
     # A longer id was written by hand: no worker listens for it.
     return [message for message in messages if len(message.encode()) <= MAX_NOTIFICATION_BYTES]

@@ -70,9 +70,13 @@ class PassedResultRepository(Repository):
     """The statements about results that are passed to other jobs."""
 
     async def clear(self, job_ids: Sequence[str], connection: Connection) -> dict[str, str]:
-        """Delete what former jobs with these ids stored; return the prefix for the results of each job."""
-        running = await self._statements.fetch("clear_steps", job_ids, on=connection)
-        return dict.fromkeys(job_ids, PASSED) | {row["job_id"]: NEXT for row in running}
+        """Delete what former jobs with these ids have stored as steps.
+
+        Return, by the ids of the jobs, the prefixes for the names of the results that are passed to them. The
+        results for a job whose former attempt runs wait for the end of that attempt under another prefix.
+        """
+        running_rows = await self._statements.fetch("clear_steps", job_ids, on=connection)
+        return dict.fromkeys(job_ids, PASSED) | {row["job_id"]: NEXT for row in running_rows}
 
     async def copy(self, edges: Iterable[Edge], prefixes: Mapping[str, str], connection: Connection) -> None:
         """Pass the results of jobs that have ended to jobs that are locked.
@@ -155,7 +159,7 @@ def _passed_from(row: Any, codec: PayloadCodec | None) -> ChildResult | None:
 
 
 def _instant(text: object) -> datetime | None:
-    """Return a time; None outside of the calendar of Python."""
+    """Return the time that a text states; None if Python cannot represent it, as after the year 9999."""
     if isinstance(text, str):
         with suppress(ValueError):
             return datetime.fromisoformat(text)

@@ -66,7 +66,7 @@ class JobPreparer:
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
         # The arguments are escaped ASCII. A text of at most this length is not too large under either limit.
-        self._checked_length = min(max_payload_bytes or MAX_JSON_BYTES, MAX_JSON_BYTES)
+        self._safe_length = min(max_payload_bytes or MAX_JSON_BYTES, MAX_JSON_BYTES)
         self._derivations: dict[tuple[str | None, bool], _Derivation] = {}
 
     def prepare(
@@ -123,7 +123,7 @@ class JobPreparer:
             task_data = self._codec.encode_arguments(arguments, template.name)
         if spec.metadata is not None or template.metadata:
             task_data = with_metadata(task_data, template.metadata, spec.metadata, allows_trace=allows_trace)
-        if len(task_data) > self._checked_length:
+        if len(task_data) > self._safe_length:
             check_size(task_data, self._max_payload_bytes)
         if (job_id := spec.job_id) is None:
             row: PlainJob = GeneratedIdJob(next(ids), task_data, due, *template.columns)
@@ -132,6 +132,7 @@ class JobPreparer:
         unique = template.unique if spec.unique is UNSET else rule_of(spec.unique, task)
         share = None if task is None or task.share is None else task.share_key(arguments)
         parents = NO_PARENTS
+        # Most jobs have the defaults, which need no check.
         if spec.after != () or spec.after_outcome != "completed" or spec.pass_results is not False:
             parents = _parents_of(spec)
         return template.finish(row, arguments, unique, share, parents, has_id=job_id is not None)
@@ -199,6 +200,7 @@ class JobPreparer:
         return derivation.template
 
     def _new_template(self, name: str, task: Task | None, spec: JobSpec) -> JobTemplate:
+        """Check the options that a job gives, and return the template of jobs with these options."""
         options = {
             option: declared.check(value)
             for option, declared in JOB_OPTIONS.items()
@@ -263,6 +265,7 @@ def new_job_ids(count: int) -> Iterator[str]:
     global _last_timestamp  # noqa: PLW0603 - the counter that keeps ids of one tick in order
     # A timestamp has 48 bits of milliseconds and 12 of their fractions: 15 hexadecimal digits.
     now = time.time_ns() * 4096 // 1_000_000
+    # The random part of an id has 8 bytes, which are 16 hexadecimal digits.
     noise = os.urandom(8 * count).hex()
     for start in range(0, 16 * count, 16):
         _last_timestamp = timestamp = max(_last_timestamp + 1, now)

@@ -65,6 +65,7 @@ class ResultWaiters:
             async with limit:
                 return await asyncio.shield(future)
         except TimeoutError as error:
+            # The query may have failed with a TimeoutError, too, which is raised unchanged.
             if limit.expired():
                 raise TimeoutError(NOT_ENDED.format(job_id, timeout_s)) from error
             raise
@@ -86,9 +87,11 @@ class ResultWaiters:
             self._wake.clear()
             try:
                 await self._query()
+            # A closed pool is a DatabaseUnavailableError too, but only with another one may the next query
+            # succeed.
             except PoolClosedError:
                 raise
-            except DatabaseUnavailableError:  # the next query may succeed
+            except DatabaseUnavailableError:
                 pass
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
@@ -103,6 +106,7 @@ class ResultWaiters:
             results = await self._store.kept_results.get(batch)
             for job_id in batch:
                 future = self._waiting.get(job_id)
+                # All callers for this job have stopped waiting during the query.
                 if future is None:
                     continue
                 if job_id not in results:
@@ -113,5 +117,6 @@ class ResultWaiters:
                     future.set_result(result)
 
     def _failed(self, _: asyncio.Task[None]) -> list[asyncio.Future[JobResult]]:
+        """Forget all callers that wait; return their futures, which get the error of the task."""
         waiting, self._waiting = self._waiting, {}
         return list(waiting.values())

@@ -8,7 +8,7 @@ What was not counted is kept here, and counted when the table accepts it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.statements import Statements
@@ -17,30 +17,41 @@ MAX_JOBS: Final = 10_000
 """Jobs that are kept."""
 
 
+class _Failure(NamedTuple):
+    """The status of a job that has failed or expired, and the text by which it counts."""
+
+    status: JobStatus
+    text: str
+
+
 class UncountedJobs:
     """The failed and expired jobs of this process that are still to be counted."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
-        self._texts: dict[str, tuple[JobStatus, str]] = {}
+        self._failures: dict[str, _Failure] = {}
 
     def note(self, texts: Mapping[str, str], status: JobStatus = JobStatus.FAILED) -> None:
-        """Keep jobs that have just got this status, with the texts by which they count."""
-        room = MAX_JOBS - len(self._texts)
-        self._texts.update({job_id: (status, text) for job_id, text in [*texts.items()][:room]})
+        """Keep jobs that have just got this status, with the texts by which they count.
+
+        If there are more than ``MAX_JOBS`` by now, the others are not counted.
+        """
+        room = MAX_JOBS - len(self._failures)
+        self._failures.update({job_id: _Failure(status, text) for job_id, text in [*texts.items()][:room]})
 
     def forget(self, job_id: str) -> None:
         """Drop a job that was counted after all."""
-        self._texts.pop(job_id, None)
+        self._failures.pop(job_id, None)
 
     async def count(self) -> int:
-        """Count the jobs that still have their status; return how many there were."""
-        texts = dict(self._texts)
-        if not texts:
+        """Count the jobs that still have their status; return how many these are."""
+        failures = dict(self._failures)
+        if not failures:
             return 0
-        statuses, error_texts = zip(*texts.values(), strict=True)
-        counted_count = await self._statements.number("count_failures", list(texts), error_texts, statuses)
-        for job_id, text in texts.items():
-            if self._texts.get(job_id) == text:
-                del self._texts[job_id]
-        return counted_count
+        statuses, texts = zip(*failures.values(), strict=True)
+        job_count = await self._statements.number("count_failures", list(failures), texts, statuses)
+        for job_id, failure in failures.items():
+            # A job that has failed again during the statement is still to be counted.
+            if self._failures.get(job_id) == failure:
+                del self._failures[job_id]
+        return job_count

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pg_scheduler.base.batches import batches
 from pg_scheduler.database.faults import SuppressedChangeError
@@ -33,8 +33,12 @@ MAX_PLANNED: Final = 100_000
 
 J = TypeVar("J", bound=AnyJob)
 
-Node: TypeAlias = tuple[bool, str]
-"""Whether the node is a unique key, and the key or else the id of a job."""
+
+class Node(NamedTuple):
+    """A unique key or the id of a job, in ``Groups``."""
+
+    is_key: bool
+    text: str
 
 
 class Kinds(NamedTuple):
@@ -131,15 +135,16 @@ class Groups:
         self._parents: dict[Node, Node] = {}
 
     def join(self, job_id: str, key: str | None) -> None:
-        """Note that the job with an id has a key, or is to get it; nothing for None."""
+        """Note that the job with an id has a unique key, or is to get it; do nothing if the key is None."""
         if key is not None:
-            self._parents[self.of(job_id)] = self._root((True, key))
+            self._parents[self.of(job_id)] = self._root(Node(is_key=True, text=key))
 
     def of(self, job_id: str) -> Node:
         """Return the node that stands for the group of an id."""
-        return self._root((False, job_id))
+        return self._root(Node(is_key=False, text=job_id))
 
     def _root(self, node: Node) -> Node:
+        """Return the node that stands for the group of a node: the one without a parent."""
         path: list[Node] = []
         while (parent := self._parents.get(node, node)) != node:
             path.append(node)
@@ -180,13 +185,13 @@ class JobWriter:
         kinds, inserts = split(jobs), self._store.inserts
         connection = within.connection if isinstance(within, Transaction) else within
         inserted = {job.job_id for job in kinds.copied}
-        for plain in _batches(kinds.plain, batch_size):
+        for plain_jobs in _batches(kinds.plain, batch_size):
             inserted |= await inserts.insert(
-                plain, message=message, connection=connection, created_at=created_at
+                plain_jobs, message=message, connection=connection, created_at=created_at
             )
-        for extended in _batches(kinds.extended, batch_size):
+        for extended_jobs in _batches(kinds.extended, batch_size):
             inserted |= await inserts.insert_extended(
-                extended, message=message, connection=connection, created_at=created_at
+                extended_jobs, message=message, connection=connection, created_at=created_at
             )
         await inserts.copy(kinds.copied, batch_size, connection=connection, created_at=created_at)
         if kinds.dependents:
@@ -221,12 +226,11 @@ class JobWriter:
         for place, job in named_jobs.items():
             jobs_of_groups[groups.of(job.job_id)].append(place)
         existing_ids = {row.job_id for row in rows}
-        return sorted(
-            place
-            for places in jobs_of_groups.values()
-            if not _share_one_name([named_jobs[place] for place in places], existing_ids)
-            for place in places
-        )
+        overlapping_places: list[int] = []
+        for places in jobs_of_groups.values():
+            if not _share_one_name([named_jobs[place] for place in places], existing_ids):
+                overlapping_places += places
+        return sorted(overlapping_places)
 
     async def replace(
         self,
@@ -255,11 +259,11 @@ class JobWriter:
             ValueError: A job would wait for itself.
         """
         unique_jobs: dict[str | None, ExtendedJob] = {}
-        keys: dict[str, str] = {}
+        keys_by_id: dict[str, str] = {}
         for job in jobs:
             if isinstance(job, ExtendedJob) and (key := job.unique_key) is not None:
                 unique_jobs[key] = job.with_id(unique_jobs[key].job_id) if key in unique_jobs else job
-                keys[job.job_id] = key
+                keys_by_id[job.job_id] = key
         kinds = split([job for job in jobs if job.unique_key is None])
         replaced_jobs = [
             *kinds.plain,
@@ -268,22 +272,23 @@ class JobWriter:
             *unique_jobs.values(),
             *overlapping_jobs,
         ]
+        # A transaction of the application has to lock all of these jobs before it writes the first one.
         if within is not None and any(map(is_dependent, replaced_jobs)):
             async with self._store.statements.transaction(within=within) as transaction:
                 await self._store.dependencies.lock_dependents(replaced_jobs, transaction)
         inserts = self._store.inserts
         connection = within.connection if isinstance(within, Transaction) else within
-        for plain in _batches(kinds.plain, batch_size):
-            await inserts.replace(plain, connection=connection, created_at=created_at)
-        for extended in _batches(kinds.extended, batch_size):
-            await inserts.replace_extended(extended, connection=connection, created_at=created_at)
+        for plain_jobs in _batches(kinds.plain, batch_size):
+            await inserts.replace(plain_jobs, connection=connection, created_at=created_at)
+        for extended_jobs in _batches(kinds.extended, batch_size):
+            await inserts.replace_extended(extended_jobs, connection=connection, created_at=created_at)
         await inserts.copy(kinds.copied, batch_size, connection=connection, created_at=created_at)
         if not (unique_jobs or kinds.dependents or overlapping_jobs):
             return Replaced({}, [])
         write = partial(
             self._replace_and_block,
             unique_jobs,
-            keys,
+            keys_by_id,
             kinds.dependents,
             overlapping_jobs,
             batch_size=batch_size,
@@ -301,6 +306,7 @@ class JobWriter:
             ValueError: A parent keeps no result, but a job reads it.
         """
         keeps_by_id = {job.job_id: isinstance(job, ExtendedJob) and job.keeps_result for job in inserted}
+        # A dict keeps the order, by which the error names the first missing parent.
         parents = {parent: None for job in jobs for parent in job.after if parent not in keeps_by_id}
         if parents:
             statuses = await self._store.jobs.statuses_of(parents, connection=connection)
@@ -403,7 +409,7 @@ class JobWriter:
     async def _freed(
         self, jobs: Sequence[ExtendedJob], queues: Sequence[Queue], transaction: Transaction
     ) -> list[ExtendedJob]:
-        """Return those of the jobs that were not inserted whose ids are free now.
+        """Return the jobs whose ids are free now, among some that were not inserted.
 
         A fire time is part of the id of its job. So if a schedule was removed with its jobs, and added again,
         a cancelled job of the earlier schedule may have the id. This transaction deletes that job and inserts
@@ -449,7 +455,8 @@ class JobWriter:
     ) -> set[str]:
         """Insert jobs, and block those that wait for others.
 
-        A job that waits for a job of the same call, whose unique key another job holds, waits for the holder.
+        Suppose that a job waits for another job of the call, and that one is not inserted because an existing
+        job holds its unique key. Then the first job waits for the existing one.
 
         Args:
             jobs: The jobs.
@@ -492,10 +499,11 @@ class JobWriter:
     async def _lock_holders(
         self, jobs: Sequence[ExtendedJob], awaited_ids: Collection[str], transaction: Transaction
     ) -> dict[str, str]:
-        """Return for which existing jobs others wait in place of these, which were not inserted.
+        """Return the existing jobs that take the places of jobs that were not inserted, by the ids of these.
 
-        That is the job with the same id or, if there is none, the one that holds the key. It is locked as the
-        other jobs for which jobs wait, in the order of the ids, so that it does not end meanwhile.
+        Others wait for the existing job instead. It is the job with the same id or, if there is none, the one
+        that holds the unique key. That one is locked together with all other awaited jobs, in the order of
+        the ids, so that it does not end meanwhile.
         """
         ids, keys = [job.job_id for job in jobs], [key for job in jobs if (key := job.unique_key) is not None]
         rows = await self._store.unique_keys.find_conflicts(ids, keys, connection=transaction.connection)
@@ -616,6 +624,7 @@ class JobWriter:
                     async with self._store.statements.transaction(within=transaction):
                         await replace([*targets.values()])
                 except UniqueKeyTakenError:
+                    # Another job has taken one of the keys meanwhile. The next round finds that job.
                     continue
                 written_jobs += targets.values()
                 written_keys = {job.unique_key for job in targets.values()}
@@ -655,11 +664,11 @@ def _share_one_name(jobs: Sequence[AnyJob], existing_ids: Collection[str]) -> bo
         existing_ids: The ids of existing jobs, since a unique job may also replace the job that has its id.
     """
     keys, ids = {job.unique_key for job in jobs}, {job.job_id for job in jobs}
-    return (
-        len(jobs) == 1
-        or keys == {None}
-        or (len(keys) == 1 and len(ids) == len(jobs) and ids.isdisjoint(existing_ids))
-    )
+    # Jobs without a key can share a row only by their id.
+    share_id = keys == {None}
+    have_own_ids = len(ids) == len(jobs) and ids.isdisjoint(existing_ids)
+    share_key = len(keys) == 1 and have_own_ids
+    return len(jobs) == 1 or share_id or share_key
 
 
 def is_dependent(job: AnyJob) -> bool:
@@ -675,10 +684,11 @@ def not_inserted(job: AnyJob) -> SchedulerError:
 
 
 def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[ExtendedJob]:
-    """Return the jobs that were inserted, in order, each after the job that it waits for; None for all jobs.
+    """Return jobs of a queue in order, each of which waits for the job before it if the queue is ordered.
 
-    The job of a fire time may have existed before, because ``backfill()`` enqueued it. A job that waits for
-    such a job waits for the newest job of the schedule too.
+    These are the jobs whose ids are in ``inserted``; None stands for all jobs. The job of a fire time may
+    have existed before, because ``backfill()`` enqueued it. A job that waits for such a job waits for the
+    newest job of the schedule too.
     """
     linked_jobs: list[ExtendedJob] = []
     # The job of the previous fire time, which may have existed before, and the newest job inserted here.
