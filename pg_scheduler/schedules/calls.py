@@ -101,6 +101,7 @@ class ScheduleCalls:
             else:
                 # Other nodes add and remove the row between the two statements, or a trigger suppresses it.
                 if await self._schedules.get(schedule_id, on=transaction.connection) is not None:
+                    # The version of a schedule that was just added is 1.
                     raise ScheduleConflictError(schedule_id, 1)
                 raise SuppressedChangeError(change="insert")
             if run_now and change != "kept":
@@ -127,12 +128,12 @@ class ScheduleCalls:
         resolution is.
         """
         schedules = self._schedules
-        locked = await schedules.lock([new.schedule_id], on=on)
-        if new.schedule_id not in locked:
+        locked_schedules = await schedules.lock([new.schedule_id], on=on)
+        if new.schedule_id not in locked_schedules:
             row = await _timed(new, now=now, is_new=True)
             inserted = await schedules.insert(row, _kinds(row), on=on)
             return (row, "added") if inserted else (None, "")
-        old, _ = locked[new.schedule_id]
+        old, _ = locked_schedules[new.schedule_id]
         if old.owner == "code":
             raise ScheduleOwnedByCodeError(old.schedule_id)
         if old.finished_at is not None:
@@ -194,10 +195,10 @@ class ScheduleCalls:
 
         async def write(transaction: Transaction) -> ScheduleRow:
             connection = transaction.connection
-            locked = await schedules.lock([schedule_id], on=connection)
-            if schedule_id not in locked:
+            locked_schedules = await schedules.lock([schedule_id], on=connection)
+            if schedule_id not in locked_schedules:
                 raise ScheduleNotFoundError(schedule_id)
-            old, now = locked[schedule_id]
+            old, now = locked_schedules[schedule_id]
             if old.owner == "code":
                 raise ScheduleOwnedByCodeError(schedule_id)
             if if_version is not None and if_version != old.version:
@@ -221,10 +222,10 @@ class ScheduleCalls:
         """
 
         async def enqueue(transaction: Transaction) -> ExtendedJob | None:
-            locked = await self._schedules.lock([schedule_id], on=transaction.connection)
-            if schedule_id not in locked:
+            locked_schedules = await self._schedules.lock([schedule_id], on=transaction.connection)
+            if schedule_id not in locked_schedules:
                 return None
-            row, now = locked[schedule_id]
+            row, now = locked_schedules[schedule_id]
             builder = await self._builder(row, transaction.connection)
             jobs, conflict = await self._enqueue(row, builder, [builder.manual_job(now)], now, transaction)
             if conflict is not None:
@@ -253,10 +254,10 @@ class ScheduleCalls:
         """
 
         async def enqueue(transaction: Transaction) -> list[ExtendedJob]:
-            locked = await self._schedules.lock([schedule_id], on=transaction.connection)
-            if schedule_id not in locked:
+            locked_schedules = await self._schedules.lock([schedule_id], on=transaction.connection)
+            if schedule_id not in locked_schedules:
                 raise ScheduleNotFoundError(schedule_id)
-            row, now = locked[schedule_id]
+            row, now = locked_schedules[schedule_id]
             search = partial(fire_times_between, row, start, end, limit=limit)
             fires = await search_in_own_thread(row.trigger, search, waits=BACKFILL_WAITS)
             builder = await self._builder(row, transaction.connection)
@@ -266,6 +267,7 @@ class ScheduleCalls:
             statuses = await self._store.jobs.statuses_of(job_ids, connection=connection)
             if cancelled_ids := [job_id for job_id in statuses if statuses[job_id] is JobStatus.CANCELLED]:
                 added_at = {schedule_id: row.created_at}
+                # A job that was cancelled with an earlier schedule of this id gives way to a new one.
                 for job_id in await self._store.jobs.free_fire_times(cancelled_ids, added_at, connection):
                     del statuses[job_id]
             jobs = [job for job in jobs if job.job_id not in statuses]
@@ -313,12 +315,12 @@ class ScheduleCalls:
 
         Unless jobs may overlap, each of them waits for the end of the one before it.
         """
-        last, connection = None, transaction.connection
+        awaited_id, connection = None, transaction.connection
         is_ordered = row.overlap != Overlap.ALLOW
         if is_ordered and row.last_job_id is not None:
             unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], transaction)
-            last = row.last_job_id if unfinished else None
-        queue = Queue(row.schedule_id, jobs, last, is_ordered, builder.is_unique)
+            awaited_id = row.last_job_id if unfinished else None
+        queue = Queue(row.schedule_id, jobs, awaited_id, is_ordered, builder.is_unique)
         (queued,) = await self._writer.insert_queues([queue], transaction, planned_at=now)
         if queued.jobs:
             last_job_id = queued.jobs[-1].job_id

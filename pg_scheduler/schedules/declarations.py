@@ -42,7 +42,7 @@ LOCK_TIMEOUT_MS: Final = 100
 """Longest wait for the lock of a schedule that the code declares."""
 
 SKIPPING_TIMEOUT_MS: Final = 10
-"""The same in a transaction that leaves out the schedules that others have locked."""
+"""Longest wait for a lock in a transaction that leaves out the schedules that others have locked."""
 
 UNWRITTEN: Final = (
     "schedules not stored at the end of the process: %s: %s; switch them again, and call await "
@@ -89,6 +89,7 @@ class Switches(dict[str, bool]):
             atexit.unregister(self._write_at_exit)
 
     def _write_at_exit(self) -> None:
+        """Write the switches at the end of the process; only log an error."""
         if self._process != os.getpid():  # a forked child, whose parent writes them
             return
         try:
@@ -98,6 +99,7 @@ class Switches(dict[str, bool]):
             logger.warning(UNWRITTEN, ", ".join(states), describe(error), extra=record_fields())
 
     async def _write(self, connection: Connection) -> None:
+        """Write all switches, and add the schedules that have no row yet."""
         schedules = self._schedules
         declarations = declarations_of(self.configs)
         for dedup_key, enabled in self.items():
@@ -152,15 +154,15 @@ class DeclaredSchedules:
         }
 
     def functions(self) -> dict[str, Mapping[str, Any]]:
-        """Return the names of the functions of the schedules, for the row of the worker."""
+        """Return what identifies each schedule besides its key, by the keys, for the row of the worker."""
         return {key: config.declaration.to_json() for key, config in self.configs().items()}
 
     def check_locks(self) -> None:
         """Raise ConfigurationError if a schedule uses an advisory lock and the pool cannot hold one."""
-        locked = [key for key, config in self.configs().items() if config.use_advisory_lock]
-        if locked and not self._store.connections.can_hold_a_lock:
+        keys = [key for key, config in self.configs().items() if config.use_advisory_lock]
+        if keys and not self._store.connections.can_hold_a_lock:
             raise ConfigurationError(
-                f"periodic jobs {locked} use an advisory lock, which keeps a connection during each attempt, "
+                f"periodic jobs {keys} use an advisory lock, which keeps a connection during each attempt, "
                 "but the pool has max_size=1; create the pool with max_size=2 or more, or pass direct_dsn="
             )
 
@@ -170,13 +172,11 @@ class DeclaredSchedules:
         if config is None:
             return None
         row = self._rows.get(dedup_key)
-        trigger_values = (
-            {"interval": config.interval.total_seconds()}
-            if config.interval is not None
-            else {"cron": config.cron, "timezone": str(config.timezone)}
-            if config.cron is not None
-            else {"trigger": str(config.trigger)}
-        )
+        trigger_values: dict[str, Any] = {"trigger": str(config.trigger)}
+        if config.interval is not None:
+            trigger_values = {"interval": config.interval.total_seconds()}
+        elif config.cron is not None:
+            trigger_values = {"cron": config.cron, "timezone": str(config.timezone)}
         return {
             "job_name": config.job_name,
             "enabled": config.enabled,
@@ -196,7 +196,7 @@ class DeclaredSchedules:
         """Enable or disable a schedule in memory; return False for an unknown key."""
         if dedup_key not in self._catalogue.configs():
             return False
-        # They are needed if the switches are written at the end of the process.
+        # The configs are needed if the switches are written at the end of the process.
         self._switches.configs = self.configs()
         self._switches[dedup_key] = enabled
         return True
@@ -352,9 +352,10 @@ class DeclaredSchedules:
             # A planner may have advanced a row in the meantime, so the rows to change are locked and read
             # again.
             ids = {row.schedule_id for row in plan.write} | {*plan.delete}
-            locked = await schedules.lock(ids, skip_locked=skips_locked, on=connection)
-            held_keys = (ids & rows.keys()) - locked.keys()
-            rows |= {key: row for key, (row, _) in locked.items()}
+            locked_rows = await schedules.lock(ids, skip_locked=skips_locked, on=connection)
+            # The existing rows that are not locked here are those that another transaction holds.
+            held_keys = (ids & rows.keys()) - locked_rows.keys()
+            rows |= {key: row for key, (row, _) in locked_rows.items()}
             plan = plan_with(rows)
             late_keys: set[str] = set()
             for row in plan.write:
@@ -410,7 +411,7 @@ class DeclaredSchedules:
     async def _left_to_later_workers(
         self, schedule_ids: Collection[str], *, on: Connection | None = None
     ) -> Collection[str]:
-        """Return the schedules about which the code of a live worker decides that has started later.
+        """Return the schedules that are left to the code of a live worker, because it has started later.
 
         For a process without a worker, these are all schedules that a live worker declares.
         """
@@ -428,12 +429,11 @@ class DeclaredSchedules:
         configs = self._catalogue.configs()
         schedules = self._schedules
         services = {service_of(row) for row in self._rows.values()}
-        modules = [
-            text
-            for text in await schedules.undeclared_modules(configs)
-            for module, service in [split_module(text)]
-            if _is_imported(module) and (not configs or service is None or service in services)
-        ]
+        modules: list[str] = []
+        for text in await schedules.undeclared_modules(configs):
+            module, service = split_module(text)
+            if _is_imported(module) and (not configs or service is None or service in services):
+                modules.append(text)
         if not modules:
             return
         for schedule_id, task in await schedules.retire(configs, modules, await self._find_moving()):

@@ -164,6 +164,7 @@ class PeriodicJobConfig:
         return to_seconds("jitter", self.jitter)
 
     def _derive_key(self) -> str:
+        """Return a key that follows from the function and the times at which it fires."""
         # pg-scheduler 0.2.x hashes the same text, so its keys stay valid.
         if self.interval:
             when = f"interval:{self.interval.total_seconds()}"
@@ -260,8 +261,8 @@ class Declaration(NamedTuple):
                 "names": [*names],
                 "derived_key": bool(is_derived),
             }:
-                is_read = all(isinstance(name, str) for name in names)
-                return cls(function, task, frozenset(names), is_derived) if is_read else None
+                are_texts = all(isinstance(name, str) for name in names)
+                return cls(function, task, frozenset(names), is_derived) if are_texts else None
         return None
 
 
@@ -336,7 +337,7 @@ def trigger_for(
 
 def definition_of(config: PeriodicJobConfig) -> Definition:
     """Return the definition of a declared schedule; options that the decorator does not give are left out."""
-    is_inherited = config.options_of_task.__contains__
+    inherited = config.options_of_task
     return Definition(
         task=config.task,
         trigger=config.trigger,
@@ -349,8 +350,8 @@ def definition_of(config: PeriodicJobConfig) -> Definition:
         overlap=config.overlap,
         catch_up=config.catch_up,
         pause_after_failures=config.pause_after_failures,
-        priority=UNSET if is_inherited("priority") else config.priority,
-        max_retries=UNSET if is_inherited("max_retries") else config.max_retries,
+        priority=UNSET if "priority" in inherited else config.priority,
+        max_retries=UNSET if "max_retries" in inherited else config.max_retries,
         metadata=None,
     )
 
@@ -516,7 +517,7 @@ def _marked(module: str, service: str | None) -> str:
 def _with_declaration(config: PeriodicJobConfig, old: ScheduleRow, service: str | None) -> ScheduleRow:
     """Return the row with the definition, and the values that only a schedule of the code has.
 
-    It keeps the mark of its service.
+    A row that has the mark of a service keeps it. ``service`` is the mark for any other row; None for none.
     """
     return replace(
         definition_of(config).applied_to(old, resets_options=True),
@@ -537,8 +538,9 @@ def _with_declaration(config: PeriodicJobConfig, old: ScheduleRow, service: str 
 def _edited(
     config: PeriodicJobConfig, old: ScheduleRow, now: datetime, service: str | None = None
 ) -> ScheduleRow:
-    """Return the row with the declaration; the same row if nothing changes."""
+    """Return the row with the values that the code declares; the unchanged row if it has these already."""
     row = _with_declaration(config, old, service)
+    # If the clock was set back since the row was written, its next fire time has to be computed again.
     if row == old and not is_ahead(old, now):
         return old
     # A change of ``enabled`` in the code replaces what a call has set before.
@@ -576,7 +578,7 @@ class PeriodicCatalogue:
                 f"dedup_key {config.dedup_key!r} already belongs to {previous_config.function}; "
                 f"pass another dedup_key= for {config.function}"
             )
-        # A module that is loaded again defines another function, whose options replace those of the former.
+        # A module that is loaded again defines another function, whose options replace the earlier ones.
         if previous_config and previous_config.func is config.func and previous_config != config:
             raise ValueError(
                 f"{config.function} already has a schedule of this trigger, with other options; "
@@ -613,6 +615,7 @@ class PeriodicCatalogue:
 
 
 def _may_share_name(config: PeriodicJobConfig, other_config: PeriodicJobConfig) -> bool:
+    """Return whether two configs are of functions with different names, or of functions that do the same."""
     return config.function != other_config.function or captures_same(config.func, other_config.func)
 
 

@@ -136,8 +136,9 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
 
 
 def _function_of(target: Any) -> Any:
-    """Return the function of a task of Django: the one that is registered, or its own on another backend."""
+    """Return a function unchanged; for a task of Django, return its function."""
     stand_in = stand_in_of(target)
     if stand_in is not None:
         return stand_in.func
+    # A task of another backend of Django cannot be called, but has its function as an attribute.
     return target if callable(target) else getattr(target, "func", target)

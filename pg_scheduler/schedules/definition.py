@@ -180,10 +180,12 @@ def to_seconds(name: str, value: object) -> float:
 
 
 def _time(name: str) -> Callable[[Any], datetime | None]:
+    """Return the function that checks an optional time of this name."""
     return lambda value: None if value is None else check_execution_time(value, name=name)
 
 
 def _count(name: str) -> Callable[[Any], int | None]:
+    """Return the function that checks an optional number of this name."""
     return lambda value: None if value is None else check_count(name, value, least=1)
 
 
@@ -208,6 +210,7 @@ def _kept_encoded(task_data: str, task: str, old: ScheduleRow, codec: PayloadCod
 
 
 def _kept_trigger(text: str, old: ScheduleRow) -> str:
+    """Return the new trigger as JSON, or the text of the row if the triggers are equal."""
     try:
         is_same = read_trigger(old.trigger) == read_trigger(text)
     except ValueError:  # written by another process or by hand
@@ -224,4 +227,5 @@ _COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "jitter": ("jitter_seconds", partial(to_seconds, "jitter")),
     "overlap": ("overlap", lambda value: check_kind("overlap", value, Overlap).value),
 }
-"""For each field that is converted alone its column, and the function that validates and converts it."""
+"""The fields that are converted without regard to others: for each, its column and the function that checks
+and converts its value."""

@@ -284,9 +284,8 @@ def _names_of(row: ScheduleRow, task: Task | None) -> tuple[str, str | None]:
     """Return the columns ``job_name`` and ``function`` of the jobs of a schedule.
 
     ``function`` is None if the name of the jobs is the name under which the function is registered.
-
-    A node of an earlier release may have written a declared schedule, without the name that ``@job`` gives.
     """
+    # A node of an earlier release may have written the row, without the name that ``@job`` gives.
     if row.owner == "code" and task is not None and task.name != task.identity:
         return task.name, None
     return (row.task, None) if row.job_name is None else (row.job_name, row.task)

@@ -85,8 +85,12 @@ class LateSchedules:
         ids = group.schedule_ids
         group.turn_at = time.monotonic()
         if len(ids) == 1:
-            # The pause is 0 until the schedule is alone.
-            group.pause_s = pause_s or min(2 * group.pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
+            if pause_s is not None:
+                group.pause_s = pause_s
+            elif not group.pause_s:  # the schedule is alone for the first time
+                group.pause_s = FIRST_PAUSE_S
+            else:
+                group.pause_s = min(2 * group.pause_s, LONGEST_PAUSE_S)
             group.turn_at += group.pause_s
             self._groups.append(group)
             return

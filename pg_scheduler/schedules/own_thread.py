@@ -25,6 +25,7 @@ WAITS: Final = 10
 loop is blocked, then loses only one of them."""
 
 WAIT_S: Final = 0.5
+"""Seconds of one wait."""
 
 REMEDY: Final = "next_after() must compute its result from its arguments alone, in milliseconds"
 

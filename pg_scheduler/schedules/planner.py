@@ -97,8 +97,9 @@ FAST_POLL_INTERVAL_S: Final = 0.5
 """Seconds between two reads while none arrive: a schedule disabled elsewhere is disabled within a second."""
 
 SLOW_POLL_INTERVAL_S: Final = 2.0
-"""The same while there are no schedules: one that is added elsewhere is found within 2 seconds. Also between
-two passes without a read while nothing is registered, since a module may be imported at any time."""
+"""Seconds between two reads while no notifications arrive and there are no schedules: one that is added
+elsewhere is found within 2 seconds. Also the seconds between two passes while nothing is registered: these
+read nothing, but a module may be imported at any time."""
 
 LOCKED_RETRY_S: Final = 0.05
 """Seconds until the next pass if no due row could be planned: all are locked, or wait for ends of jobs."""
@@ -107,10 +108,10 @@ LOCK_TIMEOUT_MS: Final = 50
 """Longest wait for a lock of a transaction that plans all due schedules."""
 
 TURN_TIMEOUT_MS: Final = 10
-"""The same for a transaction that plans schedules which have met a lock before."""
+"""Longest wait for a lock of a transaction that plans schedules which have met a lock before."""
 
 REPORT_TIMEOUT_MS: Final = 100
-"""The same for a transaction in which the holder of the lock is looked up."""
+"""Longest wait for a lock of a transaction in which the holder of the lock is looked up."""
 
 MAX_TURNS: Final = 5
 """Turns of one pass, so that those that meet locks do not delay other schedules."""
@@ -278,9 +279,10 @@ class Planner(Service):
         return poll if next_in is None else min(max(next_in, shortest_sleep_s), poll)
 
     def _next_zone_data(self) -> str | None:
-        """Return the version by which this pass computes fire times again; None for another pass.
+        """Return the version of time zone data by which this pass computes fire times again, if it does.
 
-        Schedules that were left to other nodes, because of their time zone, have another try in such a pass.
+        It is None for all passes in between. A pass that computes fire times again also includes the
+        schedules that were left to other nodes because of their time zone.
         """
         if time.monotonic() < self._check_fire_times_at:
             return None
@@ -334,12 +336,12 @@ class Planner(Service):
             async with self._transaction(group) as transaction:
                 connection, events = transaction
                 only = None if group is None else group.schedule_ids
-                locked, now = await schedules.lock_due(
+                locked_rows, now = await schedules.lock_due(
                     plannable, MAX_ROWS, left_out=left_out, only=only, on=connection
                 )
                 if now is None:
                     return PlanningResult(handled=0, others_due=0)
-                rows = [row for row in locked if _is_built_in(row) == built_in]
+                rows = [row for row in locked_rows if _is_built_in(row) == built_in]
                 last_job_ids = [
                     row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW
                 ]
@@ -359,7 +361,7 @@ class Planner(Service):
                     queues, transaction, message=message, planned_at=now
                 )
                 for plan, inserted in zip(planned.plans, inserted_queues, strict=True):
-                    _add(planned, plan, inserted.jobs, inserted.conflict)
+                    _add_change(planned, plan, inserted.jobs, inserted.conflict)
                 if planned.changes:
                     await schedules.advance(planned.changes, on=connection)
                 worker_ids = await self._cancel_replaced(planned.replaced_ids, transaction)
@@ -381,7 +383,7 @@ class Planner(Service):
         for worker_id in worker_ids:
             await self._outbox.notify_worker(worker_id)
         self._count_fire_times(planned.changes)
-        return PlanningResult(len(planned.changes), others_due=len(locked) - len(rows))
+        return PlanningResult(len(planned.changes), others_due=len(locked_rows) - len(rows))
 
     def _count_fire_times(self, changes: Sequence[ScheduleChange]) -> None:
         """Count the planned fire times of each schedule, if this process has metrics."""
@@ -470,8 +472,8 @@ class Planner(Service):
     async def _cancel_replaced(self, job_ids: Sequence[str], transaction: Transaction) -> list[str]:
         """Cancel the last jobs that new ones replace; return the workers that run them.
 
-        The transaction that enqueues the new jobs does so, because afterwards no one would know that the last
-        jobs are to be cancelled if this process ended in between.
+        This is done in the transaction that enqueues the new jobs. If the process ended between two
+        transactions, no one would know that the last jobs are to be cancelled.
         """
         worker_ids: list[str] = []
         for job_id in sorted(job_ids):  # the order in which all transactions lock jobs
@@ -580,7 +582,7 @@ class Planner(Service):
         return Plan(row, advance, queue)
 
     async def _enqueued(self, row: ScheduleRow, advance: Advance, connection: Connection) -> set[datetime]:
-        """Return those fire times of a schedule whose jobs exist, once the ids of obsolete jobs are free."""
+        """Free the ids that obsolete jobs have; return the fire times of a schedule whose jobs exist then."""
         ids = {
             fire_time_job_id(row.schedule_id, fire_time, owner=row.owner): fire_time
             for fire_time in (*advance.fire_times, *advance.spare)
@@ -590,7 +592,7 @@ class Planner(Service):
         return {ids[job_id] for job_id in await jobs.statuses_of(ids, connection=connection)}
 
 
-def _add(
+def _add_change(
     planned: PlannedChanges, plan: Plan, new_jobs: Sequence[ExtendedJob], conflict: JobConflictError | None
 ) -> None:
     """Add the change of a schedule, and its events, after the jobs of its fire times were inserted.

@@ -139,5 +139,6 @@ def has_built_in_trigger(text: str) -> bool:
 def catch_up_of(row: ScheduleRow) -> CatchUp:
     """Return the policy of a row, whose values the table has checked."""
     within = None if row.catch_up_seconds is None else timedelta(seconds=row.catch_up_seconds)
+    # The limit of a row that was written by hand may be larger than CatchUp accepts.
     limit = None if row.catch_up_limit is None else min(row.catch_up_limit, 10_000)
     return CatchUp(row.catch_up, limit, within)  # type: ignore[arg-type] # a constraint checks it

@@ -36,8 +36,8 @@ class Plannable(NamedTuple):
         declared: The ids of those that its code declares.
         tasks: The names of its tasks.
         kinds: The kinds of triggers that it has registered.
-        zone_data: The version of its time zone data: next fire times that older data gave count as due. None
-            to leave them.
+        zone_data: The version of its time zone data. Next fire times that older data gave count as due, so
+            that they are computed again; None to leave such fire times.
     """
 
     declared: list[str]
@@ -138,6 +138,7 @@ class ScheduleRepository:
         if not rows:
             return None
         task, options, metadata = rows[0]
+        # ReportedSettings checks what the row of a worker has, so it gets these parts of it in its form.
         report = {"options": {task: object_from(options)}, TASK_METADATA: {task: object_from(metadata)}}
         return ReportedSettings(report).options_of(task)
 
@@ -182,7 +183,7 @@ class ScheduleRepository:
             row: The schedule.
             kinds: The kinds of its trigger.
             on: The connection of a transaction.
-            via: The way that the audit names, if it is not that of the author.
+            via: The way of the change for its record, such as ``code``; None for the way of the author.
         """
         values = *astuple(row), list(kinds), *self._statements.author.values(via), self._statements.now
         return bool(await self._statements.fetch("insert_schedule", *values, on=on))
@@ -261,7 +262,10 @@ class ScheduleRepository:
     async def declared(
         self, schedule_ids: Collection[str], *, on: Connection | None = None
     ) -> tuple[dict[str, ScheduleRow], datetime | None]:
-        """Return the schedules that any code declares or that have these ids, and the time; None for none."""
+        """Return by id the schedules that any code declares and those with these ids, and the time.
+
+        The time is that of the database. It is None if there is no such schedule.
+        """
         rows = await self._statements.fetch(
             "declared_schedules", self._statements.now, list(schedule_ids), on=on
         )
@@ -270,17 +274,19 @@ class ScheduleRepository:
     async def declared_later(
         self, schedule_ids: Collection[str], worker_id: str | None, *, on: Connection | None = None
     ) -> set[str]:
-        """Return those of the schedules that live workers declare, or may declare, if they started later.
+        """Return those of the schedules that later workers declare, or may declare.
 
-        That is later than the worker of this id. Without an id, all live workers count.
+        These are the live workers that have started later than the worker with this id. If the id is None,
+        all live workers count.
         """
         args = list(schedule_ids), worker_id, DECLARED, LEFT_OUT, self._statements.now
-        return {row[0] for row in await self._statements.fetch("declared_later", *args, on=on)}
+        rows = await self._statements.fetch("declared_later", *args, on=on)
+        return {row["schedule_id"] for row in rows}
 
     async def undeclared_modules(self, schedule_ids: Collection[str]) -> list[str]:
-        """Return the modules whose functions declared other schedules, unless these are retired."""
+        """Return the modules of those schedules of code that are not retired and not among these."""
         rows = await self._statements.fetch("undeclared_modules", list(schedule_ids))
-        return [row[0] for row in rows]
+        return [row["module"] for row in rows]
 
     async def retire(
         self, schedule_ids: Collection[str], modules: Sequence[str], moving: Collection[str] = ()
@@ -315,7 +321,7 @@ class ScheduleRepository:
     async def declaring(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Transaction]:
         """Yield a transaction in which no other process writes the schedules of its code.
 
-        Its statements fail if they wait longer than ``lock_timeout_ms``, that of the session by default.
+        Its statements fail if they wait longer than ``lock_timeout_ms``; None for the limit of the session.
         """
         async with self._statements.transaction(lock_timeout_ms=lock_timeout_ms) as transaction:
             await self._statements.execute("lock_declarations", on=transaction.connection)
@@ -393,6 +399,7 @@ class ScheduleRepository:
 
         Such a job is none of the schedule, so its outcome does not count.
         """
+        # If the job is one of the schedule, note_ends() notes its end.
         replacements = [job for job in jobs if "schedule" not in job.on_end]
         return await self._note_ends(
             [_JobEnd(job.on_end["fixed_delay"], job, outcome=None) for job in replacements], transaction
@@ -424,7 +431,7 @@ class ScheduleRepository:
     ) -> list[str]:
         """Return the ids of pending jobs of a schedule."""
         rows = await self._statements.fetch("pending_schedule_jobs", schedule_id, limit, on=on)
-        return [row[0] for row in rows]
+        return [row["job_id"] for row in rows]
 
     async def vacuum(self, finished_before: datetime, limit: int) -> int:
         """Delete schedules of callers that finished before an instant, and count them."""

@@ -41,7 +41,7 @@ class Advance:
         next_fire_at: The next fire time; None if there is none, or under a `FixedDelay` until the job ends.
         skipped: Fire times that are dropped because the schedule is busy.
         missed: Missed fire times without a job.
-        is_exact: Whether there are no more missed ones than that.
+        is_exact: Whether ``missed`` is exact; otherwise it is a lower bound.
         is_finished: Whether no further fire time becomes a job.
         searched_from: The next fire time is the first one after this instant.
         following: The fire time after the latest due one. It is the next one if some of the jobs are not
@@ -183,7 +183,7 @@ def first_to_plan(row: ScheduleRow) -> datetime | None:
     if row.resume_from is not None:
         return _first_after(row, _begin_of_search(row, row.resume_from))
     if first is not None and last is not None and first <= last:
-        return _first_after(row, last)
+        return _first_after(row, last)  # for example, the row was edited by hand
     return first
 
 
@@ -254,33 +254,36 @@ def pass_time(
         else count_fire_times(trigger, first=first, now=limit, anchor=anchor)
     )
     if latest == first and not is_missed:
-        chosen = [first]
+        job_times = [first]
     else:
         # If the policy selects no fire time, the latest one becomes a job unless it is missed.
-        chosen = _caught_up(row, trigger, now, first, latest) or ([] if is_missed else [latest])
+        job_times = _caught_up(row, trigger, now, first, latest) or ([] if is_missed else [latest])
     runs_left = None if row.max_runs is None else max(row.max_runs - row.runs, 0)
-    spare = chosen[runs_left:] if runs_left else []
-    chosen = chosen[:runs_left]
-    skipped = len(chosen) if is_busy else 0
+    # Without a limit of runs, no fire time is spare. If no run is left, there is no place that a spare one
+    # could take.
+    spare = job_times[runs_left:] if runs_left else []
+    job_times = job_times[:runs_left]
+    skipped = len(job_times) if is_busy else 0
     if is_busy:
-        chosen, spare = [], []
-    is_last = runs_left is not None and len(chosen) >= runs_left
+        job_times, spare = [], []
+    is_last = runs_left is not None and len(job_times) >= runs_left
     follows_end = is_fixed_delay(trigger)
-    waits = bool(chosen) and follows_end and not is_last
+    # The end of the job that is enqueued now sets the next fire time.
+    awaits_end = bool(job_times) and follows_end and not is_last
     # The search may take long. With a fixed delay its result is needed only if a run is left, or if the
     # database may reject the job of the last run.
     if follows_end and (is_unique or not is_last):
         following = _first_after(row, now)
-    next_fire_at = None if is_last or waits else following
+    next_fire_at = None if is_last or awaits_end else following
     return Advance(
-        fire_times=tuple(chosen),
-        due_times=_due_times(row, chosen),
+        fire_times=tuple(job_times),
+        due_times=_due_times(row, job_times),
         last_fire_at=latest,
         next_fire_at=next_fire_at,
         skipped=skipped,
-        missed=max(count.number - len(chosen) - skipped, 0),
+        missed=max(count.number - len(job_times) - skipped, 0),
         is_exact=count.is_exact,
-        is_finished=next_fire_at is None and not waits,
+        is_finished=next_fire_at is None and not awaits_end,
         searched_from=now if follows_end else latest,
         following=following,
         spare=tuple(spare),
@@ -340,21 +343,23 @@ def fire_times_between(row: ScheduleRow, start: datetime, end: datetime, *, limi
     if is_fixed_delay(trigger):
         raise ConfigurationError(f"'{trigger}' has no fire times in the past; use trigger() instead")
     after = not_before(trigger, start if row.start_at is None else max(start, row.start_at))
-    last = end if row.end_at is None else min(end, row.end_at + INSTANT)
+    # A fire time at the end of the schedule counts, while one at ``end`` does not.
+    stop = end if row.end_at is None else min(end, row.end_at + INSTANT)
     search = Search()
     # The search continues beyond the limit, to count the fire times for the error.
-    search.left += 100 * limit
+    max_counted = 100 * limit
+    search.left += max_counted
     fire_times: list[datetime] = []
     number, fire = 0, next_fire_time(trigger, after, row.anchor, search)
-    while fire is not None and fire < last and number < 100 * limit:
+    while fire is not None and fire < stop and number < max_counted:
         number += 1
         if number <= limit:
             fire_times.append(fire)
         fire = next_fire_time(trigger, fire, row.anchor, search)
     if number > limit:
-        more = " at least" if number == 100 * limit else ""
+        bound = " at least" if number == max_counted else ""
         raise ConfigurationError(
-            f"schedule {row.schedule_id!r} has{more} {number} fire times from {start} to {end}, more than "
+            f"schedule {row.schedule_id!r} has{bound} {number} fire times from {start} to {end}, more than "
             f"limit = {limit}; pass a larger limit= or a shorter span"
         )
     return fire_times
@@ -407,11 +412,12 @@ def is_ahead(row: ScheduleRow, now: datetime) -> bool:
     pg_scheduler 0.2, which may be due later.
     """
     limit = now + CLOCK_TOLERANCE
-    last = row.last_fire_at
-    return row.updated_at > limit or (last is not None and last > limit and last != row.anchor)
+    last_fire = row.last_fire_at
+    return row.updated_at > limit or (last_fire is not None and last_fire > limit and last_fire != row.anchor)
 
 
 def _is_due(row: ScheduleRow, now: datetime) -> bool:
+    """Return whether a fire time of a schedule has come that was not planned yet."""
     first = first_to_plan(row)
     return first is not None and first <= now
 
@@ -424,6 +430,7 @@ def _request_search_again(row: ScheduleRow) -> ScheduleRow:
 
 
 def _follows_jobs(row: ScheduleRow) -> bool:
+    """Return whether a schedule has a fixed delay; False if its trigger cannot be read."""
     try:
         return is_fixed_delay(read_trigger(row.trigger))
     except ValueError:  # written by another process or by hand
@@ -468,7 +475,7 @@ def _caught_up(
         earliest = next_fire_time(trigger, oldest - INSTANT, row.anchor)
         return [latest if earliest is None else min(earliest, latest)]
     if catch_up.selection == "all":
-        limit = catch_up.limit or 1
+        limit = catch_up.limit or 1  # this selection always has a limit
         fire_times = newest_fire_times(trigger, first=first, now=latest, anchor=row.anchor, limit=limit)
         return [fire for fire in fire_times if fire >= oldest]
     return []
