@@ -401,6 +401,7 @@ class _Grid(Trigger):
     period: int
 
     def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        # The microseconds from the anchor to the fire time.
         ahead = ((instant - anchor) // INSTANT // self.period + 1) * self.period
         if ahead > (end_of_search(instant) - anchor) // INSTANT:
             return None

@@ -80,6 +80,7 @@ class CalendarInterval(Trigger):
             _check_count(unit, count)
         if not any(units.values()):
             raise ValueError("CalendarInterval has no interval; pass years=, months=, weeks= or days=")
+        # The sum of the units is approximate, which suffices for this limit.
         if years + (months + 1) // 12 + (7 * weeks + days) // 365 > MAX_YEARS:
             raise ValueError(f"the interval must be at most {MAX_YEARS} years, not {units}")
         check_time("at", at)

@@ -165,18 +165,19 @@ def describe(expression: str, fields: CronFields) -> str:
 
 
 def _time(fields: CronFields) -> str | None:
-    """Return some times of the day; None for other fields."""
+    """Return the times of a day, such as "at 03:00 and 15:00", if they are few; None for other fields."""
     if fields.seconds != (0,) or len(fields.minutes) != 1 or len(fields.hours) > _MAX_ITEMS:
         return None
     return "at " + _list(f"{hour:02}:{fields.minutes[0]:02}" for hour in fields.hours)
 
 
 def _repeated(fields: CronFields) -> str | None:
-    """Return an interval within the day, such as "every 5 minutes from 09:00 to 17:55"; None for none."""
+    """Return the interval within a day, such as "every 5 minutes from 09:00 to 17:55", if there is one."""
     if fields.seconds != (0,):
         step = _cycle(fields.seconds)
         is_all_day = (len(fields.hours), len(fields.minutes)) == (24, 60)
-        return f"every {_counted(step, 'second')}" if is_all_day and step and not fields.seconds[0] else None
+        begins_at_zero = fields.seconds[0] == 0
+        return f"every {_counted(step, 'second')}" if step and is_all_day and begins_at_zero else None
     if len(fields.hours) == 24:
         return _in_every_hour(fields.minutes)
     hour_step, step = _step(fields.hours), _cycle(fields.minutes)
@@ -188,7 +189,7 @@ def _repeated(fields: CronFields) -> str | None:
 
 
 def _in_every_hour(minutes: Sequence[int]) -> str | None:
-    """Return the minutes of an hour, such as "every 5 minutes"; None for too many without a common step."""
+    """Return the minutes of each hour, such as "every 5 minutes"; None for many minutes without a step."""
     if len(minutes) == 1:
         return f"at minute {minutes[0]} of every hour"
     if (step := _cycle(minutes)) is not None:
@@ -220,6 +221,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _day(fields: CronFields) -> str | None:
+    """Return the days, such as "every day" or "on Sunday in May"; None if they have no short description."""
     if fields.nth_weekdays or fields.either_day:
         return None
     date, weekday, month = _date(fields), _weekday(fields), _month(fields)
@@ -246,6 +248,7 @@ def _weekday(fields: CronFields) -> str:
         return ""
     if fields.weekdays == {1, 2, 3, 4, 5}:
         return "Monday to Friday"
+    # Sunday is day 0, and is named last, as day 7.
     return _list(_DAYS[day % 7] for day in sorted(weekday or 7 for weekday in fields.weekdays))
 
 

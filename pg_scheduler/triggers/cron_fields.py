@@ -151,13 +151,17 @@ def _days_of_month(fields: CronFields, first_weekday: int, length: int) -> tuple
         by_date = day in fields.days or (fields.last_day and day == length)
         by_weekday = weekday in fields.weekdays
         if not by_weekday and (occurrences := fields.nth_weekdays.get(weekday)):
-            by_weekday = str((day + 6) // 7) in occurrences or ("l" in occurrences and day + 7 > length)
-        if (by_date or by_weekday) if fields.either_day else (by_date and by_weekday):
+            occurrence = str((day + 6) // 7)
+            is_last = day + 7 > length
+            by_weekday = occurrence in occurrences or (is_last and "l" in occurrences)
+        matches = (by_date or by_weekday) if fields.either_day else (by_date and by_weekday)
+        if matches:
             days.append(day)
     return tuple(days)
 
 
 def _first(numbers: tuple[int, ...], minimum: int) -> int | None:
+    """Return the first of some sorted numbers that is at least the minimum; None if there is none."""
     index = bisect_left(numbers, minimum)
     return numbers[index] if index < len(numbers) else None
 
@@ -181,6 +185,7 @@ def parse_cron(expression: str) -> CronFields:
 
 @lru_cache(maxsize=1024)
 def _parse(expression: str) -> CronFields:
+    """Parse a text of ASCII; see ``parse_cron()``."""
     if len(expression) > _MAX_LENGTH:
         raise _invalid(
             f"{expression[:40]}...", f"has {len(expression)} characters", f"write at most {_MAX_LENGTH}"
@@ -274,6 +279,7 @@ def _as_written(expression: str, index: int, item: str) -> str:
 
 
 def _number(expression: str, index: int, text: str) -> int:
+    """Return the number that a field has for a text, which may be a name such as "mon"."""
     return int(text) if text.isdigit() else int(_expand(expression, index, text).values[0])
 
 

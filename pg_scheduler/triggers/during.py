@@ -90,6 +90,7 @@ class During(DuringSet):
         weekday_text, weekday_set = WEEKDAYS.parse("weekdays", weekdays)
         month_text, month_set = MONTHS.parse("months", months)
         week_text, week_set = WEEKS.parse("iso_weeks", iso_weeks)
+        # The days that match, whatever the dates and the times of day are.
         calendar = WallSet(weekday_set, month_set, week_set, dates=None, ranges=day_ranges(None, None))
         if calendar.day_from(FIRST_DAY) is None:
             raise ValueError(
@@ -195,6 +196,7 @@ class During(DuringSet):
 
 
 def _check_dates(dates: Iterable[object]) -> tuple[date, ...]:
+    """Return the dates in order, each once."""
     if isinstance(dates, str | bytes) or not isinstance(dates, Iterable):
         raise ValueError(f"dates must be a tuple of dates, not {dates!r}")  # noqa: TRY004 - as the other errors
     unique_dates: set[date] = set()
@@ -210,6 +212,7 @@ def _check_dates(dates: Iterable[object]) -> tuple[date, ...]:
 
 
 def _bound(name: str, value: object, zone: tzinfo) -> datetime | None:
+    """Return ``since`` or ``until`` as an instant in UTC; a date is its midnight in the time zone."""
     if value is None:
         return None
     if isinstance(value, datetime):
@@ -283,6 +286,7 @@ class Numbering:
                 raise self._invalid(parameter, value)
             first = self._number(parameter, value, span[1])
             last = self._number(parameter, value, span[2]) if span[2] else first
+            # A range such as "nov-feb" continues at the first number.
             numbers |= (
                 {*range(first, last + 1)}
                 if first <= last

@@ -72,6 +72,7 @@ def parse_trigger(text: str, timezone: str | tzinfo = "UTC") -> Trigger:
 
 def write_trigger(trigger: Trigger) -> tuple[str, str]:
     """Return a text that `parse_trigger()` reads as an equal trigger, and its time zone."""
+    # The text of a length has whole seconds only.
     match trigger:
         case Cron():
             return trigger.expression, trigger.timezone

@@ -146,6 +146,8 @@ class Kind:
         Raises:
             ValueError: A field has a type that JSON cannot carry.
         """
+        # JSON may lack a field with a default. The model has None for it then, which is not used: the
+        # constructor of the class gets only the fields that the JSON has.
         try:
             definitions: dict[str, Any] = {"kind": (Literal[self.cls.kind], ...)} | {
                 f"field_{field.name}": (
@@ -263,8 +265,9 @@ def _problem_of(cls: Any) -> str | None:
     """Return why a class cannot be a trigger, with the remedy; None if it can."""
     if not isinstance(cls, type) or Part not in cls.__mro__:
         return "is not a trigger; derive it from pg_scheduler.triggers.Trigger"
-    parameters = getattr(cls, "__dataclass_params__", None)
-    if parameters is None or not parameters.frozen or "__dataclass_params__" not in vars(cls):
+    # A class inherits this attribute from a dataclass, but is no dataclass by that.
+    parameters = vars(cls).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen:
         return "is not a frozen dataclass; put @dataclass(frozen=True) below the decorator"
     if inspect.isabstract(cls):
         return f"is abstract; define {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))}()"
@@ -278,6 +281,7 @@ def _name(cls: Any) -> str:
 
 
 def _parse(value: object) -> object:
+    """Return the document in a text of JSON; any other value is the document itself."""
     if isinstance(value, str | bytes | bytearray):
         if len(value) > MAX_LENGTH:
             raise ValueError(f"the trigger has {len(value)} characters; the limit is {MAX_LENGTH}")

@@ -26,7 +26,9 @@ def day_ranges(start: time | None, end: time | None) -> tuple[tuple[timedelta, t
         return ((first, last),)
     if last == timedelta(0):
         return ((first, DAY),)
-    return ((timedelta(0), last), (first, DAY)) if first > last else ((timedelta(0), DAY),)
+    if first == last:
+        return ((timedelta(0), DAY),)
+    return (timedelta(0), last), (first, DAY)
 
 
 def check_time(name: str, moment: object) -> time:
@@ -100,7 +102,8 @@ class WallSet:
             return None if next_day is None else datetime.combine(next_day, time.min)
         midnight = datetime.combine(day, time.min)
         first, last = self.ranges[0]
-        return midnight + last if not first and self.has_day(day) else midnight
+        begins_inside = first == timedelta(0) and self.has_day(day)
+        return midnight + last if begins_inside else midnight
 
     def has_day(self, day: date) -> bool:
         """Return whether the conditions on days hold."""
@@ -135,13 +138,14 @@ class WallSet:
 
         None if all days satisfy them.
         """
-        if self.weekdays is None and self.months is None and self.weeks is None and self.dates is None:
-            return None
         if self.dates is not None:
             return day + self._run_length(self.dates, day) * DAY
+        if self.weekdays is None and self.months is None and self.weeks is None:
+            return None
         for _ in range(MAX_CALENDAR_STEPS):
             if not self.has_day(day):
                 return day
+            # Without a condition on weekdays, all days of a week are alike, or even all days of a month.
             if self.weekdays is not None:
                 day += DAY
             elif self.weeks is not None:
@@ -153,6 +157,8 @@ class WallSet:
     @staticmethod
     def _run_length(dates: tuple[date, ...], day: date) -> int:
         """Return how many days in a row, from ``day`` on, are among the dates."""
+        # Up to the first gap, the date at each place is a day later than at the place before. Behind the gap,
+        # all dates are later than that. So the end of the run is found by bisection.
         first = low = bisect_left(dates, day)
         high = len(dates)
         while low < high:
@@ -165,6 +171,7 @@ class WallSet:
 
 
 def _next_month(day: date) -> date:
+    # Every month has a 28th, and four days after it are in the next month.
     return (day.replace(day=28) + timedelta(days=4)).replace(day=1)
 
 

@@ -70,6 +70,7 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
     """
     if timezone is None:
         return UTC
+    # A ZoneInfo that was read from a file has no key.
     if timezone is UTC or (isinstance(timezone, ZoneInfo) and timezone.key):
         return timezone
     if not isinstance(timezone, str):
