@@ -37,8 +37,9 @@ MAX_KEYED_BYTES: Final = 2000
 """The maximum size of the arguments of such a job. Larger ones are not read, so the key is not computed."""
 
 SURPLUS_FROM: Final = 50
-"""Attempts in a row that a limit blocks before other jobs are blocked unclaimed. To block jobs earlier would
-cost throughput where attempts end all the time, because each blocked job has to be unblocked again."""
+"""Once a limit has blocked so many attempts in a row, further due jobs are blocked before they are claimed.
+To block them earlier would cost throughput where attempts end all the time, because each blocked job has to
+be unblocked again."""
 
 MAX_COUNTED_LIMITS: Final = 100
 """The number of limits whose refused attempts are counted: those that refused an attempt most recently. There
@@ -92,7 +93,7 @@ class Admission(Service):
         attempts: dict[str, Attempt] = {}
         requests: list[AdmissionRequest] = []
         for attempt in batch:
-            limits = await self._limits_of(attempt)
+            limits = await self._begin_unless_limited(attempt)
             if limits:
                 attempts[attempt.claim.job_id] = attempt
                 requests.append(AdmissionRequest(attempt.claim, limits))
@@ -107,10 +108,12 @@ class Admission(Service):
         while self._waiting:
             self._release(self._waiting.popleft())
 
-    async def _limits_of(self, attempt: Attempt) -> Sequence[tuple[str, LimitNumbers]]:
-        """Return the limits of an attempt; none if it was started without admission, or has failed.
+    async def _begin_unless_limited(self, attempt: Attempt) -> Sequence[tuple[str, LimitNumbers]]:
+        """Begin an attempt that needs no admission; return the limits of any other one.
 
-        It is started if it needs no admission, or if it will fail by itself.
+        An attempt that was revoked, or whose arguments cannot be decoded, begins too: it ends at once. If the
+        key of a limit cannot be computed, the attempt fails here. In all of these cases no limits are
+        returned.
         """
         claim = attempt.claim
         task = self._tasks.resolve(claim.function)
@@ -142,15 +145,16 @@ class Admission(Service):
             )
         except (DatabaseUnavailableError, *REFUSALS) as error:
             is_refused = is_refusal(error)
+            # The lock or the row of a single attempt may be the reason.
             if len(requests) > 1 and (is_refused or is_lock_timeout(error)):
                 await self._decide_one_by_one(requests, attempts)
                 return
-            if is_refused:
-                claim = requests[0].claim
-                self._refused_claims.leave_out(claim.job_id, claim.function, error)
             self._release_all(attempts)
             if not is_refused:
                 raise
+            (refused_request,) = requests
+            claim = refused_request.claim
+            self._refused_claims.leave_out(claim.job_id, claim.function, error)
             return
         except BaseException:  # whatever it was, no claim is kept without a decision
             self._release_all(attempts)
@@ -174,8 +178,8 @@ class Admission(Service):
                 if self._refused:
                     for key, _ in request.limits:
                         self._refused.pop(key, None)
-            # The job was changed since its claim, or the lease was lost. The table refuses the release if the
-            # row is no longer this worker's, and a release lets a new definition that waits take effect.
+            # The job was changed since its claim, or the lease was lost. The release has no effect if the row
+            # is no longer this worker's. If a new definition of the job waits, the release applies it.
             else:
                 self._release(attempt)
 
@@ -201,6 +205,7 @@ class Admission(Service):
             raise fault
 
     def _block(self, attempt: Attempt, request: AdmissionRequest, blocked_on: str) -> None:
+        """Free the slot of an attempt whose job was blocked, and let the unblocker check its limits again."""
         claim = attempt.claim
         self._executor.withdraw(attempt)
         self._events.publish(JobBlocked(claim.job_id, claim.job_name, claim.attempt, blocked_on))
@@ -213,6 +218,7 @@ class Admission(Service):
             return
         self._refused[key] = self._refused.get(key, 0) + 1
         self._refused.move_to_end(key)
+        # The limit that has refused no attempt for the longest time is forgotten.
         if len(self._refused) > MAX_COUNTED_LIMITS:
             self._refused.popitem(last=False)
         if self._refused[key] >= SURPLUS_FROM:
@@ -222,6 +228,7 @@ class Admission(Service):
         """Block a number of due jobs that would be claimed in vain and delay jobs of other tasks."""
         key, (task, position) = self._surplus.popitem()
         names = [name for name, limited_task in self._tasks.lists.limited.items() if limited_task is task]
+        # Unless all jobs of the task need the limit, the arguments of each job decide.
         job_ids = None
         if not is_shared_by_all(task.limits, task.name, key):
             jobs = await self._limits.read_surplus(names, position, SURPLUS_SIZE, MAX_KEYED_BYTES)
@@ -242,7 +249,7 @@ class Admission(Service):
             self._surplus.setdefault(key, (task, position))
 
     def _limits_by_key(self, task: Task, job_name: str, task_data: str) -> dict[str, LimitNumbers]:
-        """Return the limits of a job; none if they cannot be computed, as its attempt will report."""
+        """Return the limits of a job; none if they cannot be computed, in which case its attempt fails."""
         try:
             args, kwargs = decode(task_data, self._codec, job_name)
             return dict(limits_of_job(task.limits, task.name, args, kwargs))

@@ -45,10 +45,12 @@ class Feeder(BlockedJobs):
         # The names of tasks that are claimed here, by share, and the list of names that they come from.
         self._names_by_share: Mapping[str, Sequence[str]] = {}
         self._source_of_shares: Sequence[str] = ()
+        # The tenant after which the next pass reads.
         self._position = BLOCKED_BY_SHARE
         # How often passes still have to reach the end of the index. Then each tenant has been read since the
         # last wake-up.
         self._ends_left = 0
+        # Whether the next pass begins a round over all tenants.
         self._is_woken = True
         self.has_moved = False
         """Whether the last pass moved a job."""
@@ -60,7 +62,7 @@ class Feeder(BlockedJobs):
         self._check_locks_at = NEVER
 
     def wake(self) -> None:
-        """Start the next pass now, and go round all tenants unless the room is filled before."""
+        """Start the next pass now, and make a round over all tenants, unless there is no room left before."""
         self._is_woken = True
         super().wake()
 
@@ -121,7 +123,8 @@ class Feeder(BlockedJobs):
             # A round that begins in the middle of the index passes its end, and then reaches it once more.
             self._ends_left = 1 if self._position == BLOCKED_BY_SHARE else 2
         is_at_end = len(page) < self.batch_size
-        self._ends_left -= is_at_end
+        if is_at_end:
+            self._ends_left -= 1
         self._position = BLOCKED_BY_SHARE if is_at_end else page[-1]
         tenants = [key for key in page if prefix_of(BLOCKED_BY_SHARE, key) in shares]
         if not tenants:
@@ -131,15 +134,16 @@ class Feeder(BlockedJobs):
         if can_leave_out and fed.locked:
             self._left_out.update(fed.locked)
             self._check_locks_at = min(self._check_locks_at, time.monotonic() + self.locked_pause_s)
-        self._report(fed.jobs, 0, fed.due)
+        self._report(fed.jobs, late_count=0, due=fed.due)
         self.has_moved = fed.jobs > 0
+        # These tenants may have more jobs to move.
         if self.has_moved or not fed.is_complete or (can_leave_out and fed.locked):
-            self._is_woken = True  # these tenants may have more
+            self._is_woken = True
         has_more_tenants = self._is_woken or self._ends_left > 0
         return not fed.is_complete or (fed.room > 0 and has_more_tenants)
 
     async def _check_locks(self) -> None:
-        """Look from time to time which of the jobs that are left out are locked no more."""
+        """Find out from time to time which of the jobs that are left out are not locked any more."""
         if time.monotonic() < self._check_locks_at:
             return
         locked = await self._share_statements.find_locked(self._left_out)

@@ -93,11 +93,13 @@ class LimitRepository(Repository):
             By job id, None for an admitted attempt, else the limit that blocks the job. An attempt is missing
             if this worker does not hold it any more, or if a new definition of its job waits.
         """
-        # Each key with the number of its request, counted from 1.
-        requested_keys = [(key, n) for n, request in enumerate(requests, 1) for key in dict(request.limits)]
-        # Most jobs share the object of their limits.
+        # Each key of a request, once, with the number of the request, counted from 1.
+        requested_keys = [
+            (key, number) for number, request in enumerate(requests, 1) for key in dict(request.limits)
+        ]
+        # Most jobs share the object of their limits, which is then read once.
         distinct_limits = {id(request.limits): request.limits for request in requests}.values()
-        declared = list(dict.fromkeys(pair for limits in distinct_limits for pair in limits))
+        declared_numbers = list(dict.fromkeys(pair for limits in distinct_limits for pair in limits))
         keys = list(keep_s)
         async with self._statements.connections.admission() as connection:
             await self._statements.fetch("lock_texts", LOCK_CLASS, keys, on=connection)
@@ -108,11 +110,11 @@ class LimitRepository(Repository):
                 [request.claim.job_id for request in requests],
                 [request.claim.attempt for request in requests],
                 [key for key, _ in requested_keys],
-                [n for _, n in requested_keys],
+                [number for _, number in requested_keys],
                 keys,
                 list(keep_s.values()),
-                [key for key, _ in declared],
-                *_columns([numbers for _, numbers in declared]),
+                [key for key, _ in declared_numbers],
+                *_columns([numbers for _, numbers in declared_numbers]),
                 on=connection,
             )
         return {row["job_id"]: row["blocked_on"] for row in rows}
@@ -188,12 +190,12 @@ class LimitRepository(Repository):
     async def unblock_unclaimed(
         self, keys: Sequence[str], names: Sequence[str], worker_id: str, limit: int
     ) -> set[str]:
-        """Unblock jobs of those of the names that no live worker claims; return these names.
+        """Find the names that no live worker claims, and unblock their jobs; return these names.
 
         Args:
             keys: The limits, of each of which the first jobs are read.
-            names: The names. The worker that asks does not claim them.
-            worker_id: That worker, whose row may not show it yet.
+            names: The names to examine. The worker that asks does not claim them.
+            worker_id: That worker. Its row may still name them as claimed.
             limit: The number of jobs to read of each limit.
         """
         args = keys, names, worker_id, limit, self._statements.now
@@ -203,16 +205,16 @@ class LimitRepository(Repository):
     async def blocked_keys(self, after: str, limit: int) -> list[str]:
         """Return limits that block jobs, after this one, in the order of the index."""
         rows = await self._statements.fetch("blocked_keys", after, BLOCKED_BY_SHARE, limit)
-        return [row[0] for row in rows]
+        return [row["blocked_on"] for row in rows]
 
     async def unblock_late(
         self, keys: Sequence[str], since: LatePosition | None, limit: int
     ) -> tuple[int, LatePosition | None]:
-        """Unblock jobs past their misfire grace time, among a number of blocked jobs.
+        """Unblock those of the next blocked jobs that are past their misfire grace time.
 
         Args:
             keys: The limits, or tenants.
-            since: The position from which to read, in the first limit; None for its start.
+            since: The last job of the first limit that was read; None to read from the start of that limit.
             limit: The number of jobs to read.
 
         Returns:
@@ -233,9 +235,13 @@ class LimitRepository(Repository):
         )
         if not rows:
             return 0, None
+        unblocked_count = sum(row["jobs"] for row in rows)
         row = rows[-1]
-        last_position = LatePosition(row["blocked_on"], row["priority"], row["execution_time"], row["job_id"])
-        return sum(row["jobs"] for row in rows), last_position if row["n"] == limit else None
+        is_at_end = row["n"] < limit
+        if is_at_end:
+            return unblocked_count, None
+        position = LatePosition(row["blocked_on"], row["priority"], row["execution_time"], row["job_id"])
+        return unblocked_count, position
 
     async def unblock_forgotten(self, keys: Sequence[str], names: Sequence[str], limit: int) -> int:
         """Unblock jobs of these names that wait for limits or shares that are gone from their code."""

@@ -53,7 +53,7 @@ class PauseWatcher(Service):
         self._node.known_pauses.begin(self._read)
 
     async def drain(self) -> None:
-        """Stop that."""
+        """Let these services read the pauses no more."""
         self._node.known_pauses.end()
 
     async def run_once(self) -> float:
@@ -90,6 +90,7 @@ class PauseWatcher(Service):
         """Add to these pauses the names that only workers know; return False if another pass has to."""
         has_all_names = True
         for pause in pauses:
+            # A pause that suspends expiry needs all names of the task, any other one only the exact names.
             names = self._names_of(pause) if pause.suspends_expiry else set()
             unwritten_names = names - {pause.name, *pause.names}
             exact_names = self._exact_names_of(pause)
@@ -97,6 +98,8 @@ class PauseWatcher(Service):
             if not unwritten_names:
                 continue
             add_names = partial(self._pauses.add_names, pause.name, unwritten_names, exact_names)
+            # False means that another session has locked the pause, or has added the names meanwhile, so the
+            # next pass follows soon. None means that the application refuses them, which is retried later.
             if await self._refused_names.attempt(pause.name, add_names) is False:
                 has_all_names = False
         return has_all_names

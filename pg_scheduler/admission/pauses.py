@@ -32,12 +32,13 @@ class PauseRepository(Repository):
         suspends_expiry: bool = False,
         exact_names: Collection[str] = (),
     ) -> bool:
-        """Pause a task, of which the caller knows these names; notify all nodes.
+        """Pause a task, and notify all nodes; return False if it is paused already with the same values.
 
-        Return False if it is paused already with the same values.
+        ``exact_names`` are its exact names, as far as the caller knows them.
         """
         until_text = None if until is None else until.isoformat()
         details = {"suspends_expiry": "true"} if suspends_expiry else {}
+        # The caller passes the actor, so the actor among the values is not used.
         _, *author_values = self._statements.author.values(until=until_text, note=note, **details)
         now = self._statements.now
         return bool(
@@ -68,7 +69,7 @@ class PauseRepository(Repository):
         """
         args = list(names), self._statements.now, *self._statements.author.values(), list(declared_names)
         rows = await self._statements.fetch("resume_tasks", *args)
-        return any(row[0] for row in rows)
+        return any(row["was_in_effect"] for row in rows)
 
     async def end_pauses(self) -> list[str]:
         """Delete the pauses whose time has ended; return the names of the tasks that this call resumed.
@@ -76,7 +77,7 @@ class PauseRepository(Repository):
         A pause that suspends expiry is not deleted here, but by its `Renewal`.
         """
         rows = await self.refused_ends.fetch("end_pauses", self._statements.now, statements=self._statements)
-        return [row[0] for row in rows]
+        return [row["name"] for row in rows]
 
     async def paused(self) -> list[Pause]:
         """Return every pause in the order of the names, including pauses that have just ended."""
@@ -92,7 +93,9 @@ class PauseRepository(Repository):
         *,
         refused: RefusedRows | None = None,
     ) -> Sequence[str] | None:
-        """Give due jobs their misfire grace time again; return the position at which to continue.
+        """Give due jobs their misfire grace time again.
+
+        Return the position at which to continue; None at the end.
 
         Args:
             names: The names of the jobs.
@@ -100,7 +103,7 @@ class PauseRepository(Repository):
             priority: The priority of the jobs.
             position: The due time and the id after which to read.
             limit: The number of due jobs of any name to read.
-            refused: The jobs to leave out, because the application refuses their change; None for none yet.
+            refused: Leaves out the jobs whose change the application refuses; None to begin without any.
         """
         args = list(names), ended_at, self._statements.now, priority, *position, limit
         refused = refused or unrenewable_jobs()
@@ -116,7 +119,7 @@ class PauseRepository(Repository):
         *,
         refused: RefusedRows | None = None,
     ) -> Sequence[Any] | None:
-        """Do the same as ``renew_due()`` for jobs that wait for limits or shares, in index order."""
+        """Give jobs that wait for limits or shares their misfire grace time again; see ``renew_due()``."""
         args = list(names), ended_at, self._statements.now, *position, limit
         refused = refused or unrenewable_jobs()
         rows = await refused.fetch("renew_blocked", *args, statements=self._statements)
@@ -132,7 +135,13 @@ class PauseRepository(Repository):
 
 
 class DeletedPause(NamedTuple):
-    """Whether a call has deleted a pause, whether the pause was there before, and the names in its row."""
+    """The result of the attempt to delete a pause.
+
+    Attributes:
+        is_deleted: Whether this call has deleted it.
+        was_there: Whether it was there before.
+        names: The names in its row.
+    """
 
     is_deleted: bool
     was_there: bool
@@ -180,7 +189,9 @@ class Renewal:
         self._restart()
 
     def _restart(self) -> None:
-        # The blocked jobs come first: a job that is unblocked meanwhile is then found among the due ones.
+        """Begin again with the first batch."""
+        # None stands for the blocked jobs. They come first, because a job that is unblocked meanwhile is then
+        # found among the due ones.
         self._priorities: list[int | None] = [None, *(priority.db_value for priority in JobPriority)]
         self._position: Sequence[Any] | None = None
 

@@ -45,7 +45,8 @@ class ShareRepository(Repository):
 
     async def tenants(self, after: str, limit: int) -> list[str]:
         """Return tenants with waiting jobs that follow the tenant ``after``, in the order of the index."""
-        return [row[0] for row in await self._statements.fetch("blocked_keys", after, END, limit)]
+        rows = await self._statements.fetch("blocked_keys", after, END, limit)
+        return [row["blocked_on"] for row in rows]
 
     async def feed(
         self,
@@ -73,7 +74,7 @@ class ShareRepository(Repository):
             async with self._statements.connections.admission() as connection:
                 rows = await self._statements.fetch("lock_shares", LOCK_CLASS, prefixes, on=connection)
                 locked_shares.clear()
-                locked_shares.update(row[0] for row in rows)
+                locked_shares.update(row["prefix"] for row in rows)
                 if not locked_shares:
                     return []
                 keys = [key for key in tenants if share_of[key] in locked_shares]
@@ -93,6 +94,7 @@ class ShareRepository(Repository):
                 )
 
         rows = await self._refused_moves.change(run)
+        # Without a row, other feeders hold the locks of all shares.
         if not rows:
             return Fed(jobs=0, due=None, room=0, is_complete=False)
         due = min((row["due"] for row in rows if row["due"] is not None), default=None)

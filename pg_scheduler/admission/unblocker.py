@@ -22,7 +22,7 @@ from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
 
-FIRST: Final = "after"
+BEFORE_LIMITS: Final = "after"
 """The reason of jobs that wait for other jobs. It precedes every limit in the index of blocked jobs."""
 
 
@@ -43,21 +43,25 @@ class BlockedJobs(Service):
         self._limits = limits
         self._tasks = node.tasks
         self._signals = node.signals
-        self._late: LatePosition | None = None
+        # The last job whose misfire grace time was read; None to begin at the start.
+        self._late_position: LatePosition | None = None
         self._next_scan = self._next_cleanup = 0.0
 
     async def _unblock_forgotten(self, keys: list[str]) -> None:
         """Unblock jobs whose code does not have these limits or shares any more."""
         size = self.batch_size
         unblocked = await self._limits.unblock_forgotten(keys, self._tasks.lists.names, size)
-        self._report(unblocked, 0)
+        self._report(unblocked, late_count=0)
 
     async def _unblock_late(self, keys: list[str]) -> None:
         """Unblock jobs past their misfire grace time, so that they expire as others do."""
-        since = self._late if self._late is not None and self._late.key in keys else None
-        keys = keys[keys.index(since.key) :] if since is not None else keys
-        late, self._late = await self._limits.unblock_late(keys, since, self.late_batch_size)
-        self._report(late, late)
+        since = self._late_position
+        if since is not None and since.key not in keys:
+            since = None
+        if since is not None:
+            keys = keys[keys.index(since.key) :]
+        late_count, self._late_position = await self._limits.unblock_late(keys, since, self.late_batch_size)
+        self._report(late_count, late_count)
 
     async def _end_scan(self) -> None:
         """Plan the next scan. From time to time, delete the starts that no limit counts any more."""
@@ -67,11 +71,11 @@ class BlockedJobs(Service):
             self._next_cleanup = now + self.cleanup_interval_s
             await self._limits.delete_past_starts(self.late_batch_size)
 
-    def _report(self, unblocked: int, late: int, due: datetime | None = None) -> None:
+    def _report(self, unblocked_count: int, late_count: int, due: datetime | None = None) -> None:
         """Signal that jobs were unblocked, the first of them due at ``due``, and that some are late."""
-        if late:
+        if late_count:
             self._signals.grace_expired()
-        if unblocked:
+        if unblocked_count:
             self._signals.jobs_released(due)
 
 
@@ -79,8 +83,8 @@ class Unblocker(BlockedJobs):
     """Unblock jobs that wait for a limit.
 
     Attributes:
-        next_room_in: The least of the seconds after which a limit that blocks jobs may have room, of all
-            limits since the begin of the last scan; None if no limit blocks jobs.
+        next_room_in: The seconds after which the first of the limits that block jobs may have room. It is
+            computed from the checks since the last scan began. None if no limit blocks jobs.
     """
 
     name: ClassVar[str] = "unblocker"
@@ -99,9 +103,9 @@ class Unblocker(BlockedJobs):
         self._book: tuple[Mapping[str, Task], LimitBook] = ({}, LimitBook(()))
         # The number of the admitted attempt of each job, and its limits.
         self._admitted: dict[str, tuple[int, Sequence[tuple[str, LimitNumbers]]]] = {}
-        # The limits of attempts that have ended.
+        # The limits of attempts that have ended, in order.
         self._freed: dict[str, None] = {}
-        # The limits of jobs that were just blocked.
+        # The limits of jobs that were just blocked, in order.
         self._blocked: dict[str, None] = {}
         # When a limit with a rate allows the next start, by the monotonic clock.
         self._free_at: dict[str, float] = {}
@@ -112,7 +116,7 @@ class Unblocker(BlockedJobs):
         self._next_pass = 0.0
         self._is_scan_requested = False
         # The limit after which the scan continues.
-        self._scan_position = FIRST
+        self._scan_position = BEFORE_LIMITS
         self.next_room_in: float | None = None
 
     def book(self) -> LimitBook:
@@ -163,7 +167,7 @@ class Unblocker(BlockedJobs):
         now = time.monotonic()
         is_behind = False
         if now >= self._next_pass:
-            is_behind = await self._check()
+            is_behind = await self._check_limits()
         is_scan_due = now >= self._next_scan and bool(self._tasks.lists.limited)
         if is_scan_due or self._is_scan_requested:
             is_behind = await self._scan() or is_behind
@@ -174,14 +178,14 @@ class Unblocker(BlockedJobs):
         if self._freed:
             self._blocked.clear()
             try:
-                await self._check()
+                await self._check_limits()
             except (DatabaseUnavailableError, *REFUSALS) as error:
                 # The scans of other workers find these jobs. No result of an attempt depends on them.
                 may_be_left = isinstance(error, DatabaseUnavailableError) or is_refusal(error)
                 if not may_be_left:
                     raise
 
-    async def _check(self) -> bool:
+    async def _check_limits(self) -> bool:
         """Unblock jobs of the limits that were noted; return whether some may be left."""
         now = time.monotonic()
         due_keys = [key for key, free_at in self._free_at.items() if free_at <= now]
@@ -190,10 +194,10 @@ class Unblocker(BlockedJobs):
         if not freed_keys and not blocked_keys:
             return False
         book = self.book()
-        # Several tasks may give one limit different numbers, and each of them makes a set of options. After
-        # the end of an attempt, the set with the most room decides. Where jobs were only just blocked, all
-        # sets apply together, which is the strictest: otherwise a job that one set blocks and another one
-        # admits would be unblocked and blocked in turns.
+        # Several tasks may give one limit different numbers, so it has several sets of numbers. After the end
+        # of an attempt, the set with the most room decides. Where jobs were only just blocked, all sets apply
+        # together, which is the strictest: otherwise a job that one set blocks and another one admits would
+        # be unblocked and blocked in turns.
         limits: dict[str, Sequence[Sequence[LimitNumbers]]] = {
             key: book.number_sets(key) for key in freed_keys
         }
@@ -201,6 +205,7 @@ class Unblocker(BlockedJobs):
         self._freed, self._blocked = {}, {}
         for key in due_keys:
             del self._free_at[key]
+        # A limit without numbers is gone from the code. Its jobs are left to the scan.
         try:
             is_behind = await self._unblock({key: sets for key, sets in limits.items() if any(sets)})
         except BaseException:  # whatever it was, the limits are checked later
@@ -227,15 +232,16 @@ class Unblocker(BlockedJobs):
         if await self._unblock_unclaimed(results):
             is_behind = True
         due = min((result.due for result in results if result.due is not None), default=None)
-        self._report(sum(result.jobs for result in results), sum(result.late for result in results), due)
+        unblocked_count = sum(result.jobs for result in results)
+        self._report(unblocked_count, sum(result.late for result in results), due)
         return is_behind
 
     async def _unblock_unclaimed(self, results: Iterable[Unblocked]) -> bool:
-        """If jobs that no worker starts were unblocked, unblock others in front of the queue too.
+        """If jobs of names were unblocked that no worker starts, unblock further jobs of these names.
 
         Such jobs leave their room to others. Return whether there were any.
         """
-        names_by_key = {result.key: self._stalled(result.names) for result in results if result.names}
+        names_by_key = {result.key: self._stalled_names(result.names) for result in results if result.names}
         keys = [key for key, names in names_by_key.items() if names]
         if not keys:
             return False
@@ -246,11 +252,11 @@ class Unblocker(BlockedJobs):
         self._freed.update(dict.fromkeys(stalled_keys))
         return bool(stalled_keys)
 
-    def _stalled(self, names: Iterable[str]) -> list[str]:
+    def _stalled_names(self, names: Iterable[str]) -> list[str]:
         """Return those of the names that this worker does not claim, and perhaps no other worker either.
 
-        A task that is paused here is paused everywhere. Other workers may restart, so their names count only
-        after some time.
+        These are the names of tasks that are paused here, because a task is paused everywhere, and the names
+        of other workers' tasks. The latter count only after some time, because their workers may restart.
         """
         if self._routing.is_draining:
             return []
@@ -268,25 +274,28 @@ class Unblocker(BlockedJobs):
 
     async def _scan(self) -> bool:
         """Check a page of the limits that block jobs; return whether there may be more."""
-        if self._scan_position == FIRST:
+        if self._scan_position == BEFORE_LIMITS:
             self.next_room_in = None
         keys = await self._limits.blocked_keys(self._scan_position, self.batch_size)
         if keys:
             book = self.book()
-            options_by_key = {key: sets for key in keys if (sets := book.number_sets(key))}
-            await self._unblock(options_by_key)
-            if forgotten := [key for key in keys if key not in options_by_key]:
+            sets_by_key = {key: sets for key in keys if (sets := book.number_sets(key))}
+            await self._unblock(sets_by_key)
+            # A limit without a set of numbers is gone from the code.
+            if forgotten := [key for key in keys if key not in sets_by_key]:
                 await self._unblock_forgotten(forgotten)
             await self._unblock_late(keys)
         if len(keys) == self.batch_size:
             self._scan_position = keys[-1]
             return True
-        self._scan_position = FIRST
+        self._scan_position = BEFORE_LIMITS
         self._is_scan_requested = False
         held_attempts = self._in_flight.unreported()
         # Attempts that were cancelled or lost do not count any more.
-        admitted = self._admitted.items()
-        for job_id in [job_id for job_id, (attempt, _) in admitted if held_attempts.get(job_id) != attempt]:
+        lost_ids = [
+            job_id for job_id, (attempt, _) in self._admitted.items() if held_attempts.get(job_id) != attempt
+        ]
+        for job_id in lost_ids:
             del self._admitted[job_id]
         await self._end_scan()
         return False
@@ -304,6 +313,6 @@ class Unblocker(BlockedJobs):
         return max(min(times, default=NEVER) - now, 0)
 
 
-def _together(options: Iterable[Iterable[LimitNumbers]]) -> list[LimitNumbers]:
+def _together(number_sets: Iterable[Iterable[LimitNumbers]]) -> list[LimitNumbers]:
     """Return one set of numbers, which has room only if each of these sets has."""
-    return [numbers for option in options for numbers in option]
+    return [numbers for number_set in number_sets for numbers in number_set]

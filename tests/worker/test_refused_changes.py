@@ -452,7 +452,7 @@ async def test_unblocker_stops_without_the_error_of_a_trigger_that_concerns_no_r
 
     unblocker = parts.unblocker()
     unblocker._freed[KEY] = None
-    monkeypatch.setattr(unblocker, "_check", refuse_all)
+    monkeypatch.setattr(unblocker, "_check_limits", refuse_all)
     await unblocker.drain()
 
 
