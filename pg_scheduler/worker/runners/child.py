@@ -63,7 +63,7 @@ class _Progress:
         self._changing = threading.RLock()
 
     def report(self, _claim: Claim, progress: JobProgress) -> None:
-        """Take a report, from any thread."""
+        """Note a report of the job, from any thread, and send it soon."""
         with self._changing:
             self._last_progress = progress
             if self._timer is None:
@@ -92,7 +92,7 @@ class _Child:
         self._flag = _Flag()
         self._progress = _Progress(self)
         self._is_busy = False
-        self._start: dict[str, Any] = {}
+        self._start_message: dict[str, Any] = {}
         self._invoke: Callable[..., Any] | None = None
 
     def run(self) -> None:
@@ -130,7 +130,7 @@ class _Child:
                 if (start := message.get("start")) is not None:
                     _set_levels(start["levels"])
                     logging.getLogger().addHandler(_Handler(self))
-                    self._start = start
+                    self._start_message = start
                 else:
                     self._is_busy = True
                     self._calls.put(message)
@@ -173,11 +173,11 @@ class _Child:
 
     def _prepare(self) -> Callable[..., Any]:
         """Call `ProcessExecutor.preparation`, if there is one; return what calls the functions of jobs."""
-        if not self._start["path"]:
+        if not self._start_message["path"]:
             return invoke
-        module, path = self._start["path"].split(":")
+        module, path = self._start_message["path"].split(":")
         prepare = _import_member(module, path)
-        caller: Callable[..., Any] = prepare(self._start["parameters"])
+        caller: Callable[..., Any] = prepare(self._start_message["parameters"])
         return caller
 
 

@@ -61,7 +61,7 @@ class ProcessExecutor(JobExecutor):
 
     def __init__(self, processes: int = 4, jobs_per_process: int | None = 1000) -> None:
         self.capacity = check_capacity("processes", processes)
-        self._limit = (
+        self._jobs_per_process = (
             None if jobs_per_process is None else check_capacity("jobs_per_process", jobs_per_process)
         )
         self._children: dict[asyncio.AbstractEventLoop, _Children] = {}
@@ -75,10 +75,11 @@ class ProcessExecutor(JobExecutor):
         # An error in the request must not end a process, so the request is made before one is taken.
         request = _request(call)
         children = self._children_here()
-        child = children.take() or await _Child.start(self.preparation, self.parameters())
+        child = children.take_idle() or await _Child.start(self.preparation, self.parameters())
         call.on_cancel(lambda: child.terminate(call.stop_grace))
         try:
             value = await child.execute(call, request)
+            # Only a cancellation before the end of the function decides the outcome.
             call.was_cancelled = call.is_cancelled
         except EOFError:
             call.was_cancelled = call.is_cancelled
@@ -88,7 +89,7 @@ class ProcessExecutor(JobExecutor):
             child.kill()
             children.retire(child, 0)
             raise
-        if call.was_cancelled or child.jobs == self._limit or not child.is_usable:
+        if call.was_cancelled or child.job_count == self._jobs_per_process or not child.is_usable:
             children.retire(child, call.stop_grace)
         else:
             children.idle.append(child)
@@ -102,7 +103,7 @@ class ProcessExecutor(JobExecutor):
         Wait for the end of these processes, and of others that were to end before.
         """
         children = self._children_here()
-        while child := children.take():
+        while child := children.take_idle():
             children.retire(child, grace)
         await asyncio.gather(*(child.end() for child in children.ending))
 
@@ -163,7 +164,7 @@ class _Child:
         self._ended.add_done_callback(lambda _: writer.close())
         self._timer: asyncio.TimerHandle | None = None
         self._is_prepared = True
-        self.jobs = 0
+        self.job_count = 0
 
     @classmethod
     async def start(cls, preparation: str | None = None, parameters: Any = None) -> _Child:
@@ -206,7 +207,7 @@ class _Child:
         Raises:
             EOFError: The process has ended.
         """
-        self.jobs += 1
+        self.job_count += 1
         self._writer.write(request)
         while True:
             message = await self._receive()
@@ -243,6 +244,7 @@ class _Child:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
     def _kill_after(self, grace: float) -> None:
+        """Kill the process after the grace, unless its end is planned already."""
         if self._timer is None:
             self._timer = timer = self._loop.call_later(grace, self.kill)
             self._ended.add_done_callback(lambda _: timer.cancel())
@@ -286,7 +288,7 @@ class _Children:
         self.idle: list[_Child] = []
         self.ending: set[_Child] = set()
 
-    def take(self) -> _Child | None:
+    def take_idle(self) -> _Child | None:
         """Return an idle process; None if there is none. Unusable ones leave the list."""
         while self.idle:
             child = self.idle.pop()

@@ -120,6 +120,7 @@ class Work:
             returned = self._context.run(self._invoke, call), None
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             returned = None, error
+        # Only a cancellation before the end of the function decides the outcome.
         call.was_cancelled = call.is_cancelled
         self._has_ended = True
         return returned
@@ -136,6 +137,7 @@ class Work:
             self.returned.set_result(returned)
 
     def _abandon(self) -> None:
+        """Report the thread as abandoned, with its stack, if the function still runs."""
         if self.is_running() and self.thread is not None and self.thread.ident is not None:
             frame = sys._current_frames().get(self.thread.ident)
             self._call.report_abandoned("".join(traceback.format_stack(frame)) if frame else "")
