@@ -1,7 +1,7 @@
 """Claim jobs when they are due, as many as there are free slots.
 
-It sleeps until the next job is due by the database's clock, until a signal wakes it (a job was scheduled, a
-slot became free, a notification arrived), or until the fallback poll, whichever comes first.
+The claimer sleeps until the next job is due by the database's clock, until a signal wakes it (a job was
+scheduled, a slot became free, a notification arrived), or until the fallback poll, whichever comes first.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pg_scheduler.worker.pacing import ClaimSize, Pacing
 from pg_scheduler.worker.service import NEVER, Service
 
 ISOLATED_FROM: Final = 2
-"""The number of crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After a single
-death of their worker, its jobs still run together again, because the machine may have been the cause."""
+"""The number of crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After one
+crash, jobs may still run together, because the machine may have been the cause."""
 
 COUNT_INTERVAL_S: Final = 1.0
 """Seconds between two claims that count the index entries that they read: a count costs a 20th of a claim."""
@@ -67,6 +67,7 @@ class Claimer(Service):
         self._clock = node.clock
         self._size = ClaimSize(node.config.batch_claim_limit, node.config.max_concurrent_jobs)
         self._polling = polling
+        # Crash number ``max_crashes`` fails a job. So a job runs alone after the crash before, or earlier.
         self.isolated_from: Final = (
             ISOLATED_FROM if max_crashes is None else min(max(max_crashes - 1, 1), ISOLATED_FROM)
         )
@@ -74,12 +75,16 @@ class Claimer(Service):
         self._pacing = Pacing(polling)
         self.cursor: Final = ClaimCursor(polling.max_interval)
         """Where claims begin."""
+        # The names that the last claim could claim.
         self._searched_names: Sequence[str] = ()
         # Whether the last claim left crashed jobs, because one ran.
         self._left_crashed_jobs = False
         self._has_stopped = False
+        # Whether rows may be claimed for this worker by a claim whose answer it never received.
         self._may_have_unacknowledged = False
+        # How many claims in succession have failed although no row was found that causes the error.
         self._failed_claims = 0
+        # Whether a claim timed out, so that a due job may be too large to be read in time.
         self._has_timed_out = False
         self._refused_claims = node.refused_claims
         self._lock_looks = node.lock_looks
@@ -87,8 +92,9 @@ class Claimer(Service):
         self._claiming = asyncio.Lock()
         # Whether a notification came, or the next job is due.
         self._expects_job = False
+        # Whether the last claim was one by ``claim_jobs``.
         self._claimed_cheaply = False
-        # When a claim next checks the liveness locks too, by the monotonic clock.
+        # From when on the next claim has to be an exchange, by the monotonic clock.
         self._exchange_at = 0.0
         # When a claim from the start next counts the index entries that it reads.
         self._count_at = 0.0
@@ -116,6 +122,8 @@ class Claimer(Service):
                     await self._quarantine_oversized()
                 delay = await self._claim()
             except (*ROW_ERRORS, *REFUSALS) as error:
+                # The row of one job may be the reason: it cannot be read, or the table refuses its claim. Any
+                # other SchemaError means that the tables are wrong.
                 if not (isinstance(error, ROW_ERRORS) or is_refusal(error)):
                     raise
                 self._failed_claims += 1
@@ -174,7 +182,7 @@ class Claimer(Service):
         await self._pacing.reach_due_time()
         had_crashed_job = self._in_flight.has_crashed_job
         names = self._claimable_names()
-        since = self._begin(names, has_crashed_job=had_crashed_job)
+        since = self._next_position(names, has_crashed_job=had_crashed_job)
         is_at_start = since is FROM_THE_START
         # The lease may be renewed while the claim is under way, but such a renewal may not reach the rows of
         # this claim. So they are trusted only as long as the lease that the worker has now.
@@ -184,10 +192,7 @@ class Claimer(Service):
             self._clock.read(answer.at, sent_at)
         claims = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         is_full = len(claims) == limit
-        if self._meter is not None:
-            fill = "part" if claims else "empty"
-            self._meter.count("claims", "full" if is_full else fill)
-            self._meter.measure("exchange_duration", "", time.monotonic() - sent_at)
+        self._measure(len(claims), limit, sent_at)
         self._size.adapt(limit, len(claims))
         jobs = await self._release_paused(answer.jobs, sent_at)
         # After a full claim, the next one follows as soon as a slot is free, and takes completions along.
@@ -197,8 +202,9 @@ class Claimer(Service):
             for job in jobs:
                 self._result_buffer.put(job, RELEASE)
         elif jobs:
-            # If few slots are free, the next claim would be small. So the jobs start before it: those that
-            # never wait end at once, and free their slots for a larger claim.
+            # The next claim is sent before the jobs of a full claim start. But if few slots are free, that
+            # claim would be small. So the jobs start first: those that never wait end at once, and free their
+            # slots for a larger claim.
             await self._submit(jobs, starts_now=not is_full or self._executor.free < 2 * limit)
         if claims:
             self._pacing.reset_polls()
@@ -217,6 +223,19 @@ class Claimer(Service):
             return min(delay, self._polling.min_interval) if is_result_unwritten else 0
         return delay
 
+    def _measure(self, claim_count: int, limit: int, sent_at: float) -> None:
+        """Count a claim by how full it was, and measure how long its answer took."""
+        if self._meter is None:
+            return
+        if claim_count == limit:
+            fill = "full"
+        elif claim_count:
+            fill = "part"
+        else:
+            fill = "empty"
+        self._meter.count("claims", fill)
+        self._meter.measure("exchange_duration", "", time.monotonic() - sent_at)
+
     def _claimable_names(self) -> Sequence[str]:
         """Return the names to claim. The list is the same object until it changes."""
         return self._refused_claims.claimable(self._names())
@@ -234,11 +253,11 @@ class Claimer(Service):
         except BaseException:  # whatever it was: these jobs are claimed, and none of them starts
             self._may_have_unacknowledged = True
             raise
-        names = frozenset(self._names())
+        unpaused_names = frozenset(self._names())
         for job in jobs:
-            if job.function not in names:
+            if job.function not in unpaused_names:
                 self._result_buffer.put(job, RELEASE)
-        return [job for job in jobs if job.function in names]
+        return [job for job in jobs if job.function in unpaused_names]
 
     async def _submit(self, jobs: list[Claim], *, starts_now: bool) -> None:
         """Start claimed jobs, now or once the next claim is sent; limited ones when they are admitted."""
@@ -252,15 +271,16 @@ class Claimer(Service):
         if starts_now:
             await asyncio.sleep(0)  # the jobs start before this pass ends
 
-    def _begin(self, names: Sequence[str], *, has_crashed_job: bool) -> ClaimPosition:
+    def _next_position(self, names: Sequence[str], *, has_crashed_job: bool) -> ClaimPosition:
         """Return where the next claim begins: at the start if earlier claims left out jobs that it may claim.
 
         Those are jobs of names that are new, and crashed jobs.
         """
-        has_changed = names is not self._searched_names
-        if has_changed and self._searched_names:  # a module was imported: its schedules may be due
+        # The list of names is the same object until a name changes.
+        have_names_changed = names is not self._searched_names
+        if have_names_changed and self._searched_names:  # a module was imported: its schedules may be due
             self._signals.schedules_changed()
-        if has_changed or (self._left_crashed_jobs and not has_crashed_job):
+        if have_names_changed or (self._left_crashed_jobs and not has_crashed_job):
             self._start_over()
         self._searched_names, self._left_crashed_jobs = names, has_crashed_job
         return self.cursor.since()
@@ -338,6 +358,7 @@ class Claimer(Service):
         self, answer: ExchangeResult, claims: Sequence[Claim], *, is_full: bool, is_at_start: bool
     ) -> bool:
         """Move the cursor behind what a claim has found; return whether nothing else is left to claim now."""
+        # The start of the index has many entries that no claim takes, so later claims begin behind them.
         if self.cursor.is_crowded(answer.read - len(claims)):
             self.cursor.is_kept = True
             self._signals.head_skipped()
@@ -349,6 +370,8 @@ class Claimer(Service):
             if not is_at_start:
                 self.cursor.reset()
             return is_at_start
+        # A cheaper claim does not return the server's time. A claim of a crashed job may have left earlier
+        # ones. In both cases the cursor stays where it is.
         if answer.at is not None and answer.crashed is None:
             due_in = answer.due_in or 0.0
             # A due job that the claim left is locked, or this worker's lease has expired. Both mostly end
@@ -401,7 +424,7 @@ class Claimer(Service):
             self._failed_claims = 0
             self._refused_claims.leave_out(job_id, job.name, job.error)
         self._refused_claims.leave_out_waiting(quarantine.waiting)
-        return any(quarantine)
+        return bool(quarantine.unreadable or quarantine.refused or quarantine.waiting)
 
     async def _leave_out_waiting(self) -> bool:
         """Leave out the due jobs for which a trigger waits for a lock, and return whether there were any.
@@ -414,6 +437,7 @@ class Claimer(Service):
         except DatabaseUnavailableError as fault:
             if not is_lock_timeout(fault):
                 raise
+            # The whole table is locked, so none of the jobs is the reason.
             return False
 
     async def _quarantine_oversized(self) -> None:
@@ -448,7 +472,7 @@ class Claimer(Service):
         if due_in is None:
             return poll
         if due_in <= 0 and self._claimed_cheaply:
-            return 0  # the job is one that only an exchange can claim
+            return 0  # the job is one that only an exchange can claim, and the next claim is an exchange
         # The job is due, but was not claimed. Another session has locked its row, or this worker's lease has
         # expired.
         if due_in <= 0:

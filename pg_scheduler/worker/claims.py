@@ -43,10 +43,10 @@ NO_IDS: Final = ("",) * len(PRIORITY_LEVELS)
 CLAIM_COLUMNS: Final = len(Claim._fields)
 UNREADABLE: Final = "the row of this job cannot be read ({}); cancel or delete it, and schedule the job again"
 MAX_ROW_BYTES: Final = 2**24 + 2**17
-"""The limits of the table for arguments and names. Rows of earlier releases may exceed them."""
+"""The sum of the limits of the table for arguments and names. Rows of earlier releases may exceed it."""
 MAX_LONG_WAITS: Final = 3
-"""How many jobs of one name a search tries with the usual lock timeout, if their claims wait for a lock of a
-trigger. The other jobs of that name probably wait for the same transaction."""
+"""How many trial claims of jobs of one name may wait for a lock of a trigger, until the usual lock timeout.
+The other jobs of that name probably wait for the same transaction."""
 
 SHORT_LOCK_TIMEOUT_MS: Final = 2
 """The lock timeout of the trial claims of the other jobs."""
@@ -55,8 +55,8 @@ MAX_WAITS: Final = 50
 """How many waiting jobs a search finds at most. Then it ends, because it locks the rows of due jobs."""
 
 MAX_SEARCHED: Final = 50
-"""The jobs of each priority that a search looks at when as many are left out already. The first searches look
-only at those that the claim may have read."""
+"""How many jobs of each priority a search examines at most, once many are left out. It examines as many as
+are left out already, and at least as many as the claim that failed may have read."""
 
 START_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
 """The order in which jobs start. The statement of a claim returns its rows in no order. Ids compare byte by
@@ -179,32 +179,44 @@ class ClaimRepository:
         now = self._statements.now
         ids = [claim.job_id for claim in completed]
         attempt = completed[0].attempt if completed else 0
-        claim_args = worker_id, names, limit, now
         index = (self._index or await self._claim_index()) if counts else None
-        options = *since, keep, after, crashed, index, isolated_from
-        locked: set[str] = set()
-        try:
-            rows = await self._statements.fetch(
-                "exchange_jobs", *claim_args, ids, attempt, *options, left_out=left_out, deletes=not keep
+
+        async def send(completed_ids: Sequence[str], attempt: int) -> list[Record]:
+            return await self._statements.fetch(
+                "exchange_jobs",
+                worker_id,
+                names,
+                limit,
+                now,
+                completed_ids,
+                attempt,
+                *since,
+                keep,
+                after,
+                crashed,
+                index,
+                isolated_from,
+                left_out=left_out,
+                deletes=not keep,
             )
+
+        unwritten: set[str] = set()
+        try:
+            rows = await send(ids, attempt)
         except DatabaseUnavailableError as fault:
             if not (ids and is_lock_timeout(fault)):
                 raise
             # A trigger made a completion or a claim wait for a lock. The completions are written first, and
             # then the claim is sent without them.
-            locked = await self.complete(worker_id, completed, keep=keep)
-            rows = await self._statements.fetch(
-                "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out, deletes=not keep
-            )
+            unwritten = await self.complete(worker_id, completed, keep=keep)
+            rows = await send([], 0)
         except REFUSALS as error:
             if not (ids and is_refusal(error)):
                 raise
-            # The table refuses a completion or a claim. So the claim is sent without the completions, and it
-            # fails again if it is what the table refuses.
-            locked = {*ids}
-            rows = await self._statements.fetch(
-                "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out, deletes=not keep
-            )
+            # The table refuses a completion or a claim. The claim is sent without the completions. If the
+            # claim is what the table refuses, it fails again.
+            unwritten = {*ids}
+            rows = await send([], 0)
         # The last row has no job. It has what concerns the whole exchange.
         totals = rows.pop()
         jobs: list[Claim] = []
@@ -217,8 +229,8 @@ class ClaimRepository:
             else:
                 jobs.append(claim)
         jobs.sort(key=START_ORDER)
-        refused = locked.union(totals["refused"] or ())
-        # As that row has no job, its column of the due time has the time of the server.
+        refused = unwritten.union(totals["refused"] or ())
+        # Without a job, the last row has the server's time in the column of the due time.
         return ExchangeResult(
             jobs,
             expired,
@@ -239,7 +251,7 @@ class ClaimRepository:
         crashed: bool = True,
         isolated_from: int = 1,
     ) -> Overlooked:
-        """Return when the first job is due that claims from a position overlook.
+        """Return when the first claimable job before a position is due. Claims from the position overlook it.
 
         Args:
             names: The names of jobs that the worker can run.
@@ -291,10 +303,14 @@ class ClaimRepository:
         )
         jobs = [Claim._make(row[:CLAIM_COLUMNS]) for row in rows if row["job_id"] is not None]
         jobs.sort(key=START_ORDER)
+        # There is always a row. Each has the due time of the next job.
         return ExchangeResult(jobs, [], rows[0]["due"])
 
     async def claim_one(self, worker_id: str, job_id: str) -> Claim | None:
-        """Claim a pending job by hand, whenever it is due; None unless it is free and the lease is valid."""
+        """Claim a pending job by hand, even before it is due.
+
+        Return None if the job cannot be claimed now, or if the lease of the worker has expired.
+        """
         now = self._statements.now
         rows = await self._statements.fetch("claim_one", worker_id, job_id, now)
         return Claim._make(rows[0]) if rows else None
@@ -307,7 +323,7 @@ class ClaimRepository:
         Args:
             worker_id: Written into the row.
             names: The names of jobs that can run.
-            only: The ids of jobs that may; None for all.
+            only: The ids of the jobs that may be claimed; None for all.
 
         Returns:
             None if no such job is due.
@@ -343,8 +359,9 @@ class ClaimRepository:
     async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
         """Write completions of distinct jobs with one attempt number; return the ids of the rejected ones.
 
-        The statement does not wait for locked rows: it rejects their completions. If the table refuses one,
-        or a trigger waits for a lock at one, none is written: ``settle()`` finds out which it was.
+        The statement does not wait for locked rows: it rejects their completions. If the table refuses one
+        completion, or if a trigger waits for a lock while one is written, all are rejected: ``settle()`` then
+        decides about each of them.
         """
         ids, attempt = [claim.job_id for claim in completed], completed[0].attempt
         now = self._statements.now
@@ -364,7 +381,7 @@ class ClaimRepository:
             async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
                 await self._statements.execute("lock_for_claims", on=transaction.connection)
             return {*ids}
-        return {*ids} - {row[0] for row in rows}
+        return {*ids} - {row["job_id"] for row in rows}
 
     async def quarantine(
         self,
@@ -396,6 +413,7 @@ class ClaimRepository:
         async with self._statements.transaction(lock_timeout_ms=lock_timeout_ms) as transaction:
             await self._statements.execute("lock_for_claims", on=transaction.connection)
             for job_id, name in await self._statements.fetch("lock_due", *args, on=transaction.connection):
+                # Once some jobs of a name have waited, the others of that name get a shorter timeout.
                 is_short = waits[name] >= MAX_LONG_WAITS
                 wanted_ms = SHORT_LOCK_TIMEOUT_MS if is_short else DIVIDED_LOCK_TIMEOUT_MS
                 if wanted_ms != lock_timeout_ms:
@@ -439,6 +457,8 @@ class ClaimRepository:
             async with self._statements.transaction(within=transaction) as savepoint:
                 now = self._statements.now
                 await self._statements.fetch("try_claim", worker_id, job_id, now, on=savepoint.connection)
+                # Checks that the application has deferred to the commit are made now, because the savepoint
+                # is rolled back.
                 await self._statements.execute("apply_deferred", on=savepoint.connection)
                 raise _TrialClaimError
 
@@ -517,18 +537,19 @@ class ClaimRepository:
         """
         args = worker_id, json.dumps(attempts), self._statements.now, limit
 
-        async def release(*, checks_deferred: bool) -> list[str]:
+        async def release(*, checks_at_once: bool) -> list[str]:
             async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
-                if checks_deferred:
+                if checks_at_once:
                     await self._statements.execute("apply_deferred", on=transaction.connection)
                 rows = await self._statements.fetch("lock_unacknowledged", *args, on=transaction.connection)
                 changes = {(row["job_id"], row["attempt"]): RELEASE.change for row in rows}
                 return sorted(await self._results.settle_divided(changes, worker_id, transaction))
 
         try:
-            return await release(checks_deferred=False)
+            return await release(checks_at_once=False)
         except REFUSALS as error:
             if not is_refusal(error):
                 raise
-            # A check that the application has deferred to the commit refused one of the jobs.
-            return await release(checks_deferred=True)
+            # A check that the application has deferred to the commit refused one of the jobs. If each
+            # statement makes its checks at once, settle_divided() leaves out that job alone.
+            return await release(checks_at_once=True)

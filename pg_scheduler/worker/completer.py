@@ -16,6 +16,7 @@ consequences, if only rows that the consequences change are locked.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -39,7 +40,7 @@ from pg_scheduler.worker.late_outcomes import AttemptOutcome
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.progress_writer import ProgressWriter
 from pg_scheduler.worker.result_buffer import OutcomeBatch
-from pg_scheduler.worker.service import NEVER, Service, Wakeup
+from pg_scheduler.worker.service import NEVER, Service
 
 MAX_REFUSAL_LENGTH: Final = 500
 """Characters of the error of a trigger or a constraint that the row of the job keeps."""
@@ -85,7 +86,7 @@ class Completer(Service):
             with buffer.others() as batch:
                 await self._write(batch)
         if buffer.late.next_turn_in() == 0:
-            with buffer.turn() as batch:
+            with buffer.late_turn() as batch:
                 await self._write(batch)
             await self._report_late()
         if buffer.has_new:
@@ -94,11 +95,11 @@ class Completer(Service):
         return NEVER if delay is None else delay
 
     async def _write(self, batch: OutcomeBatch) -> None:
-        """Write the outcomes of a batch, and tell the parts of this worker about it."""
+        """Write the outcomes of a batch, and signal to the other parts of this worker what that changes."""
         await self._progress.write_last(claim for claim, _ in batch.outcomes)
         if any(outcome.after_crashes for _, outcome in batch.outcomes):
             batch.outcomes = await self._store.results.count_crashes(batch.outcomes)
-        # The failures among late outcomes were announced at their first attempt to be written.
+        # The failures among late outcomes were announced before the first write of these was attempted.
         if batch.last_group is None:
             self._announce_failures(batch.outcomes)
         try:
@@ -114,28 +115,30 @@ class Completer(Service):
                 self._divide(batch)
             else:
                 await self._substitute(batch, error)
-        written = [(claim, outcome) for claim, outcome in batch.outcomes if claim.job_id not in batch.late]
-        await self._find_cancelled(batch, written)
-        if written:
-            due_at = _due(written, self._store.statements.server_now)
-            if any(outcome.make_event is JobReleased for _, outcome in written):
+        # These are written, or were refused because the attempt does not hold its job any more.
+        settled = [(claim, outcome) for claim, outcome in batch.outcomes if claim.job_id not in batch.late]
+        await self._find_cancelled(batch, settled)
+        if settled:
+            due_at = _earliest_due(settled, self._store.statements.server_now)
+            if any(outcome.make_event is JobReleased for _, outcome in settled):
                 self._signals.jobs_released(due_at)
             # The signal is sent even if all of the jobs have ended. A replacement may have taken the row of
             # one, and without LISTEN nothing else announces it to this worker.
             self._signals.due(due_at)
 
-    async def _find_cancelled(self, batch: OutcomeBatch, written: Sequence[AttemptOutcome]) -> None:
+    async def _find_cancelled(self, batch: OutcomeBatch, settled: Sequence[AttemptOutcome]) -> None:
         """Find the attempts whose outcome was refused because their job was cancelled.
 
         Such an attempt ended before its worker learnt of the cancellation, so it is not lost.
         """
+        # An outcome without an event is the end of a revoked attempt, whose reason is known already.
         refused = {
             claim.job_id: claim.attempt
-            for claim, outcome in written
+            for claim, outcome in settled
             if claim.job_id not in batch.accepted and outcome.make_event is not None
         }
         if refused:
-            # The outcomes are written. Without an answer, these attempts count as lost.
+            # The other outcomes are written, so an error here is ignored. These attempts then count as lost.
             with suppress(DatabaseUnavailableError):
                 batch.cancelled = await self._store.results.find_cancelled(refused)
 
@@ -165,6 +168,7 @@ class Completer(Service):
         ]
         self._postpone(batch, locked_outcomes)
         batch.accepted, batch.late = settled.accepted, settled.locked
+        # The deadline scanner applies the consequences that were left out.
         if not with_consequences and settled.accepted:
             self._signals.end_overlooked()
 
@@ -178,13 +182,16 @@ class Completer(Service):
         """
         late_outcomes, group = self._result_buffer.late, batch.last_group
         late_count = len(outcomes) + len(late_outcomes.claims())
-        if group is not None and group.may_leave_consequences(late_count):
-            late_outcomes.leave_consequences(outcomes, last_group=group)
+        if group is not None and group.may_omit_consequences(late_count):
+            late_outcomes.put_without_consequences(outcomes, last_group=group)
         else:
             late_outcomes.postpone(outcomes, last_group=group, is_alone=is_alone)
 
     def _divide(self, batch: OutcomeBatch, *, pause_s: float | None = None) -> None:
-        """Halve a batch that failed although no row of it is locked, or let the only outcome wait."""
+        """Halve a batch that failed although no row of it is locked, or let the only outcome wait.
+
+        ``pause_s`` is how long an outcome waits that the table refuses; None for one that meets a lock.
+        """
         batch.late = {claim.job_id for claim, _ in batch.outcomes}
         if len(batch.outcomes) > 1:
             self._result_buffer.late.divide(batch.outcomes, last_group=batch.last_group)
@@ -200,7 +207,7 @@ class Completer(Service):
 
         If the table refuses that too, or if the refusal may pass, the outcome waits for ``REFUSED_PAUSE_S``.
         """
-        ((claim, outcome),) = batch.outcomes
+        [(claim, outcome)] = batch.outcomes
         error = describe(refusal)[:MAX_REFUSAL_LENGTH]
         # The refusal may pass, as after an outage of another server that a trigger calls.
         if is_transient(refusal):
@@ -218,14 +225,14 @@ class Completer(Service):
                 settled = await self._store.results.settle_unlocked(
                     self._worker_id, outcomes, deleted=None, with_consequences=substitute.with_consequences
                 )
-            except REFUSALS as again:
-                if not is_refusal(again):
+            except REFUSALS as refusal_of_substitute:
+                if not is_refusal(refusal_of_substitute):
                     raise
                 continue
             except DatabaseUnavailableError as fault:
                 if not is_locked_out(fault):
                     raise
-                # After the wait for the lock, the next turn is one of the outcome, and not of its substitute.
+                # After the wait for the lock, the outcome itself is tried once more, and not its substitute.
                 self._divide(batch)
                 return
             if settled.locked:
@@ -279,7 +286,6 @@ class Completer(Service):
                 The jobs run again when their lease expires.
         """
         deadline = time.monotonic() + self._flush_timeout
-        pause = Wakeup()
         self._result_buffer.late.hurry()
         self._with_consequences = True
         while self._result_buffer.has_results:
@@ -295,9 +301,9 @@ class Completer(Service):
                 continue
             # In the last turns, a delay means that each late outcome has had its turn, or that the database
             # is unavailable.
-            are_last_turns_over = delay > 0 and not self._with_consequences
-            is_over = time.monotonic() >= deadline or are_last_turns_over
-            if is_over and fault is None and self._with_consequences:
+            are_last_turns = not self._with_consequences
+            is_over = time.monotonic() >= deadline or (are_last_turns and delay > 0)
+            if is_over and fault is None and not are_last_turns:
                 # Late outcomes get last turns without their consequences. So a job whose own row is free does
                 # not run again, even if rows are locked that its consequences change.
                 self._with_consequences = False
@@ -307,7 +313,7 @@ class Completer(Service):
             if is_over or isinstance(fault, PoolClosedError):
                 raise await self.unwritten_error(fault) from fault
             if delay > 0:
-                await pause.wait(delay)
+                await asyncio.sleep(delay)
 
     async def unwritten_error(self, fault: DatabaseUnavailableError | None) -> DatabaseUnavailableError:
         """Return the error about outcomes that are not written when a shutdown ends.
@@ -332,10 +338,10 @@ class Completer(Service):
         )
 
 
-def _due(outcomes: Iterable[tuple[Claim, Outcome]], now: datetime) -> datetime:
-    """Return the earliest due time of the jobs that are pending again at their old time, else now.
+def _earliest_due(outcomes: Iterable[tuple[Claim, Outcome]], now: datetime) -> datetime:
+    """Return the earliest due time of the jobs that are pending again with their old due time; else now.
 
-    The other jobs that are pending again are due later than now, after a delay or as suspended jobs. A
+    Jobs that are pending again after a delay or a suspension are due later than now, so they do not count. A
     replacement has a notification of its own.
     """
     times = (

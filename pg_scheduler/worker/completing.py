@@ -94,9 +94,10 @@ class Completions:
                     self._find_rollback, attempt, completion, connection, transaction_id
                 )
         except BaseException as error:  # whatever it was, the transaction is rolled back, or has no answer
-            # If the commit has no answer, the end of the attempt needs the fault. The code of the job sees
+# If the commit has no answer, the end of the attempt needs the fault. The code of the job sees
             # nothing of the GeneratorExit of a generator that is closed, so it cannot know that the writes
-            # are lost. After any other error, it is as if the block had not been opened.
+            # are lost. After any other error, it is as if the block had not been opened, unless the function
+            # has returned meanwhile, which forgets the completion.
             if completion.end is End.WRITING and isinstance(error, UNANSWERED):
                 completion.fault = error
             elif is_a(error, GeneratorExit):
@@ -121,7 +122,7 @@ class Completions:
             attempt: The attempt.
             completion: Its completion.
             transaction: The transaction.
-            first_transaction: The open transaction at the begin of the block.
+            first_transaction: The transaction that was open when the block began.
             is_own: Whether the block opened the transaction, so that it ends with this write.
         """
         claim = attempt.claim
@@ -154,10 +155,11 @@ class Completions:
                 claim, change, self._worker_id, transaction, is_own=is_own
             )
 
-        # A transaction of the caller continues after this write, so it keeps its own lock timeout.
-        is_written = await (
-            self._statements.write_before_commit("completing()", transaction, write) if is_own else write()
-        )
+        if is_own:
+            is_written = await self._statements.write_before_commit("completing()", transaction, write)
+        else:
+            # A transaction of the caller continues after this write, so it keeps its own lock timeout.
+            is_written = await write()
         if not is_written:
             raise JobLostError(claim.job_id)
         return False
@@ -186,8 +188,15 @@ class Completions:
     ) -> None:
         """Forget a completion whose transaction its caller has rolled back, as if there had been no block.
 
-        While the transaction is open, only its own connection sees whether the write was rolled back, by a
-        savepoint.
+        While the transaction is open, a savepoint may have been rolled back with the write. Only the
+        connection of the transaction sees that.
+
+        Args:
+            attempt: The attempt.
+            completion: Its completion.
+            session: The connection of the transaction.
+            transaction_id: The id of the transaction.
+            used_connection: The connection that the code passes now, as it passed it; None for none.
         """
         is_same_session = False
         if used_connection is not None:

@@ -39,7 +39,8 @@ MARGIN: Final = timedelta(seconds=0.25)
 inserted by a transaction that was not yet committed, or not yet announced."""
 
 MARGIN_WITHOUT_NOTIFICATIONS: Final = timedelta(seconds=1)
-"""The same while no notifications arrive. The clocks of other processes, which insert jobs, may differ."""
+"""How far it stays behind while no notifications arrive. The clocks of other processes, which insert jobs,
+may differ."""
 
 PAUSE_RATIO: Final = 4
 """The least pause after a search, as a multiple of its duration."""
@@ -65,7 +66,7 @@ class ClaimCursor:
     def since(self) -> ClaimPosition:
         """Return where the next claim begins; the object ``FROM_THE_START`` if nothing is skipped."""
         now = time.monotonic()
-        # While the position is not kept, it returns to the start every ``max_age_s`` seconds.
+        # Unless the position is kept, it returns to the start after ``max_age_s`` seconds.
         is_too_old = self._reset_at is not None and now - self._reset_at > self.max_age_s
         if self._reset_at is None or (is_too_old and not self.is_kept):
             self.is_kept = False
@@ -106,6 +107,7 @@ class ClaimCursor:
         self._since, self.after = (instant - margin,) * len(FROM_THE_START), NO_IDS
 
     def _move_back(self, due: datetime) -> None:
+        """Let each priority that begins at this instant or later begin at this instant, with any id."""
         since, after = list(self._since), list(self.after)
         for level, instant in enumerate(since):
             if instant is not None and instant >= due:

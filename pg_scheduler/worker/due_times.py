@@ -49,7 +49,7 @@ class DueTimeCorrector(Service):
             return NEVER
         self._must_correct = False
         # After a pass that has corrected some, another one follows at once. A pass that finds none to correct
-        # looks for what keeps it from being the last one.
+        # is the last one, unless it finds locked rows or an open transaction.
         try:
             corrected = await self._jobs.correct_due_times(self.batch_size)
             uncorrected = None if corrected else await self._jobs.find_uncorrected()

@@ -50,7 +50,7 @@ class LateGroup:
         outcomes: The attempts with their outcomes.
         since: When they were first tried, by the monotonic clock.
         due_at: When their next turn is, by the same clock.
-        pause_s: The pause before that turn; 0 for a part of a group that is being divided.
+        pause_s: The pause before that turn in seconds; 0 for a part of a group that is being divided.
         with_consequences: Whether that turn applies their consequences too.
         is_refused: Whether they wait because the table refuses them, and not for a lock.
         is_alone: Whether it is one outcome that failed although no row of it was locked.
@@ -74,11 +74,11 @@ class LateGroup:
         """Whether this group may have a turn together with other groups."""
         return self.pause_s > 0 and not self.is_alone
 
-    def may_leave_consequences(self, late_count: int) -> bool:
-        """Return whether its outcomes have a turn without their consequences, if rows of these are locked.
+    def may_omit_consequences(self, late_count: int) -> bool:
+        """Return whether its outcomes may have their next turn without their consequences.
 
         Args:
-            late_count: How many outcomes are late, of all groups.
+            late_count: How many outcomes of all groups are late.
         """
         return self.with_consequences and late_count > MAX_WAITING
 
@@ -118,13 +118,13 @@ class LateOutcomes:
         pause_s: float | None = None,
         is_alone: bool = False,
     ) -> None:
-        """Let outcomes wait that meet a lock or that the table refuses, longer than before their last turn.
+        """Let outcomes wait that meet a lock, or that the table refuses.
 
         Args:
             outcomes: The outcomes.
-            last_group: The group that they were in at their last turn; None if this was the first.
-            pause_s: The seconds until the next turn of an outcome that the table refuses; None to double
-                those until the last one.
+            last_group: The group that they were in at their last turn; None if that turn was their first.
+            pause_s: The seconds until the next turn of an outcome that the table refuses. None for outcomes
+                that meet a lock: they wait twice as long as before their last turn.
             is_alone: Whether it is one outcome that failed although no row of it was locked.
         """
         if outcomes:
@@ -133,6 +133,7 @@ class LateOutcomes:
                 pause_s = FIRST_PAUSE_S
                 if last_group is not None and last_group.pause_s:
                     pause_s = min(last_group.pause_s * 2, LONGEST_PAUSE_S)
+            # The more outcomes are tried alone, the longer each of them waits.
             if is_alone:
                 number = sum(group.is_alone for group in self.groups) + 1
                 pause_s = max(pause_s, number / LONE_TURNS_PER_S)
@@ -149,7 +150,10 @@ class LateOutcomes:
             self.groups.append(group)
 
     def divide(self, outcomes: Sequence[AttemptOutcome], *, last_group: LateGroup | None) -> None:
-        """Let each half of outcomes that failed together have a turn at once; see ``postpone()``."""
+        """Halve outcomes that failed together, and let each half have a turn at once.
+
+        The arguments are as for ``postpone()``.
+        """
         now, middle = time.monotonic(), len(outcomes) // 2
         with_consequences = last_group is None or last_group.with_consequences
         for half in (outcomes[:middle], outcomes[middle:]):
@@ -163,10 +167,10 @@ class LateOutcomes:
                 )
             )
 
-    def leave_consequences(self, outcomes: Sequence[AttemptOutcome], *, last_group: LateGroup) -> None:
-        """Let outcomes have a turn at once, without their consequences; see ``postpone()`` for the arguments.
+    def put_without_consequences(self, outcomes: Sequence[AttemptOutcome], *, last_group: LateGroup) -> None:
+        """Let outcomes have a turn at once, in which they are written without their consequences.
 
-        The deadline scanner applies the consequences later.
+        The deadline scanner applies the consequences later. The arguments are as for ``postpone()``.
         """
         if outcomes:
             now = time.monotonic()
@@ -181,11 +185,11 @@ class LateOutcomes:
             )
 
     def due_groups(self, size: int) -> list[LateGroup]:
-        """Return the groups that have a turn now: one that is being divided, or several that wait for locks.
+        """Return the groups of the next turn: one that is being divided, or several that wait for locks.
 
         Args:
-            size: The maximum number of outcomes, unless the first group has more. Large results make it
-                smaller.
+            size: The maximum number of outcomes. The first group has its turn even if it has more. Large
+                results make the number smaller.
         """
         now = time.monotonic()
         due_groups: list[LateGroup] = []
@@ -227,4 +231,5 @@ def merge(groups: Sequence[LateGroup]) -> LateGroup:
 
 
 def _since(last_group: LateGroup | None, now: float) -> float:
+    """Return when outcomes were first tried: now, unless they were in a group before."""
     return now if last_group is None else last_group.since

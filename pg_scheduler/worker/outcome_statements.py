@@ -98,10 +98,12 @@ class ResultRepository:
         crashed = [claim.job_id for claim, outcome in outcomes if outcome.after_crashes]
         rows = await self._statements.fetch("crash_counts", crashed)
         counts = {row["job_id"]: row["crash_count"] for row in rows}
-        return [
-            (claim, outcome.after_crashes(counts.get(claim.job_id, 0)) if outcome.after_crashes else outcome)
-            for claim, outcome in outcomes
-        ]
+        decided_outcomes: list[tuple[Claim, Outcome]] = []
+        for claim, outcome in outcomes:
+            decide = outcome.after_crashes
+            decided = outcome if decide is None else decide(counts.get(claim.job_id, 0))
+            decided_outcomes.append((claim, decided))
+        return decided_outcomes
 
     async def settle(
         self,
@@ -236,7 +238,7 @@ class ResultRepository:
     async def was_rolled_back(
         self, claim: Claim, worker_id: str, transaction_id: int | None, connection: Connection | None = None
     ) -> bool:
-        """Return whether nothing is left of the completion of a job, which the attempt holds still.
+        """Return whether an attempt still holds its job, so that nothing is left of its completion.
 
         Args:
             claim: The attempt.
@@ -278,6 +280,7 @@ class ResultRepository:
             # settle() and settle_unlocked() write such texts once more, in ASCII.
             raise
         except (DatabaseUnavailableError, *REFUSALS) as error:
+            # Without failures, the statement writes no row of that table.
             if not _failures(changes) or not may_be_of_record(error):
                 raise
             if isinstance(error, DatabaseUnavailableError) and not despite_locks:
@@ -302,22 +305,23 @@ class ResultRepository:
     ) -> Settled:
         """Write the changes of rows that are free, and return which are locked. See ``settle_unlocked()``."""
         # The consequences of these jobs change rows of other jobs, which have to be free too.
-        ending = [
+        ending_ids = [
             job_id
             for (job_id, _), change in changes.items()
             if with_consequences and change.status is not JobStatus.PENDING
         ]
         async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
-            locked = await self._lock_unlocked([job_id for job_id, _ in changes], ending, transaction)
-            unlocked = {
+            job_ids = [job_id for job_id, _ in changes]
+            locked_ids = await self._lock_rows(job_ids, ending_ids, transaction)
+            free_changes = {
                 (job_id, attempt): change
                 for (job_id, attempt), change in changes.items()
-                if job_id not in locked
+                if job_id not in locked_ids
             }
             accepted, deleted_count = set[str](), 0
-            if unlocked:
+            if free_changes:
                 accepted, deleted_count = await self._write(
-                    unlocked,
+                    free_changes,
                     worker_id,
                     transaction,
                     deletes=deleted is not None,
@@ -325,15 +329,20 @@ class ResultRepository:
                 )
         if deleted is not None:
             deleted[JobStatus.COMPLETED] += deleted_count
-        return Settled(accepted, locked)
+        return Settled(accepted, locked_ids)
 
-    async def _lock_unlocked(
-        self, job_ids: Sequence[str], ending: Sequence[str], transaction: Transaction
+    async def _lock_rows(
+        self, job_ids: Sequence[str], ending_ids: Sequence[str], transaction: Transaction
     ) -> set[str]:
-        """Lock the rows that outcomes change; return the jobs of which another transaction holds a row."""
+        """Lock the rows that outcomes change; return the jobs of which another transaction holds a row.
+
+        The outcomes of the jobs ``ending_ids`` change the rows of other jobs too.
+        """
         try:
             await self._statements.execute("lock_for_claims", on=transaction.connection)
-            rows = await self._statements.fetch("lock_settled", job_ids, ending, on=transaction.connection)
+            rows = await self._statements.fetch(
+                "lock_settled", job_ids, ending_ids, on=transaction.connection
+            )
         except DatabaseUnavailableError as fault:
             if not is_locked_out(fault):
                 raise
@@ -481,7 +490,7 @@ class ResultRepository:
         other_changes = {key: change for key, change in changes.items() if not change.suspensions}
         rows: list[Record] = []
         if other_changes:
-            rows = await self._settle_others(other_changes, worker_id, transaction.connection)
+            rows = await self._settle_unsuspended(other_changes, worker_id, transaction.connection)
         settled = {row["job_id"] for row in rows}
         if suspended:
             settled |= await self._suspend(suspended, worker_id, transaction.connection)
@@ -501,7 +510,9 @@ class ResultRepository:
             await self._block_waiting(children, transaction.connection)
         return settled
 
-    async def _settle_others(self, changes: Changes, worker_id: str, connection: Connection) -> list[Record]:
+    async def _settle_unsuspended(
+        self, changes: Changes, worker_id: str, connection: Connection
+    ) -> list[Record]:
         """Write the rows of attempts that suspend no job."""
         row_changes = changes.values()
         args = (
@@ -539,14 +550,20 @@ class ResultRepository:
         return {row["job_id"] for row in rows}
 
     async def _block_waiting(self, waits: Sequence[tuple[str, str, bool]], connection: Connection) -> None:
-        """Block jobs that have just been suspended until their children end, unless those have ended."""
+        """Block jobs that have just been suspended until their children end, unless the children have ended.
+
+        ``waits`` is what ``_child_waits()`` returned.
+        """
         now = self._statements.now
         due_at = await self._statements.value("block_waiting", *zip(*waits, strict=True), now, on=connection)
         if due_at is not None:
             await self._notify(due_at, connection)
 
     async def _look_at_waits(self, waits: Sequence[tuple[str, str]], connection: Connection) -> None:
-        """Make jobs due that have just been suspended although their signals have come."""
+        """Make jobs due that have just been suspended although their signals have come.
+
+        ``waits`` is what ``_waits()`` returned.
+        """
         ids, names = zip(*waits, strict=True)
         now = self._statements.now
         due_at = await self._statements.value("look_at_waits", list(ids), list(names), now, on=connection)
@@ -602,7 +619,8 @@ class ResultRepository:
         self, attempt: tuple[str, int], worker_id: str, reason: str, transaction: Transaction
     ) -> list[str]:
         """Fail a job whose replacement the table cannot store; return its id, or nothing if it is lost."""
-        (job_id, number), text = attempt, normalized(reason)
+        job_id, number = attempt
+        text = normalized(reason)
         entry = history_entry("error", message=reason)
         args = job_id, worker_id, number, reason, self._statements.now, entry, text
 
@@ -620,7 +638,7 @@ class ResultRepository:
         return [row["job_id"] for row in rows]
 
     async def _find_settled(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
-        """Return the ids of jobs whose changes are in their rows: the answer to an earlier write was lost."""
+        """Return the jobs whose rows have the changes already: the answer to an earlier write was lost."""
         rows = await self._statements.fetch(
             "already_settled",
             *_arrays(changes),
@@ -632,7 +650,7 @@ class ResultRepository:
 
 
 def _arrays(changes: Changes) -> tuple[list[str], list[int]]:
-    """Return the ids of the jobs and the attempts, as statements take them."""
+    """Return the ids of the jobs and the numbers of their attempts, as statements take them."""
     return [job_id for job_id, _ in changes], [attempt for _, attempt in changes]
 
 
@@ -784,7 +802,8 @@ class ProgressRepository(Repository):
 
     async def remove_look(self, claim: Claim) -> bool:
         """Remove what people saw of an attempt; return False if another session has locked the row."""
-        return not await self._statements.value("remove_look", claim.job_id, claim.attempt)
+        is_left = await self._statements.value("remove_look", claim.job_id, claim.attempt)
+        return not is_left
 
     async def _write_own(
         self, worker_id: str, claim: Claim, progress: JobProgress, transaction: Transaction, *, in_ascii: bool
@@ -801,9 +820,11 @@ class ProgressRepository(Repository):
         """Write the progress that the table accepts; drop the report that it refuses, with a log record."""
         items = list(reports.items())
         if len(items) == 1:
-            ((job_id, (claim, _)),) = items
+            (job_id,) = reports
+            claim, _ = reports[job_id]
             _log_refusal(claim, error)
             return {job_id}
+        # The reports are halved until the one that the table refuses is alone.
         middle = len(items) // 2
         written = await self.write_progress(worker_id, dict(items[:middle]))
         return written | await self.write_progress(worker_id, dict(items[middle:]))

@@ -55,9 +55,9 @@ class ClaimSize:
 
     def __init__(self, fixed_limit: int | None, slots: int) -> None:
         self._small = fixed_limit or SMALL_CLAIM
-        # Half of the slots, or all of a few ones: see the constants.
-        half, few_slots = min(slots // 2, LARGEST_CLAIM), min(slots, MAX_FILLED_SLOTS)
-        self._large = fixed_limit or max(half, few_slots, SMALL_CLAIM)
+        # A claim may fill half of the slots, or all of them if they are few.
+        half_of_slots, few_slots = min(slots // 2, LARGEST_CLAIM), min(slots, MAX_FILLED_SLOTS)
+        self._large = fixed_limit or max(half_of_slots, few_slots, SMALL_CLAIM)
         self.limit = self._small
         """The jobs that the next claim may return, if as many slots are free."""
 
@@ -65,9 +65,9 @@ class ClaimSize:
         """Return to a small claim."""
         self.limit = self._small
 
-    def adapt(self, claim_limit: int, jobs: int) -> None:
-        """Note how many jobs a claim asked for and found."""
-        if jobs < claim_limit:
+    def adapt(self, claim_limit: int, job_count: int) -> None:
+        """Choose the next size by how many jobs a claim asked for, and how many it returned."""
+        if job_count < claim_limit:
             self.limit = self._small
         # A full claim that was smaller, because fewer slots were free, shows nothing about the queue.
         elif claim_limit == self.limit:
@@ -97,7 +97,7 @@ class Pacing:
         return min(max(poll, polling.min_interval), polling.max_interval)
 
     def seconds_until(self, due_at: float, poll: float) -> float:
-        """Return the seconds to sleep until a due time; of a long sleep, at most those until the poll.
+        """Return the seconds to sleep until a due time. A long sleep ends at the poll at the latest.
 
         Args:
             due_at: When the next claim must be sent, by the monotonic clock: the time when the last one was
@@ -106,8 +106,8 @@ class Pacing:
         """
         due_at += NETWORK_JITTER_S
         remaining_s = due_at - time.monotonic()
-        # A long sleep ends a moment before the due time with a claim. The sleep after that claim ends another
-        # moment before the due time, for which reach_due_time() waits.
+        # A long sleep ends a few milliseconds before the due time with a claim. The short sleep after that
+        # claim ends one millisecond before the due time, and reach_due_time() waits for the last one.
         if remaining_s > MIN_LONG_SLEEP_S:
             self._is_approaching = True
             return min(remaining_s - APPROACH_S, poll)

@@ -63,7 +63,7 @@ class RefusedClaims:
     def __init__(self, worker_id: str) -> None:
         self._worker_id = worker_id
         self._pauses: dict[str, _Pause] = {}
-        # When the pauses of the jobs and of the names end that the last claim left out.
+        # When the pauses of the jobs and of the names end that the last claim left out, by id and by name.
         self._job_ends: dict[str, float] = {}
         self._name_ends: dict[str, float] = {}
         # Until when a name is reported. It is left out for some seconds again and again.
@@ -75,7 +75,7 @@ class RefusedClaims:
         self._next_report_at = 0.0
 
     def __bool__(self) -> bool:
-        """Return whether there are such jobs."""
+        """Return whether jobs are left out."""
         return bool(self._pauses)
 
     @property
@@ -124,7 +124,7 @@ class RefusedClaims:
         self._job_ends = {
             job_id: pause.until for job_id, pause in self._pauses.items() if pause.name not in self._name_ends
         }
-        return self._job_ends
+        return self._job_ends  # its keys are the ids
 
     def claimable(self, names: Sequence[str]) -> Sequence[str]:
         """Return the names without those that are left out. It is the same object until that changes."""
@@ -144,7 +144,8 @@ class RefusedClaims:
         ids = self.ids()
         if len(ids) <= MAX_JOBS:
             return
-        ((refused_name, job_count),) = Counter(self._pauses[job_id].name for job_id in ids).most_common(1)
+        names_of_jobs = [self._pauses[left_out_id].name for left_out_id in ids]
+        [(refused_name, job_count)] = Counter(names_of_jobs).most_common(1)
         log_refused_name(refused_name, job_count, pause_s=NAME_PAUSE_S, worker_id=self._worker_id)
         self._name_ends[refused_name] = time.monotonic() + NAME_PAUSE_S
         self._report_ends[refused_name] = time.monotonic() + REFUSED_PAUSE_S

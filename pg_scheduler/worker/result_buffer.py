@@ -133,7 +133,7 @@ class ResultBuffer:
 
     @contextmanager
     def completions(self) -> Iterator[CompletionBatch]:
-        """Take completions of one attempt number for a ``with`` block."""
+        """Yield a batch of completions of one attempt number."""
         batch = CompletionBatch()
         self._take_completions(batch)
         try:
@@ -145,7 +145,7 @@ class ResultBuffer:
 
     @contextmanager
     def others(self) -> Iterator[OutcomeBatch]:
-        """Take other outcomes for a ``with`` block."""
+        """Yield a batch of other outcomes."""
         batch = OutcomeBatch()
         self._take_others(batch)
         try:
@@ -157,13 +157,14 @@ class ResultBuffer:
         self._settle_others(batch)
 
     @contextmanager
-    def turn(self) -> Iterator[OutcomeBatch]:
-        """Take late outcomes whose turn it is for a ``with`` block."""
+    def late_turn(self) -> Iterator[OutcomeBatch]:
+        """Yield a batch of the late outcomes whose turn it is now."""
         groups = self.late.due_groups(self.batch_size)
         batch = OutcomeBatch()
         if groups:
             batch.last_group = merge(groups)
             batch.outcomes = list(batch.last_group.outcomes)
+        # The outcomes are in the batch before they leave the groups, so unwritten() misses none.
         self._in_batches[batch] = [claim for claim, _ in batch.outcomes]
         self.late.remove(groups)
         try:
@@ -201,7 +202,7 @@ class ResultBuffer:
         # The completer writes refused completions once more, by a statement that decides about each of them.
         if refused:
             self._return_others([(claim, COMPLETE) for claim in claims if claim.job_id in refused])
-        self._end(batch, len(claims) - len(refused))
+        self._forget(batch, len(claims) - len(refused))
         if self.on_settled is not None:
             self.on_settled(claims)
         self._report(claims if not refused else [claim for claim in claims if claim.job_id not in refused])
@@ -238,6 +239,7 @@ class ResultBuffer:
             if claim.job_id in outcomes or not room.take(outcome.change.characters):
                 break
             outcomes[claim.job_id] = (claim, outcome)
+        # The outcomes are in the batch before they leave the buffer, so unwritten() misses none.
         self._in_batches[batch] = [claim for claim, _ in outcomes.values()]
         for _ in outcomes:
             self._others.popleft()
@@ -248,7 +250,7 @@ class ResultBuffer:
         outcomes = batch.outcomes
         if batch.late:
             outcomes = [(claim, outcome) for claim, outcome in outcomes if claim.job_id not in batch.late]
-        self._end(batch, len(self._in_batches[batch]) - len(batch.late))
+        self._forget(batch, len(self._in_batches[batch]) - len(batch.late))
         if self.on_settled is not None:
             self.on_settled(claim for claim, _ in outcomes)
         for claim, outcome in outcomes:
@@ -267,11 +269,11 @@ class ResultBuffer:
         self._others.extendleft(reversed(outcomes))
         self._signals.results_waiting()
 
-    def _end(self, batch: CompletionBatch | OutcomeBatch, written: int) -> None:
-        """Forget a batch of which ``written`` outcomes are done with: written, or refused as lost."""
+    def _forget(self, batch: CompletionBatch | OutcomeBatch, settled_count: int) -> None:
+        """Forget a batch of which so many outcomes are settled: written, or refused as lost."""
         was_full = self.is_full
         del self._in_batches[batch]
-        self._unwritten -= written
+        self._unwritten -= settled_count
         if was_full and not self.is_full:
             self._signals.slot_free()
 

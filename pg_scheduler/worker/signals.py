@@ -76,7 +76,8 @@ class Signals:
         )
         self.tasks_changed = Signal("a task was paused or resumed, here or elsewhere")
         self.heartbeat_requested = Signal(
-            "a job of this worker was changed, or may be without a notification, or another node suspects it"
+            "a job of this worker was changed, or may have been without a notification, or another node "
+            "suspects this worker"
         )
         self.lease_suspect = Signal(
             "a job is due and could not be claimed: this worker's lease may have expired"
@@ -84,7 +85,7 @@ class Signals:
         self.worker_silent = Signal("another worker's liveness lock is free")
         self.worker_gone = Signal("a dead worker was deleted; jobs may wait for the end of its attempts")
         self.end_overlooked = Signal(
-            "a job ended without consequences: jobs that wait for it were being added, or locked"
+            "a job ended without its consequences, because jobs that wait for it were being added, or locked"
         )
         self.lease_expired = Signal("the lease of a worker or of a running job expired")
         self.limits_blocked = Signal("jobs wait for a limit, which may be gone from the code")
