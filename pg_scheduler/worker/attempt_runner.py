@@ -64,7 +64,7 @@ RETURNED: Final = ReturnResult()
 
 
 class LockPause:
-    """Pauses attempts that found no connection for their advisory lock: one backoff for all of a worker.
+    """Pauses attempts that found no connection for their advisory lock; all attempts of a worker share it.
 
     After the pause the job of such an attempt is released. Without the pause the worker would claim the job
     again at once, because claims use a connection that is open, while the server rejects new ones.
@@ -147,12 +147,13 @@ class AttemptRunner:
         if task.executor != ASYNC:
             return await self._run_outside_loop(attempt, task, args, kwargs)
         func = partial(run_in_loop, self._middleware, attempt, task) if self._middleware else task.func
-        running = self._enter(attempt, attempt)
+        running = self._enter(attempt, view=attempt)
         try:
             try:
                 value = await func(*args, **kwargs)
             finally:
-                # A coroutine that Python closes, as at the end of the event loop, cannot wait.
+                # The values of cursors whose blocks Python has closed are still being written. If Python
+                # closes this coroutine too, as at the end of the event loop, it cannot wait for them.
                 if attempt.steps is not None and attempt.is_stepped:
                     await attempt.steps.wait_for_cursors()
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
@@ -177,7 +178,7 @@ class AttemptRunner:
             if result is not None:
                 return result
             await self._lock_pause.wait(fault)
-            return InterruptResult()  # the job has not run
+            return InterruptResult()  # its code has not begun
         except ConfigurationError as error:  # this pool cannot hold a lock
             return UnrunnableResult(error)
         return result
@@ -191,8 +192,8 @@ class AttemptRunner:
     @staticmethod
     def time_out(attempt: Attempt) -> None:
         """Interrupt an attempt whose time limit has expired."""
-        # A function that only waits for steps is suspended instead. Tasks or threads that it has begun kept
-        # the attempt in memory until now.
+        # A function that only waits for steps is suspended instead. It was not suspended before, because
+        # tasks or threads that it has begun were at work.
         if attempt.steps is not None and attempt.steps.suspend_at_timeout():
             return
         attempt.has_timed_out = True
@@ -237,7 +238,7 @@ class AttemptRunner:
             ),
         )
         cancellation.set(call)
-        running = self._enter(attempt, AttemptInThread(attempt))
+        running = self._enter(attempt, view=AttemptInThread(attempt))
         # The first use of "call.job" finds the job by the current context, and remembers it. An executor may
         # use "call.job" in another context, so the first use is here.
         _ = call.job
@@ -298,7 +299,7 @@ class AttemptRunner:
 
 
 def return_result(claim: Claim, value: object) -> Result:
-    """Return the result of an attempt whose function returned a value; ``RETURNED`` if nothing keeps it."""
+    """Return the result of an attempt whose function returned a value; ``RETURNED`` if it is not kept."""
     if value is not None:
         try:
             check_returned(value)

@@ -130,6 +130,7 @@ class Executor:
             claims: The jobs.
             soon: Whether they only get slots now, and start as soon as the caller awaits something.
         """
+        # How many attempts the duration of each one stands for in the statistics.
         weights = [0] * len(claims) if self._meter is None else self._meter.record_starts(claims)
         attempts = [self.take_slot(claim, weight) for claim, weight in zip(claims, weights, strict=True)]
         if soon:
@@ -152,7 +153,7 @@ class Executor:
 
     def withdraw(self, attempt: Attempt) -> bool:
         """Free the slot of an attempt that has no outcome; return whether the attempt had a slot."""
-        if not self._has(attempt):
+        if not self._has_slot(attempt):
             return False  # replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
         del self._attempts[attempt.claim.job_id]
@@ -161,7 +162,7 @@ class Executor:
 
     def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
         """Reserve a slot for a claimed job."""
-        # With an older attempt of the job, this worker lost the job and has claimed it again, before a
+        # If there is an older attempt of the job, this worker lost the job and has claimed it again, before a
         # heartbeat noticed the loss.
         if older_attempt := self._attempts.get(claim.job_id):
             if older_attempt.end is None:
@@ -173,6 +174,7 @@ class Executor:
         return attempt
 
     def _begin_all(self) -> None:
+        """Start the attempts that were submitted to start soon."""
         attempts, self._submitted = self._submitted, []
         for attempt in attempts:
             self._begin(attempt)
@@ -229,15 +231,15 @@ class Executor:
                 attempt.task.cancel()
                 await asyncio.wait([attempt.task], timeout=KILL_MARGIN_S)
             if attempt.runs_on:
-                self._leave(attempt)
-            elif attempt.revocation is Revocation.SHUTDOWN and self._has(attempt):
+                self._leave_running(attempt)
+            elif attempt.revocation is Revocation.SHUTDOWN and self._has_slot(attempt):
                 del self._attempts[attempt.claim.job_id]
                 self._put(attempt.claim, InterruptResult())
         await self._runner.stop()
 
-    def _leave(self, attempt: Attempt) -> None:
-        """Keep an attempt in flight whose code runs on after the shutdown, and log that it does."""
-        self.in_flight.leave(attempt)
+    def _leave_running(self, attempt: Attempt) -> None:
+        """Leave an attempt in flight whose code runs on after the shutdown, and log that it does."""
+        self.in_flight.leave_running(attempt)
         # An attempt that cannot be stopped is in a thread, which ThreadAbandoned reports.
         if not attempt.is_unstoppable:
             claim = attempt.claim
@@ -250,7 +252,7 @@ class Executor:
                 extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
             )
 
-    def _has(self, attempt: Attempt) -> bool:
+    def _has_slot(self, attempt: Attempt) -> bool:
         return self._attempts.get(attempt.claim.job_id) is attempt
 
     def hurry(self) -> None:
@@ -284,10 +286,11 @@ class Executor:
                 else:
                     result = await self._runner.run_under_lock(attempt, key)
             except asyncio.CancelledError as error:
+                # Its thread runs on after the shutdown, so there is no outcome yet.
                 if attempt.is_unstoppable:
-                    self.in_flight.leave(attempt)
+                    self.in_flight.leave_running(attempt)
                     return
-                result = self._cancelled(attempt, error)
+                result = self._cancellation_result(attempt, error)
             # An exit or a suspension has ended the function by an exception. Each takes precedence over what
             # the function made of that exception.
             if attempt.exit_error is not None:
@@ -316,7 +319,7 @@ class Executor:
         if has_lost_row:
             self._events.publish(_event_of_revocation(attempt))
         # Without its slot, the attempt was left at the shutdown, or another attempt of the job replaced it.
-        if self._attempts.get(job_id) is not attempt:
+        if not self._has_slot(attempt):
             return
         was_full = len(self._attempts) >= self._slots
         del self._attempts[job_id]
@@ -379,6 +382,7 @@ class Executor:
         return None
 
     def _free_slot(self, attempt: Attempt, *, was_full: bool) -> None:
+        """Signal what the end of an attempt makes possible."""
         self._slot_freed.set()
         if was_full:
             self._signals.slot_free()
@@ -388,15 +392,16 @@ class Executor:
         if attempt.stopped_at and attempt.is_abandoned:
             self._signals.heartbeat_requested()
 
-    def _cancelled(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
+    def _cancellation_result(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
         """Return the result of an attempt whose task ended by a cancellation."""
         if attempt.has_timed_out or attempt.revocation is not None:
             result = stopped_result(attempt)
             if isinstance(result, ErrorResult) and (step := step_of(error)) is not None:
                 note_step(result.error, step)
             return result
-        # asyncio.run() cancels all tasks at its end. The code of the job may be the reason, as by sys.exit()
-        # in a task of its own, and then it would end each worker that gets the job.
+        # asyncio.run() cancels all tasks at its end, that of the completer too. The code of the job may be
+        # the reason, as by sys.exit() in a task of its own. It would end each worker that gets the job, so
+        # this counts as a crash.
         if self._completer.is_cancelled:
             return CrashResult(LOOP_ENDED, self._max_crashes)
         return ErrorResult(error)  # the job cancelled itself, or awaited something that was cancelled

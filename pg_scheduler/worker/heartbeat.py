@@ -86,7 +86,7 @@ class Heartbeat(Service):
             self.wake()
 
     async def prepare(self) -> None:
-        """Register the worker, and name the services that share names of tasks with it."""
+        """Register the worker, and log which other services have tasks of the same names."""
         await self._register()
         settings = ReportedSettings(self._reporter.worker.settings)
         # A service may have many workers. One log record is written for each version of the code, and names
@@ -125,7 +125,7 @@ class Heartbeat(Service):
             )
         except DatabaseUnavailableError:
             if held and not self._lease.is_trusted:
-                self._lose()
+                self._lose_lease()
             raise
         self._clock.read(answer.now, requested_at)
         if answer.is_server_time:
@@ -135,6 +135,7 @@ class Heartbeat(Service):
         # The row of this worker is gone, as after other workers declared it dead.
         if not answer.alive:
             self._revoke_all()
+            # The tables may have been exchanged for a copy of those of another database.
             await self._identity.guard_again(self._on_copy)
             await self._register()
             self._signals.worker_registered()
@@ -146,6 +147,7 @@ class Heartbeat(Service):
         subscriptions = (kind for kind in answer.subscriptions if kind is not None)
         if answer.obstacle is None and self._audience.update(subscriptions):
             self._signals.subscriptions_changed()
+        # Of the other lost jobs, the attempts have ended, and only their outcomes wait to be written.
         await self._revoke({job_id: held[job_id] for job_id in answer.lost if job_id in held})
         # The row of the worker has its former state until the next heartbeat, which follows at once.
         if has_new_state:
@@ -155,13 +157,13 @@ class Heartbeat(Service):
         # A renewal that came late or met an obstacle has not written all values. The next one follows soon.
         if must_poll or answer.late or answer.obstacle is not None:
             interval = min(interval, POLL_INTERVAL_S)
-        return min(interval, self._next_abandoned_s())
+        return min(interval, self._seconds_until_next_abandoned())
 
-    def _next_abandoned_s(self) -> float:
-        """Return the seconds until an attempt that is to stop is reported if it still runs; else infinite."""
-        seconds = (attempt.seconds_until_abandoned for attempt in self._in_flight.stopped())
-        # Those with None or 0 are left out: they were not interrupted, or every heartbeat reports them now.
-        return min((seconds for seconds in seconds if seconds), default=math.inf)
+    def _seconds_until_next_abandoned(self) -> float:
+        """Return the seconds until another attempt that was to stop is reported; infinite if none will be."""
+        delays = (attempt.seconds_until_abandoned for attempt in self._in_flight.stopping())
+        # None stands for an attempt that was not interrupted, and 0 for one that each heartbeat reports now.
+        return min((delay for delay in delays if delay), default=math.inf)
 
     def _note_obstacle(self, obstacle: Exception | None) -> None:
         """Log, from time to time, what keeps the leases of jobs from being renewed; None if they are renewed.
@@ -205,6 +207,7 @@ class Heartbeat(Service):
             )
 
     async def _register(self) -> None:
+        """Write the row of this worker, with a new lease and its whole report."""
         requested_at = time.monotonic()
         lease = self._lease
         await self._workers.register(
@@ -222,6 +225,7 @@ class Heartbeat(Service):
         self._lease.renewed(requested_at)
         self._reporter.confirm()
         now = time.monotonic()
+        # The last renewal was too long ago, so the steady time begins anew.
         if now - self.renewed_at > STEADY_INTERVALS * self._lease.renewal_interval:
             self.steady_since = now
         self.renewed_at = now
@@ -229,6 +233,7 @@ class Heartbeat(Service):
         self._set_timer()
 
     def _set_timer(self) -> None:
+        """Let ``_expired()`` be called when the lease is no longer trusted, unless it is renewed before."""
         if self._expiry:
             self._expiry.cancel()
         # A heartbeat without an answer fails only at its own time limit. The timer stops the jobs before
@@ -237,13 +242,14 @@ class Heartbeat(Service):
         self._expiry = asyncio.get_running_loop().call_later(remaining_s, self._expired)
 
     def _expired(self) -> None:
+        """Revoke the attempts, unless the lease was renewed meanwhile."""
         # The thread of the lease keeper may have renewed the lease.
         if self._lease.is_trusted:
             self._set_timer()
         elif self._in_flight.held():
-            self._lose()
+            self._lose_lease()
 
-    def _lose(self) -> None:
+    def _lose_lease(self) -> None:
         """Revoke every attempt, because the lease is no longer trusted.
 
         If the liveness lock may have extended the lease, make a heartbeat first, which decides. During an
@@ -261,6 +267,7 @@ class Heartbeat(Service):
         self._expiry = asyncio.get_running_loop().call_later(CONFIRMATION_TIMEOUT_S, self._unconfirmed)
 
     def _unconfirmed(self) -> None:
+        """Revoke the attempts: no heartbeat has confirmed in time that the liveness lock has kept them."""
         self._is_confirming = False
         # The thread of the lease keeper may have renewed the lease.
         if self._lease.is_trusted:
@@ -273,11 +280,16 @@ class Heartbeat(Service):
 
         Attempts that are being stopped, as in threads, are not looked up again.
         """
-        lost = {job_id: number for job_id, number in lost.items() if self._in_flight.runs(job_id, number)}
-        if not lost:
+        running = {
+            job_id: attempt
+            for job_id, attempt in lost.items()
+            if self._in_flight.can_be_revoked(job_id, attempt)
+        }
+        if not running:
             return
-        states = await self._jobs.read_revoked(list(lost))
-        for job_id, attempt in lost.items():
+        states = await self._jobs.read_revoked(list(running))
+        for job_id, attempt in running.items():
+            # A job that was deleted has no state, and counts as lost.
             status, is_awaited = states.get(job_id, (None, False))
             reason = Revocation.CANCELLED if status is JobStatus.CANCELLED else Revocation.LOST
             self._in_flight.revoke(job_id, attempt, reason, is_awaited=is_awaited)

@@ -273,11 +273,10 @@ class Attempt:
         self._interrupt()
 
     def _interrupt(self) -> None:
-        reason = "timeout" if self.has_timed_out else "suspended"
-        if self.revocation is not None:
-            reason = self.revocation.name.lower()
+        # An attempt that starts eagerly does not know its task in its first step.
         if self.task is None:
             return
+        reason = self.stop_reason or "suspended"
         # The task is not cancelled if the call stops by its own callback; see ``JobCall.cancel()``.
         is_call_cancelled = self.call is not None and self.call.cancel(reason)
         if not is_call_cancelled:
@@ -323,8 +322,8 @@ class Attempt:
 
     @property
     def seconds_until_abandoned(self) -> float | None:
-        """The seconds after which its code is reported if it still runs; None if it was not to stop."""
-        # An attempt that was suspended, or that exits, was interrupted too, but has no such reason.
+        """The seconds until its code is reported if it still runs; None if the attempt was not to stop."""
+        # An attempt that was suspended, or that exits, was interrupted too, but has no reason to be reported.
         if not self.stopped_at or self.stop_reason is None:
             return None
         return max(self.stopped_at + ABANDONED_AFTER_S - time.monotonic(), 0.0)
@@ -380,25 +379,26 @@ class InFlight:
             if attempt.end is not End.WRITTEN
         }
 
-    def leave(self, attempt: Attempt) -> None:
-        """Keep an attempt in flight that could not be stopped, and runs on after the end of the executor."""
+    def leave_running(self, attempt: Attempt) -> None:
+        """Leave an attempt in flight that could not be stopped, and runs on after the end of the executor."""
         self._left_attempts[attempt.claim.job_id] = attempt
         self.attempts.pop(attempt.claim.job_id, None)
 
     @property
     def has_left(self) -> bool:
-        """Whether attempts run on that the executor has left; callable from any thread."""
+        """Whether attempts run on that the executor has left running; callable from any thread."""
         return bool(self._still_running())
 
-    def stopped(self) -> list[Attempt]:
+    def stopping(self) -> list[Attempt]:
         """Return the attempts that were to stop and run on, in the order in which they were to stop."""
         attempts = [*self.attempts.values(), *self.outlived, *self._left_attempts.values()]
-        stopped_attempts = {
+        stopping_attempts = {
             attempt for attempt in attempts if attempt.stop_reason is not None and attempt.runs_on
         }
-        return sorted(stopped_attempts, key=lambda attempt: attempt.stopped_at)
+        return sorted(stopping_attempts, key=lambda attempt: attempt.stopped_at)
 
     def _still_running(self) -> list[Attempt]:
+        """Return the attempts that were left running, still run, and have not completed their jobs."""
         return [
             attempt
             for attempt in list(self._left_attempts.values())
@@ -416,8 +416,8 @@ class InFlight:
         running = self.attempts.get(job_id)
         return running is not None and running.claim.attempt == attempt
 
-    def runs(self, job_id: str, attempt: int) -> bool:
-        """Return whether this attempt runs in this process, and neither was revoked nor writes its end."""
+    def can_be_revoked(self, job_id: str, attempt: int) -> bool:
+        """Return whether this attempt runs here, was not revoked, and has not begun to complete its job."""
         if not self.holds(job_id, attempt):
             return False
         running = self.attempts[job_id]
@@ -447,6 +447,6 @@ class InFlight:
 
         The name decides: an attempt that starts eagerly does not know its task yet.
         """
-        _, is_job, job_id = task.get_name().partition(TASK_NAME_PREFIX)
-        running = self.attempts.get(job_id) if is_job else None
+        _, prefix, job_id = task.get_name().partition(TASK_NAME_PREFIX)
+        running = self.attempts.get(job_id) if prefix else None
         return running.claim if running else None

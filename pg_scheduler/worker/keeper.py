@@ -142,6 +142,7 @@ class LeaseKeeper:
         """Poll until the keeper is stopped. If the event loop ends before, or attempts run on, linger."""
         self._task = asyncio.current_task()
         try:
+            # The watchdog cannot ping an event loop that is closed.
             while not self._is_stopping and self._watchdog.ping():
                 await self._poll()
                 if not ready.is_set():
@@ -166,7 +167,7 @@ class LeaseKeeper:
                 elif self._is_renewal_due(intervals=1):
                     await self._renew()
             except (DatabaseUnavailableError, *REFUSALS) as error:
-                await self._lose(error)
+                await self._lose_connection(error)
             await asyncio.sleep(self.poll_interval_s)
 
     async def _poll(self) -> None:
@@ -177,7 +178,7 @@ class LeaseKeeper:
         self._watchdog.check()
         try:
             if self._watchdog.is_blocked_for(self._limit_s):
-                await self._release()
+                await self._release_lease()
             elif not self._connection.is_open:
                 if time.monotonic() >= self._connect_at:
                     await self._connect()
@@ -187,10 +188,11 @@ class LeaseKeeper:
             elif self._is_renewal_due(intervals=OVERDUE_INTERVALS):
                 await self._renew_for_loop()
         except (DatabaseUnavailableError, *REFUSALS) as error:
-            await self._lose(error)
+            await self._lose_connection(error)
         self._watchdog.report()
 
     def _is_renewal_due(self, *, intervals: float) -> bool:
+        """Return whether the last renewal, or the last request for one, is so many intervals ago."""
         renewed_at = max(self._lease.renewed_at, self._requested_at)
         return time.monotonic() > renewed_at + intervals * self._lease.renewal_interval
 
@@ -212,7 +214,7 @@ class LeaseKeeper:
         try:
             await self._connection.open()
         except Exception as error:  # noqa: BLE001 - a pool's way to connect may be the user's code
-            await self._lose(error)
+            await self._lose_connection(error)
             return
         self._lease.lock_taken(self._connection.key, proves_life=self._connection.is_direct)
         await self._renew()
@@ -243,11 +245,13 @@ class LeaseKeeper:
             if is_lock_timeout(fault):
                 return
             raise
+        # If the worker has no row any more, its next heartbeat registers it again.
         if answer.alive:
             self._lease.renewed(requested_at)
 
-    async def _release(self) -> None:
+    async def _release_lease(self) -> None:
         """Give up the lease and the liveness lock, so that other workers get the jobs at once."""
+        # Without a connection, the lease was released before, or cannot be released from here.
         if self._connection.is_open:
             message = "event loop blocked for more than %.1f s, lease released"
             log_in_thread(
@@ -263,7 +267,7 @@ class LeaseKeeper:
             finally:
                 await self._disconnect()
 
-    async def _lose(self, error: Exception) -> None:
+    async def _lose_connection(self, error: Exception) -> None:
         """Close the connection after an error, and let a later poll connect again.
 
         The loss is published once, until a connection is open again.

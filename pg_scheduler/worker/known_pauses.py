@@ -25,7 +25,8 @@ MAX_GAP_S: Final = 1.0
 """Seconds within which a pause takes effect. A worker that could receive nothing for longer has to read."""
 
 TICK_S: Final = 0.25
-"""Seconds between two looks at the clock: a gap is one in which the event loop could not look."""
+"""Seconds between two readings of the clock. If a reading comes much later, the event loop was blocked, or
+the process was frozen: that is a gap."""
 
 MAX_READS: Final = 3
 """How often one call reads, if each read meets another gap. A job that blocks the event loop again and again
@@ -52,20 +53,20 @@ class KnownPauses:
         # Reads follow one another. Otherwise an older answer could replace a newer one.
         self._turn = asyncio.Lock()
         self._tick: asyncio.TimerHandle | None = None
-        self._looked_at = self._read_at = 0.0
-        # How often the pauses were marked as stale until now, and until the last read began.
+        self._ticked_at = self._read_at = 0.0
+        # How often the pauses were marked as stale, until now and until the last read began.
         self._marks = 1
         self._marks_at_read = 0
 
     def begin(self, reader: Reader) -> None:
-        """Let ``refresh()`` read by this function, at the latest before the first use, and look for gaps."""
+        """Let ``refresh()`` read by this function from now on, the first time in any case; watch for gaps."""
         self.end()
         self._reader = reader
         self._marks += 1
-        self._look_again()
+        self._watch_for_gaps()
 
     def end(self) -> None:
-        """Read no more, and look for no gaps."""
+        """Read no more, and watch for no gaps."""
         self._reader = None
         if self._tick is not None:
             self._tick.cancel()
@@ -84,7 +85,7 @@ class KnownPauses:
         """Return whether this worker may act on what it knows."""
         if self._reader is None:
             return True
-        self._look()
+        self._note_gap()
         if self._marks_at_read != self._marks:
             return False
         # Without notifications, the PauseWatcher reads at intervals, unless something delays it.
@@ -110,18 +111,20 @@ class KnownPauses:
             await self._read(reader)
 
     async def _read(self, reader: Reader) -> None:
-        self._look()
+        """Read the pauses, and note up to which mark they are fresh."""
+        self._note_gap()
+        # A mark that comes while the pauses are read counts: the answer may be older than the change.
         marks, read_at = self._marks, read_clock()
         await reader()
         self._marks_at_read, self._read_at = marks, read_at
 
-    def _look(self) -> None:
-        """Note that changes may have been missed if the last look was more than a second ago."""
+    def _note_gap(self) -> None:
+        """Note that changes may have been missed if the clock was last read more than a second ago."""
         now = read_clock()
-        if now - self._looked_at > MAX_GAP_S:
+        if now - self._ticked_at > MAX_GAP_S:
             self._marks += 1
-        self._looked_at = now
+        self._ticked_at = now
 
-    def _look_again(self) -> None:
-        self._look()
-        self._tick = asyncio.get_running_loop().call_later(TICK_S, self._look_again)
+    def _watch_for_gaps(self) -> None:
+        self._note_gap()
+        self._tick = asyncio.get_running_loop().call_later(TICK_S, self._watch_for_gaps)

@@ -72,9 +72,9 @@ class Lease:
             self.renewals += 1
 
     def lock_taken(self, key: int | None, *, proves_life: bool) -> None:
-        """Record the key of the liveness lock, None if there is none, and whether the lock extends the lease.
+        """Record which liveness lock is held; ``key`` is None if none could be taken.
 
-        It does if it ``proves_life``: the server frees it soon after this process is cut off.
+        A lock that ``proves_life`` extends the lease: the server frees it soon after this process is cut off.
         """
         self.liveness_key = key
         extends = key is not None and proves_life and self._longest_extension_s > 0
@@ -147,12 +147,12 @@ class ServerClock:
         """Measure by how much the clock of this host differs, from a time of the server as in ``read()``.
 
         The server is taken to have read its clock in the middle of the round trip, so the result is wrong by
-        half of that at most. The log has a record when the difference becomes too large, and when it is small
-        again.
+        half of the round trip at most. The log has a record when the difference becomes too large, and when
+        it is small again.
         """
-        error = (time.monotonic() - requested_at) / 2
-        self.offset_s = offset = time.time() - error - now.timestamp()
-        if abs(offset) - error > MAX_OFFSET_S and not self._is_offset_large:
+        half_trip_s = (time.monotonic() - requested_at) / 2
+        self.offset_s = offset = time.time() - half_trip_s - now.timestamp()
+        if abs(offset) - half_trip_s > MAX_OFFSET_S and not self._is_offset_large:
             self._is_offset_large = True
             direction = "ahead of" if offset > 0 else "behind"
             logger.warning(
@@ -162,6 +162,6 @@ class ServerClock:
                 direction,
                 extra=record_fields(),
             )
-        elif abs(offset) + error <= MAX_OFFSET_S and self._is_offset_large:
+        elif abs(offset) + half_trip_s <= MAX_OFFSET_S and self._is_offset_large:
             self._is_offset_large = False
             logger.info("the clock of this host agrees with that of the server again", extra=record_fields())

@@ -25,7 +25,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.worker.worker_rows import RenewResult, WorkerReport, WorkerRepository
 
 LONGEST_SILENCE_S: Final = 20
-"""Longest time after which a session whose peer is gone ends."""
+"""Seconds after which a session whose peer is gone ends at the latest."""
 
 
 class LeaseConnection:
@@ -38,6 +38,8 @@ class LeaseConnection:
         self._connections = connections
         self._options = connections.options
         self.worker_id = worker_id
+        # The session ends after one interval without a packet, and another one after each probe without an
+        # answer.
         self._probe_interval_s = max(round(min(lease_s, LONGEST_SILENCE_S) / (PROBES + 1)), 1)
         self._connection: Connection | None = None
         self.is_direct = False

@@ -17,9 +17,10 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple
 
 from pg_scheduler.base.messages import STACK
 from pg_scheduler.base.sqltext import storable
@@ -53,8 +54,13 @@ MAX_STACK_LENGTH: Final = 8000
 
 LIBRARY: Final = str(Path(__file__).parents[1])
 
-Place: TypeAlias = tuple[str, int, str]
-"""A frame: its file, its line and its function."""
+
+class Place(NamedTuple):
+    """Where a frame is in the source."""
+
+    file: str
+    line: int
+    function: str
 
 
 @dataclass(slots=True)
@@ -93,12 +99,12 @@ class LookWriter(Service):
 
     async def run_once(self) -> float:
         """Write the attempts at which people look, if they have changed; remove what is in other rows."""
-        self._take_requests()
+        self._accept_requests()
         now = time.monotonic()
         for job_id, watched_job in list(self._jobs.items()):
             attempt = self._in_flight.attempts.get(job_id)
             if attempt is None or now >= watched_job.until or attempt.revocation is not None:
-                self._end(job_id)
+                self._end_look(job_id)
                 continue
             # A stack of an earlier attempt is not shown with this one.
             if watched_job.claim is not None and watched_job.claim.attempt != attempt.claim.attempt:
@@ -112,7 +118,7 @@ class LookWriter(Service):
     async def drain(self) -> None:
         """Remove the logs and stacks from all rows, and wait a little for rows that are locked."""
         for job_id in list(self._jobs):
-            self._end(job_id)
+            self._end_look(job_id)
         ends_at = time.monotonic() + DRAIN_S
         await self._remove_leftovers()
         while self._leftovers and time.monotonic() < ends_at:
@@ -126,7 +132,7 @@ class LookWriter(Service):
             )
         self._leftovers.clear()
 
-    def _end(self, job_id: str) -> None:
+    def _end_look(self, job_id: str) -> None:
         """Look at a job no more. What was written is left to be removed."""
         watched_job = self._jobs.pop(job_id)
         if watched_job.claim is not None:
@@ -145,7 +151,7 @@ class LookWriter(Service):
             if is_removed:
                 del self._leftovers[job_id]
 
-    def _take_requests(self) -> None:
+    def _accept_requests(self) -> None:
         """Begin or continue to look at the jobs that were requested since the last pass."""
         ends_at = time.monotonic() + LOOK_S
         while self._looks:
@@ -154,6 +160,7 @@ class LookWriter(Service):
                 continue
             watched_job = self._jobs.get(look.job_id)
             if watched_job is None:
+                # What an earlier look has left in the row is overwritten by this one, and not removed.
                 claim = self._leftovers.pop(look.job_id, None)
                 watched_job = self._jobs[look.job_id] = _WatchedJob(ends_at, claim=claim)
             watched_job.until = ends_at
@@ -188,6 +195,7 @@ class LookWriter(Service):
         except REFUSALS as error:
             if not is_refusal(error):
                 raise
+            # What the table refuses is not written again until it has changed.
             is_written = True
         # A row that another session has locked is written by the next pass.
         if is_written:
@@ -215,12 +223,10 @@ def frames_of(attempt: Attempt) -> list[Place] | None:
         frames = _frames_of_thread(attempt)
     if frames is None:
         return None
-    places = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
-    first_place = next(
-        (number for number, (file, _, _) in enumerate(places) if not _is_library(file)), len(places)
-    )
+    places = [Place(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
+    places_of_job = list(dropwhile(lambda place: _is_library(place.file), places))
     # Of a deep stack, the innermost frames are kept.
-    return places[first_place:][-MAX_FRAMES:]
+    return places_of_job[-MAX_FRAMES:]
 
 
 def stack_text(places: Sequence[Place]) -> str:
@@ -232,6 +238,7 @@ def stack_text(places: Sequence[Place]) -> str:
 def _frames_of_task(task: asyncio.Task[Any]) -> Iterator[tuple[FrameType, int]]:
     """Yield the frames of a suspended task: its coroutine, and what that awaits, one after the other."""
     awaitable: Any = task.get_coro()
+    # The walk is bounded, because objects of other libraries may have these attributes too.
     for _ in range(10 * MAX_FRAMES):
         for prefix, next_attribute in (("cr", "cr_await"), ("gi", "gi_yieldfrom"), ("ag", "ag_await")):
             frame = getattr(awaitable, f"{prefix}_frame", None)
@@ -245,11 +252,12 @@ def _frames_of_task(task: asyncio.Task[Any]) -> Iterator[tuple[FrameType, int]]:
 
 
 def _frames_of_thread(attempt: Attempt) -> list[tuple[FrameType, int]] | None:
+    """Return the frames of the thread of an attempt with their lines; None if its thread is not known."""
     call = attempt.call
     if call is None or call.thread is None or call.thread.ident is None:
         return None
     frame = sys._current_frames().get(call.thread.ident)
-    # The thread may have begun the next attempt meanwhile.
+    # The thread may have begun the next attempt meanwhile. Then the call of this one has ended.
     if frame is None or not call.is_unstoppable:
         return None
     return [(caller, line or 0) for caller, line in traceback.walk_stack(frame)][::-1]

@@ -109,10 +109,11 @@ class UnknownZones:
 
     def __init__(self) -> None:
         self.left_out: set[str] = set()
+        # By schedule, its zone, and when this node last met it, by the monotonic clock.
         self._unknown_zones: dict[str, tuple[str, float]] = {}
 
     def add(self, schedule_id: str, task: str, zone: str) -> None:
-        """Leave a schedule to other nodes; the first time, a WARNING names it."""
+        """Leave a schedule to other nodes. The first time with this zone, a WARNING names it."""
         self.left_out.add(schedule_id)
         known_zone, _ = self._unknown_zones.get(schedule_id, ("", 0.0))
         if known_zone != zone:

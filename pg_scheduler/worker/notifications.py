@@ -51,7 +51,7 @@ class NodeEvents(Protocol):
     """What receives the events of other nodes; see ``cluster_events/relay.py``."""
 
     def receive(self, message: str) -> None:
-        """Read the message of another node, without the kind at its begin."""
+        """Read the message of another node, without the kind at its beginning."""
 
     def missed(self, since: datetime) -> None:
         """Report that messages since then may have been lost."""
@@ -126,8 +126,7 @@ class Subscription:
             elif connection is not None:
                 terminate(connection)
         except BaseException as error:
-            # After an error or a cancellation the connection may still listen. Such a connection must not
-            # return to the pool.
+            # Whatever it was, the connection may still listen. Such a connection must not return to the pool.
             if connection is not None:
                 terminate(connection)
             if not isinstance(error, DatabaseUnavailableError):
@@ -196,10 +195,11 @@ class Listener(Service):
         return self.check_interval_s
 
     def _refuse(self, reason: str) -> None:
+        """Note why this worker does not listen, and report it."""
         self.refusal = reason
-        self._lost(reason)
+        self._report_loss(reason)
 
-    def _lost(self, reason: str) -> None:
+    def _report_loss(self, reason: str) -> None:
         self._events.publish(ListenerLost(reason))
         self._node.signals.notifications_lost()
 
@@ -258,9 +258,10 @@ class Listener(Service):
                 self._node.signals.look_requested()
 
     def _broken(self) -> None:
+        """Note that the connection ended, and connect again."""
         self._node.signals.notifications_up.clear()
         self._node.signals.connection_lost()
-        self._lost("the connection ended")
+        self._report_loss("the connection ended")
         self.wake()
 
 

@@ -84,8 +84,8 @@ class DeadlineScanner(Service):
                 signal()
                 delays.append(self.retry_interval_s)
             elif ends_in is not None:
-                delays.append(ends_in + random.uniform(0, self.spread_s))  # noqa: S311 - the same
-        return min(horizon, *delays) if delays else horizon
+                delays.append(ends_in + random.uniform(0, self.spread_s))  # noqa: S311 - jitter, no secret
+        return min([horizon, *delays])
 
     async def _report_names(self) -> None:
         """Publish the unregistered names of overdue jobs, unless the last report is recent."""
@@ -96,8 +96,12 @@ class DeadlineScanner(Service):
         overdue_names = await self._node.store.jobs.overdue_names(
             self._node.worker_id, names, self.max_overdue
         )
-        self._reported_at, task_names = now, [task.name for task in self._node.tasks.tasks()]
-        for number, overdue in enumerate(overdue_names[: self.max_names], start=1):
+        self._reported_at = now
+        task_names = [task.name for task in self._node.tasks.tasks()]
+        reported_names = overdue_names[: self.max_names]
+        for overdue in reported_names:
+            # The last event also has the number of the names that are left out.
+            is_last = overdue is reported_names[-1]
             self._events.publish(
                 UnregisteredName(
                     job_name=overdue.name,
@@ -105,7 +109,7 @@ class DeadlineScanner(Service):
                     due_since=overdue.due_since,
                     suggestion=await run_in_thread(likely_new_name, overdue.name, task_names),
                     busy_workers=overdue.busy_workers,
-                    more_names=len(overdue_names) - number if number == self.max_names else 0,
+                    more_names=len(overdue_names) - len(reported_names) if is_last else 0,
                 )
             )
 

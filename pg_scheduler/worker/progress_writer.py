@@ -61,7 +61,7 @@ class ProgressWriter(Service):
         self._event_loop = None
 
     def report(self, claim: Claim, progress: JobProgress) -> None:
-        """Take the progress of an attempt, from any thread."""
+        """Accept a report of progress from the code of an attempt, in any thread."""
         with self._changing:
             is_first = not self.reports
             previous_claim, _ = self.reports.get(claim.job_id, (claim, progress))
@@ -111,8 +111,9 @@ class ProgressWriter(Service):
             written = await self._progress.write_progress(self._worker_id, batch)
             self._forget(batch, written)
         if self._events.wants(JobProgressed):
-            for claim, progress in (batch[job_id] for job_id in batch if job_id in written):
-                self._events.publish(_event(claim, progress))
+            for job_id, (claim, progress) in batch.items():
+                if job_id in written:
+                    self._events.publish(_event(claim, progress))
 
     def _forget(self, batch: dict[str, tuple[Claim, JobProgress]], written: set[str]) -> None:
         """Drop the reports that are written, and those of attempts that do not run any more.

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.settings import SECRETS, SchedulerConfig
 from pg_scheduler.events.log import is_logger_disabled
@@ -186,6 +186,7 @@ def options_of(tasks: TaskRegistry) -> dict[str, dict[str, dict[str, Any]]]:
         if size + length <= MAX_OPTIONS_BYTES:
             size += length
             options[task.name] = task_options
+    # The metadata get the room that the options of all tasks have left.
     for task in sorted_tasks:
         if not task.metadata or task.name not in options:
             continue
@@ -248,7 +249,22 @@ def _positional_of(arity: Arity) -> int:
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return fields as a dict in which the values of enums stand for these."""
     return {name: value.value if isinstance(value, Enum) else value for name, value in items}
+
+
+class _Reported(NamedTuple):
+    """What a report contained, or would have contained if it had changed.
+
+    Attributes:
+        names: The names that the worker claims.
+        declared_version: The version of the declared schedules.
+        tasks: The registered tasks.
+    """
+
+    names: list[str]
+    declared_version: int
+    tasks: TaskLists
 
 
 class Reporter:
@@ -271,10 +287,10 @@ class Reporter:
         self._last_report: WorkerReport | None = None
         self._first_tasks = node.tasks.lists
         """The tasks of ``worker``. A further registration makes another object, so ``is`` finds a change."""
-        self._reported: tuple[list[str], int, TaskLists] | None = None
-        """What the last report contained: names, the version of the declared schedules, and tasks."""
-        self._written: tuple[list[str], int, TaskLists] | None = None
-        """What the last report contained that is known to be in the row; None before the first one."""
+        self._reported: _Reported | None = None
+        """The content of the last report; None before the first one."""
+        self._written: _Reported | None = None
+        """The content of the last report that is known to be in the row; None before the first one."""
         self._lag_s = 0.0
         self.wanted: str | None = DRAIN if node.starts_draining else None
         """The request to this worker, as read by the last heartbeat; None for no request."""
@@ -301,16 +317,17 @@ class Reporter:
         """
         names = self._routing.claimable() if self._runs_jobs else NO_NAMES
         tasks = self._node.tasks.lists
-        self._reported = names, self._node.declared.version, tasks
-        # The list of names is the same object until a name changes.
-        written_names, _, written_tasks = self._written or (None, None, None)
-        have_names_changed = whole or names is not written_names
+        self._reported = _Reported(names, self._node.declared.version, tasks)
+        written = None if whole else self._written
+        # The list of names is the same object until a name changes, and so is the object of the tasks.
+        have_names_changed = written is None or names is not written.names
+        have_tasks_changed = written is None or tasks is not written.tasks
         writes_names = have_names_changed and sum(len(name.encode()) for name in names) <= MAX_NAMES_BYTES
         # A task may get its name after its schedule, so new names of tasks may change the schedules too.
         writes_declared = have_names_changed or self._reported != self._written
         declared = _declared_by(self._node) if writes_declared else {}
         # The row has the first tasks from its registration on.
-        if tasks is not self._first_tasks and (whole or tasks is not written_tasks):
+        if tasks is not self._first_tasks and have_tasks_changed:
             declared |= _report_of(self._node.tasks)
         self._last_report = report = WorkerReport(
             self.state, self._health(), names if writes_names else None, declared or None
@@ -348,6 +365,7 @@ class Reporter:
         return True
 
     def _health(self) -> dict[str, Any]:
+        """Return what the report has about the state of this worker, as values of JSON."""
         size, idle, max_size = self._connections.pool_use()
         return {
             "pool": {"size": size, "idle": idle, "max": max_size},
@@ -409,7 +427,7 @@ class Reporter:
                     round(time.time() - offset_s - (now - attempt.stopped_at)), UTC
                 ).isoformat(),
             }
-            for attempt in self._in_flight.stopped()
+            for attempt in self._in_flight.stopping()
             if attempt.is_abandoned
         ]
         return {ABANDONED: attempts[:MAX_ABANDONED]} if attempts else {}

@@ -56,6 +56,8 @@ class Rescuer(Service):
         config = node.config
         self._heartbeat_threshold = config.heartbeat_threshold
         self._max_crashes = config.max_crashes
+        # The identity and the host by which the first pass finds the workers of earlier processes; None
+        # without an identity, and after that pass.
         self._namesakes = None if config.identity is None else (config.identity, platform.node())
         # On a node that runs jobs, polls usually look before that.
         self._lock_scan_interval_s = config.polling.max_interval * (2 if config.runs_jobs else 1)
@@ -85,7 +87,7 @@ class Rescuer(Service):
             self.wake()
 
     async def reclaim_now(self) -> None:
-        """Make a pass that scans for both."""
+        """Make a pass now that scans for running jobs whose lease expired, and for free liveness locks."""
         self._scans_jobs = self._scans_locks = True
         await self.run_once()
 
@@ -147,7 +149,10 @@ class Rescuer(Service):
         return self._next_delay()
 
     def _next_delay(self) -> float:
-        """Return the seconds until the next pass. Note it if a scan of the locks leaves no worker suspect."""
+        """Return the seconds until the next pass.
+
+        If a scan of the locks has left no worker suspect, note when that scan began.
+        """
         if self._suspicions:
             return self.answer_timeout_s
         if self._scan_began_at is not None:

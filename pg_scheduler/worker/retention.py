@@ -29,8 +29,8 @@ MAX_ROWS_OF_BLOCK: Final = 2048
 """More rows than the largest block of a table can have."""
 
 MAX_REFUSALS: Final = 20
-"""By how many the rows that the application refuses to delete may exceed the deleted ones. Then the rest of a
-range is left to the next pass. So a pass never costs much more than its deletions are worth."""
+"""How many more rows the application may refuse to delete than are deleted. Beyond that, the rest of a range
+is left to the next pass, so a pass never costs much more than its deletions are worth."""
 
 TERMINAL: Final = tuple(status for status in JobStatus if status.is_finished)
 """The statuses of finished jobs, in the order in which statements take their values."""
@@ -124,7 +124,7 @@ class RetentionRepository(Repository):
         """Return the ranges of the table in order, ``blocks`` long, with what their last readings found."""
         args = await self._table(), blocks, *_cutoffs(cutoffs), self._statements.now
         return [
-            BlockRange(row["first_block"], row["may"], _due(row))
+            BlockRange(row["first_block"], row["may"], _due_statuses(row))
             for row in await self._statements.fetch("read_ranges", *args)
         ]
 
@@ -133,7 +133,7 @@ class RetentionRepository(Repository):
         bounds = (first, 0), (first + blocks, 0), first, blocks
         args = *bounds, await self._table(), *_cutoffs(cutoffs), self._statements.now
         (row,) = await self._statements.fetch("note_range", *args)
-        return _due(row)
+        return _due_statuses(row)
 
     async def vacuum_blocks(self, first: int, blocks: int, cutoffs: Cutoffs) -> dict[JobStatus, int]:
         """Delete within these blocks the jobs that finished before the cutoff of their status; count them."""
@@ -174,9 +174,11 @@ class RetentionRepository(Repository):
                     log_refusal(f"finished job in row {row_number} of block {block} not deleted", error)
                 if refusals >= MAX_REFUSALS + count:
                     break
-        if refusal is not None and (more := refusals - MAX_REFUSALS) > 0:
-            place = f"blocks {low[0]} to {high[0]}"
-            log_refusal(f"{counted(more, 'further finished job')} in {place} not deleted", refusal)
+        unlogged_count = refusals - MAX_REFUSALS
+        if refusal is not None and unlogged_count > 0:
+            (first_block, _), (end_block, _) = low, high
+            place = f"blocks {first_block} to {end_block}"
+            log_refusal(f"{counted(unlogged_count, 'further finished job')} in {place} not deleted", refusal)
         return count
 
     async def _delete_unlocked(
@@ -247,6 +249,7 @@ class RetentionRepository(Repository):
 
 
 def _cutoffs(cutoffs: Cutoffs) -> Iterator[datetime | None]:
+    """Return the cutoffs in the order of ``TERMINAL``; None for a status whose jobs are kept at any age."""
     return (cutoffs.get(status) for status in TERMINAL)
 
 
@@ -259,5 +262,6 @@ def _middle(low: RowPosition, high: RowPosition) -> RowPosition | None:
     return (low_block, (low_row + end_row) // 2) if end_row - low_row > 1 else None
 
 
-def _due(row: Record) -> frozenset[JobStatus]:
+def _due_statuses(row: Record) -> frozenset[JobStatus]:
+    """Return the statuses of which a range has a job to delete: each has a column of its name."""
     return frozenset(status for status in TERMINAL if row[status.value])

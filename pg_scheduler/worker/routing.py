@@ -143,6 +143,7 @@ class Routing:
         self._warned = missing
 
     def _is_claimed(self, name: str, paused: Collection[str]) -> bool:
+        """Return whether jobs of a name are claimed here while the tasks of these identities are paused."""
         task = self._tasks.resolve(name)
         return (
             (task is None or task.identity not in paused)

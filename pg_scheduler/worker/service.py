@@ -50,7 +50,8 @@ class BackoffOptions:
     Attributes:
         first_s: The first delay.
         longest_s: The longest delay.
-        longest_for_lock_s: The same while a lock is waited for: the pass follows soon after its release.
+        longest_for_lock_s: The longest delay while a lock is waited for. It is shorter, so that a pass
+            follows soon after the lock is released.
     """
 
     first_s: float = 0.1
@@ -201,7 +202,7 @@ class Service(ABC):
         backoff = Backoff(self.backoff.first_s, self.backoff.longest_s)
         while not self._is_stopping:
             began = time.monotonic()
-            sleep = self._wakeup
+            wakeup = self._wakeup
             try:
                 delay = await self.run_once()
             except PoolClosedError:
@@ -211,14 +212,8 @@ class Service(ABC):
                 # A server that rejects the first connection means wrong settings, which no retry corrects.
                 if isinstance(fault, ConnectionRejectedError) and not first_pass.is_set():
                     raise
-                waits_for_lock = is_lock_wait(fault)
-                if self.on_outage is not None and not waits_for_lock:
-                    self.on_outage()
-                delay = backoff.next_delay_s(self.backoff.longest_for_lock_s if waits_for_lock else None)
-                holders = await self._holders_of(fault)
-                self._events.publish(ServiceRetrying(self.name, fault, delay, holders))
-                self.outage, self.ended_at = fault, time.monotonic()
-                sleep = self._backoff_ended  # new work does not end an outage
+                delay = await self._report_outage(fault, backoff)
+                wakeup = self._backoff_ended  # new work does not end an outage
             except REFUSALS as error:
                 # In the first pass, a PayloadError means that what the code declares cannot be stored.
                 is_mistake = isinstance(error, PayloadError) and not first_pass.is_set()
@@ -230,7 +225,7 @@ class Service(ABC):
                 delay = backoff.next_delay_s()
                 self._events.publish(ServiceRetrying(self.name, error, delay))
                 self.ended_at = time.monotonic()
-                sleep = self._backoff_ended  # new work would meet the same refusal
+                wakeup = self._backoff_ended  # new work would meet the same refusal
             else:
                 first_pass.set()
                 self.outage = None
@@ -239,7 +234,18 @@ class Service(ABC):
                 self.ended_at = time.monotonic()
                 self._events.publish(PassFinished(self.name, self.ended_at - began, delay))
             if (delay > 0 or self.yields_between_passes) and not self._is_stopping:
-                await sleep.wait(delay)
+                await wakeup.wait(delay)
+
+    async def _report_outage(self, fault: DatabaseUnavailableError, backoff: Backoff) -> float:
+        """Report a pass that the database did not serve; return the seconds until the next one."""
+        waits_for_lock = is_lock_wait(fault)
+        if self.on_outage is not None and not waits_for_lock:
+            self.on_outage()
+        delay = backoff.next_delay_s(self.backoff.longest_for_lock_s if waits_for_lock else None)
+        holders = await self._holders_of(fault)
+        self._events.publish(ServiceRetrying(self.name, fault, delay, holders))
+        self.outage, self.ended_at = fault, time.monotonic()
+        return delay
 
     async def _holders_of(self, fault: DatabaseUnavailableError) -> tuple[str, ...]:
         """Return the sessions for whose locks a pass may have waited; none after another fault."""

@@ -117,9 +117,10 @@ class Vacuum(Service):
             due_in = await self._store.retention.begin_pass(
                 self._key, self._worker_id, after_s=interval - jitter, within_s=interval
             )
+            # Another worker makes the pass, or none is due yet.
             if due_in != 0:
-                # The completer adds the jobs that it deletes to this count, so there may be some without a
-                # pass.
+                # Without a pass, there may be jobs to report too, because the completer counts those that it
+                # deletes.
                 await self.drain()
                 later = random.uniform(0, 2 * jitter)  # noqa: S311 - jitter, no secret
                 return self.check_interval_s if due_in is None else min(due_in + later, self.check_interval_s)
@@ -190,8 +191,8 @@ class Vacuum(Service):
             self._walked_until = block_range.first
             deleted = await self._vacuum_range(block_range, cutoffs)
             yield VacuumStep(min(block_range.first + step, blocks), blocks, deleted)
-        async for other in self._delete_others():
-            yield VacuumStep(blocks, blocks, other)
+        async for deleted in self._delete_others():
+            yield VacuumStep(blocks, blocks, deleted)
 
     async def _vacuum_range(self, blocks: BlockRange, cutoffs: Cutoffs) -> Counter[JobStatus]:
         """Delete the jobs of a range of blocks that have to be deleted.
@@ -271,6 +272,7 @@ class Vacuum(Service):
 
 
 def _age(policy: VacuumPolicy) -> timedelta | None:
+    """Return the age at which jobs are deleted; None if they are not deleted by age."""
     if policy.trigger is VacuumTrigger.IMMEDIATE:
         return timedelta(0)
     return None if policy.days is None else timedelta(days=policy.days)

@@ -52,6 +52,7 @@ ANYIO: Final = "anyio._backends._asyncio"
 JOIN_CODE: Final = threading.Thread.join.__code__
 WAIT_FOR_CODE: Final = asyncio.wait_for.__code__
 IDLE_CODE: Final = pool_threads._worker.__code__  # noqa: SLF001
+"""Where an idle thread of a pool of ``concurrent.futures`` waits for work."""
 
 CODE_KINDS: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
 CONTAINERS: Final = frozenset({dict, list, tuple, deque})
@@ -75,11 +76,8 @@ def tasks_by_attempt(loop: asyncio.AbstractEventLoop) -> Mapping[int, Sequence[T
     for task in asyncio.all_tasks(loop):
         context = _context_of(task)
         running = None if context is None else context.get(current)
-        if (
-            running is not None
-            and running.attempt is not None
-            and not task.get_name().startswith(OWN_TASK_PREFIX)
-        ):
+        is_of_library = task.get_name().startswith(OWN_TASK_PREFIX)
+        if running is not None and running.attempt is not None and not is_of_library:
             tasks[id(running.attempt)].append(task)
     return tasks
 
@@ -91,7 +89,7 @@ def waits_for_steps(task: Task, steps: Futures) -> bool:
         task: The task.
         steps: The futures of the steps that wait.
     """
-    return _waits(task, steps, set())
+    return _task_waits(task, steps, set())
 
 
 def thread_waits(thread: threading.Thread, waiting: Collection[threading.Thread]) -> bool:
@@ -118,7 +116,7 @@ def continues_after(waiting: object, awaited: object) -> bool:
     A timeout of ``wait_for()`` makes no difference, because it cancels what is awaited.
     """
     if isinstance(waiting, asyncio.Task) and isinstance(awaited, asyncio.Task):
-        return _awaits(waiting, awaited, set())
+        return _waits_for_task(waiting, awaited, set())
     if isinstance(waiting, threading.Thread) and isinstance(awaited, threading.Thread):
         return _joins(waiting, awaited)
     return False
@@ -165,6 +163,7 @@ class SuspensionPass:
         self._requests[attempt] = None
 
     def _run(self) -> None:
+        """Look at the attempts of all requests, and plan when the next pass may begin."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         requests, self._requests = self._requests, {}
@@ -220,33 +219,35 @@ def _context_of(task: Task) -> contextvars.Context | None:
     return context
 
 
-def _waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
+def _task_waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
     """Return whether a task waits for steps only, itself or by the tasks that it awaits."""
     future = getattr(task, "_fut_waiter", None)
     # A visited task is part of a cycle. One whose future is done is about to continue.
     if task in visited or future is None or future.done():
         return False
-    coroutines = list(_awaiting(task.get_coro()))
+    coroutines = list(_coroutines_of(task.get_coro()))
     if _has_timer(task, coroutines):
         return False
     if future in steps:
         return True
-    awaited = _awaited(future, coroutines[-1] if coroutines else None)
+    awaited = _futures_behind(future, coroutines[-1] if coroutines else None)
     if awaited is None:
         return False
-    return all(_ends(awaited_future, steps, visited | {task}) for awaited_future in awaited)
+    return all(_has_ended_or_waits(awaited_future, steps, visited | {task}) for awaited_future in awaited)
 
 
-def _ends(future: asyncio.Future[Any], steps: Futures, visited: set[Task]) -> bool:
+def _has_ended_or_waits(future: asyncio.Future[Any], steps: Futures, visited: set[Task]) -> bool:
     """Return whether a future has ended, or waits for steps only."""
     if future.done() or future in steps:
         return True
     if isinstance(future, asyncio.Task):
-        return _waits(future, steps, visited)
-    return isinstance(future, GATHERING) and all(_ends(child, steps, visited) for child in _gathered(future))
+        return _task_waits(future, steps, visited)
+    return isinstance(future, GATHERING) and all(
+        _has_ended_or_waits(child, steps, visited) for child in _gathered(future)
+    )
 
 
-def _awaited(future: asyncio.Future[Any], innermost: Any) -> Iterable[asyncio.Future[Any]] | None:
+def _futures_behind(future: asyncio.Future[Any], innermost: Any) -> Iterable[asyncio.Future[Any]] | None:
     """Return the futures behind the one that a task awaits; None if they are not known.
 
     Args:
@@ -270,33 +271,34 @@ def _awaited(future: asyncio.Future[Any], innermost: Any) -> Iterable[asyncio.Fu
     return None
 
 
-def _awaits(task: Task, awaited: Task, visited: set[Task]) -> bool:
+def _waits_for_task(task: Task, awaited: Task, visited: set[Task]) -> bool:
     """Return whether a task waits for another one, directly or through other tasks."""
     future = getattr(task, "_fut_waiter", None)
     if task in visited or future is None or future.done():
         return False
     visited.add(task)
-    coroutines = list(_awaiting(task.get_coro()))
+    coroutines = list(_coroutines_of(task.get_coro()))
     innermost = coroutines[-1] if coroutines else None
     frame: FrameType | None = getattr(innermost, "cr_frame", None)
-    futures = _awaited(future, innermost) or ()
+    futures = _futures_behind(future, innermost) or ()
     # Before Python 3.12 wait_for() waits for a future of its own.
     if not futures and frame is not None and frame.f_code is WAIT_FOR_CODE:
         futures = [frame.f_locals["fut"]]
-    are_behind = [_is_behind(future, awaited, visited) for future in futures]
-    # A wait for the first future may end by any of them, so each has to be behind the other task.
+    need_end = [_needs_end_of(future, awaited, visited) for future in futures]
+    # A wait for the first future may end by any of them, so each has to need the end of the other task.
     if frame is not None and frame.f_code is WAIT_CODE:
-        is_first = frame.f_locals["return_when"] == asyncio.FIRST_COMPLETED
-        return bool(are_behind) and (all(are_behind) if is_first else any(are_behind))
-    return any(are_behind)
+        ends_with_first = frame.f_locals["return_when"] == asyncio.FIRST_COMPLETED
+        if ends_with_first:
+            return bool(need_end) and all(need_end)
+    return any(need_end)
 
 
-def _is_behind(future: asyncio.Future[Any], awaited: Task, visited: set[Task]) -> bool:
-    """Return whether a future has no result before a task ends."""
+def _needs_end_of(future: asyncio.Future[Any], awaited: Task, visited: set[Task]) -> bool:
+    """Return whether a future can have no result before the awaited task ends."""
     if isinstance(future, asyncio.Task):
-        return future is awaited or _awaits(future, awaited, visited)
+        return future is awaited or _waits_for_task(future, awaited, visited)
     return isinstance(future, GATHERING) and any(
-        _is_behind(child, awaited, visited) for child in _gathered(future)
+        _needs_end_of(child, awaited, visited) for child in _gathered(future)
     )
 
 
@@ -313,7 +315,7 @@ def _gathered(future: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:
     return children
 
 
-def _awaiting(coroutine: Any) -> Iterator[Any]:
+def _coroutines_of(coroutine: Any) -> Iterator[Any]:
     """Yield the coroutines and generators of a task, from the outermost to the one that waits."""
     while isinstance(coroutine, CoroutineType | GeneratorType | AsyncGeneratorType):
         yield coroutine
@@ -322,10 +324,10 @@ def _awaiting(coroutine: Any) -> Iterator[Any]:
                 coroutine = getattr(coroutine, name)
                 break
         if coroutine is not None and not isinstance(coroutine, CoroutineType | GeneratorType):
-            coroutine = _behind(coroutine)
+            coroutine = _unwrapped(coroutine)
 
 
-def _behind(awaitable: Any) -> Any:
+def _unwrapped(awaitable: Any) -> Any:
     """Return the coroutine or generator behind what Python wraps it in, such as a step of ``async for``."""
     kinds = CoroutineType | GeneratorType | AsyncGeneratorType  # type: ignore[type-arg]
     return next((referent for referent in gc.get_referents(awaitable) if isinstance(referent, kinds)), None)
@@ -337,33 +339,34 @@ def _has_timer(task: Task, coroutines: Iterable[Any]) -> bool:
     The timer may also be held by the context manager of the block, such as an exit stack.
     """
     holders, visited = list(coroutines), set[int]()
-    # The list grows meanwhile. What the code itself holds is at its begin, so it is examined first.
+    # The list grows meanwhile. What the code itself holds is at its beginning, so it is examined first.
     for holder in holders:
         if id(holder) in visited:
             continue
         if len(visited) == MAX_HOLDERS:
             break
         visited.add(id(holder))
-        if _times(holder, task):
+        if _will_cancel(holder, task):
             return True
         # The values of the code of a job may be large lists of anything; the attributes of a manager are not.
         has_containers = type(holder) not in CODE_KINDS
         referents = gc.get_referents(holder)
-        holders += [thing for thing in referents if _may_hold(thing, has_containers=has_containers)]
+        holders += [thing for thing in referents if _may_lead_to_timer(thing, has_containers=has_containers)]
     return False
 
 
-def _times(manager: Any, task: Task) -> bool:
+def _will_cancel(manager: Any, task: Task) -> bool:
     """Return whether a context manager has a timer that runs and will cancel a task."""
     timers = [_attribute(manager, name) for name in TIMER_ATTRIBUTES]
+    # The class is asked for the method, because an object of the user may pretend to have any attribute.
     if not any(hasattr(type(timer), "cancelled") and not timer.cancelled() for timer in timers):
         return False
     # A manager that names the task to cancel does so for that task only.
-    timed = [_attribute(manager, name) for name in TIMED_TASK_ATTRIBUTES]
-    return not any(isinstance(other, asyncio.Task) and other is not task for other in timed)
+    timed_tasks = [_attribute(manager, name) for name in TIMED_TASK_ATTRIBUTES]
+    return not any(isinstance(other, asyncio.Task) and other is not task for other in timed_tasks)
 
 
-def _may_hold(thing: Any, *, has_containers: bool) -> bool:
+def _may_lead_to_timer(thing: Any, *, has_containers: bool) -> bool:
     """Return whether a timer may be found behind something that code or a context manager has.
 
     Args:

@@ -97,6 +97,7 @@ class LoopWatchdog:
     def check(self) -> None:
         """Measure how long the last ping has been unanswered, and note what blocks the event loop."""
         ping = self._ping
+        # An earlier check of this ping has found the event loop blocked.
         self._was_blocked = ping.blocking_code is not None
         self._blocked_s = 0.0 if ping.is_answered else time.monotonic() - ping.sent_at
         if self.is_blocked:
@@ -143,6 +144,7 @@ class LoopWatchdog:
         ping = self._ping
         if ping.blocking_code is not None and not ping.is_logged:
             ping.is_logged = True
+            # Only the job and the stack of this event are used. The record has its own number of seconds.
             report = ping.blocking_code.describe(0.0)
             culprit = (
                 "not by a job" if report.job_id is None else f"by job {report.job_name} (id {report.job_id})"
@@ -171,6 +173,7 @@ class LoopWatchdog:
         return self._was_blocked and self._blocked_s > seconds
 
     def _answer(self, ping: _Ping) -> None:
+        """Answer a ping in the event loop. If the loop was blocked until now, publish for how long."""
         ping.is_answered = True
         if ping.blocking_code is not None:
             now = time.monotonic()

@@ -83,16 +83,16 @@ class NextInstants(NamedTuple):
     due_in: float | None
     """Until the next pending job is due."""
     expiry_in: float | None
-    """Until the next pending job, the lease of another worker, or the pause of a task ends."""
+    """Until a pending job expires, the lease of another worker expires, or the pause of a task ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds until the next expiry; negative if it is overdue, None if nothing will expire.
+    """When something expires next, and what else a scan has found.
 
     Attributes:
-        lapse_in: Until the first lease expires.
-        expiry_in: Until the first pending job expires.
+        lapse_in: Seconds until the first lease expires; negative if it has expired, None if none will.
+        expiry_in: Seconds until the first pending job expires; negative if it should have, None if none will.
         has_overdue: Whether a pending job was due 30 seconds ago.
         has_ended: Whether the consequences of a job that has ended are to be applied.
         has_waiting: Whether jobs wait for other jobs.
@@ -171,8 +171,8 @@ class WorkerRepository:
             liveness_key: The key of the liveness lock that the worker holds.
             extension_s: Seconds for which the held lock extends an expired lease.
             report: The report of the worker about itself.
-            wanted: The request to the worker, such as ``drain``, which an earlier row of it had and a new
-                row is to have; None for no request.
+            wanted: The request to the worker, such as ``drain``, that a new row takes over from an earlier
+                one; None for no request.
         """
         values = (
             worker.worker_id,
@@ -270,7 +270,7 @@ class WorkerRepository:
         )
 
     async def request_state(self, worker_ids: Collection[str], request: str | None) -> list[str]:
-        """Request of these workers to drain, or, if ``request`` is None, to resume.
+        """Ask these workers to drain; if ``request`` is None, ask them to resume.
 
         A heartbeat of each worker is requested, by which the worker reads the request and obeys. Requests
         that change something are recorded. Return the ids of those workers that have a row.
@@ -287,7 +287,10 @@ class WorkerRepository:
         await self._statements.fetch("announce_subscriptions", worker_id, kinds or None, message)
 
     async def mark_stopping(self, worker_id: str) -> None:
-        """Mark a worker whose threads run on: when its process has ended, their jobs have not crashed."""
+        """Mark a worker that has stopped while its threads run on.
+
+        When its process ends, the jobs of these threads do not count as crashed.
+        """
         await self._statements.fetch("mark_stopping", worker_id)
 
     async def deregister(self, worker_id: str) -> None:
@@ -367,8 +370,9 @@ class WorkerRepository:
             heartbeat_threshold_s: Seconds after its last heartbeat in which a job without a lease counts as
                 held.
             limit: The maximum number of jobs.
-            suspects: Declare these dead, if their lease with its extension expired or their liveness lock is
-                free; None for every worker whose lease expired, which a held lock extends as well.
+            suspects: The workers that may be dead; None for every worker whose lease has expired. Those of
+                them are declared dead whose lease and its extension have expired, or whose liveness lock is
+                free.
             max_crashes: A job fails once so many workers died while they ran it; None for no limit.
             worker_id: The worker that asks. Its own jobs are reclaimed if it does not know them, and their
                 leases were not renewed; None to leave the jobs of all live workers alone.
@@ -391,12 +395,12 @@ class WorkerRepository:
                 raise
         # The application refuses to delete the row of a worker, or a deferred check refuses the commit.
         if suspects is None:
-            return await rescue(None, checks_deferred=True)
+            return await rescue(None, checks_at_once=True)
         # The first call reclaims the jobs that belong to no suspect. Then each suspect has a call of its own,
         # so that a refused row of one does not keep the jobs of the others.
-        results = [await rescue([], checks_deferred=True)]
+        results = [await rescue([], checks_at_once=True)]
         for suspect in suspects:
-            rescue_one = partial(rescue, [suspect], checks_deferred=True)
+            rescue_one = partial(rescue, [suspect], checks_at_once=True)
             if (result := await self._refused_workers.attempt(suspect, rescue_one)) is not None:
                 results.append(result)
         return RescueResult(
@@ -416,21 +420,22 @@ class WorkerRepository:
         max_crashes: int | None,
         worker_id: str | None,
         known_attempts: Callable[[], Mapping[str, int]],
-        checks_deferred: bool = False,
+        checks_at_once: bool = False,
     ) -> RescueResult:
         """Do what ``rescue()`` does in one transaction, which fails if the row of a suspect is refused."""
+        # The change of each job, and the same changes by the worker that holds the job.
         changes: dict[str, RowChange] = {}
         changes_by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
         rescued: set[str] = set()
         now = self._statements.now
         async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
             connection = transaction.connection
-            rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
-            if checks_deferred:
+            dead_rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
+            if checks_at_once:
                 # From now on each statement makes its checks, so a refused job fails with its own savepoint.
                 await self._statements.execute("apply_deferred", on=connection)
-            dead = [row["worker_id"] for row in rows]
-            stopped = {row["worker_id"] for row in rows if row["stopping"]}
+            dead = [row["worker_id"] for row in dead_rows]
+            stopped = {row["worker_id"] for row in dead_rows if row["stopping"]}
             args = dead, now, heartbeat_threshold_s, limit, worker_id, json.dumps(known_attempts())
             orphans = await self._statements.fetch("lock_orphans", *args, on=connection)
             for row in orphans:
@@ -445,7 +450,7 @@ class WorkerRepository:
                 changes_by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
             for holder, holder_changes in changes_by_worker.items():
                 rescued |= await self._results.settle_divided(holder_changes, holder, transaction)
-        await self._record(rows, orphans, rescued)
+        await self._record(dead_rows, orphans, rescued)
         quarantined = [
             Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")
             for row in orphans
@@ -469,15 +474,15 @@ class WorkerRepository:
         The record is written in a transaction of its own. If the table of records refuses it, the jobs are
         reclaimed nevertheless, because only people read the record.
         """
-        jobs: dict[str, list[str]] = defaultdict(list)
+        ids_by_worker: dict[str, list[str]] = defaultdict(list)
         for row in orphans:
             if row["job_id"] in rescued:
-                jobs[row["worker_id"]].append(row["job_id"])
+                ids_by_worker[row["worker_id"]].append(row["job_id"])
         dead = [
             {
                 **json.loads(row["described"]),
-                "count": len(jobs[row["worker_id"]]),
-                "jobs": sorted(jobs[row["worker_id"]])[:MAX_RECORDED],
+                "count": len(ids_by_worker[row["worker_id"]]),
+                "jobs": sorted(ids_by_worker[row["worker_id"]])[:MAX_RECORDED],
             }
             for row in workers
             if not row["stopping"]
