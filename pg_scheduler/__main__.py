@@ -14,7 +14,7 @@ def main() -> int:
     """Run the command line and return its exit code."""
     _open_streams()
     if "worker" in sys.argv and hasattr(signal, "pthread_sigmask"):
-        # It would end the process while the command is imported, which handles it then.
+        # SIGUSR1 would end the process while the command is being imported. Then the command handles it.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:

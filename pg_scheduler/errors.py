@@ -160,16 +160,20 @@ class JobConflictError(SchedulerError, ValueError):
             )
             return
         if unique_key is not None:
-            found = f"is taken by job {job_id!r} with status {status!r}"
+            state = (
+                f"is taken by job {job_id!r} with status {status!r}"
+                if status
+                else "occurs more than once in this call"
+            )
             super().__init__(
-                f"unique key {unique_key!r} {found if status else 'occurs more than once in this call'}; "
+                f"unique key {unique_key!r} {state}; "
                 "wait until that job has ended, or schedule the job with "
                 "conflict_resolution=ConflictResolution.IGNORE or REPLACE"
             )
             return
-        found = f"already exists with status {status!r}" if status else "occurs more than once in this call"
+        state = f"already exists with status {status!r}" if status else "occurs more than once in this call"
         super().__init__(
-            f"job id {job_id!r} {found}; pass another id, no id, "
+            f"job id {job_id!r} {state}; pass another id, no id, "
             "or conflict_resolution=ConflictResolution.IGNORE or REPLACE"
         )
 
@@ -450,8 +454,8 @@ class JobResult:
                     f"job {self.job_id!r} completed without a value: {self.no_value_reason}", self
                 )
             return self.value if kind is None else self._value_as(kind)
-        kind = _ERRORS.get(self.status, JobFailedError)
-        raise kind(
+        error_class = _ERRORS.get(self.status, JobFailedError)
+        raise error_class(
             f"job {self.job_id!r} {self.status.value}: {self.error or 'no reason'}", self
         ) from self.exception
 

@@ -83,7 +83,7 @@ def middleware_of(scheduler: Scheduler) -> Sequence[Middleware]:
 
 
 def add_middleware(scheduler: Scheduler, middleware: Middleware, *, is_outermost: bool = False) -> None:
-    """Put middleware directly around the jobs of a Scheduler that has not started, or around all other."""
+    """Add middleware to a Scheduler that has not started: directly around its jobs, or as the outermost."""
     parts = parts_of(scheduler)
     other_middleware = parts.middleware
     parts.use_middleware((middleware, *other_middleware) if is_outermost else (*other_middleware, middleware))
@@ -92,7 +92,9 @@ def add_middleware(scheduler: Scheduler, middleware: Middleware, *, is_outermost
 def declare(
     scheduler: Scheduler | SyncScheduler, name: str, declaration: Callable[[Scheduler], object]
 ) -> Callable[[], Scheduler]:
-    """Call a function with a Scheduler; with each one that a SyncScheduler opens, also after a fork.
+    """Call a function with a Scheduler. Of a SyncScheduler, call it with each one that it opens.
+
+    A SyncScheduler opens another Scheduler after a fork, for example.
 
     Args:
         scheduler: The Scheduler.
@@ -108,7 +110,7 @@ def declare(
     if isinstance(scheduler, Scheduler):
         declaration(scheduler)
         return lambda: scheduler
-    # The class is not imported, so that a tool does not need it: what has it has imported it.
+    # The class of a SyncScheduler is not imported, because most programs have none.
     declare_always: Callable[..., Any] | None = getattr(scheduler, "_declare", None)
     if declare_always is None:
         raise TypeError(f"scheduler must be a Scheduler or a SyncScheduler, not {type(scheduler).__name__}")
@@ -287,9 +289,10 @@ async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
     runtime = parts.runtime
     if claim is None or runtime is None:
         return None
-    for admitted_claim in runtime.admission.keep_limited([claim]):
+    # The claim of a limited task is not returned: the admission starts it.
+    for unlimited_claim in runtime.admission.keep_limited([claim]):
         # A wait that is cancelled leaves the attempt to the shutdown, which releases the job.
-        await asyncio.wait([runtime.executor.submit(admitted_claim)])
+        await asyncio.wait([runtime.executor.submit(unlimited_claim)])
     return claim.attempt
 
 
@@ -314,8 +317,10 @@ async def is_idle(scheduler: Scheduler) -> bool:
     do not count.
     """
     parts = parts_of(scheduler)
-    runs = parts.runtime is not None and parts.runtime.node.in_flight.unreported()
-    return not runs and not await parts.store.consequences.apply_lost(ENDED_BATCH_SIZE)
+    if parts.runtime is not None and parts.runtime.node.in_flight.unreported():
+        return False
+    applied_count = await parts.store.consequences.apply_lost(ENDED_BATCH_SIZE)
+    return applied_count == 0
 
 
 def scan_for_dead_workers(scheduler: Scheduler) -> float:
@@ -363,7 +368,7 @@ def meter_of(scheduler: Scheduler) -> Meter | None:
 
 
 def read_gauges(scheduler: Scheduler) -> Gauges:
-    """Return what goes up and down, from memory; callable from any thread."""
+    """Return the values that can fall as well as rise, from memory; callable from any thread."""
     parts = parts_of(scheduler)
     return gauges_of(parts.life, parts.store.connections)
 
@@ -389,21 +394,21 @@ def describe_stacks(scheduler: Scheduler) -> str:
     attempts = running_attempts(scheduler)
     lines = [f"worker {scheduler.worker_id} {health.state}: {health.slots_busy} of {health.slots} slots busy"]
     for attempt in attempts[:MAX_JOBS]:
-        lines += _of_job(attempt)
+        lines += _lines_of_job(attempt)
     if len(attempts) > MAX_JOBS:
         lines.append(f"and {counted(len(attempts) - MAX_JOBS, 'more job')}")
-    lines += _of_threads()
+    lines += _lines_of_threads()
     return "\n".join(lines)
 
 
-def _of_job(attempt: Attempt) -> Iterator[str]:
+def _lines_of_job(attempt: Attempt) -> Iterator[str]:
     claim = attempt.claim
     yield f"job {claim.job_name} (id {claim.job_id}, attempt {claim.attempt})"
     for frame in attempt.task.get_stack(limit=20) if attempt.task is not None else ():
         yield from _lines(traceback.extract_stack(frame, limit=1))
 
 
-def _of_threads() -> Iterator[str]:
+def _lines_of_threads() -> Iterator[str]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     current_ident = threading.get_ident()
     for ident, frame in sys._current_frames().items():

@@ -178,6 +178,7 @@ class EventRelay(Service):
             self._cluster.publish(EventsMissed(received_at))
 
     def _subscribers_changed(self) -> None:
+        """Follow and announce the classes that the subscribers of this process want now."""
         kinds = names_of(self._cluster.kinds)
         # While a class without subscribers is still announced, each change begins its time to linger again.
         if kinds != self._own_kinds or kinds != self._announced:
@@ -195,6 +196,7 @@ class EventRelay(Service):
         kinds = self._own_kinds
         if kinds == self._announced:
             return NEVER
+        # Only classes without subscribers differ: all wanted ones are announced.
         if kinds < self._announced:
             wait_s = self._withdraw_at - time.monotonic()
             if wait_s > 0:
@@ -244,5 +246,6 @@ class EventRelay(Service):
             yield self._message(parts)
 
     def _message(self, parts: Iterable[str]) -> str:
+        """Return a notification with the next number."""
         self._number += 1
         return f"{EVENTS} {self._sender} {self._number} [{','.join(parts)}]"

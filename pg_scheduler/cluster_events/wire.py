@@ -32,6 +32,14 @@ WHOLE: Final = ("_id", "_ids", "_key", "_name", "_workers", "blocked_on")
 
 
 class _Field(NamedTuple):
+    """A field of an event that is sent.
+
+    Attributes:
+        name: Its name.
+        read: Checks the field's JSON and returns its value.
+        is_whole: Whether its text is sent in full, however long it is.
+    """
+
     name: str
     read: Callable[[object], object]
     is_whole: bool
@@ -154,6 +162,7 @@ def _text(value: object) -> str:
 
 
 def _integer(value: object) -> int:
+    # The type is compared, because a bool is an int too.
     if type(value) is not int or not -MAX_INTEGER <= value < MAX_INTEGER:
         raise ValueError("not a 64-bit integer")
     return value

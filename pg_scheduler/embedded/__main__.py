@@ -30,6 +30,7 @@ def _run(command: list[str], environment: Mapping[str, str]) -> int:
         code = subprocess.call(command, env=environment)
     finally:
         signal.signal(signal.SIGINT, previous_handler)
+    # subprocess returns the negative number of a signal.
     return code if code >= 0 else SIGNAL_EXIT_CODE - code
 
 

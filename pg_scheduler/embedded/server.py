@@ -185,6 +185,7 @@ class EmbeddedPostgres:
         )
 
     def _configuration(self) -> dict[str, Any]:
+        """Return the first message to the supervisor: the fields of its ``Configuration``."""
         binaries = self.binaries or find_binaries()
         return {
             "binaries": str(binaries.absolute()),
@@ -195,6 +196,7 @@ class EmbeddedPostgres:
         }
 
     def _send(self, **command: Any) -> dict[str, Any]:
+        """Send a command to the supervisor, and return its reply."""
         if self._supervisor is None or self._supervisor.stdin is None or self._supervisor.stdout is None:
             raise EmbeddedError("the embedded server is not running; call start() first")
         with self._lock:

@@ -211,6 +211,7 @@ class ServerProcess:
         return {}
 
     def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to all processes of the server, if it runs."""
         if self.process is None or self.process.poll() is not None:
             return
         root = self.process.pid
@@ -339,6 +340,7 @@ def is_running(pid: int) -> bool:
         return False
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         state, _ = state_and_parent(Path(f"/proc/{pid}"))
+        # Z is a zombie, and X a process that is being removed.
         return state not in "ZX"
     return False
 
@@ -358,6 +360,7 @@ def lines_from_parent(parent: int) -> Iterator[str]:
     """Yield the lines that the parent sends, until it ends."""
     buffer = b""
     while True:
+        # The part after the last line break belongs to a line that has not arrived as a whole.
         *complete, buffer = buffer.split(b"\n")
         for line in complete:
             yield line.decode()

@@ -17,13 +17,14 @@ class ExpiryCause(StrEnum):
     PAUSED = "paused"
     """Its task was paused."""
     NO_WORKER = "no_worker"
-    """The worker that found it does not have its function, and none that has it claimed it."""
+    """The worker that found it does not have its function, and no other worker has claimed the job."""
     NO_WORKER_YET = "no_worker_yet"
-    """No worker that ran when it expired had started before."""
+    """All workers that ran when it was found had started after its misfire grace time."""
     WORKER_STARTED_LATER = "worker_started_later"
-    """The worker that has its function had not started."""
+    """The worker that found it has its function, and had started after its misfire grace time."""
     NO_FREE_SLOT = "no_free_slot"
-    """A worker that has its function had no free slot, was blocked, or could not reach the database."""
+    """The worker that found it has its function, and had started. It had no free slot, was blocked, or could
+    not reach the database."""
 
 
 CAUSES: Final[Mapping[str, str]] = {
@@ -35,4 +36,4 @@ CAUSES: Final[Mapping[str, str]] = {
     ExpiryCause.WORKER_STARTED_LATER: "were due before a worker with this task had started",
     ExpiryCause.NO_FREE_SLOT: "waited for a free slot",
 }
-"""What jobs of each cause did, as the end of a sentence; the place is that of a limit or a share."""
+"""What jobs of each cause did, as the end of a sentence. A limit or a share stands in place of ``{}``."""

@@ -59,7 +59,8 @@ def held_names(
         tasks: The name of the task of each alias: a pause holds the jobs of all names of a task.
     """
     stopped_names = {name for pause in pauses for name in pause.stopped_names}
-    # An exact name of a paused task may be what the function of another task is called, which is not paused.
+    # Only the name that was paused is looked up among the aliases. An exact name of a paused task may be an
+    # alias of another task here, which is not paused.
     paused_tasks = stopped_names | {tasks.get(pause.name, pause.name) for pause in pauses}
     return frozenset(name for name in names if name in stopped_names or tasks.get(name, name) in paused_tasks)
 
