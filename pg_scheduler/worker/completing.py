@@ -94,7 +94,7 @@ class Completions:
                     self._find_rollback, attempt, completion, connection, transaction_id
                 )
         except BaseException as error:  # whatever it was, the transaction is rolled back, or has no answer
-# If the commit has no answer, the end of the attempt needs the fault. The code of the job sees
+            # If the commit has no answer, the end of the attempt needs the fault. The code of the job sees
             # nothing of the GeneratorExit of a generator that is closed, so it cannot know that the writes
             # are lost. After any other error, it is as if the block had not been opened, unless the function
             # has returned meanwhile, which forgets the completion.
