@@ -28,11 +28,13 @@ class Sink(Protocol):
     """Receives every event before the subscribers do. The log is a sink."""
 
     def __call__(self, event: Event) -> None:
-        """Handle an event. A log may leave it out."""
+        """Handle an event, or ignore it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Subscription:
+    """A receiver and the classes of its events. With ``once``, the first of these events ends it."""
+
     receiver: Subscriber | AsyncSubscriber | StreamQueue
     kinds: tuple[type[Event], ...]
     once: bool
@@ -111,7 +113,7 @@ class EventBus:
 
     @property
     def kinds(self) -> frozenset[type[Event]]:
-        """The classes that have subscribers."""
+        """The classes that have subscribers. A subscriber to all events adds the base class `Event`."""
         return frozenset(kind for subscription in self._subscriptions for kind in subscription.kinds)
 
     def wants(self, kind: type[Event]) -> bool:
@@ -159,8 +161,8 @@ class EventBus:
     async def drain(self, timeout_s: float) -> None:
         """Wait until async subscribers have handled the queued events; cancel those that take longer.
 
-        The caller may run in the task of a subscriber. It does not wait for this task, nor for tasks of other
-        event loops.
+        This waits neither for tasks of other event loops nor for the task of the caller, which may be that of
+        a subscriber.
         """
         current_task, loop = asyncio.current_task(), asyncio.get_running_loop()
         busy_tasks = [task for task in self._busy if task is not current_task and task.get_loop() is loop]
@@ -191,6 +193,7 @@ class EventBus:
         self._changed()
 
         def remove() -> None:
+            # The subscription may have ended before: with its first event, or with the Scheduler.
             with suppress(ValueError):
                 self._remove(subscription)
 
@@ -201,11 +204,13 @@ class EventBus:
         self._changed()
 
     def _changed(self) -> None:
+        """Forget the routes, which depend on the subscriptions, and report the change."""
         self._routes.clear()
         if self.on_change is not None:
             self.on_change()
 
     def _log_overflow(self, event: EventsDropped) -> None:
+        """Log that a queue has dropped events. Its own subscriber alone receives such an event."""
         if self._sink is not None:
             self._sink(event)
 
@@ -231,7 +236,8 @@ def _is_async(subscriber: Subscriber) -> bool:
 
 
 def _name_of(subscriber: object) -> str:
-    """Return the qualified name of a subscriber, or the name of its class if that is no text."""
+    """Return the qualified name of a subscriber; if it has no such text, the name of its class."""
+    # Objects of the user may raise any error when they are asked, or return a subclass of str.
     fallback = class_name(subscriber).rpartition(".")[2]
     name = guarded(lambda: getattr(subscriber, "__qualname__", fallback), lambda _: fallback)
     return str.__str__(name) if is_a(name, str) else fallback

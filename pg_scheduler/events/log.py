@@ -70,6 +70,7 @@ def _make_encodable(record: logging.LogRecord) -> bool:
     It is a filter that lets every record pass.
     """
     error = record.exc_info[1] if record.exc_info else None
+    # A single frame of each traceback suffices to find a surrogate in the messages.
     if error is not None and not is_storable("".join(traceback_lines(error, limit=1))):
         record.exc_text = storable("".join(traceback_lines(error))).rstrip("\n")
     return True
@@ -117,9 +118,10 @@ def log_in_thread(
     extra: dict[str, object],
     error: BaseException | None = None,
 ) -> None:
-    """Log a message without waiting for the handlers.
+    """Log a message in a thread of its own, without waiting for the handlers.
 
-    A handler may block the event loop. While it does, it holds the lock that every other log call needs.
+    The report may be about a blocked event loop, and a handler may be what blocks it. The handler holds a
+    lock meanwhile, for which a direct call would wait.
     """
     write = partial(logger.log, level, message, *args, extra=extra, exc_info=error)
     threading.Thread(target=write, daemon=True).start()
@@ -177,12 +179,12 @@ def event_fields(event: types.Event, worker_id: str | None = None) -> dict[str, 
     )
 
 
-LEFT_NOTHING: Final = "dead workers %(dead_workers)s removed, which ran no job"
+NO_JOB_RECLAIMED: Final = "dead workers %(dead_workers)s removed, which ran no job"
 LOST_RESPONSE: Final = "jobs without an owner reclaimed after a lost response: %(job_ids)s"
 
 
 def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
-    """Return the message of an event as a template and its values, as ``logger.log()`` takes them."""
+    """Return the template of the message of an event, and its values: two arguments of ``logger.log()``."""
     template = _template_of(event)
     # A node with an earlier release sends events without the names of their tasks.
     if getattr(event, "task_name", None) == "":
@@ -210,7 +212,7 @@ def _template_of(event: types.Event) -> str:
             template = "event loop was blocked for %(seconds)s, not by a job"
         case types.JobsReclaimed(job_ids=()) | types.JobsReclaimed(dead_workers=()):
             # Either there are no jobs, or they belonged to a claim whose response was lost.
-            template = LEFT_NOTHING if event.dead_workers else LOST_RESPONSE
+            template = NO_JOB_RECLAIMED if event.dead_workers else LOST_RESPONSE
         case types.UnregisteredName():
             template += _unregistered_remedy(event)
         # The end of the calendar stands for no timeout.
@@ -255,10 +257,14 @@ class EventLog:
         self._worker_id = worker_id
         self._monotonic = monotonic
         self._retrying: set[str] = set()
-        self._outage_began = self._reported_at = 0.0
-        # Whether connections were rejected in this outage, and whether the database was unavailable in it. It
-        # may have been available all the time: locks and triggers of the application let passes fail too.
-        self._is_rejected = self._was_unavailable = False
+        self._outage_began = 0.0
+        self._reported_at = 0.0
+        self._had_rejection = False
+        """Whether connections were rejected in this outage."""
+        self._was_unavailable = False
+        """Whether the database was unavailable in this outage.
+
+        It may have been available all the time: locks and triggers of the application let passes fail too."""
         self._reported_errors: set[type[SchedulerError]] = set()
 
     def __call__(self, event: types.Event) -> None:
@@ -276,6 +282,7 @@ class EventLog:
             case types.ServiceRetrying():
                 level, has_traceback = self._note_retrying(event)
             case types.ServiceFaulted(error=SchedulerError() as error):
+                # One error may stop every service. It is logged for the first of them.
                 if type(error) in self._reported_errors:
                     level = logging.DEBUG
                 self._reported_errors.add(type(error))
@@ -297,40 +304,44 @@ class EventLog:
     def _note_retrying(self, event: types.ServiceRetrying) -> tuple[int, bool]:
         """Return the level of the record of a retry, and whether it has the traceback."""
         now = self._monotonic()
-        rejected = isinstance(event.error, ConnectionRejectedError)
-        is_first = not self._retrying
-        if is_first:
-            self._outage_began, self._is_rejected, self._was_unavailable = now, False, False
-        is_outage = not (is_lock_wait(event.error) or _is_refused(event))
-        self._was_unavailable = self._was_unavailable or is_outage
+        is_rejection = isinstance(event.error, ConnectionRejectedError)
+        begins_outage = not self._retrying
+        if begins_outage:
+            self._outage_began, self._had_rejection, self._was_unavailable = now, False, False
+        if not is_lock_wait(event.error) and not _is_refused(event):
+            self._was_unavailable = True
         # The first failure of an outage, and its first rejection, have a traceback.
-        is_news = is_first or (rejected and not self._is_rejected)
+        is_news = begins_outage or (is_rejection and not self._had_rejection)
         # The first failure of each service has a record of its own. A rejection concerns all services, so
         # even the first one of a service is a repetition.
-        is_repeated = rejected or event.service in self._retrying
-        interval = REJECTION_REPORT_INTERVAL_S if self._is_rejected else RETRY_REPORT_INTERVAL_S
+        is_repeated = is_rejection or event.service in self._retrying
         self._retrying.add(event.service)
-        if not is_news and is_repeated and now < self._reported_at + interval:
+        interval_s = REJECTION_REPORT_INTERVAL_S if self._had_rejection else RETRY_REPORT_INTERVAL_S
+        is_due = now >= self._reported_at + interval_s
+        if is_repeated and not is_news and not is_due:
             return logging.DEBUG, False
         self._reported_at = now
-        self._is_rejected = self._is_rejected or rejected
-        return (logging.ERROR if rejected and is_news else logging.WARNING), is_news
+        if is_rejection:
+            self._had_rejection = True
+        level = logging.ERROR if is_rejection and is_news else logging.WARNING
+        return level, is_news
 
     def _note_resumed(self, service: str) -> None:
         """Note that a service works again. If it was the last one, log the end of the outage."""
         self._retrying.remove(service)
         if not self._retrying:
+            message = "all services resumed after %s, since no lock or trigger of the application stops them"
+            if self._was_unavailable:
+                message = "database available again after %s; all services resumed"
             logger.warning(
-                "database available again after %s; all services resumed"
-                if self._was_unavailable
-                else "all services resumed after %s, since no lock or trigger of the application stops them",
+                message,
                 _shown(self._monotonic() - self._outage_began),
                 extra=record_fields(worker_id=self._worker_id()),
             )
 
 
 class GapLog(EventLog):
-    """Writes records about lost events only, for events of all nodes: each node logs its events itself."""
+    """A log of the events of all nodes. It writes only the lost events, because each node logs its own."""
 
     def __call__(self, event: types.Event) -> None:
         """Write the record of the event if it is about lost events."""
@@ -339,10 +350,11 @@ class GapLog(EventLog):
 
 
 def _values_of(event: types.Event) -> dict[str, object]:
-    """Return the values for the template of an event: its fields as texts for people, and what is derived."""
+    """Return the values for the template of an event: its fields as texts for people, and derived texts."""
+    # The fields with ``repr=False`` are tracebacks and stacks, which do not fit into a message of one line.
     values = {field.name: _shown(getattr(event, field.name)) for field in fields(event) if field.repr}
     if isinstance(event, types.ThreadAbandoned):
-        # The stack is no part of the repr, and _shown() would put it on one line.
+        # The message of this event ends with the stack. _shown() would put it on one line.
         values["stack"] = event.stack
     elif isinstance(event, types.JobProgressed):
         # _shown() would show these numbers as seconds.
@@ -370,8 +382,8 @@ def log_refusal(
     Args:
         problem: What is not done.
         error: The error of the server.
-        pause_s: The seconds until the next attempt; None if another pass makes it.
-        is_last: Whether there is no further attempt.
+        pause_s: The seconds until the next attempt; None if a later pass makes it.
+        is_last: Whether no further attempt follows.
         job_id: The job to which the row belongs; None if it belongs to no job.
         worker_id: The worker that leaves the row out; None if it is not known.
     """
@@ -456,6 +468,7 @@ def _retrying_template(event: types.ServiceRetrying) -> str:
 def refusal_of(error: BaseException) -> str:
     """Return the SQLSTATE of a refused row, with the name of the constraint or the place in the trigger."""
     source = _server_error_of(error)
+    # The first line of the context names the innermost function and its line.
     context = getattr(source, "context", None) or ""
     place = getattr(source, "constraint_name", None) or context.partition("\n")[0]
     state = getattr(source, "sqlstate", None) or "no SQLSTATE"
@@ -484,6 +497,7 @@ def _is_refused(event: types.ServiceRetrying) -> bool:
 
 
 def _unregistered_remedy(event: types.UnregisteredName) -> str:
+    """Return what to do about jobs whose function is not registered, as the end of a message."""
     if event.busy_workers:
         template = "; it may be registered on workers without a free slot (%(busy_workers)s)"
     else:

@@ -96,7 +96,10 @@ class AsyncSubscriber:
         """Queue an event, and start the task if it does not run."""
         self.queue.put(event)
         task = self._task
-        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+        loop = asyncio.get_running_loop()
+        # A task of an event loop that has ended never runs again, but may not be done either.
+        is_running = task is not None and not task.done() and task.get_loop() is loop
+        if not is_running:
             self._task = task = asyncio.create_task(
                 self._handle_all(), name=f"pg_scheduler subscriber {self.name}", context=self._context
             )
@@ -104,12 +107,14 @@ class AsyncSubscriber:
             task.add_done_callback(self._busy.pop)
 
     async def _handle_all(self) -> None:
+        """Handle the events of the queue until it is empty."""
         while (event := self.queue.take()) is not None:
             await self._handle(event)
             # Without this, a function that never suspends would hold the event loop until the queue is empty.
             await asyncio.sleep(0)
 
     async def _handle(self, event: Event) -> None:
+        """Await the function with an event. Its error is logged, unless it ends the task."""
         try:
             check_handled(await self._function(event))
         except BaseException as error:  # user code
@@ -182,7 +187,7 @@ class EventStream:
 
 
 def check_handled(value: object) -> None:
-    """Raise TypeError if what a subscriber returned shows that it has not handled the event.
+    """Raise TypeError if a subscriber has returned work that is not done, such as a coroutine.
 
     It may return a task: the event loop runs it.
     """

@@ -251,7 +251,7 @@ class UnregisteredName(Event):
     busy_workers: int = 0
     """Other workers without a free slot, which may have registered the name."""
     more_names: int = 0
-    """How many further names of this kind have no event in this minute. It is 0 except in the last of ten
+    """How many further unregistered names have no event in this minute. It is 0 except in the last of ten
     events."""
 
 
@@ -472,9 +472,9 @@ class LeaseLost(Event):
 class OutcomeRefused(Event):
     """A trigger or a constraint of the table rejected the outcome of an attempt.
 
-    The outcomes of other attempts are written. This outcome is written without the error and the value of the
-    job. If the table rejects that too, the job fails. If the table does not accept this either, the job stays
-    running, and its worker tries to write the outcome every minute.
+    The outcomes of other attempts are written. This outcome is then written without the error and the value
+    of the job. If the table rejects that as well, the failure of the job is written. If the table rejects
+    even the failure, the job stays running, and its worker tries to write the outcome every minute.
     """
 
     job_id: str
