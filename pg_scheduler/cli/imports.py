@@ -14,7 +14,7 @@ import typer
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.database.author import Author, acting_as
-from pg_scheduler.importing.imported import FoundJob, FoundSchedule, Source, StoreUnreadableError
+from pg_scheduler.importing.imported import JobDefinition, ScheduleDefinition, Source, StoreUnreadableError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.tools import (
@@ -96,7 +96,7 @@ async def apscheduler(
     dry_run: DryRun = False,
 ) -> None:
     """Import a job store of APScheduler 3, which SQLAlchemy reads. Its rows stay as they are."""
-    # It also adds the current folder to sys.path, for the classes of pickled arguments.
+    # load_targets() also adds the current folder to sys.path, for the classes of pickled arguments.
     load_targets(jobs or [])
     with _needing("APScheduler 3 and SQLAlchemy"):
         from pg_scheduler.importing import apscheduler as store  # noqa: PLC0415 - of the user's environment
@@ -118,10 +118,10 @@ async def django_celery_beat(
     dry_run: DryRun = False,
 ) -> None:
     """Import the periodic tasks of django-celery-beat, which Django reads. Its rows stay as they are."""
-    # It adds the current folder to sys.path, for the settings of Django.
+    # Without targets, this only adds the current folder to sys.path, for the settings of Django.
     load_targets([])
     with _needing("Django and django-celery-beat"):
-        from pg_scheduler.importing import django_celery_beat as store  # noqa: PLC0415 - the same
+        from pg_scheduler.importing import django_celery_beat as store  # noqa: PLC0415 - as above
     with _reading():
         sources = await run_in_thread(store.read_store, django_settings, database, datetime.now(UTC))
     # These modules may need Django, which the reading has set up.
@@ -177,7 +177,7 @@ def _reading() -> Iterator[None]:
 async def _import(
     command: Command, prefix: str, sources: Sequence[Source], *, again: bool, dry_run: bool
 ) -> None:
-    """Store what was found in one transaction, and print it. A dry run rolls the transaction back."""
+    """Store the jobs and schedules in one transaction, and print the results. A dry run rolls it back."""
     async with command.scheduler() as scheduler:
         ids = [f"{prefix}{source.source_id}" for source in sources]
         # The row of a job that has run is deleted after some time. The job must not run once more then.
@@ -192,21 +192,25 @@ async def _import(
             except BaseException:  # a cancellation too
                 await transaction.rollback()
                 raise
-            await (transaction.rollback() if dry_run else transaction.commit())
-        unknown = {
-            source.task
+            if dry_run:
+                await transaction.rollback()
+            else:
+                await transaction.commit()
+        unregistered_names = {
+            source.definition.task
             for source in sources
-            if isinstance(source.found, FoundJob) and find_task(scheduler, source.found.task) is None
+            if isinstance(source.definition, JobDefinition)
+            and find_task(scheduler, source.definition.task) is None
         }
     command.output.write_list(IMPORTED, results)
     counts = Counter(row.result for row in results)
-    imported = "would be imported" if dry_run else "imported"
+    verb = "would be imported" if dry_run else "imported"
     command.output.say(
-        f"{counts['imported']} {imported}, {counts['exists']} existed, {counts['left out']} left out"
+        f"{counts['imported']} {verb}, {counts['exists']} existed, {counts['left out']} left out"
     )
-    if unknown:
+    if unregistered_names:
         command.output.say(
-            f"jobs of {', '.join(sorted(map(str, unknown)))} have one attempt and the other defaults of "
+            f"jobs of {', '.join(sorted(unregistered_names))} have one attempt and the other defaults of "
             "@job(); pass --jobs with each module that registers these functions"
         )
 
@@ -214,22 +218,25 @@ async def _import(
 async def _store_all(
     scheduler: Scheduler, connection: Any, prefix: str, sources: Sequence[Source], earlier_ids: Set[str]
 ) -> list[Imported]:
-    """Store all jobs and schedules whose ids are free, and return the results in order.
+    """Store all jobs and schedules whose ids are free, and return the results in the order of the
+    sources.
 
     ``earlier_ids`` are those that an earlier import has added. They are not added again.
     """
     results: list[Imported] = []
-    rows: dict[int, AnyJob] = {}  # by their places in the results
+    # The rows of jobs, by the places of their results. All of them are inserted together, after the loop.
+    rows: dict[int, AnyJob] = {}
     for source in sources:
         new_id = f"{prefix}{source.source_id}"
         result = Imported(source_id=source.source_id, result="imported", id=new_id, task=source.task)
         try:
-            if isinstance(source.found, FoundJob):
-                rows[len(results)] = row = _row(scheduler, new_id, source.found)
+            if isinstance(source.definition, JobDefinition):
+                row = _row(scheduler, new_id, source.definition)
+                rows[len(results)] = row
                 result = replace(result, due=row.execution_time)
-            elif isinstance(source.found, FoundSchedule):
+            elif isinstance(source.definition, ScheduleDefinition):
                 result = await _add_schedule(
-                    scheduler, connection, result, new_id, source.found, is_earlier=new_id in earlier_ids
+                    scheduler, connection, result, new_id, source.definition, is_earlier=new_id in earlier_ids
                 )
             else:
                 result = replace(result, result="left out", id=None, reason=source.reason)
@@ -253,7 +260,7 @@ async def _explain_rejected(
     results: list[Imported],
     earlier_ids: Set[str],
 ) -> None:
-    """Replace the results of rows that were not inserted; the mapping has these rows by their places."""
+    """Replace the results of rows that were not inserted. ``rejected_rows`` has them by their places."""
     conflicts = await conflicting_jobs(scheduler, list(rejected_rows.values()), connection)
     ids = {holder.job_id for holder in conflicts}
     holders = {holder.unique_key: holder.job_id for holder in conflicts if holder.is_unfinished}
@@ -269,7 +276,13 @@ async def _explain_rejected(
         results[place] = replace(results[place], result="left out", id=None, due=None, reason=reason)
 
 
-def _row(scheduler: Scheduler, job_id: str, job: FoundJob) -> AnyJob:
+def _row(scheduler: Scheduler, job_id: str, job: JobDefinition) -> AnyJob:
+    """Return the row of an imported job.
+
+    Raises:
+        TypeError: The arguments do not fit the function.
+        ValueError: A value is out of range.
+    """
     values = {field.name: getattr(job, field.name) for field in fields(job)}
     spec = JobSpec(values.pop("task"), values.pop("due"), job_id=job_id, **values)
     return prepare_job(scheduler, spec)
@@ -280,10 +293,11 @@ async def _add_schedule(
     connection: Any,
     result: Imported,
     schedule_id: str,
-    definition: FoundSchedule,
+    definition: ScheduleDefinition,
     *,
     is_earlier: bool,
 ) -> Imported:
+    """Add a schedule, and return the result with what is known then; errors are those of ``_row()``."""
     # The result of add() does not tell whether the schedule is new.
     exists = await scheduler.schedules.get(schedule_id) is not None
     if is_earlier and not exists:

@@ -23,10 +23,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pg_scheduler.base.foreign import guarded
 from pg_scheduler.importing.imported import (
-    Found,
-    FoundJob,
-    FoundSchedule,
+    Definition,
+    JobDefinition,
     NotImportedError,
+    ScheduleDefinition,
     Source,
     StoreUnreadableError,
     converted,
@@ -37,13 +37,13 @@ from pg_scheduler.triggers import Cron, During, Every, Trigger
 from pg_scheduler.triggers.search import INSTANT
 
 PREFIX: Final = "aps:"
-"""Before the ids of imported jobs and schedules."""
+"""The prefix of the ids of imported jobs and schedules."""
 
 KEYS: Final = ("args", "coalesce", "func", "kwargs", "max_instances", "name", "next_run_time", "trigger")
 """The keys of a pickled job that are read."""
 
-COMPARED: Final = 10
-"""Fire times that must be equal before a cron trigger is imported."""
+COMPARED_FIRES: Final = 10
+"""How many fire times must be equal before a cron trigger is imported."""
 
 # The order in which APScheduler numbers weekdays.
 WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -52,7 +52,10 @@ MAXIMA: Final = {"second": 59, "minute": 59, "hour": 23, "day": 31, "month": 12}
 POSITIONS: Final = {"1st": 1, "2nd": 2, "3rd": 3, "4th": 4, "5th": 5}
 
 _OPEN_RANGE: Final = re.compile(r"(\d+)/(\d+)")
+"""A range without an end, with its start and its step."""
+
 _POSITION: Final = re.compile(r"(1st|2nd|3rd|4th|5th|last) (\w{3})")
+"""A weekday of the month, such as ``2nd fri``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,7 @@ def read_store(url: str, table: str, schema: str | None, now: datetime) -> list[
 
 
 def _unpickled(source_id: str, state: bytes) -> StoredJob:
+    """Return a row of the store with the contents of its pickle."""
     return guarded(
         lambda: StoredJob(source_id=source_id, state=dict(pickle.loads(state))),  # noqa: S301 - as APScheduler does
         lambda kind: StoredJob(source_id=source_id, state=None, problem=f"its pickle raises {kind}"),
@@ -105,7 +109,7 @@ def _task_of(job: StoredJob) -> str | None:
     return None if job.state is None else str(job.state.get("func", "")).replace(":", ".")
 
 
-def convert(job: StoredJob, now: datetime) -> Found:
+def convert(job: StoredJob, now: datetime) -> Definition:
     """Return what a row becomes.
 
     Raises:
@@ -116,6 +120,7 @@ def convert(job: StoredJob, now: datetime) -> Found:
         raise NotImportedError(job.problem)
     if missing := [key for key in KEYS if key not in state]:
         raise NotImportedError(f"its pickle has no {missing[0]!r}, so it is none of APScheduler 3")
+    # A paused job has no next time.
     trigger, due = state["trigger"], state["next_run_time"]
     _, _, function = str(state["func"]).partition(":")
     # The name of a lambda or of a function within another one has a part such as <lambda> or <locals>.
@@ -130,27 +135,29 @@ def convert(job: StoredJob, now: datetime) -> Found:
         "kwargs": dict(state["kwargs"]),
         "metadata": metadata,
     }
+    # Subclasses of these triggers may fire at other times, so the class itself is compared.
     if type(trigger) is DateTrigger:
         if due is None:
             raise NotImportedError("it is paused, and a job at one time cannot be; schedule it by hand")
-        return FoundJob(**common, due=due)
+        return JobDefinition(**common, due=due)
     jitter = getattr(trigger, "jitter", None) or 0
-    # The stored time is up to the jitter later than the fire time of a cron trigger.
-    start = None if due is None else due - timedelta(seconds=jitter)
     converted_trigger: Trigger
+    start: datetime | None
     if type(trigger) is IntervalTrigger:
         converted_trigger = Every(trigger.interval)
         start = upcoming(due or trigger.start_date, trigger.interval, now)
     elif type(trigger) is CronTrigger:
+        # The stored time is up to the jitter later than the fire time.
+        next_fire = None if due is None else due - timedelta(seconds=jitter)
         # A cron expression needs no start that has passed.
-        start = start if start is not None and start > now else None
+        start = next_fire if next_fire is not None and next_fire > now else None
         converted_trigger = cron_of(trigger, start or now)
     else:
         raise NotImportedError(f"{type(trigger).__name__} has no equivalent that is certain")
     may_overlap = state["max_instances"] > 1
     # CatchUp.all() enqueues the jobs of all missed fire times at once, so they have to be able to overlap.
     catches_up_all = may_overlap and not state["coalesce"]
-    return FoundSchedule(
+    return ScheduleDefinition(
         **common,
         trigger=converted_trigger,
         start=start,
@@ -186,16 +193,19 @@ def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
     day = "L" if text["day"] == "last" else text["day"]
     during: During | None = None
     if position := _POSITION.fullmatch(day):
-        number = POSITIONS.get(position[1])
         if weekdays != "*":
             raise NotImportedError(f"it restricts weekdays to {weekdays} and days to {day}")
         # APScheduler counts weekdays from Monday, and cron from Sunday.
-        name = (WEEKDAYS.index(position[2]) + 1) % 7
-        day, weekdays = "*", f"L{name}" if number is None else f"{name}#{number}"
+        weekday = (WEEKDAYS.index(position[2]) + 1) % 7
+        # The last one of the month has no number.
+        week = POSITIONS.get(position[1])
+        day = "*"
+        weekdays = f"L{weekday}" if week is None else f"{weekday}#{week}"
     elif day != "*" and weekdays != "*":
         # In APScheduler the day and the weekday must both match. In a cron expression one of them is enough.
         during, weekdays = During(weekdays=weekdays, timezone=zone), "*"
     words = [text["minute"], text["hour"], day, text["month"], weekdays]
+    # An expression may have the seconds as its sixth field.
     if text["second"] != "0":
         words.append(text["second"])
     try:
@@ -206,10 +216,13 @@ def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
     their_fires = list(_fires_of(trigger, since))
     # Fire times at ``since`` count, and those at the instant of after= do not. If the trigger of APScheduler
     # ends, fewer fire times are compared.
-    our_fires = equivalent.upcoming(COMPARED, after=since - INSTANT)[: len(their_fires)]
+    our_fires = equivalent.upcoming(COMPARED_FIRES, after=since - INSTANT)[: len(their_fires)]
     if our_fires != their_fires:
-        first = min({*our_fires} ^ {*their_fires})
-        raise NotImportedError(f"the fire times of {trigger} and {equivalent} differ at {first.isoformat()}")
+        # The first fire time that only one of the two triggers has.
+        difference = min({*our_fires} ^ {*their_fires})
+        raise NotImportedError(
+            f"the fire times of {trigger} and {equivalent} differ at {difference.isoformat()}"
+        )
     return equivalent
 
 
@@ -225,6 +238,7 @@ def _field(name: str, text: str) -> str:
 
 
 def _zone_name(zone: tzinfo) -> str:
+    """Return the IANA name of a time zone; raise NotImportedError if it has none."""
     # pytz has the attribute "zone" instead of the "key" of zoneinfo. Cron checks the name.
     name = getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
     try:
@@ -234,11 +248,11 @@ def _zone_name(zone: tzinfo) -> str:
 
 
 def _fires_of(trigger: CronTrigger, since: datetime) -> Iterator[datetime]:
-    """Yield the first fire times from this time on, at most ``COMPARED``, without the random jitter."""
+    """Yield the first fire times from this time on, at most ``COMPARED_FIRES``, without the random jitter."""
     jitter, trigger.jitter = trigger.jitter, None
     try:
         previous, now = None, since
-        for _ in range(COMPARED):
+        for _ in range(COMPARED_FIRES):
             fire = trigger.get_next_fire_time(previous, now)
             if fire is None:
                 return

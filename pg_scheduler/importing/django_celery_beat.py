@@ -25,10 +25,10 @@ from kombu.utils.json import loads
 
 from pg_scheduler.base.foreign import class_name, message_of
 from pg_scheduler.importing.imported import (
-    Found,
-    FoundJob,
-    FoundSchedule,
+    Definition,
+    JobDefinition,
     NotImportedError,
+    ScheduleDefinition,
     Source,
     StoreUnreadableError,
     converted,
@@ -40,12 +40,16 @@ from pg_scheduler.triggers.cron_fields import CronFields, parse_cron
 from pg_scheduler.triggers.search import INSTANT
 
 PREFIX: Final = "celery:"
-"""Before the ids of imported jobs and schedules."""
+"""The prefix of the ids of imported jobs and schedules."""
 
 APPLICATION: Final = "django_celery_beat"
 DJANGO: Final = "pg_scheduler.integrations.django"
 CLEANUP: Final = "celery.backend_cleanup"
+"""The task that deletes old results of Celery."""
+
 KINDS: Final = ("interval", "crontab", "clocked", "solar")
+"""The columns of a periodic task that refer to its schedule. One of them is set."""
+
 LABELS: Final = ("description", "queue", "exchange", "routing_key", "priority")
 """Columns that become metadata."""
 
@@ -96,10 +100,11 @@ def task_of(path: str, queue: str | None) -> str:
 
     Args:
         path: The path that Celery stores.
-        queue: The queue of the entry. The name has this queue if jobs of that name run Django's task.
-            Otherwise, and if it is None, the name has the queue that Django's task declares.
+        queue: The queue of the entry; None for the queue that Django's task declares. The declared queue also
+            replaces a queue in which jobs do not run Django's task.
     """
-    if not apps.is_installed(DJANGO) or not (find_spec("django.tasks") or find_spec("django_tasks")):
+    has_django_tasks = find_spec("django.tasks") or find_spec("django_tasks")
+    if not apps.is_installed(DJANGO) or not has_django_tasks:
         return path
     runner: Any = import_module(f"{DJANGO}.runner")
     names: Any = import_module(f"{DJANGO}.task")
@@ -111,7 +116,7 @@ def task_of(path: str, queue: str | None) -> str:
     return name_in_queue if runner.task_named(name_in_queue) is task else declared_name
 
 
-def convert(row: Any, now: datetime) -> Found:
+def convert(row: Any, now: datetime) -> Definition:
     """Return what a periodic task becomes.
 
     Raises:
@@ -137,9 +142,9 @@ def convert(row: Any, now: datetime) -> Found:
         if end is not None:
             if end <= due:
                 raise NotImportedError(f"it expires before it is due, at {end.isoformat()}")
-            # The job must not start after its end.
+            # The job must not start after its end. A row has an end or expire_seconds, and never both.
             common["misfire_grace_time"] = math.ceil((end - due).total_seconds())
-        return FoundJob(**common, due=due)
+        return JobDefinition(**common, due=due)
     trigger: Trigger
     start: datetime | None
     if kind == "interval":
@@ -149,7 +154,7 @@ def convert(row: Any, now: datetime) -> Found:
     else:
         trigger = cron_of(_crontab(row))
         start = begin if begin is not None and begin > now else None
-    return FoundSchedule(
+    return ScheduleDefinition(
         **common,
         trigger=trigger,
         start=start,
@@ -157,6 +162,7 @@ def convert(row: Any, now: datetime) -> Found:
         end=None if end is None else end - INSTANT,
         max_runs=1 if row.one_off else None,
         paused=not row.enabled,
+        # Celery sends a task whether or not the one before has ended, and once for several missed times.
         overlap=Overlap.ALLOW,
         catch_up=CatchUp.latest(),
     )
@@ -189,12 +195,13 @@ def _next_run(row: Any, interval: timedelta) -> datetime:
     begin = None if row.start_time is None else _utc(row.start_time)
     if row.last_run_at is None and begin is not None:
         return begin
+    # The interval of a task that was never sent begins with the last change of its row.
     due = _utc(row.last_run_at or row.date_changed) + interval
     return due if begin is None else max(due, begin)
 
 
 def _json(name: str, text: str | None, kind: type[Any]) -> Any:
-    """Return the value of a column as Celery reads it: an empty one of this type if the column has no text.
+    """Return the value of a column as Celery reads it; an empty list or dict if the column has no text.
 
     Raises:
         NotImportedError: The text is no JSON, or its value has another type.
@@ -218,7 +225,7 @@ def _utc(time: datetime) -> datetime:
 
 
 def _crontab(row: Any) -> crontab:
-    # The property parses the texts of the row.
+    """Return the crontab of a periodic task, which the property parses from the texts of the row."""
     try:
         return row.schedule
     except (ParseException, ValueError) as error:
@@ -241,7 +248,7 @@ def cron_of(schedule: crontab) -> Trigger:
 
 
 def _word(schedule: crontab, name: str, attribute: str, size: int) -> str:
-    """Return a field of a cron expression: Celery's text if it has the same values here, else the values.
+    """Return a field of a cron expression: Celery's text if it means the same here, else a list of values.
 
     Args:
         schedule: The crontab.

@@ -21,7 +21,7 @@ class NotImportedError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Definition:
     """A job or schedule that can be imported.
 
     The fields are arguments of ``schedule()`` and of ``schedules.add()``.
@@ -35,16 +35,16 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundJob(Found):
-    """A job at one time."""
+class JobDefinition(Definition):
+    """A job that is due once."""
 
     due: datetime
     priority: JobPriority | Unset = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundSchedule(Found):
-    """A job with a trigger."""
+class ScheduleDefinition(Definition):
+    """A schedule, whose trigger decides when it fires."""
 
     trigger: Trigger
     start: datetime | None
@@ -63,27 +63,28 @@ class Source:
     Attributes:
         source_id: The id in the other scheduler.
         task: The name of its function in this library; None if the name cannot be read.
-        found: The job or the schedule that it becomes; None if it is left out.
+        definition: The job or the schedule that it becomes; None if it is left out.
         reason: Why it is left out; None if it is imported.
     """
 
     source_id: str
     task: str | None
-    found: Found | None = None
+    definition: Definition | None = None
     reason: str | None = None
 
 
-def converted(source_id: str, task: str | None, convert: Callable[[], Found]) -> Source:
+def converted(source_id: str, task: str | None, convert: Callable[[], Definition]) -> Source:
     """Return a `Source` with what ``convert`` returns, or with the message of the error that it raises."""
     try:
-        return Source(source_id=source_id, task=task, found=convert())
+        return Source(source_id=source_id, task=task, definition=convert())
+    # NotImportedError is a ValueError. Values that a trigger or a date rejects raise the others too.
     except (TypeError, ValueError, OverflowError) as error:
         return Source(source_id=source_id, task=task, reason=str(error))
 
 
 def upcoming(start: datetime, interval: timedelta, now: datetime) -> datetime:
-    """Return the first run after now, if runs follow one another by the interval from the start on.
+    """Return the first of the times ``start``, ``start + interval``, ... that is after now.
 
-    A schedule that started in the past would run at once.
+    It becomes the start of a schedule, which would run at once if its start had passed.
     """
     return start if start > now else start + ((now - start) // interval + 1) * interval

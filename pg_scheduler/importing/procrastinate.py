@@ -16,7 +16,7 @@ from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.base.sqltext import quote_identifier
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.importing.imported import (
-    FoundJob,
+    JobDefinition,
     NotImportedError,
     Source,
     StoreUnreadableError,
@@ -26,10 +26,10 @@ from pg_scheduler.inspect.store.connections import open_connection
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
 
 PREFIX: Final = "procrastinate:"
-"""Before the ids of imported jobs."""
+"""The prefix of the ids of imported jobs."""
 
 MIN_CRITICAL: Final = 50
-"""The priority from which on a job is critical."""
+"""The least priority in procrastinate with which a job is critical here."""
 
 DEFAULTS: Final = {"queue_name": "default", "priority": 0, "lock": None, "queueing_lock": None}
 """Columns that become metadata if they have another value."""
@@ -63,7 +63,7 @@ async def read_store(
 ) -> list[Source]:
     """Return what the unfinished jobs become, in the order of their ids, and then the periodic tasks.
 
-    Periodic tasks are not imported: each has the reason. Nothing is written.
+    Periodic tasks are not imported, and each of them has the reason for that. Nothing is written.
 
     Args:
         url: The database of procrastinate.
@@ -102,7 +102,7 @@ async def read_store(
     ]
 
 
-def convert(row: asyncpg.Record, *, ignores_locks: bool) -> FoundJob:
+def convert(row: asyncpg.Record, *, ignores_locks: bool) -> JobDefinition:
     """Return the job that a row becomes.
 
     Raises:
@@ -123,7 +123,7 @@ def convert(row: asyncpg.Record, *, ignores_locks: bool) -> FoundJob:
     metadata: dict[str, Any] = {
         name.removesuffix("_name"): row[name] for name, default in DEFAULTS.items() if row[name] != default
     }
-    return FoundJob(
+    return JobDefinition(
         task=row["task_name"],
         kwargs=kwargs,
         metadata=metadata or None,
