@@ -115,7 +115,7 @@ def declare(
     if declare_always is None:
         raise TypeError(f"scheduler must be a Scheduler or a SyncScheduler, not {type(scheduler).__name__}")
     declare_always(name, declaration)
-    return lambda: scheduler._last  # noqa: SLF001 - a SyncScheduler has no public name for it
+    return lambda: scheduler._last_scheduler  # noqa: SLF001 - a SyncScheduler has no public name for it
 
 
 def client_of(scheduler: Scheduler | SyncScheduler) -> Scheduler:

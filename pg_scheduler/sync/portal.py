@@ -48,8 +48,10 @@ class Portal(Generic[R]):
         self._open_resource = open_resource
         self._opened: Future[None] = Future()
         self._fault: BaseException | None = None
+        """The error of closing the resource, which ``close()`` raises."""
         self._thread = threading.Thread(target=self._run, name="pg_scheduler portal", daemon=True)
         self._thread.start()
+        # This waits until the resource is open, and raises the error of opening it.
         self._opened.result()
 
     @property
@@ -84,7 +86,7 @@ class Portal(Generic[R]):
         crossing = self.submit(function)
         try:
             while not crossing.wait(CHECK_INTERVAL_S):
-                # The loop may have ended before it began the call.
+                # The loop may have ended before it began the call. A call that ended before it has a result.
                 if not self._thread.is_alive() and not crossing.wait(0):
                     raise RuntimeError(CLOSED)
             return crossing.result()
@@ -132,6 +134,7 @@ class Portal(Generic[R]):
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        """Run the event loop, as the function of the thread."""
         try:
             run_main_task(self._serve(), report_exit, loop_factory=new_event_loop)
         except BaseException as error:
@@ -144,6 +147,7 @@ class Portal(Generic[R]):
                 logger.exception("the thread of a SyncScheduler ended", extra=record_fields())
 
     async def _serve(self) -> None:
+        """Open the resource, and close it when ``close()`` is called."""
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         async with self._open_resource() as self.resource:

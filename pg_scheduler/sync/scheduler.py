@@ -115,9 +115,9 @@ class SyncScheduler(BlockingMethods):
         self._draft = self._new_draft()
         # The Scheduler of the last portal, whose properties can be read after ``close()``. Before the first
         # call, it is the draft.
-        self._last: Scheduler = self._draft
+        self._last_scheduler: Scheduler = self._draft
         self._declarations: list[Declaration] = []
-        self._current: Portal[PortalScheduler] | None = None
+        self._current_portal: Portal[PortalScheduler] | None = None
         self._is_closed = False
         self._closes_at_exit = False
 
@@ -133,7 +133,7 @@ class SyncScheduler(BlockingMethods):
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._draft.state = self._last.state = state
+        self._draft.state = self._last_scheduler.state = state
 
     def close(self) -> None:
         """Shut down if started, close the pool and end the thread. The exit of the interpreter does it too.
@@ -146,7 +146,7 @@ class SyncScheduler(BlockingMethods):
         check_may_block("close")
         with shared.starting:
             self._is_closed = True
-            portal, self._current = self._current, None
+            portal, self._current_portal = self._current_portal, None
             atexit.unregister(self.close)
         if portal is None:
             return
@@ -171,7 +171,7 @@ class SyncScheduler(BlockingMethods):
         self.close()
 
     def __repr__(self) -> str:
-        portal = self._current
+        portal = self._current_portal
         state = "open" if portal and portal.is_alive else "not started"
         if self._is_closed:
             state = "closed"
@@ -179,16 +179,18 @@ class SyncScheduler(BlockingMethods):
         return f"<SyncScheduler, {state}>"
 
     def _source(self) -> Scheduler:
-        return self._last if self._is_closed else self._portal().resource
+        """Return the Scheduler whose properties are read."""
+        return self._last_scheduler if self._is_closed else self._portal().resource
 
     def _local_target(self) -> Scheduler:
+        """Return the Scheduler that runs the calls with ``connection=``."""
         if self._is_closed:
             raise RuntimeError(CLOSED)
         return self._draft
 
     def _portal(self) -> Portal[PortalScheduler]:
         """Return the portal of this process; start one if none is alive."""
-        portal = self._current
+        portal = self._current_portal
         if portal is not None and portal.is_alive:
             return portal
         with shared.starting:
@@ -196,17 +198,17 @@ class SyncScheduler(BlockingMethods):
                 raise RuntimeError(CLOSED)
             if self._dsn is None:
                 raise ConfigurationError(NO_DSN)
-            if self._current is None or not self._current.is_alive:
-                self._current = self._start_portal()
-                self._last = self._current.resource
-            return self._current
+            if self._current_portal is None or not self._current_portal.is_alive:
+                self._current_portal = self._start_portal()
+                self._last_scheduler = self._current_portal.resource
+            return self._current_portal
 
     def _start_portal(self) -> Portal[PortalScheduler]:
         """Start a portal. In a forked child, keep that of the parent, which must never be freed."""
         check_not_importing()
         check_uwsgi_threads()
-        if self._current is not None and self._current.is_inherited:
-            shared.inherited.append(self._current)
+        if self._current_portal is not None and self._current_portal.is_inherited:
+            shared.inherited.append(self._current_portal)
         if not self._closes_at_exit:
             self._closes_at_exit = True
             atexit.register(self.close)
@@ -246,7 +248,7 @@ class SyncScheduler(BlockingMethods):
         with shared.starting:
             if self._is_closed:
                 raise RuntimeError(CLOSED)
-            portal = self._current
+            portal = self._current_portal
             if portal is None or not portal.is_alive:
                 declare(self._draft)
                 self._declarations.append(declare)
@@ -259,16 +261,19 @@ class SyncScheduler(BlockingMethods):
         self._declarations.append(declare)
 
     def _register(self, func: Any = None, **options: Any) -> Any:
+        """Register a function here and at later Schedulers; without a function, return a decorator."""
+
         def add(function: Any) -> Any:
             self._declare("register", lambda scheduler: scheduler.register(function, **options))
-            self._draft.register(function, **options)  # for calls with connection=
+            # The draft runs the calls with connection=. If it has made the declaration, this changes nothing.
+            self._draft.register(function, **options)
             return function
 
         return add if func is None else add(func)
 
     def _subscribe(self, *arguments: Any, **options: Any) -> Callable[[], None]:
-        """Subscribe at the Scheduler of this process and at later ones; return a function that ends that."""
-        # The function that ends the subscription in the Scheduler of this process; empty after the end.
+        """Subscribe at the Scheduler of this process and at later ones; return a function to unsubscribe."""
+        # The one item ends the subscription at the Scheduler of this process. The list is empty after that.
         stops: list[Callable[[], None]] = []
 
         def declare(scheduler: Scheduler) -> None:
@@ -281,7 +286,7 @@ class SyncScheduler(BlockingMethods):
             if declare in self._declarations:
                 self._declarations.remove(declare)
             # The Scheduler of a portal is used only in the thread of the portal, as long as that runs.
-            portal = self._current
+            portal = self._current_portal
             if portal is None or not portal.is_alive or portal.is_own_thread:
                 stop()
             else:
@@ -305,6 +310,7 @@ def closed_pool(dsn: str | None = None, size: int = 1) -> asyncpg.Pool:
 
 
 async def _close_pool(pool: asyncpg.Pool) -> None:
+    """Close a pool, and terminate the connections of calls that do not end in time."""
     try:
         await asyncio.wait_for(pool.close(), POOL_CLOSE_TIMEOUT_S)
     except TimeoutError:  # a call that does not end has a connection

@@ -205,6 +205,7 @@ class BlockingSteps:
             ...             cursor.set(line + 1)
         """
         call = _Call(self._attempt, "cursor")
+        # The block of the cursor is an asynchronous one, so the event loop enters and leaves it.
         block = call.run_method(name, start=start)
         cursor = BlockingCursor(self._attempt, call.run(block.__aenter__))
         try:
@@ -274,7 +275,13 @@ class BlockingSteps:
 
 
 class _Call:
-    """One call of a method in the event loop of the worker, and the thread that waits for it."""
+    """A call of a method in the event loop of the worker, and the thread that waits for it.
+
+    Args:
+        attempt: The attempt whose code makes the call.
+        method: The name of the method.
+        path: How the code of a job reaches the object that has the method, for an error.
+    """
 
     def __init__(self, attempt: AttemptInThread, method: str, path: str = "steps") -> None:
         self._attempt = attempt
@@ -364,6 +371,7 @@ class _Call:
             returned: Future[Returned[Any]] = loop.create_future()
 
             def execute() -> None:
+                """Call the function in the waiting thread, and pass its result to the event loop."""
                 outcome: Returned[Any]
                 try:
                     outcome = context.run(wrapper or func, *args, **kwargs), None
@@ -417,6 +425,7 @@ def _check_attempt(attempt: AttemptInThread) -> None:
 
 
 def _ended(attempt: AttemptInThread) -> AttemptEnded:
+    """Return the error by which an attempt ends."""
     return AttemptEnded(
         f"this attempt of job {attempt.job_id!r} ends: it is suspended, timed out, was cancelled, or its "
         "worker shuts down; let the exception end the function"
@@ -424,7 +433,7 @@ def _ended(attempt: AttemptInThread) -> AttemptEnded:
 
 
 def _asyncpg_of(connection: StepConnection | None) -> Any:
-    """Return the connection of asyncpg that the connection of a step uses; None for None."""
+    """Check the ``connection=`` of a call, and return the connection of asyncpg in it; None without one."""
     if connection is None:
         return None
     if not isinstance(connection, StepConnection):

@@ -16,6 +16,7 @@ def check_uwsgi_threads() -> None:
     except ImportError:
         return
     options: Mapping[str, Any] = getattr(uwsgi, "opt", {})
+    # With several threads for requests, uWSGI enables threads by itself.
     if not _is_on(options.get("enable-threads")) and _count(options.get("threads")) < 2:
         raise ConfigurationError(
             "uWSGI runs without threads, so the thread of the SyncScheduler would not run; start uWSGI with "
@@ -24,6 +25,7 @@ def check_uwsgi_threads() -> None:
 
 
 def _text(value: object) -> str:
+    """Return the value of an option as text: uWSGI has bytes, or True for an option without a value."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

@@ -40,8 +40,8 @@ class SyncClient(SyncScheduler):
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
         # The base class takes the Scheduler of a call from one of these, by the kind of the call.
-        self._draft = self._last = scheduler
-        self._current = cast("Any", _CallerThread(scheduler))
+        self._draft = self._last_scheduler = scheduler
+        self._current_portal = cast("Any", _CallerThread(scheduler))
 
 
 async def _result_of(function: Callable[[], Any]) -> Any:
