@@ -35,7 +35,7 @@ class JobAssertions:
         Args:
             func: The function, or the name of its jobs.
         """
-        return self._runs[self._entered().name_of(func)]
+        return self._runs[self._scheduler_since_entry().name_of(func)]
 
     def jobs(
         self,
@@ -51,8 +51,8 @@ class JobAssertions:
             func: Only jobs of this function, or with this name; None for all.
             status: One status or several; None for all.
         """
-        scheduler = self._within_block()
-        jobs = self._open_inspector().jobs(status=status)
+        scheduler = self._scheduler_in_block()
+        jobs = self._inspector_in_block().jobs(status=status)
         if func is not None:
             names = scheduler.job_names_of(func)
             jobs = [job for job in jobs if job.job_name in names]
@@ -79,10 +79,10 @@ class JobAssertions:
         Raises:
             AssertionError: No such job is pending; the message lists the pending jobs of the function.
         """
-        jobs, matches = self._find(func, args, kwargs, after, at)
+        jobs, matches = self._find_pending(func, args, kwargs, after, at)
         if not matches:
             raise AssertionError(
-                f"no such job of {self._entered().name_of(func)} is pending at {self.now}; "
+                f"no such job of {self._scheduler_since_entry().name_of(func)} is pending at {self.now}; "
                 f"pending are:{listed(jobs)}"
             )
         return matches[0]
@@ -108,30 +108,30 @@ class JobAssertions:
         Raises:
             AssertionError: Such jobs are pending; the message lists them.
         """
-        _, matches = self._find(func, args, kwargs, after, at)
+        _, matches = self._find_pending(func, args, kwargs, after, at)
         if matches:
-            raise AssertionError(
-                f"jobs of {self._entered().name_of(func)} are pending at {self.now}:{listed(matches)}"
-            )
+            name = self._scheduler_since_entry().name_of(func)
+            raise AssertionError(f"jobs of {name} are pending at {self.now}:{listed(matches)}")
 
-    def _entered(self) -> ManualScheduler:
+    def _scheduler_since_entry(self) -> ManualScheduler:
+        """Return the Scheduler, within its block and after it; raise NotRunningError before it."""
         if self._scheduler is None:
             raise NotRunningError("TestScheduler has not started: use async with TestScheduler(pool) as t")
         return self._scheduler
 
-    def _within_block(self) -> ManualScheduler:
+    def _scheduler_in_block(self) -> ManualScheduler:
         """Return the Scheduler; raise NotRunningError outside of its block, where it runs no jobs."""
-        scheduler = self._entered()
-        self._open_inspector()
+        scheduler = self._scheduler_since_entry()
+        self._inspector_in_block()
         return scheduler
 
-    def _open_inspector(self) -> Inspector:
+    def _inspector_in_block(self) -> Inspector:
         """Return the inspector, which reads jobs; raise NotRunningError outside of the block."""
         if self._inspector is None:
             raise NotRunningError("TestScheduler has ended: do this within its async with block")
         return self._inspector
 
-    def _find(
+    def _find_pending(
         self,
         func: JobFunction | str,
         args: Sequence[Any] | None,
@@ -140,7 +140,7 @@ class JobAssertions:
         at: datetime | None,
     ) -> tuple[list[Job], list[Job]]:
         """Return the pending jobs of a function, and those of them that match."""
-        names = self._within_block().job_names_of(func)
+        names = self._scheduler_in_block().job_names_of(func)
         expected = ExpectedJob.of(names, args, kwargs, after, at, now=self.now)
         jobs = self.jobs(func, status=JobStatus.PENDING)
         return jobs, [job for job in jobs if expected.matches(job)]

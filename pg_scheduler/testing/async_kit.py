@@ -21,6 +21,7 @@ TOLERANCE_S: Final = 10.0
 """Seconds by which a due time may differ from that of an assertion, since time passes in a test."""
 
 TAKERS: Final = ("AsyncTestKit", "TestKit")
+"""The classes that take asynchronous and blocking connections, for errors."""
 
 
 class TestKitBase:
@@ -57,7 +58,7 @@ class TestKitBase:
             self._kit.advance(timedelta(seconds=check_delay(name, length)))
 
 
-def owner_of(connection: object) -> object:
+def without_session(connection: object) -> object:
     """Return the connection that a session of SQLAlchemy is bound to; any other object as it is.
 
     Statements on the session would be part of a savepoint, which the session ends at each commit and
@@ -99,7 +100,7 @@ class AsyncTestKit(TestKitBase):
     """
 
     def __init__(self, connection: AnyConnection, *, scheduler: AnyScheduler | None = None) -> None:
-        source = owner_of(connection)
+        source = without_session(connection)
         # This call only checks the connection: its error names the kits.
         adapter_for(source, is_async=True, takers=TAKERS)
         self._kit = KitScheduler(cast("Connection", check_connection(source)), scheduler, ThreadExecutor())
@@ -204,7 +205,8 @@ class AsyncTestKit(TestKitBase):
             ...     await client.post("/orders", json={"number": 7})
             >>> assert [job.job_name for job in jobs] == ["shop.send_invoice"]  # doctest: +SKIP
         """
-        previous_ids, jobs = await self._kit.ids(), list[Job]()
+        previous_ids = await self._kit.ids()
+        jobs: list[Job] = []
         yield jobs
         jobs += await self._kit.new_jobs(previous_ids)
 
@@ -224,9 +226,10 @@ class AsyncTestKit(TestKitBase):
             TimeoutError: A job has not ended in time; the message names it.
             ValueError: ``timeout`` is negative.
         """
-        only = await self._kit.ids(due=True)
-        bound = AttemptBound(max(len(only), 1), timeout)
-        return await self._kit.run_jobs(only=only, raises=raises, bound=bound)
+        due_ids = await self._kit.ids(due=True)
+        # A bound must allow an attempt, even if no job is due.
+        bound = AttemptBound(max(len(due_ids), 1), timeout)
+        return await self._kit.run_jobs(only=due_ids, raises=raises, bound=bound)
 
     async def drain(
         self,

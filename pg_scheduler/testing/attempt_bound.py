@@ -13,12 +13,13 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_count, check_delay
 
 MAX_ATTEMPTS: Final = 5000
-"""Attempts within a second of the clock: more than a test has jobs, and less than a CI waits for."""
+"""Attempts within a second of the clock: more than a test has jobs, and few enough to run them in a CI."""
 
 TIMEOUT_S: Final = 60.0
 """Seconds of real time within which one of the attempts that run must end."""
 
 SPAN: Final = timedelta(seconds=1)
+"""The time of the clock after which the count of attempts begins again."""
 
 MAX_NAMED: Final = 5
 """Jobs that an error names."""
@@ -42,10 +43,12 @@ class AttemptBound:
         self._max_attempts = check_count("max_attempts", max_attempts, least=1)
         self._timeout_s = None if timeout is None else check_delay("timeout", timeout)
         self._names: Counter[str] = Counter()
+        """The attempts since ``_counts_since``, by the names of their jobs."""
         self._counts_since: datetime | None = None
         self._waits_since: float | None = None
+        """When the caller began to wait for the end of an attempt, in real time; None if it does not."""
 
-    def move(self, now: datetime) -> None:
+    def note_time(self, now: datetime) -> None:
         """Note the time of the clock. When the clock has moved by a second, the count begins again."""
         if self._counts_since is None or now - self._counts_since >= SPAN:
             self._counts_since = now
@@ -60,12 +63,12 @@ class AttemptBound:
         self._names[claim.job_name] += 1
         if self._names.total() <= self._max_attempts:
             return
-        often = ", ".join(
+        most_common = ", ".join(
             f"{name} {counted(count, 'time')}" for name, count in self._names.most_common(MAX_NAMED)
         )
         raise RuntimeError(
             f"more than {counted(self._max_attempts, 'attempt')} within a second of the clock, and jobs are "
-            f"still due: {often}, at last job {claim.job_id!r} (attempt {claim.attempt}); a job that "
+            f"still due: {most_common}, at last job {claim.job_id!r} (attempt {claim.attempt}); a job that "
             "enqueues itself, snoozes or is retried after no delay, or a very short one, never ends: give it "
             "a longer delay, or pass max_attempts= if the test has so many jobs"
         )

@@ -42,7 +42,7 @@ OUTCOMES: Final[Mapping[type[Event], str]] = {
 """The fields of ``DrainResult`` by event."""
 
 NO_OPTIONS: Final = "{}"
-"""Options with which the value of a job is not discarded."""
+"""The options of a job that has none, as JSON."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Tally:
 
 
 class Bench:
-    """The parts of a worker that run claimed jobs and write their outcomes, without loops."""
+    """The parts of a worker that run claimed jobs and write their outcomes. They have no loops."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -109,7 +109,8 @@ class Bench:
             return None
         with buffer.others() as batch:
             ((_, outcome),) = batch.outcomes
-            # After the block, the buffer publishes the events of these outcomes. No outcome was written.
+            # At the end of the block, the buffer publishes the events of the outcomes in the batch. This one
+            # was not written, so it gets no event.
             batch.outcomes = []
         return outcome
 
@@ -126,13 +127,13 @@ def claim_of(job: AnyJob) -> Claim:
     """Return the first claim of a job that has no row."""
     row, options = (job.row, job.extras.options) if isinstance(job, ExtendedJob) else (job, None)
     return Claim(
-        row.job_id,
-        row.job_name,
-        row.function or row.job_name,
-        1,
-        row.execution_time,
-        row.task_data,
-        row.priority,
+        job_id=row.job_id,
+        job_name=row.job_name,
+        function=row.function or row.job_name,
+        attempt=1,
+        execution_time=row.execution_time,
+        task_data=row.task_data,
+        priority=row.priority,
         retry_count=0,
         max_retries=row.max_retries,
         timeout_seconds=row.timeout_seconds,
@@ -141,7 +142,7 @@ def claim_of(job: AnyJob) -> Claim:
     )
 
 
-def raise_of_job(error: BaseException) -> NoReturn:
+def raise_job_error(error: BaseException) -> NoReturn:
     """Raise the error of a job in a test.
 
     A job may raise what would end the task of the test, such as a CancelledError. This becomes the cause of a

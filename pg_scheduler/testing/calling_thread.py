@@ -40,7 +40,7 @@ class CallingThread:
         self.thread = threading.current_thread()
 
     def run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of a coroutine, which has the context variables of the caller.
+        """Run a coroutine with the context variables of the caller, and return its result.
 
         Raises:
             RuntimeError: The caller is part of such a coroutine.
@@ -55,27 +55,29 @@ class CallingThread:
 
     def post(self, call: Callable[[], T]) -> Awaitable[T]:
         """Let the waiting thread call a function. The coroutine awaits the result."""
-        answer: Future[T] = Future()
+        result: Future[T] = Future()
 
         def execute() -> None:
             try:
                 value = call()
             except BaseException as error:
-                answer.set_exception(error)
+                result.set_exception(error)
+                # It also ends run(), which the waiting thread has called.
                 if is_ctrl_c(error):
                     raise
             else:
-                answer.set_result(value)
+                result.set_result(value)
 
         self._calls.put(execute)
-        return asyncio.wrap_future(answer)
+        return asyncio.wrap_future(result)
 
     def execute(self, work: Work) -> None:
         """Let the waiting thread run an attempt. The coroutine calls this method."""
 
         def call() -> None:
-            _, error = returned = work.execute()
+            returned = work.execute()
             work.end(returned)
+            _, error = returned
             if error is not None and is_ctrl_c(error):
                 raise error
 
@@ -97,24 +99,26 @@ class CallingThread:
     @property
     def is_caller_in_loop(self) -> bool:
         """Whether the event loop of the coroutine runs in the thread of the caller."""
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # no event loop runs in the thread of the caller
             return self._loop is asyncio.get_running_loop()
         return False
 
     async def _begin(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Note the event loop that runs the coroutine, and return the result of the coroutine."""
         self._loop = asyncio.get_running_loop()
         return await main()
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the coroutine in a thread, and execute the calls from the queue. The last entry is None."""
-        context, task = copy_context(), Future[asyncio.Task[Any] | None]()
+        """Run the coroutine in a thread, and execute the calls from the queue. Its end adds None to them."""
+        context = copy_context()
+        begun_task: Future[asyncio.Task[Any] | None] = Future()
 
         async def begin() -> T:
-            task.set_result(asyncio.current_task())
+            begun_task.set_result(asyncio.current_task())
             return await main()
 
-        ended = call_in_daemon(lambda: context.run(asyncio.run, begin()), "pg_scheduler test kit")
-        ended.add_done_callback(lambda _: self._calls.put(None))
+        returned = call_in_daemon(lambda: context.run(asyncio.run, begin()), "pg_scheduler test kit")
+        returned.add_done_callback(lambda _: self._calls.put(None))
         interruption: BaseException | None = None
         while True:
             try:
@@ -124,18 +128,19 @@ class CallingThread:
             except BaseException as error:  # noqa: BLE001 - Ctrl-C; the coroutine has to end before this call
                 interruption = error
                 # This waits until the coroutine has begun.
-                main_task = task.result()
+                main_task = begun_task.result()
                 if main_task is not None and self._loop is not None:
                     self._loop.call_soon_threadsafe(main_task.cancel)
         if interruption is not None:
             raise interruption
-        value, fault = ended.result()
+        value, fault = returned.result()
         if fault is not None:
             raise fault
         return cast("T", value)
 
 
 def _reject(attempt: Attempt, *_: object) -> NoReturn:
+    """Reject durable steps, and a completion in a transaction."""
     raise NotRunningError(
         f"job {attempt.claim.job_id!r} runs in the thread of its test kit, which executes the statements, so "
         "it has no durable steps and cannot complete in a transaction; use a TestScheduler"
@@ -150,7 +155,7 @@ class CallingThreadExecutor(ThreadExecutor):
         self._thread = thread
 
     def invoke(self, call: JobCall) -> Any:
-        """Call the function of an attempt, without durable steps: the thread would wait for itself."""
+        """Call the function of an attempt, without durable steps: they would wait for this thread."""
         running = current.get()
         attempt = Attempt(running.claim)
         attempt.durability = Durability(_reject, _reject)

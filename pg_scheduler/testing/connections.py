@@ -19,6 +19,8 @@ from pg_scheduler.errors import NotRunningError
 from pg_scheduler.steps.waits import calling_thread
 
 ABORTED: Final = "25P02"
+"""The SQLSTATE of a statement in a transaction that an earlier error has aborted."""
+
 REJECTED_BY_DJANGO: Final = "TransactionManagementError"
 """The class of Django's error for a statement in an atomic block that an earlier error has broken."""
 
@@ -49,7 +51,8 @@ class OwnConnection(Connections):
     def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
         self._connection = connection
-        self._steps = asyncio.Lock()
+        self._turn_lock = asyncio.Lock()
+        # It yields None, so the statements of this route run on the connection of the test too.
         self.dedicated = nullcontext()
 
     def check_loop(self) -> None:
@@ -67,13 +70,14 @@ class OwnConnection(Connections):
         """Yield the connection, and translate the errors of the block.
 
         Reserved statements are those of the worker, such as those of steps, and take turns. Calls of the
-        application take no turns: the job of a call in the transaction of a step may be inserted together
-        with the job of a call in another step.
+        application must not: one INSERT may write the jobs of calls in two steps, and it would wait for the
+        turn of a step that waits for this INSERT.
         """
         async with self.turn() if reserved else nullcontext():
             with translated():
                 yield self._connection
 
+    # All of these yield the connection of the test.
     sticky = checkout_for_lock = acquire
 
     def step(self) -> AbstractAsyncContextManager[Connection]:
@@ -95,20 +99,20 @@ class OwnConnection(Connections):
             yield
             return
         # A lock that is free is acquired without a timer.
-        if self._steps.locked():
+        if self._turn_lock.locked():
             try:
                 async with asyncio.timeout(self.options.call_timeout_s):
-                    await self._steps.acquire()
+                    await self._turn_lock.acquire()
             except TimeoutError:
                 raise NotRunningError(NO_TURN) from None
         else:
-            await self._steps.acquire()
+            await self._turn_lock.acquire()
         _in_turn.set(self)
         try:
             yield
         finally:
             _in_turn.set(previous_connection)
-            self._steps.release()
+            self._turn_lock.release()
 
     @asynccontextmanager
     async def transaction_of_job(
@@ -159,15 +163,14 @@ class OwnConnection(Connections):
 async def isolated(connection: Connection, turn: Turn) -> AsyncIterator[None]:
     """Run the code of a job within a savepoint, and roll it back if a statement has aborted the transaction.
 
-    Otherwise what the code has written stays, also after an error: the transactions of the code decide what
-    is rolled back. Such a transaction may have ended a savepoint around this savepoint, which has ended this
-    one too. SQL cannot ask whether a savepoint exists. So a second savepoint guards the release of this one,
-    which may fail.
+    Otherwise what the code has written stays, even if the job fails: the code decides by its own transactions
+    what it rolls back.
     """
     is_in_transaction = True
     try:
         await connection.execute(f"SAVEPOINT {BEFORE}")
     except Exception as error:
+        # Outside of a transaction, no error can abort one, so no savepoint is needed.
         if sqlstate_of(error) != NO_TRANSACTION:
             raise
         is_in_transaction = False
@@ -179,7 +182,12 @@ async def isolated(connection: Connection, turn: Turn) -> AsyncIterator[None]:
 
 
 async def _end_savepoint(connection: Connection) -> None:
-    """Release the savepoint, if it exists still; roll back to it if the transaction is aborted."""
+    """Release the savepoint, if it still exists; roll back to it if the transaction is aborted.
+
+    It does not exist any more if the code of the job has ended a savepoint around it. SQL cannot ask for
+    that, and a RELEASE of a missing savepoint aborts the transaction. So a second savepoint precedes the
+    RELEASE, and the transaction can be rolled back to that one.
+    """
     try:
         await connection.execute(f"SAVEPOINT {AFTER}")
     except Exception as error:

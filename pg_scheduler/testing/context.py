@@ -92,12 +92,12 @@ def job_context(
     if fire_time is not None:
         options["fire_time"] = check_execution_time(fire_time, name="fire_time").isoformat()
     claim = Claim(
-        job_id,
-        job_name,
-        job_name,
-        check_count("attempt", attempt, least=1),
-        datetime.now(UTC) if execution_time is None else check_execution_time(execution_time),
-        with_metadata(encode((), {}), NO_METADATA, metadata),
+        job_id=job_id,
+        job_name=job_name,
+        function=job_name,
+        attempt=check_count("attempt", attempt, least=1),
+        execution_time=datetime.now(UTC) if execution_time is None else check_execution_time(execution_time),
+        task_data=with_metadata(encode((), {}), NO_METADATA, metadata),
         priority=0,
         retry_count=check_count("retry_count", retry_count),
         max_retries=check_count("max_retries", max_retries),
@@ -147,7 +147,7 @@ def job_context(
 
 
 class _AttemptOfTest(Attempt):
-    """An attempt with given results of predecessors."""
+    """An attempt whose predecessors have the results that the test passes."""
 
     def __init__(self, claim: Claim, results: Iterable[JobResult]) -> None:
         super().__init__(claim)
@@ -166,6 +166,7 @@ def _no_steps(attempt: Attempt) -> NoReturn:
 
 
 def _pool_of(scheduler: object) -> Any:
+    """Return the pool of a Scheduler; raise NotRunningError if it has none."""
     pool = getattr(scheduler, "db_pool", None)
     if pool is None:
         raise NotRunningError(

@@ -101,7 +101,10 @@ class CrashReport:
             func: The function of a step, or that of the job or of one that it schedules, or the name of its
                 jobs.
         """
-        return self._runs[func] if func in self._runs else self._runs.get(self._name_of(func), 0)
+        # The calls of a step are counted by its function, and the attempts of a job by its name.
+        if func in self._runs:
+            return self._runs[func]
+        return self._runs.get(self._name_of(func), 0)
 
 
 async def crash_everywhere(
@@ -160,36 +163,39 @@ async def crash_everywhere(
             report = await crash_everywhere(transfer, args=(7,), arrange=create_tables, observe=read_tables)
             assert report.most(transfer) == 2
     """
-    expected = JobStatus.parse(status)
+    expected_status = JobStatus.parse(status)
     acts = {check_delay("at", time): act for time, act in (at or {}).items()}
     until_s = check_delay("until", check_seconds("until", until, "a timedelta"))
     if acts and max(acts) > until_s:
         raise ValueError(f"at={max(acts):g} s is after until={until_s:g} s; pass a later until=")
     plan = _Plan(database, func, args, kwargs, job_id, arrange, observe, until_s, acts, settings)
-    first = await plan.run()
-    if first.end.status != expected:
+    plain_run = await plan.run()
+    if plain_run.end.status != expected_status:
         raise ValueError(
-            f"without a crash, job {first.name_of(func)} is {first.end.status or 'deleted'} after {until}, "
-            f"not {expected}: {first.error or 'no error'}; correct the job, or pass a later until=, "
-            "at= with what it waits for, or status="
+            f"without a crash, job {plain_run.name_of(func)} is {plain_run.end.status or 'deleted'} after "
+            f"{until}, not {expected_status}: {plain_run.error or 'no error'}; correct the job, or pass a "
+            "later until=, at= with what it waits for, or status="
         )
-    runs = first.runs
-    points = [Point(place, moment) for place in first.statements for moment in get_args(Moment)]
+    runs = plain_run.runs
+    points = [Point(place, moment) for place in plain_run.statements for moment in get_args(Moment)]
     crashes = 0
     # The run without a point shows whether two runs without a crash end alike.
     for point in (None, *points):
         run = await plan.run(point)
-        if run.end != first.end:
+        if run.end != plain_run.end:
+            # A run does not crash if it does not execute the statement, such as one that fills a cache.
             if point is None or run.crashed_at is None:
                 raise ValueError(
-                    f"two runs without a crash end in different ways: {first.end}, then {run.end}; "
+                    f"two runs without a crash end in different ways: {plain_run.end}, then {run.end}; "
                     "let observe= leave out what always differs, such as times and random ids"
                 )
-            raise CrashDifference(run.crashed_at, point.moment, first.end, run.end)
-        crashes += run.crashed_at is not None
+            raise CrashDifference(run.crashed_at, point.moment, plain_run.end, run.end)
+        if run.crashed_at is not None:
+            crashes += 1
         # For each function, this keeps the largest number of calls.
         runs |= run.runs
-    return CrashReport(crashes, tuple(place.name for place in first.statements), runs, first.name_of)
+    statements = tuple(place.name for place in plain_run.statements)
+    return CrashReport(crashes, statements, runs, plain_run.name_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +248,7 @@ class _Plan:
                 pool.terminate()  # a task of a worker that crashed may hold a connection
 
     async def _run(self, pool: asyncpg.Pool, point: Point | None) -> _Run:
+        """Run the job in the database of a pool, and return what the run has come to."""
         if self.arrange is not None:
             await self.arrange(pool)
         t = TestScheduler(pool, **{**DEFAULTS, **self.settings})
@@ -251,7 +258,8 @@ class _Plan:
             assert isinstance(scheduler, ManualScheduler)  # noqa: S101 - TestScheduler has made it
             scheduler.check_registered(self.func)
             runs = scheduler.count_runs()
-            step_calls.set(calls := Counter[object]())
+            calls = Counter[object]()
+            step_calls.set(calls)
             await scheduler.enqueue(self.func, args=self.args, kwargs=self.kwargs, job_id=self.job_id)
             worker = CrashingWorker(t, await scheduler.statement_names(), point)
             scheduler.subscribe(worker.note_end, JobCompleted, JobFailed, JobCancelled, JobExpired)
@@ -266,8 +274,13 @@ class _Plan:
             reader = Scheduler(pool, schema=schema, codec=codec, clock=FakeClock(began))
             result = None if job is None else await reader.get_job_result(self.job_id, wait=False)
             calls.update(runs)
+            end = EndState(
+                status=None if job is None else job.status,
+                result=None if result is None else result.value,
+                observed=observed,
+            )
             return _Run(
-                end=EndState(None if job is None else job.status, result and result.value, observed),
+                end=end,
                 error=None if job is None else job.error_message,
                 statements=[place for number, place in worker.statements.items() if number < worker.ended_at],
                 crashed_at=worker.crashed_at,

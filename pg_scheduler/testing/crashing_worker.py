@@ -26,12 +26,12 @@ from pg_scheduler.testing.scheduler import TestScheduler
 Moment: TypeAlias = Literal["before", "after"]
 
 CLAIMS: Final = frozenset({"claim_jobs", "exchange_jobs"})
-"""The statements that claim due jobs. The first one has the number 0."""
+"""The statements that claim due jobs. The first of them that a worker executes has the number 0."""
 
 WRITES: Final = re.compile(
     r"(?<!\bFOR )(?<!\bFOR NO KEY )\b(?:COPY|DELETE|INSERT|MERGE|NOTIFY|UPDATE)\b", re.IGNORECASE
 )
-"""Matches a word in each statement that may write."""
+"""Matches a word in each statement that may write. FOR UPDATE and FOR NO KEY UPDATE only lock rows."""
 
 METHODS: Final = (
     "copy_from_query",
@@ -45,7 +45,8 @@ METHODS: Final = (
     "fetchrow",
     "fetchval",
 )
-"""The methods of connections that execute a statement: their first argument, or for COPY perhaps a table."""
+"""The methods of connections that execute a statement. It is their first argument; for COPY, this may be a
+table instead."""
 
 CRASHED: Final = "the worker has crashed"
 
@@ -64,7 +65,7 @@ class StatementPlace(NamedTuple):
 
     name: str
     """The name of a statement of the library, or the text of another one."""
-    earlier: int
+    earlier_count: int
     """How often the worker has executed it before, since its first claim."""
 
 
@@ -90,9 +91,9 @@ class CrashingWorker:
         self._t = t
         self._names = names
         self._point = point
-        self._running: asyncio.Task[int] | None = None
-        self._count = 0
-        self._counts = Counter[str]()
+        self._run_task: asyncio.Task[int] | None = None
+        self._statement_count = 0
+        self._counts_by_name = Counter[str]()
         # The connections whose open transactions have changed rows.
         self._writers = set[asyncpg.Connection]()
         self.statements: Final[dict[int, StatementPlace]] = {}
@@ -101,7 +102,7 @@ class CrashingWorker:
 
     def note_end(self, _event: Event) -> None:
         """Note that a job has ended."""
-        self.ended_at = self._count
+        self.ended_at = self._statement_count
 
     async def run_until(self, time: datetime) -> None:
         """Run jobs as the method of TestScheduler does, and let another worker run them after the crash."""
@@ -113,9 +114,9 @@ class CrashingWorker:
         """Run jobs. After a crash, return False when the server has rolled back the open transactions."""
         context = copy_context()
         context.run(executing.set, self)
-        self._running = asyncio.create_task(self._t.run_until(time), context=context)
+        self._run_task = asyncio.create_task(self._t.run_until(time), context=context)
         try:
-            await self._running
+            await self._run_task
         except asyncio.CancelledError:
             # Without a crash, or with a cancellation of the test itself, the error is that of the test.
             test = asyncio.current_task()
@@ -141,19 +142,20 @@ class CrashingWorker:
         if self.crashed_at is not None:
             raise asyncio.CancelledError(CRASHED)
         # The numbers begin with the first claim.
-        if not self._count and name not in CLAIMS:
+        if not self._statement_count and name not in CLAIMS:
             return await run()
-        number, place = self._count, StatementPlace(name, earlier=self._counts[name])
+        number, place = self._statement_count, StatementPlace(name, earlier_count=self._counts_by_name[name])
         response = None
-        self._count += 1
-        self._counts[name] += 1
-        self._crash_if(place, "before")
+        self._statement_count += 1
+        self._counts_by_name[name] += 1
+        self._crash_if_planned(place, "before")
         try:
             response = await run()
         finally:
-            if self._has_written(connection, statement, response) or current.get(None) is not None:
+            is_of_attempt = current.get(None) is not None
+            if self._has_written(connection, statement, response) or is_of_attempt:
                 self.statements[number] = place
-            self._crash_if(place, "after")
+            self._crash_if_planned(place, "after")
         return response
 
     def _has_written(self, connection: asyncpg.Connection, statement: str, response: Any) -> bool:
@@ -170,14 +172,15 @@ class CrashingWorker:
             self._writers.add(connection)
         return True
 
-    def _crash_if(self, place: StatementPlace, moment: Moment) -> None:
+    def _crash_if_planned(self, place: StatementPlace, moment: Moment) -> None:
+        """Crash if the worker is to crash at this place: close the connections, and cancel the tasks."""
         if self._point != (place, moment):
             return
         self.crashed_at = place.name
         self._t.lose_connection()
         # The statement may be that of another task of the worker than the one that runs jobs.
-        if self._running is not None and self._running is not asyncio.current_task():
-            self._running.cancel()
+        if self._run_task is not None and self._run_task is not asyncio.current_task():
+            self._run_task.cancel()
         self._t.crash()
         raise asyncio.CancelledError(CRASHED)
 

@@ -115,12 +115,14 @@ class ExpectedJob:
 
 
 def _equal(expected: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Return whether positional arguments are the expected ones, which are compared as JSON carries them."""
     return len(expected) == len(values) and all(
         _stored(value) == other for value, other in zip(expected, values, strict=True)
     )
 
 
 def _includes(expected: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Return whether keyword arguments have the expected ones among them."""
     return all(name in values and _stored(value) == values[name] for name, value in expected.items())
 
 

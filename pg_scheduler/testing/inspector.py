@@ -34,7 +34,9 @@ class Inspector:
 
     def jobs(self, **filters: Any) -> list[Job]:
         """Return all jobs that pass the filters of ``list_jobs()``, in the order of their due time."""
-        portal = self._portal = self._portal or Portal(self._open)
+        if self._portal is None:
+            self._portal = Portal(self._open)
+        portal = self._portal
         return portal.call(lambda: portal.resource.every_job(**filters))
 
     def close(self) -> None:

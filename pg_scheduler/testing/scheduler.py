@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import asyncpg
 
@@ -28,6 +28,13 @@ OWN_SETTINGS: Final = {
     "batch_claim_limit": "jobs are claimed one by one",
 }
 """Settings of the Scheduler that the test kit sets, and what to do instead."""
+
+
+class _Step(NamedTuple):
+    """An instant to which the clock moves, because something is due then, and whether this is maintenance."""
+
+    at: datetime
+    maintains: bool
 
 
 class TestScheduler(JobAssertions):
@@ -90,7 +97,8 @@ class TestScheduler(JobAssertions):
         self._scheduler: ManualScheduler | None = None
         self._inspector: Inspector | None = None
         self._runs: Counter[str] = Counter()
-        self._turn = asyncio.Lock()
+        self._run_lock = asyncio.Lock()
+        """Held by a call that runs jobs: such calls follow one another."""
         self._vacuumed_at = start
 
     async def __aenter__(self) -> Self:
@@ -117,11 +125,12 @@ class TestScheduler(JobAssertions):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            await self._entered().shutdown()
+            await self._scheduler_since_entry().shutdown()
         finally:
             await self._close()
 
     async def _close(self) -> None:
+        """Close the inspector, and the pool if it was made for the block."""
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
             inspector.close()
@@ -133,12 +142,12 @@ class TestScheduler(JobAssertions):
     @property
     def scheduler(self) -> Scheduler:
         """The Scheduler, to pass to the code under test."""
-        return self._entered()
+        return self._scheduler_since_entry()
 
     @property
     def pool(self) -> asyncpg.Pool:
         """The pool of the Scheduler."""
-        return self._entered().db_pool
+        return self._scheduler_since_entry().db_pool
 
     def advance(self, by: timedelta | float) -> None:
         """Move the clock forward and do nothing else, as if no worker had run meanwhile.
@@ -187,16 +196,16 @@ class TestScheduler(JobAssertions):
         if target < self.now:
             raise ValueError(f"until={target} has passed: the clock is at {self.now}; pass a later time")
         bound = AttemptBound(max_attempts, timeout)
-        bound.move(self.now)
-        async with self._running():
+        bound.note_time(self.now)
+        async with self._lock_for_jobs():
             count = await self._run_all(bound, maintains=True)
             while (step := await self._next_step(target)) is not None:
-                self._clock.now, maintains = step
-                bound.move(self.now)
-                count += await self._run_all(bound, maintains=maintains)
+                self._clock.now = step.at
+                bound.note_time(self.now)
+                count += await self._run_all(bound, maintains=step.maintains)
             if self._clock.now < target:
                 self._clock.now = target
-                bound.move(self.now)
+                bound.note_time(self.now)
                 count += await self._run_all(bound, maintains=True)
         return count
 
@@ -219,7 +228,7 @@ class TestScheduler(JobAssertions):
             TimeoutError: No attempt has ended in time; the message names those that run.
         """
         bound = AttemptBound(max_attempts, timeout)
-        async with self._running():
+        async with self._lock_for_jobs():
             return await self._run_all(bound, maintains=True)
 
     async def run_one(self, *, timeout: float | timedelta | None = TIMEOUT_S) -> Job | None:
@@ -237,8 +246,8 @@ class TestScheduler(JobAssertions):
             ValueError: ``timeout`` is negative.
         """
         bound = AttemptBound(timeout=timeout)
-        async with self._running():
-            worker = await self._worker(maintains=True)
+        async with self._lock_for_jobs():
+            worker = await self._prepared_worker(maintains=True)
             await worker.plan()
             started_count = await worker.run_due(bound, most=1)
             if not started_count or worker.last_started is None:
@@ -256,7 +265,7 @@ class TestScheduler(JobAssertions):
         Raises:
             CancelledError: The caller is a job.
         """
-        self._entered().crash()
+        self._scheduler_since_entry().crash()
 
     async def block(self, seconds: timedelta | float) -> None:
         """Move the clock as if the event loop had been blocked for so long.
@@ -270,10 +279,11 @@ class TestScheduler(JobAssertions):
         Raises:
             ValueError: The duration is negative.
         """
-        scheduler = self._within_block()
+        scheduler = self._scheduler_in_block()
         blocked_s = check_delay("seconds", seconds)
         self._clock.advance(timedelta(seconds=blocked_s))
         runtime = await scheduler.manual()
+        # The lease was not renewed meanwhile. _run_all() reads this too: a job that it runs may call block().
         runtime.renewed_at = None
         if blocked_s > scheduler.max_loop_block:
             await scheduler.reclaim_blocked()
@@ -285,17 +295,18 @@ class TestScheduler(JobAssertions):
 
         Statements that run fail, and open transactions roll back. The Scheduler reconnects.
         """
-        self._entered().close_connections()
+        self._scheduler_since_entry().close_connections()
 
     # -- the parts -------------------------------------------------------------------------------------
 
-    def _running(self) -> asyncio.Lock:
+    def _lock_for_jobs(self) -> asyncio.Lock:
         """Return the lock of the calls that run jobs. A job that makes such a call would wait for itself."""
-        if self._within_block().is_called_by_job:
+        if self._scheduler_in_block().is_called_by_job:
             raise RuntimeError(NESTED)
-        return self._turn
+        return self._run_lock
 
     def _instant(self, until: datetime | timedelta) -> datetime:
+        """Return the instant that ``until=`` means."""
         if isinstance(until, timedelta):
             try:
                 return self.now + until
@@ -303,12 +314,12 @@ class TestScheduler(JobAssertions):
                 raise ValueError(f"until={until} is out of range; pass a datetime") from error
         return check_execution_time(until, name="until")
 
-    async def _worker(self, *, maintains: bool) -> ManualRuntime:
-        """Return the worker, after a renewal of its lease, and after the vacuum if that is due.
+    async def _prepared_worker(self, *, maintains: bool) -> ManualRuntime:
+        """Renew the lease of the worker, run the vacuum if it is due, and return the worker.
 
-        With ``maintains``, the services of maintenance run too. The vacuum has an interval of its own.
+        With ``maintains``, the other services of maintenance run too. The vacuum has an interval of its own.
         """
-        scheduler = self._entered()
+        scheduler = self._scheduler_since_entry()
         worker = await scheduler.manual()
         await worker.renew(self.now)
         if maintains:
@@ -323,7 +334,7 @@ class TestScheduler(JobAssertions):
         """Run all that is due, until nothing is, and return the number of attempts."""
         count = 0
         while True:
-            worker = await self._worker(maintains=maintains)
+            worker = await self._prepared_worker(maintains=maintains)
             await worker.plan()
             count += await worker.run_due(bound)
             # A worker that has crashed, or has lost its lease by a blocked loop, leaves jobs to another pass.
@@ -335,24 +346,23 @@ class TestScheduler(JobAssertions):
             if not has_planned:
                 return count
 
-    async def _next_step(self, target: datetime) -> tuple[datetime, bool] | None:
-        """Return the next instant at which something is due, and whether that includes maintenance.
-
-        None if nothing is due up to the target.
-        """
-        worker = await self._entered().manual()
-        due_in, expiry_in = await self._entered().next_instants()
+    async def _next_step(self, target: datetime) -> _Step | None:
+        """Return the next instant at which something is due; None if nothing is due up to the target."""
+        worker = await self._scheduler_since_entry().manual()
+        due_in, expiry_in = await self._scheduler_since_entry().next_instants()
         remaining_s = (target - self.now).total_seconds()
         steps = [
-            (self.now + timedelta(seconds=wait), maintains)
-            for wait, maintains in (
+            _Step(self.now + timedelta(seconds=wait_s), maintains)
+            for wait_s, maintains in (
                 (due_in, False),
                 (worker.planner.next_fire_in, False),
                 (worker.unblocker.next_room_in, False),
                 (expiry_in, True),
             )
-            if wait is not None and 0 < wait <= remaining_s
+            if wait_s is not None and 0 < wait_s <= remaining_s
         ]
-        first = min((at for at, _ in steps), default=None)
+        if not steps:
+            return None
+        first_at = min(step.at for step in steps)
         # Several steps may be due at the first instant. One with maintenance suffices.
-        return None if first is None else (first, (first, True) in steps)
+        return _Step(first_at, any(step.maintains for step in steps if step.at == first_at))

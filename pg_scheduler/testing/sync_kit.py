@@ -14,7 +14,7 @@ from pg_scheduler.database.callers.connection import ForeignConnection
 from pg_scheduler.jobs.model import Job, JobFunction
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.sync.scheduler import SyncScheduler
-from pg_scheduler.testing.async_kit import TAKERS, AsyncTestKit, TestKitBase, owner_of
+from pg_scheduler.testing.async_kit import TAKERS, AsyncTestKit, TestKitBase, without_session
 from pg_scheduler.testing.calling_thread import CallingThread, CallingThreadExecutor
 from pg_scheduler.testing.sync_client import SyncClient
 from pg_scheduler.testing.transaction import AnyScheduler, KitScheduler
@@ -36,7 +36,7 @@ def _blocking(
         return run_at_once(method(kit, *args, **kwargs))
 
     update_wrapper(call, method)
-    # The result is a plain function, so it must not lead to the coroutine function.
+    # The result is a plain function. Code that inspects it must not find the coroutine function instead.
     del call.__dict__["__wrapped__"]
     call.__dict__["__signature__"] = signature(method)
     call.__module__, call.__qualname__ = __name__, f"TestKit.{method.__name__}"
@@ -67,7 +67,7 @@ class TestKit(TestKitBase):
     """
 
     def __init__(self, connection: AnySyncConnection, *, scheduler: AnyScheduler | None = None) -> None:
-        source = owner_of(connection)
+        source = without_session(connection)
         adapter = adapter_for(source, is_async=False, takers=TAKERS)
         self._thread = _thread_for(source)
         foreign = ForeignConnection(self._thread.adapt(adapter))
@@ -97,7 +97,8 @@ class TestKit(TestKitBase):
             ...     client.post("/orders", {"number": 7})
             >>> assert [job.job_name for job in jobs] == ["shop.send_invoice"]  # doctest: +SKIP
         """
-        previous_ids, jobs = run_at_once(self._kit.ids()), list[Job]()
+        previous_ids = run_at_once(self._kit.ids())
+        jobs: list[Job] = []
         yield jobs
         jobs += run_at_once(self._kit.new_jobs(previous_ids))
 
@@ -131,6 +132,7 @@ class TestKit(TestKitBase):
 
 
 def _thread_for(connection: object) -> CallingThread:
+    """Return the CallingThread for the library of a connection."""
     if library_of(connection) == "django":
         from pg_scheduler.testing.django import DjangoThread  # noqa: PLC0415 - Django is installed
 

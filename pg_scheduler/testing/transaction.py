@@ -29,7 +29,7 @@ from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.sync.scheduler import SyncScheduler, closed_pool
 from pg_scheduler.testing.attempt_bound import AttemptBound
-from pg_scheduler.testing.bench import OUTCOMES, Bench, Tally, claim_of, raise_of_job
+from pg_scheduler.testing.bench import OUTCOMES, Bench, Tally, claim_of, raise_job_error
 from pg_scheduler.testing.calling_thread import NESTED
 from pg_scheduler.testing.connections import OwnConnection, isolated
 from pg_scheduler.testing.expected import ExpectedJob, NamingScheduler
@@ -93,7 +93,7 @@ class KitScheduler(NamingScheduler):
 
     Args:
         connection: The connection.
-        like: The Scheduler whose settings, functions and middleware it has; None for the defaults.
+        model: The Scheduler whose settings, functions and middleware it has; None for the defaults.
         executor: Runs the jobs of threads and processes.
         get_scheduler: Returns ``current_job().scheduler``; None for that of workers.
     """
@@ -101,7 +101,7 @@ class KitScheduler(NamingScheduler):
     def __init__(
         self,
         connection: Connection,
-        like: AnyScheduler | None,
+        model: AnyScheduler | None,
         executor: JobExecutor,
         get_scheduler: GetScheduler | None = None,
     ) -> None:
@@ -112,10 +112,10 @@ class KitScheduler(NamingScheduler):
         self._is_running_jobs = False
         self._clock = KitClock()
         pool = closed_pool()
-        if like is None:
+        if model is None:
             super().__init__(pool, statistics=False, clock=self._clock)
         else:
-            source = client_of(like)
+            source = client_of(model)
             # The constructor of Scheduler reads this attribute.
             self._catalogue = tasks_of(source)
             super().__init__(pool, statistics=False, clock=self._clock, **options_of(source))
@@ -202,6 +202,8 @@ class KitScheduler(NamingScheduler):
         try:
             with self._running_jobs():
                 pause_watcher = PauseWatcher(bench.node, parts.store.pauses)
+                # A pass that has more to do now returns 0. Between two passes over the jobs of a pause that
+                # has ended, the pause watcher makes a gap.
                 while await pause_watcher.run_once() <= 0 or pause_watcher.is_renewing:
                     pass
                 while (job_id := await self._run_next(bench, only, bound)) is not None:
@@ -210,12 +212,13 @@ class KitScheduler(NamingScheduler):
                     if tally.lost:
                         await self._check_claim(tally.lost.pop())
                     if raises and tally.error is not None:
-                        raise_of_job(tally.error)
-                names = set(await parts.store.jobs.waiting_names()) - set(parts.tasks.lists.names)
+                        raise_job_error(tally.error)
+                waiting_names = set(await parts.store.jobs.waiting_names())
+                unregistered_names = waiting_names - set(parts.tasks.lists.names)
         finally:
             unsubscribe()
             await bench.stop()
-        return DrainResult(**tally.counts, unregistered=tuple(sorted(names)))
+        return DrainResult(**tally.counts, unregistered=tuple(sorted(unregistered_names)))
 
     async def run_function(self, func: JobFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a function as a job without a row; return its value, or raise its error."""
@@ -224,6 +227,7 @@ class KitScheduler(NamingScheduler):
         raised: list[BaseException] = []
 
         async def observe(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG001
+            """Note what the function returned or raised."""
             try:
                 returned.append(await call_next())
             except BaseException as error:  # any error is the result
@@ -246,7 +250,7 @@ class KitScheduler(NamingScheduler):
         # The event of a `Retry` has its cause, and the caller gets the `Retry` itself.
         if error is None or (raised and retry_of(raised[0]) is not None):
             error = raised[0]
-        return raise_of_job(error)
+        return raise_job_error(error)
 
     async def _run_next(self, bench: Bench, only: Collection[str] | None, bound: AttemptBound) -> str | None:
         """Run the next due job, and return its id; None if there is none."""
@@ -278,6 +282,7 @@ class KitScheduler(NamingScheduler):
 
     @contextmanager
     def _running_jobs(self) -> Iterator[None]:
+        """Note that jobs run within the block; raise RuntimeError if they run already."""
         if self._is_running_jobs:
             raise RuntimeError(NESTED)
         self._is_running_jobs = True
@@ -287,6 +292,7 @@ class KitScheduler(NamingScheduler):
             self._is_running_jobs = False
 
     def _node(self) -> Node:
+        """Return the parts of a worker; the executor of the kit replaces those for threads and processes."""
         node = super()._node()
         executors = {
             name: self._executor if isinstance(executor, ThreadExecutor | ProcessExecutor) else executor
@@ -296,6 +302,7 @@ class KitScheduler(NamingScheduler):
         return replace(node, executors=executors, get_scheduler=get_scheduler)
 
     def _connections_of(self, config: SchedulerConfig) -> OwnConnection:  # noqa: ARG002
+        """Return the connection of the test in place of a pool. The constructor of Scheduler calls this."""
         connections = OwnConnection(self.db_pool, self._connection)
         self._turn = connections.turn
         return connections

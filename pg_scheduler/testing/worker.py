@@ -35,7 +35,7 @@ from pg_scheduler.worker.vacuum import Vacuum
 from pg_scheduler.worker.worker_rows import NextInstants
 
 POLL_INTERVAL_S: Final = 0.2
-"""Seconds of real time between two looks for cancellations and new jobs while attempts run."""
+"""Seconds of real time between two checks for cancellations and new jobs while attempts run."""
 
 MAX_LOCKED_S: Final = 10.0
 """Seconds of real time for which an outcome may wait for a lock, which the test itself may hold."""
@@ -55,7 +55,8 @@ class NotingSteps(AttemptSteps):
     def _calling(self, name: str, func: Callable[..., Any]) -> Iterator[None]:
         if (calls := step_calls.get(None)) is not None:
             calls[func] += 1
-            # A step in a thread calls a wrapper of the plain function.
+            # A step in a thread calls a wrapper of the plain function. Without a wrapper, this counts under
+            # None, which no test reads.
             calls[getattr(func, "__wrapped__", None)] += 1
         with super()._calling(name, func):
             yield
@@ -93,10 +94,11 @@ class ManualRuntime(Runtime):
     """Whether the worker has crashed: nothing of it is written any more."""
 
     _locked_since: float | None = None
+    """Since when an outcome has waited for a lock, in real time; None if none waits."""
     _bound: AttemptBound | None = None
     """What ends the drain that runs; None for nothing."""
     renewed_at: datetime | None = None
-    """When the lease was renewed last, by the virtual clock."""
+    """When the lease was renewed last, by the virtual clock; None before that, and if it may be lost."""
 
     async def start(self, announce: Callable[[], None]) -> None:
         """Set up every part. The lease keeper stays off: its thread works in real time."""
@@ -129,7 +131,7 @@ class ManualRuntime(Runtime):
         for _ in range(MAX_FAILED_PASSES - 1):
             try:
                 return await service.run_once()
-            except PoolClosedError:
+            except PoolClosedError:  # it stays closed
                 raise
             except DatabaseUnavailableError:
                 continue
@@ -183,10 +185,13 @@ class ManualRuntime(Runtime):
         self.claimer.rescan()
         while True:
             await self._feed()
-            await self._claim(None if most is None else most - (self.jobs_started - previous_count))
+            started_count = self.jobs_started - previous_count
+            await self._claim(None if most is None else most - started_count)
             if await self._wait_for_an_end():
                 continue
-            has_more = await self._write_results() or await self._feed()
+            has_more = await self._write_results()
+            if not has_more:
+                has_more = await self._feed()
             # A claim may have written completions, for which the unblocker has to check limits.
             if not has_more and not self.unblocker.has_ends_to_check:
                 return self.jobs_started - previous_count
@@ -197,7 +202,9 @@ class ManualRuntime(Runtime):
 
     async def _feed(self) -> bool:
         """Move jobs of tenants to the claim index; return whether there were any."""
-        has_moved, is_behind = False, self.node.config.runs_jobs
+        if not self.node.config.runs_jobs:
+            return False
+        has_moved, is_behind = False, True
         while is_behind:
             is_behind = await self.pass_of(self.feeder) <= 0
             has_moved = has_moved or self.feeder.has_moved
@@ -206,10 +213,10 @@ class ManualRuntime(Runtime):
         return has_moved
 
     async def _claim(self, most: int | None) -> None:
-        """Claim jobs for the free slots, one by one."""
-        started = self.jobs_started
+        """Claim jobs for the free slots, one by one, but at most so many; None for no maximum."""
+        previous_count = self.jobs_started
         while self.node.config.runs_jobs and self.executor.room and not self.is_dead:
-            if most is not None and self.jobs_started - started >= most:
+            if most is not None and self.jobs_started - previous_count >= most:
                 return
             # The lease ends in real time, which the renewals by the virtual clock do not follow.
             if not self.node.lease.is_trusted:
@@ -237,21 +244,25 @@ class ManualRuntime(Runtime):
 
     async def _wait_for_an_end(self) -> bool:
         """Wait until an attempt has ended, or for the poll interval; return whether attempts ran."""
-        attempts = [attempt for attempt in self.node.in_flight.attempts.values() if attempt.task]
-        tasks = [attempt.task for attempt in attempts if attempt.task]
-        if not tasks:
+        claims_by_task = {
+            attempt.task: attempt.claim
+            for attempt in self.node.in_flight.attempts.values()
+            if attempt.task is not None
+        }
+        if not claims_by_task:
             return False
         # A job that runs may wait for the result of another job, which has to be written for that.
         if self.node.config.max_concurrent_jobs > 1:
             await self._write_results()
         ended_tasks, _ = await asyncio.wait(
-            tasks, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
+            claims_by_task, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
         )
         if self._bound is not None:
             if ended_tasks:
                 self._bound.note_end()
             else:
-                self._bound.check_wait([attempt.claim for attempt in attempts])
+                self._bound.check_wait(list(claims_by_task.values()))
+        # An attempt that runs may wait for a cancellation, which the heartbeat reads, or for a new job.
         if not ended_tasks and not self.is_dead:
             await self.pass_of(self.heartbeat)
             await self.plan()
@@ -289,8 +300,8 @@ class ManualRuntime(Runtime):
         self.is_dead = True
         self.node.in_flight.revoke_all(Revocation.SHUTDOWN)
 
-    async def bury(self) -> None:
-        """Close what a dead worker leaves open, without writing anything."""
+    async def close_dead(self) -> None:
+        """Close what a dead worker has left open, without writing anything."""
         await self.executor.stop()
         await self.relay.drain()
         await self.listener.drain()
@@ -303,7 +314,7 @@ class ManualScheduler(NamingScheduler):
     _steps_class = NotingSteps
     _guards_copies = False
 
-    _dead: ManualRuntime | None = None
+    _dead_runtime: ManualRuntime | None = None
     """The parts of a worker that has crashed, until they are closed."""
 
     def count_runs(self) -> Counter[str]:
@@ -328,7 +339,7 @@ class ManualScheduler(NamingScheduler):
 
     async def manual(self) -> ManualRuntime:
         """Return the parts of the worker. If it has stopped or crashed, start a new one."""
-        await self._bury()
+        await self._close_dead()
         if not self.is_running:
             await self.start()
         runtime = self._parts.runtime
@@ -338,14 +349,15 @@ class ManualScheduler(NamingScheduler):
     async def shutdown(self) -> None:
         """Stop the worker; see `Scheduler`."""
         try:
-            await self._bury()
+            await self._close_dead()
         finally:
             await super().shutdown()
 
-    async def _bury(self) -> None:
-        dead, self._dead = self._dead, None
-        if dead is not None:
-            await dead.bury()
+    async def _close_dead(self) -> None:
+        """Close the parts of a worker that has crashed, if they are still open."""
+        runtime, self._dead_runtime = self._dead_runtime, None
+        if runtime is not None:
+            await runtime.close_dead()
 
     @property
     def is_called_by_job(self) -> bool:
@@ -358,15 +370,15 @@ class ManualScheduler(NamingScheduler):
         Raises:
             CancelledError: The caller is a job of this worker.
         """
-        runtime, is_own = self._parts.runtime, self.is_called_by_job
+        runtime, is_called_by_job = self._parts.runtime, self.is_called_by_job
         if not isinstance(runtime, ManualRuntime):
             return
         self._parts.life.runtime, self._parts.life.is_running = None, False
         self._parts.life.worker_id = self._new_worker_id()
         runtime.die()
-        self._dead = runtime
+        self._dead_runtime = runtime
         self._parts.outbox.detach()
-        if is_own:
+        if is_called_by_job:
             raise asyncio.CancelledError("the worker has crashed")
 
     async def reclaim_blocked(self) -> None:

@@ -47,16 +47,16 @@ class NumberedCrash(CrashingWorker):
         self._counts_on = (self._counts_on or name in self._first) and name not in self._last
         if not self._counts_on:
             return await run()
-        place = StatementPlace(statement, self._count)
-        if self._count == self._number:
+        place = StatementPlace(statement, self._statement_count)
+        if self._statement_count == self._number:
             self._point = Point(place, self._moment)
-        self._count += 1
-        self._crash_if(place, "before")
+        self._statement_count += 1
+        self._crash_if_planned(place, "before")
         try:
             return await run()
         finally:
             if self.crashed_at is None:
-                self._crash_if(place, "after")
+                self._crash_if_planned(place, "after")
 
     async def run(self, span: timedelta) -> bool:
         """Move the clock and run what is due, as ``run_until()`` does; return False if the worker crashed."""
