@@ -54,7 +54,8 @@ async def adopt(
                 restored = _restored(released)
                 adopted = Adopted(database.name, copy_of, len(released.tasks), len(released.schedules))
             else:
-                adopted = Adopted(database.name, copy_of, *await identity.adopt(hold=hold))
+                held = await identity.adopt(hold=hold)
+                adopted = Adopted(database.name, copy_of, held.tasks, held.schedules)
     command.output.write_list(ADOPTED, [adopted])
     changed = f"{counted(adopted.tasks, 'task')} and {counted(adopted.schedules, 'schedule')}"
     if resume:
@@ -68,16 +69,20 @@ async def adopt(
 
 
 async def release(scheduler: Scheduler) -> Released:
-    """Resume what a copy holds, but for the tasks and schedules that have the pause from before again."""
+    """Resume what ``--hold`` has paused.
+
+    One that had a pause with an end before the hold has this pause again, unless the end has passed.
+    """
     released = await identity_of(scheduler).release()
     for schedule in released.schedules:
+        # An earlier pause, which has ended during the hold, may have kept the fire times for its end.
         keeps_fire_times = schedule.former("keeps_fire_times")
         await scheduler.schedules.resume(schedule.name, resume_from="pause" if keeps_fire_times else "now")
     return released
 
 
 def _restored(released: Released) -> str:
-    """Return the end of the message about what is paused again as it was before the hold."""
+    """Return the end of the message: how much is paused as before the hold. It is empty for nothing."""
     numbers = ((released.paused_tasks, "task"), (released.paused_schedules, "schedule"))
     parts = [counted(number, noun) for number, noun in numbers if number]
     return f"; paused again as before the hold: {' and '.join(parts)}" if parts else ""

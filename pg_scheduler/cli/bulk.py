@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -85,6 +85,7 @@ _FOUND: Final = Shape(
     (Column("job_id", "ID", is_id=True), Column("job_name", "NAME"), Column("status")),
 )
 MAX_SHOWN: Final = 10
+"""Jobs that are shown before the question, and moved jobs whose due times are shown."""
 
 _RESULTS: Final[Mapping[BulkAction, tuple[ChangeResult, ChangeResult]]] = {
     "cancel": ("cancelled", "would be cancelled"),
@@ -137,6 +138,7 @@ class BulkOptions:
     def jobs(self, command: Command, *, has_group: bool) -> dict[str, Any]:
         """Return the parameters that name the jobs."""
         has_search = self.where is not None or has_group
+        # Either ids or a search must name the jobs, and not both.
         if bool(self.job_ids) == has_search:
             hint = ""
             # With both, the shell has probably split the search.
@@ -178,11 +180,13 @@ async def delete(command: Command, options: BulkOptions) -> ExitCode:
 async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
     """Change when pending jobs are due."""
     target = read_move("--to", to, command.output.zone)
-    time = {"to": target} if isinstance(target, datetime) else {"by": target}
+    parameter = {"to": target} if isinstance(target, datetime) else {"by": target}
     async with command.scheduler() as scheduler:
-        code = await _change(command, "move", options, partial(Inspector(scheduler).move_jobs, **time))
+        code = await _change(command, "move", options, partial(Inspector(scheduler).move_jobs, **parameter))
+        moved_ids: Sequence[str] = ()
+        if options.job_ids and not options.dry_run:
+            moved_ids = options.job_ids
         # The changes do not contain the new due times, so the jobs are read again.
-        moved_ids = () if options.dry_run else options.job_ids or ()
         for job_id in moved_ids[:MAX_SHOWN]:
             job = await scheduler.get_job(job_id)
             if job is not None and job.status is JobStatus.PENDING:
@@ -191,7 +195,10 @@ async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
 
 
 async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | None) -> ErrorGroup:
-    """Return the group of errors with a fingerprint, of jobs that ended since an instant; None for all."""
+    """Return the group of errors with a fingerprint, of the jobs that ended since an instant.
+
+    With None for the instant, the group has all of its jobs.
+    """
     group = await inspector.error_group(fingerprint, since=since)
     if group is None or (since is not None and group.last_at < since):
         period = "" if since is None else " in this period"
@@ -214,28 +221,28 @@ async def _change(
 
     ``start`` is the method of the `Inspector` that changes jobs, and yields the progress.
     """
-    named = options.jobs(command, has_group=has_group)
-    jobs = {**named, "limit": options.limit, "after": options.after}
+    parameters = options.jobs(command, has_group=has_group)
+    parameters |= {"limit": options.limit, "after": options.after}
     rate = read_rate(options.rate)
     if not options.job_ids and (options.dry_run or not options.yes):
         # The first step of a dry run has the first jobs of the search. It is shown before the question.
-        search = start(**jobs, dry_run=True)
+        search = start(**parameters, dry_run=True)
         step = await anext(search)
         await search.aclose()
-        _show_found(command, action, step)
+        _show_first_jobs(command, action, step)
         if not options.dry_run and (step.done or step.cursor):
             confirm(f"{action.capitalize()} every job of this search?", yes=False)
     run = _Run(command, action, options)
     try:
-        await run.follow(start(**jobs, rate=rate, dry_run=options.dry_run))
+        await run.follow(start(**parameters, rate=rate, dry_run=options.dry_run))
     finally:
         # An interrupted command writes what it has done, too.
         code = run.write()
     return code
 
 
-def _show_found(command: Command, action: str, step: Progress) -> None:
-    """Show the first jobs that were found, and the number found so far."""
+def _show_first_jobs(command: Command, action: str, step: Progress) -> None:
+    """Show the first jobs of a search to which the action applies, and their number so far."""
     table = Output("table", command.output.zone, out=sys.stderr)
     changes = [change for change in step.changes if change.outcome is ChangeOutcome.DONE]
     table.write_list(_FOUND, changes[:MAX_SHOWN])
@@ -251,14 +258,14 @@ class _Run:
         self._output = command.output
         self._action = action
         self._options = options
-        self._last: Progress | None = None
+        self._last_step: Progress | None = None
         self._changes: list[JobChange] = []
 
     async def follow(self, steps: AsyncGenerator[Progress, None]) -> None:
         """Run the action to its end, and show its progress."""
         with Reporter(read_style(self._options.progress), self._output) as reporter:
             async for step in steps:
-                self._last = step
+                self._last_step = step
                 if self._options.job_ids:
                     self._changes += step.changes
                 reporter.show(step.summary, step.searched, step.total_estimate)
@@ -266,22 +273,25 @@ class _Run:
     def write(self) -> ExitCode:
         """Write what was done, and how to continue; return the exit code.
 
-        If ids name the jobs, it is that of the worst outcome of a job.
+        If ids name the jobs, the exit code is that of the worst outcome of a job.
         """
-        if self._last is None:
+        step = self._last_step
+        if step is None:
             return ExitCode.DONE
-        code = self._write_changes() if self._options.job_ids else self._write_summary(self._last)
-        if not self._options.job_ids or self._last.cursor is not None:
-            self._output.say(self._last.summary)
+        has_search = not self._options.job_ids
+        code = self._write_summary(step) if has_search else self._write_changes()
+        if has_search or step.cursor is not None:
+            self._output.say(step.summary)
         rule = RULES[self._action]
-        if self._last.refused:
+        if step.refused:
             self._output.say(f"refused: {rule}")
-        elif not self._options.job_ids and not self._last.done:
+        elif has_search and not step.done:
             self._output.say(rule)
-        self._output.say_next(self._last.cursor)
+        self._output.say_next(step.cursor)
         return code
 
     def _write_changes(self) -> ExitCode:
+        """Write the result of each job, and return the exit code of the worst one."""
         changes = [Change(change.job_id, self._result(change), change.status) for change in self._changes]
         self._output.write_list(CHANGE, changes)
         results = {change.result for change in changes}
@@ -289,15 +299,18 @@ class _Run:
             return ExitCode.NOT_FOUND
         return ExitCode.REFUSED if "refused" in results else ExitCode.DONE
 
-    def _write_summary(self, last: Progress) -> ExitCode:
+    def _write_summary(self, step: Progress) -> ExitCode:
+        """Write the numbers of changed, refused and skipped jobs."""
         dry_run = self._options.dry_run
-        change = copy_fields(BulkChange, last, action=self._action, dry_run=dry_run, after=last.cursor)
-        is_short = self._output.is_table and last.cursor is None
+        change = copy_fields(BulkChange, step, action=self._action, dry_run=dry_run, after=step.cursor)
+        # The last column states how to continue, which a table omits if nothing is left.
+        is_short = self._output.is_table and step.cursor is None
         columns = BULK.columns[:-1] if is_short else BULK.columns
         self._output.write_one(replace(BULK, columns=columns), change)
         return ExitCode.DONE
 
     def _result(self, change: JobChange) -> ChangeResult:
+        """Return the outcome of a job as a word. With ids, a job is skipped only if it does not exist."""
         match change.outcome:
             case ChangeOutcome.DONE:
                 past, planned = _RESULTS[self._action]

@@ -78,6 +78,7 @@ Watch = Annotated[
     float | None, typer.Option(min=0.5, max=3600, metavar="SECONDS", help="Repeat until Ctrl-C.")
 ]
 
+# The options that every command has. Their parameters have their names: ``direct_dsn`` for --direct-dsn.
 _COMMON: Final = [
     inspect.Parameter(
         flags[0][2:].replace("-", "_"),
@@ -128,7 +129,7 @@ def add_command(app: typer.Typer, name: str, definition: Function | Group) -> No
     app.add_typer(group, name=name)
 
 
-async def rest(seconds: float) -> None:
+async def pause_between_runs(seconds: float) -> None:
     """Wait between two runs of a command with ``--watch``.
 
     Ctrl-C cancels the task. A call that ended at the same moment may have swallowed the cancellation, as
@@ -159,7 +160,7 @@ def watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, R
                 if error.code is not ExitCode.UNAVAILABLE:
                     raise
                 command.output.say(str(error))
-            await rest(watch)
+            await pause_between_runs(watch)
 
     signature = inspect.signature(function, eval_str=True)
     watch = inspect.Parameter("watch", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Watch)
@@ -184,7 +185,8 @@ def confirm(question: str, *, yes: bool) -> None:
 
 def reject_empty(value: Any) -> Any:
     """Return the text or texts of an argument or option, none of which may be empty."""
-    if "" in (value if isinstance(value, list | tuple) else [value]):
+    texts = value if isinstance(value, list | tuple) else [value]
+    if "" in texts:
         raise typer.BadParameter("it must not be empty")
     return value
 
@@ -202,10 +204,13 @@ def with_common_options(
         parameter.name: parameter.annotation for parameter in parameters if is_dataclass(parameter.annotation)
     }
     options_of = {name: _options_of(group) for name, group in groups.items()}
-    options = [option for parameter in parameters for option in options_of.get(parameter.name, [parameter])]
+    options: list[inspect.Parameter] = []
+    for parameter in parameters:
+        options += options_of.get(parameter.name, [parameter])
 
     def call(**values: Any) -> Result:
         context: typer.Context = values.pop("ctx")
+        # The values of the options of a dataclass become one value, an instance of it.
         for group, members in options_of.items():
             values[group] = groups[group](**{member.name: values.pop(member.name) for member in members})
         # `read_settings()` reads these options from the context, where their sources are known.

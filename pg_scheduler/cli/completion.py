@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 LIMIT_VARIABLE: Final = "PG_SCHEDULER_COMPLETION_SECONDS"
 LIMIT_S: Final = 0.3
+"""Seconds until the completion ends without any word, unless the variable has another number."""
+
 MAX_WORDS: Final = 200
 
 _SAFE: Final = re.compile(r"[\w.:@/+-]+", re.ASCII)
@@ -79,12 +81,12 @@ Shell = Annotated[
 
 def show(command: Command, shell: Shell = None) -> None:
     """Print the script of a shell."""
-    command.output.write_text(_script(_known(shell)))
+    command.output.write_text(_script(_shell_name(shell)))
 
 
 def install_script(command: Command, shell: Shell = None) -> None:
     """Write the script of a shell to a file, and let its start file load it."""
-    name = _known(shell)
+    name = _shell_name(shell)
     _, path = install(shell=name, prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE)
     path.write_text(_script(name), encoding="utf-8")
     command.output.say(f"{path} written; it takes effect in a new {name}")
@@ -96,7 +98,7 @@ def _script(shell: str) -> str:
     return f"{get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, shell=shell)}\n"
 
 
-def _known(shell: str | None) -> str:
+def _shell_name(shell: str | None) -> str:
     """Return the name of a shell for which there is a script; None stands for the shell in ``$SHELL``."""
     name = shell or Path(os.environ.get("SHELL", "")).name
     if name not in SHELLS:

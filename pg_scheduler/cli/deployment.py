@@ -53,33 +53,30 @@ Into = Annotated[
 
 def systemd(command: Command, into: Into = None) -> None:
     """Print the unit file of a worker for systemd."""
-    _give(command, "systemd", into, FILES["systemd"])
+    _print_or_write(command, "systemd", into, FILES["systemd"])
 
 
 def compose(command: Command, into: Into = None) -> None:
     """Print a Compose file: database, workers, metrics. --into writes the files that it mounts too."""
-    _give(command, "compose", into, FILES["compose"][:1])
+    _print_or_write(command, "compose", into, FILES["compose"][:1])
 
 
 def k8s(command: Command, into: Into = None) -> None:
     """Print manifests for Kubernetes: migration, workers, exporter, monitors, alerts, KEDA."""
-    _give(command, "k8s", into, (*FILES["k8s"], RULES))
+    _print_or_write(command, "k8s", into, (*FILES["k8s"], RULES))
 
 
-def _give(command: Command, kind: str, into: Path | None, printed: tuple[str, ...]) -> None:
-    """Print some files of a command; with a folder, write all of its files into that instead."""
+def _print_or_write(command: Command, kind: str, into: Path | None, printed_names: tuple[str, ...]) -> None:
+    """Print the named files of a command; with a folder, write all of its files into that instead."""
     texts = {name: (_OPS / kind / name).read_text(encoding="utf-8") for name in FILES[kind]}
     if kind == "compose":
-        texts |= {
-            f"{folder}/{name}": text
-            for folder, shipped in MOUNTED.items()
-            for name, text in _shipped(shipped).items()
-        }
+        for folder, other_command in MOUNTED.items():
+            texts |= {f"{folder}/{name}": text for name, text in _shipped(other_command).items()}
     elif kind == "k8s":
         (rules,) = _shipped("alerts").values()
         texts[RULES] = _RULE + textwrap.indent(rules, "  ")
     if into is None:
-        command.output.write_text("---\n".join(texts[name] for name in printed))
+        command.output.write_text("---\n".join(texts[name] for name in printed_names))
         return
     if existing := [name for name in texts if (into / name).exists()]:
         raise RefusedError(f"{into} has {', '.join(existing)} already; nothing was written")
@@ -151,16 +148,20 @@ def _complete(entry: str, placeholder: str, value: str) -> str:
         return argument[0] if completed == search else shlex.quote(completed)
 
     lines = []
-    # A line after "$ " is a command, up to the comment that follows it.
     for line in entry.split("\n"):
+        # A line after "$ " is a command, up to the comment that follows it. Any other line is text.
         command, mark, text = line.partition("  #") if line.startswith("$ ") else ("", "", line)
-        lines.append(re.sub(rf"'[^']*'|{word}", complete, command) + mark + value.join(re.split(word, text)))
+        completed_command = re.sub(rf"'[^']*'|{word}", complete, command)
+        # The value is not passed to re.sub(), which would interpret its backslashes.
+        completed_text = value.join(re.split(word, text))
+        lines.append(completed_command + mark + completed_text)
     return "\n".join(lines)
 
 
 def _alert_entries() -> dict[str, str]:
     """Return the entries of the runbook by the whole names of the alerts."""
     text = (_OPS / "runbook" / "alerts.md").read_text(encoding="utf-8")
+    # An entry begins below the heading with the name of its alert, and ends before the next such heading.
     return dict(re.findall(r"^### (\w+)\n\n(.*?)\n*(?=^### |\Z)", text, re.MULTILINE | re.DOTALL))
 
 
@@ -186,7 +187,7 @@ def grafana(
     folder = _OPS / "grafana"
     names = sorted(path.name.removesuffix(".json") for path in folder.iterdir())
     if name is None:
-        command.output.write_text("".join(f"{name}\n" for name in names))
+        command.output.write_text("".join(f"{dashboard}\n" for dashboard in names))
         return
     if name not in names:
         raise NotFoundError(f"no dashboard is named {name!r}{hint_at(name, names, title='dashboards')}")

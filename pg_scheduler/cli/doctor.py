@@ -136,13 +136,13 @@ async def examine(
         made=diagnosis.made,
         not_made=diagnosis.not_made,
     )
-    by_reason: dict[str, list[str]] = {}
-    for unmade in diagnosis.not_made:
-        by_reason.setdefault(unmade.reason, []).append(unmade.code.value)
-    for reason, codes in by_reason.items():
+    codes_by_reason: dict[str, list[str]] = {}
+    for check_not_made in diagnosis.not_made:
+        codes_by_reason.setdefault(check_not_made.reason, []).append(check_not_made.code.value)
+    for reason, codes in codes_by_reason.items():
         command.output.say(f"not checked: {', '.join(codes)}: {reason}")
     command.output.say(diagnosis.summary)
-    return _code(diagnosis.severity, fail_on)
+    return _exit_code(diagnosis.severity, fail_on)
 
 
 CHECK: Final = Shape(
@@ -186,9 +186,9 @@ async def check_code(
         is_complete=report.is_complete,
     )
     command.output.say(report.summary)
-    return _code(report.severity, fail_on)
+    return _exit_code(report.severity, fail_on)
 
 
-def _code(severity: Severity, fail_on: str) -> ExitCode:
+def _exit_code(severity: Severity, fail_on: str) -> ExitCode:
     """Return the exit code for the worst severity of the findings."""
     return ExitCode.NEGATIVE if severity.rank >= Severity(fail_on).rank else ExitCode.DONE

@@ -73,9 +73,10 @@ def _ask_probe(url: str, timeout_s: float) -> tuple[bool, str]:
     # A proxy that the environment names may not reach the probe.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with direct.open(url, timeout=timeout_s) as answer:
-            return True, _text(answer.read(MAX_BYTES))
+        with direct.open(url, timeout=timeout_s) as response:
+            return True, _text(response.read(MAX_BYTES))
     except urllib.error.HTTPError as error:
+        # The error is also the response, which has to be closed.
         with error:
             return False, _text(error.read(MAX_BYTES)) or f"HTTP {error.code}"
     except urllib.error.URLError as error:

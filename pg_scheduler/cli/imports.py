@@ -218,8 +218,7 @@ async def _import(
 async def _store_all(
     scheduler: Scheduler, connection: Any, prefix: str, sources: Sequence[Source], earlier_ids: Set[str]
 ) -> list[Imported]:
-    """Store all jobs and schedules whose ids are free, and return the results in the order of the
-    sources.
+    """Store all jobs and schedules whose ids are free, and return the results in order of the sources.
 
     ``earlier_ids`` are those that an earlier import has added. They are not added again.
     """

@@ -74,7 +74,7 @@ async def add(
         "max_retries": UNSET if retries is None else retries,
         "conflict_resolution": on_conflict,
         "keep_result": UNSET if keep_s is None else timedelta(seconds=keep_s),
-        "metadata": _metadata(read_json("--metadata", metadata, dict), tag or ()),
+        "metadata": _with_tags(read_json("--metadata", metadata, dict), tag or ()),
     }
     import_code(jobs)
     async with command.scheduler() as scheduler:
@@ -102,13 +102,14 @@ async def add(
     command.output.write_list(JOB, [job_row(job)])
 
 
-def _metadata(metadata: dict[str, Any] | None, tags: Sequence[str]) -> dict[str, Any] | None:
+def _with_tags(metadata: dict[str, Any] | None, tags: Sequence[str]) -> dict[str, Any] | None:
+    """Return the metadata with these tags after those that it has already."""
     if not tags:
         return metadata
-    present = (metadata or {}).get("tags", [])
-    if not isinstance(present, list):
-        raise UsageError(f"tags of --metadata must be a list, not {present!r}")
-    return {**(metadata or {}), "tags": [*present, *tags]}
+    previous_tags = (metadata or {}).get("tags", [])
+    if not isinstance(previous_tags, list):
+        raise UsageError(f"tags of --metadata must be a list, not {previous_tags!r}")
+    return {**(metadata or {}), "tags": [*previous_tags, *tags]}
 
 
 def import_code(modules: Sequence[str] | None) -> None:
@@ -127,12 +128,13 @@ def import_code(modules: Sequence[str] | None) -> None:
 
 def warning_about(name: str, workers: Sequence[Worker]) -> str | None:
     """Return why the job will wait although it is due; None if a live worker may claim it."""
-    alive = [worker for worker in workers if worker.is_alive]
-    if not alive:
+    live_workers = [worker for worker in workers if worker.is_alive]
+    if not live_workers:
         return "no worker is alive; jobs wait for one"
-    if any(worker.names is None for worker in alive):
+    # A worker that does not report its names may claim this one.
+    if any(worker.names is None for worker in live_workers):
         return None
-    names = sorted({task for worker in alive for task in worker.names or ()})
+    names = sorted({task for worker in live_workers for task in worker.names or ()})
     if name in names:
         return None
     return f"no live worker claims {name!r}{hint_at(name, names)}"
@@ -167,12 +169,12 @@ async def run(
 
         source = load_targets(here)
         configure_logging(None)
-        job = await run_here(command, source, job_id, _check, use_pdb=pdb)
+        job = await run_here(command, source, job_id, _runnable_job, use_pdb=pdb)
         command.output.write_list(JOB, [job_row(job)])
         return ExitCode.DONE if job.status is JobStatus.COMPLETED else ExitCode.NEGATIVE
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
-        job = await _check(scheduler, job_id)
+        job = await _runnable_job(scheduler, job_id)
         if job.status is JobStatus.PENDING:
             now = await server_now(scheduler)
             steps = inspector.move_jobs(ids=[job_id], to=now)
@@ -181,16 +183,19 @@ async def run(
         async for step in steps:
             if not step.done:
                 raise RefusedError(f"job {job_id!r} changed in the meantime; try it again")
-        warnings = warning_about(job.job_name, await inspector.workers()), await pause_of(inspector, job_id)
+        warning = warning_about(job.job_name, await inspector.workers())
+        pause = await pause_of(inspector, job_id)
+        # The job may have been deleted meanwhile.
         job = await scheduler.get_job(job_id) or job
-    for warning in filter(None, warnings):
-        command.output.say(warning)
+    for message in (warning, pause):
+        if message is not None:
+            command.output.say(message)
     command.output.write_list(JOB, [job_row(job)])
     return ExitCode.DONE
 
 
-async def _check(scheduler: Scheduler, job_id: str) -> Job:
-    """Return the job.
+async def _runnable_job(scheduler: Scheduler, job_id: str) -> Job:
+    """Return a job that may run now.
 
     Raises:
         JobNotFoundError: It does not exist.
@@ -217,9 +222,9 @@ async def signal(
     ] = None,
 ) -> None:
     """Send a signal to a job. Refused if the job has ended, or has a value of that name."""
-    sent = read_json("the value", value)
+    signal_value = read_json("the value", value)
     async with command.scheduler() as scheduler:
-        if not await scheduler.signal(job_id, name, sent):
+        if not await scheduler.signal(job_id, name, signal_value):
             raise RefusedError(
                 f"job {job_id!r} has ended, or has a value for {name!r}, or its wait for that has timed out"
             )
@@ -228,8 +233,8 @@ async def signal(
     command.output.write_list(JOB, [] if job is None else [job_row(job)])
 
 
-LOOK_INTERVAL_S: Final = 1.0
-"""Seconds between two looks at the progress of a job."""
+PROGRESS_INTERVAL_S: Final = 1.0
+"""Seconds between two reads of the progress of a job."""
 
 
 async def wait(
@@ -245,17 +250,19 @@ async def wait(
 ) -> ExitCode:
     """Wait until jobs have ended, and print how. Exits with 0 if all completed, else with 1."""
     timeout_s = None if timeout is None else read_duration("--timeout", timeout)
-    style, results = read_style(progress), list[JobResult]()
+    style = read_style(progress)
+    results: list[JobResult] = []
     async with command.scheduler() as scheduler:
         try:
             with Reporter(style, command.output) as reporter:
                 async with asyncio.timeout(timeout_s):
                     for job_id in dict.fromkeys(job_ids):
-                        results.append(await _wait_for(scheduler, job_id, reporter))
+                        # A timeout or Ctrl-C leaves the results so far in the list.
+                        results.append(await _wait_for(scheduler, job_id, reporter))  # noqa: PERF401
         except TimeoutError:
-            missing = len(set(job_ids)) - len(results)
+            unfinished_count = len(set(job_ids)) - len(results)
             raise CommandError(
-                ExitCode.TIMEOUT, f"not ended within {timeout}: {counted(missing, 'job')}"
+                ExitCode.TIMEOUT, f"not ended within {timeout}: {counted(unfinished_count, 'job')}"
             ) from None
         finally:
             command.output.write_list(RESULT, results)
@@ -281,11 +288,11 @@ async def result(command: Command, job_id: JobId) -> ExitCode:
 
 async def _wait_for(scheduler: Scheduler, job_id: str, reporter: Reporter) -> JobResult:
     """Return the result of a job when it has ended, and show its progress until then."""
-    waiting = asyncio.ensure_future(scheduler.get_job_result(job_id))
+    result_task = asyncio.ensure_future(scheduler.get_job_result(job_id))
     try:
         while True:
-            await asyncio.wait({waiting}, timeout=LOOK_INTERVAL_S)
-            if waiting.done():
+            await asyncio.wait({result_task}, timeout=PROGRESS_INTERVAL_S)
+            if result_task.done():
                 break
             if (job := await scheduler.get_job(job_id)) is not None:
                 text, progress = f"{job_id} {job.status.value}", job.progress
@@ -293,9 +300,9 @@ async def _wait_for(scheduler: Scheduler, job_id: str, reporter: Reporter) -> Jo
                     reporter.show(text, 0, None)
                 else:
                     reporter.show(f"{text}, {progress_text(progress)}", progress.done, progress.total)
-        result = await waiting
+        result = await result_task
     finally:
-        waiting.cancel()
+        result_task.cancel()
     if result is None:
         raise JobNotFoundError(job_id)
     return result

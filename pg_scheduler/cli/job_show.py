@@ -93,7 +93,10 @@ def read_columns(text: str) -> list[Column]:
     """
     default_columns = {column.key: replace(column, is_wide=False) for column in JOB.columns}
     choice = []
-    for name in dict.fromkeys(filter(None, map(str.strip, text.split(",")))):
+    # A name that occurs twice counts once, and empty ones are ignored.
+    for name in dict.fromkeys(part.strip() for part in text.split(",")):
+        if not name:
+            continue
         if name not in _KEYS:
             raise UsageError(f"unknown column {name!r}{hint_at(name, _KEYS, title='columns')}")
         choice.append(default_columns.get(name) or Column(name, name.replace("_", " ").upper()))
@@ -111,7 +114,7 @@ def column_row(job: Job, columns: Iterable[Column]) -> dict[str, Any]:
 
 
 async def pause_of(inspector: Inspector, job_id: str) -> str | None:
-    """Return that the task of a job is paused, so that no worker starts it; None if it is not."""
+    """Return the sentence that no worker starts a job, because its task is paused; None if it is not."""
     try:
         explanation = await inspector.explain_job(job_id)
     except JobNotFoundError:
@@ -192,7 +195,7 @@ async def show(
         result = await _result(inspector, job) if job.status.is_finished and not no_arguments else None
         steps = (await inspector.steps(job_id)).items
         parents = await inspector.parents(job_id) if job.blocked_on is not None else {}
-        fires = await _others(command, inspector, job)
+        fires = await _other_fires(command, inspector, job)
     events = list(timeline_of(job, datetime.now(UTC), steps))
     steps = without_values(steps) if no_arguments else steps
     row = job_row(job, no_arguments=no_arguments)
@@ -208,20 +211,22 @@ async def show(
         )
         command.output.write_one(SHOWN_JOB, document)
         return
-    hidden = {*ARGUMENTS, "result"} if no_arguments else set()
+    hidden_keys = {*ARGUMENTS, "result"} if no_arguments else set()
     parent_texts = [f"{parent} ({status or 'missing'})" for parent, status in parents.items()]
+    # These texts replace the values of the row.
     texts = {
-        **({} if row.no_args_reason is None else {"args": row.no_args_reason}),
         "tags": ", ".join(row.tags or ()) or None,
         "progress": None if row.progress is None else progress_text(row.progress),
         "parents": ", ".join(parent_texts) or None,
         "result": None if result is None else _result_text(result),
     }
-    keys = [key for key in _DETAILS if key not in hidden]
+    if row.no_args_reason is not None:
+        texts["args"] = row.no_args_reason
+    keys = [key for key in _DETAILS if key not in hidden_keys]
     command.output.write_one(JOB, JOB.row(row) | texts, keys=keys)
     if steps:
         command.output.write_paragraph("\n".join(["\nsteps:", *step_lines(command.output, steps)]))
-    _write_parts(command, events, fires, no_arguments=no_arguments)
+    _write_history(command, events, fires, no_arguments=no_arguments)
 
 
 async def _result(inspector: Inspector, job: Job) -> JobResult | None:
@@ -232,8 +237,8 @@ async def _result(inspector: Inspector, job: Job) -> JobResult | None:
         return None
 
 
-async def _others(command: Command, inspector: Inspector, job: Job) -> list[PastFire]:
-    """Return the newest other jobs of the job's schedule; none if it has no schedule."""
+async def _other_fires(command: Command, inspector: Inspector, job: Job) -> list[PastFire]:
+    """Return the newest fire times of the job's schedule that have another job; none without a schedule."""
     schedule = None if job.schedule_id is None else await inspector.get_schedule(job.schedule_id)
     if schedule is None:
         return []
@@ -252,22 +257,26 @@ def _result_text(result: JobResult) -> Any:
     return result.value if result.no_value_reason is None else f"none: {result.no_value_reason}"
 
 
-def _write_parts(command: Command, events: list[Event], fires: list[PastFire], *, no_arguments: bool) -> None:
-    """Write for people what is no value of the row: timeline, jobs of the schedule, tracebacks and logs."""
+def _write_history(
+    command: Command, events: list[Event], fires: list[PastFire], *, no_arguments: bool
+) -> None:
+    """Write for people what the row does not have: timeline, jobs of the schedule, tracebacks and logs."""
     output = command.output
     output.write_paragraph("\n".join(["\ntimeline:", *(_event_line(command, event) for event in events)]))
     if fires:
         lines = (f"{output.when(fire.at)}  {fire.status:9}  {fire.job_id}" for fire in fires)
         output.write_paragraph("\n".join(["\nother jobs of the schedule:", *lines]))
     for event in events:
-        log = () if no_arguments else event.log
-        if details := [*(() if event.traceback is None else (event.traceback,)), *log]:
+        details = [] if event.traceback is None else [event.traceback]
+        if not no_arguments:
+            details += event.log
+        if details:
             output.write_paragraph("\n".join([f"\n{event.title}:", *details]))
 
 
 def _event_line(command: Command, event: Event) -> str:
-    unknown = "ahead" if event.is_ahead else ""
-    at = unknown if event.at is None else command.output.when(event.at)
+    unknown_time = "ahead" if event.is_ahead else ""
+    at = unknown_time if event.at is None else command.output.when(event.at)
     worker = f" on worker {event.worker}" if event.worker else ""
     error = f": {event.error}" if event.error else ""
     return f"{at:25}  {event.title}{worker}{error}"

@@ -67,7 +67,7 @@ async def list_jobs(
     --sort due lists unfinished jobs that are not blocked, --sort finished failed, expired and cancelled jobs,
     the newest end first, --sort id all jobs, the greatest id first.
     """
-    chosen = None if columns is None else read_columns(columns)
+    chosen_columns = None if columns is None else read_columns(columns)
     async with command.inspector() as inspector:
         page = await inspector.search_jobs(
             " ".join(where or ()),
@@ -79,12 +79,14 @@ async def list_jobs(
         )
     shape = JOB
     rows: Sequence[JobRow | Mapping[str, Any]] = [job_row(job) for job in page.items]
-    if chosen is not None and (command.output.is_table or command.output.format == "csv"):
-        shape, rows = replace(JOB, columns=chosen), [column_row(job, chosen) for job in page.items]
+    if chosen_columns is not None and (command.output.is_table or command.output.format == "csv"):
+        shape = replace(JOB, columns=chosen_columns)
+        rows = [column_row(job, chosen_columns) for job in page.items]
     command.output.write_list(shape, rows, next=page.next, summary=page.summary)
     command.output.say(page.summary)
     if sort in SORTED_JOBS:
         command.output.say(f"--sort {sort} lists {SORTED_JOBS[sort]} only")
+    # All terms of a search must match, so a search for several statuses finds no job.
     statuses = [word for word in " ".join(where or ()).split() if word.startswith("status:")]
     if not page.items and len(statuses) > 1:
         values = ",".join(status.removeprefix("status:") for status in statuses)
@@ -163,18 +165,22 @@ async def export(
     if command.output.is_table and command.settings.origin("output") == "--output":
         raise UsageError(ONE_BY_ONE)
     output = Output("jsonl" if command.output.is_table else command.output.format, command.output.zone)
-    style, page, written = read_style(progress), None, 0
+    style, search = read_style(progress), " ".join(where or ())
+    written_count = 0
+    # The last page that was written.
+    page = None
     async with command.inspector() as inspector:
         try:
             with Reporter(style, command.output) as reporter:
-                while written != limit and (page is None or page.next is not None):
-                    size = PAGE_LENGTH if limit is None else min(PAGE_LENGTH, limit - written)
-                    following = await inspector.search_jobs(
-                        " ".join(where or ()), limit=size, after=after, tz=command.output.zone
+                while written_count != limit and (page is None or page.next is not None):
+                    size = PAGE_LENGTH if limit is None else min(PAGE_LENGTH, limit - written_count)
+                    next_page = await inspector.search_jobs(
+                        search, limit=size, after=after, tz=command.output.zone
                     )
-                    rows = [job_row(job, no_arguments=no_arguments) for job in following.items]
-                    output.write_list(JOB, rows, is_continued=written > 0)
-                    page, after, written = following, following.next, written + len(rows)
+                    rows = [job_row(job, no_arguments=no_arguments) for job in next_page.items]
+                    output.write_list(JOB, rows, is_continued=written_count > 0)
+                    page, after = next_page, next_page.next
+                    written_count += len(rows)
                     reporter.show(page.summary, page.searched, page.total_estimate)
         finally:
             # An interrupted command writes how to continue, too.

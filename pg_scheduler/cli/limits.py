@@ -93,6 +93,7 @@ async def tenants(
 def _write(
     command: Command, shape: Shape[Any], page: LimitList | LimitKeyList | ShareList | TenantList
 ) -> None:
+    """Write limits, shares or tenants, and their summary."""
     is_capped = page.is_capped or page.is_waiting_capped
     if isinstance(page, ShareList | TenantList):
         is_capped = is_capped or page.is_in_flight_capped

@@ -112,19 +112,19 @@ async def upgrade(
         command.output.say(_describe(steps))
         if steps:
             # It takes a second session to find out whether advisory locks exclude other sessions.
-            async with command.connect() as other:
-                await check_engine(connection, other)
+            async with command.connect() as second_connection:
+                await check_engine(connection, second_connection)
         # This runs without missing migrations too, because it recreates tables that were dropped.
         applied_versions = await _apply(command, connection, steps, style)
         home = await home_schema(connection, command.schema)
         # Another session may have applied some of the planned ones meanwhile.
         applied = [step for step in steps if step.migration.version in applied_versions]
         _write(command, applied)
-        missing = await missing_indexes(connection, schema=home)
+        missing_names = await missing_indexes(connection, schema=home)
     command.output.say(_count(applied, "applied") if applied else "no migration was missing")
-    if missing:
+    if missing_names:
         command.output.say(
-            f"left out on large tables: {', '.join(missing)}; run pg-scheduler migrate indexes"
+            f"left out on large tables: {', '.join(missing_names)}; run pg-scheduler migrate indexes"
         )
     return ExitCode.DONE
 
@@ -178,18 +178,19 @@ async def down(
 
 async def _apply(command: Command, connection: Connection, steps: Sequence[Step], style: Style) -> list[int]:
     """Migrate to the newest version, show which migration is applied, and return the applied versions."""
-    begun: list[Step] = []
+    begun_steps: list[Step] = []
     with Reporter(style, command.output) as reporter:
 
-        async def look() -> None:
-            if begun:
-                migration = begun[-1].migration
+        async def show_progress() -> None:
+            if begun_steps:
+                migration = begun_steps[-1].migration
+                # Its number among the planned ones, from 1.
                 number = sum(step.migration.version <= migration.version for step in steps)
                 text = f"applying {migration.version:04} {migration.name}, {number} of {len(steps)}"
                 reporter.show(text, number - 1, len(steps))
 
-        coroutine = apply(connection, shipped_migrations(), schema=command.schema, on_step=begun.append)
-        return await watch(coroutine, look, command.output)
+        work = apply(connection, shipped_migrations(), schema=command.schema, on_step=begun_steps.append)
+        return await watch(work, show_progress, command.output)
 
 
 async def indexes(command: Command, progress: ProgressStyle = None) -> None:
@@ -212,7 +213,7 @@ async def indexes(command: Command, progress: ProgressStyle = None) -> None:
 
 
 async def _build(command: Command, connection: Connection, style: Style) -> list[str]:
-    """Build the indexes, and show how far each got, which a second connection reads."""
+    """Build the indexes, and show the progress of each, which is read on a second connection."""
     work = build_indexes(connection, schema=command.schema)
     if style == "off":
         return await work
@@ -220,7 +221,7 @@ async def _build(command: Command, connection: Connection, style: Style) -> list
     async with AsyncExitStack() as opened:
         with Reporter(style, command.output) as reporter:
 
-            async def look() -> None:
+            async def show_progress() -> None:
                 nonlocal watcher
                 if watcher is None:
                     watcher = await opened.enter_async_context(command.connect())
@@ -229,7 +230,7 @@ async def _build(command: Command, connection: Connection, style: Style) -> list
                     extent = f", {progress.done:,} of {progress.total:,}" if progress.total else ""
                     reporter.show(f"{progress.phase}{extent}", progress.done, progress.total or None)
 
-            return await watch(work, look, command.output)
+            return await watch(work, show_progress, command.output)
 
 
 async def verify_schema(command: Command) -> ExitCode:
@@ -241,7 +242,7 @@ async def verify_schema(command: Command) -> ExitCode:
             await verify(connection, schema=home)
         except (MigrationChangedError, SchemaMismatchError) as error:
             problem = str(error)
-        # This error means that the records cannot be read, which the problem states already.
+        # This error means that the records of migrations cannot be read, which the problem states already.
         with suppress(SchemaMismatchError):
             missing = await missing_indexes(connection, schema=home)
     newest = shipped_migrations()[-1].version
@@ -254,6 +255,7 @@ def _write(command: Command, steps: Iterable[Step]) -> None:
 
 
 def _row(step: Step) -> PlannedStep:
+    """Return a step as a row of output."""
     # `needs` is None if the migration declares no kind, and 0 if it is an expansion.
     needs = step.migration.needs
     kind: Literal["expand", "contract"] | None = None

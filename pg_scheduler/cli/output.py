@@ -167,7 +167,7 @@ class Output:
         return self.format in {"table", "wide"}
 
     def write_list(
-        self, shape: Shape[T], values: Iterable[T | Row], *, is_continued: bool = False, **about: Any
+        self, shape: Shape[T], values: Iterable[T | Row], *, is_continued: bool = False, **keys: Any
     ) -> None:
         """Write a list of objects.
 
@@ -175,13 +175,13 @@ class Output:
             shape: Their shape.
             values: The objects, or mappings of keys to values in place of objects.
             is_continued: Whether a part of the list was written before, and with it the header of csv.
-            about: Added to the document of ``-o json``.
+            keys: Further keys of the document of ``-o json``, with their values.
         """
         rows = [_row(shape, value) for value in values]
         match self.format:
             case "json":
                 items = [plain(row) for row in rows]
-                self._write_json({"v": SHAPE_VERSION, "items": items, **plain(about)})
+                self._write_json({"v": SHAPE_VERSION, "items": items, **plain(keys)})
             case "jsonl" | None:
                 for row in rows:
                     self._out.write(f"{json_text(plain(row))}\n")
@@ -208,10 +208,12 @@ class Output:
             case "table" | "wide":
                 from .tables import draw_one  # noqa: PLC0415 - rich is for tables only
 
-                lines = {column.heading: column.key for column in shape.columns}
-                if keys is not None or not lines:
-                    lines = {key: key for key in keys or row if key != "v"}
-                pairs = ((title, self._cell(row[key])) for title, key in lines.items())
+                keys_by_title = {column.heading: column.key for column in shape.columns}
+                if keys is not None:
+                    keys_by_title = {key: key for key in keys}
+                elif not keys_by_title:
+                    keys_by_title = {key: key for key in row if key != "v"}
+                pairs = ((title, self._cell(row[key])) for title, key in keys_by_title.items())
                 self._out.writelines(draw_one(pairs, out=self._out, is_wide=self.format == "wide"))
                 self._out.flush()
             case _:
@@ -273,6 +275,7 @@ class Output:
         self._out.writelines(lines)
 
     def _cell(self, value: Any) -> str:
+        """Return a value as the text in a cell of a table."""
         if isinstance(value, datetime):
             return self.when(value)
         value = plain(value)
@@ -290,7 +293,10 @@ def _row(shape: Shape[T], value: T | Row) -> Row:
 
 
 def _kind(shape: Shape[Any], column: Column, numbers: Collection[str], rows: Sequence[Row]) -> Kind:
-    """Return how a column becomes narrower. The first column, numbers and times stay whole."""
+    """Return how a column becomes narrower.
+
+    If it has neither ids nor long texts, it stays whole if it is the first one, or has numbers or times.
+    """
     if column.is_id:
         return "id"
     if column.is_long:
@@ -314,9 +320,13 @@ def escape_unencodable() -> None:
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters by escapes of JSON, so that a document of JSON stays one."""
+    """Return escapes of JSON for the characters of an error, so that a document of JSON stays one.
+
+    As an error handler of ``codecs``, it also returns the position behind these characters.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
+    # Without the quotation marks, the text of JSON is the escapes.
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 

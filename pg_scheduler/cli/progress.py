@@ -47,10 +47,13 @@ def read_style(text: str | None) -> Style:
     return style
 
 
-async def watch(work: Awaitable[Result], look: Callable[[], Awaitable[None]], output: Output) -> Result:
-    """Return the result of work, and call ``look`` every second until then. Cancellation cancels the work.
+async def watch(
+    work: Awaitable[Result], show_progress: Callable[[], Awaitable[None]], output: Output
+) -> Result:
+    """Return the result of work, and call ``show_progress`` every second until then.
 
-    The first error of a look is written to stderr, and ends the looks but not the work.
+    Its first error is written to stderr. After that it is not called again, but the work continues. A
+    cancellation of this call cancels the work.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -60,7 +63,7 @@ async def watch(work: Awaitable[Result], look: Callable[[], Awaitable[None]], ou
                     await asyncio.wait({task}, timeout=LOOK_INTERVAL_S)
                     if task.done():
                         break
-                    await look()
+                    await show_progress()
             except Exception as error:  # noqa: BLE001 - the work matters more than its progress
                 output.say(f"progress is no longer shown: {error}; the command continues")
         return await task
@@ -99,7 +102,7 @@ class Reporter:
             self._bar.stop()
 
     def show(self, text: str, completed: float, total: float | None) -> None:
-        """Show how far the command got, in words and as a part of the total; None if the total is unknown."""
+        """Show how far the command got, in words and as a part of the total, which is None if unknown."""
         if self._bar is not None:
             task = self._bar.task_ids[0]
             self._bar.update(task, description=escape(text, kept=""), completed=completed, total=total)

@@ -62,8 +62,8 @@ RUN: Final = Shape(
 )
 PROBABLY_ENDED: Final = "makes no progress, so its process has probably ended; continue it with"
 
-SHOW_S: Final = 0.2
-"""Seconds between two looks at the progress."""
+PROGRESS_INTERVAL_S: Final = 0.2
+"""Seconds between two reads of the progress."""
 
 
 async def runs(
@@ -121,13 +121,13 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
     state = await _read_state(bulk, run_id)
     if state.phase == "complete":
         raise RefusedError(f"the run {run_id} is complete")
-    begun = await bulk.resume(run_id, state)
+    begin_number = await bulk.resume(run_id, state)
     try:
         with reporter:
-            ended = asyncio.create_task(bulk.wait())
+            end_task = asyncio.create_task(bulk.wait())
             while True:
-                await asyncio.wait({ended}, timeout=SHOW_S)
-                if ended.done():
+                await asyncio.wait({end_task}, timeout=PROGRESS_INTERVAL_S)
+                if end_task.done():
                     break
                 if (step := bulk.progress(run_id)) is not None:
                     reporter.show(step.summary, step.searched, step.total_estimate)
@@ -137,7 +137,7 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
         state = await _read_state(bulk, run_id)
         command.output.write_one(RUN, _row(state))
         # Another call that has resumed the run since then has changed this number.
-        is_own = state.begun == begun
+        is_own = state.begun == begin_number
         if not is_own:
             since = command.output.when(state.started_at)
             command.output.say(
@@ -151,14 +151,20 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
     return ExitCode.DONE
 
 
+def _group_text(job_name: str, text: str, *_times: str) -> str:
+    """Return a group of errors as people read it: the name of its jobs, and the text of the errors."""
+    return f"{job_name}: {text}"
+
+
 def _row(state: BulkState) -> Run:
+    """Return a bulk run as a row of output."""
     jobs = state.jobs
     return copy_fields(
         Run,
         state,
         action=jobs.verb,
         phase="suspect" if state.is_suspect(datetime.now(UTC)) else state.phase,
-        which=jobs.where if jobs.group is None else ": ".join(jobs.group[:2]),
+        which=jobs.where if jobs.group is None else _group_text(*jobs.group),
         names=jobs.names,
         rate=jobs.rate,
         to=jobs.to,

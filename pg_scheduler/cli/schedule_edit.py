@@ -88,11 +88,14 @@ async def update(
     The word none removes --start, --end, --jitter, --timeout or --keep-result.
     """
     values = definition.read(command) | ({} if task is None else {"func": task})
+    # An invalid option is an error before the database is needed.
     if timing.read(command) is None and not values:
         raise UsageError("pass what to change, such as --cron or --args")
     async with command.scheduler() as scheduler:
+        # The time zone of the trigger may be that of the schedule as it is stored.
         trigger = timing.read(command, await find_schedule(scheduler, schedule_id))
-        values |= {} if trigger is None else {"trigger": trigger}
+        if trigger is not None:
+            values["trigger"] = trigger
         schedule = await scheduler.schedules.update(schedule_id, if_version=if_version, **values)
     command.output.write_list(SCHEDULE, [schedule])
 
@@ -141,7 +144,7 @@ _WOULD_BE: Final[Mapping[ActionResult, ActionResult]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ScheduleSelection:
     """The schedules that a command is about."""
 
     schedule_ids: Annotated[
@@ -166,14 +169,15 @@ class Chosen:
             command: Writes the question.
             scheduler: Where they are.
             action: The verb of the question.
-            paused: True leaves out schedules that are not paused, False those that are paused, None no
-                schedule. A schedule that an id names is never left out.
+            paused: True for paused schedules only, False for the others only, None for both. Schedules that
+                ids name are returned in any case.
 
         Raises:
             CommandError: They are named in several ways or not at all, or the answer is no,
                 or an id or a task has no schedule.
         """
-        if sum((bool(self.schedule_ids), self.where is not None, self.task is not None, self.every)) != 1:
+        ways = (bool(self.schedule_ids), self.where is not None, self.task is not None, self.every)
+        if sum(ways) != 1:
             raise UsageError("pass the ids of schedules, --where, --task or --all")
         matches = None
         if self.where is not None:
@@ -183,8 +187,8 @@ class Chosen:
                 await find_schedule(scheduler, schedule_id)
                 for schedule_id in dict.fromkeys(self.schedule_ids)
             ]
-        read = _schedules(scheduler, task=self.task, paused=paused)
-        schedules = [schedule async for schedule in read if matches is None or matches(schedule)]
+        candidates = _every_schedule(scheduler, task=self.task, paused=paused)
+        schedules = [schedule async for schedule in candidates if matches is None or matches(schedule)]
         if not schedules:
             await self._check_task(scheduler)
             command.output.say("no schedule matches")
@@ -199,12 +203,13 @@ class Chosen:
         """Raise CommandError (NOT_FOUND) if the task has no schedule, whether paused or not."""
         if self.task is None or await scheduler.schedules.list(task=self.task, limit=1):
             return
-        tasks = {schedule.task async for schedule in _schedules(scheduler)}
+        tasks = {schedule.task async for schedule in _every_schedule(scheduler)}
         hint = hint_at(self.task, sorted(tasks), LISTED)
         raise NotFoundError(f"no schedule of the task {self.task!r}{hint}")
 
 
-async def _schedules(scheduler: Scheduler, **filters: Any) -> AsyncIterator[Schedule]:
+async def _every_schedule(scheduler: Scheduler, **filters: Any) -> AsyncIterator[Schedule]:
+    """Yield all schedules that pass the filters of ``schedules.list()``, page by page."""
     after: str | None = None
     while True:
         page = await scheduler.schedules.list(**filters, after=after, limit=PAGE_LENGTH)
@@ -216,7 +221,7 @@ async def _schedules(scheduler: Scheduler, **filters: Any) -> AsyncIterator[Sche
 
 async def pause(
     command: Command,
-    chosen: Chosen,
+    selection: ScheduleSelection,
     until: PauseUntil = None,
     start: Annotated[
         Literal["now", "pause"],
@@ -227,14 +232,14 @@ async def pause(
     """Pause schedules: no fire time becomes a job until they are resumed, or until a time."""
     ends_at = None if until is None else read_time("--until", until, command.output.zone)
     async with command.scheduler() as scheduler:
-        schedules = await chosen.read(command, scheduler, "Pause", paused=False)
+        schedules = await selection.read(command, scheduler, "Pause", paused=False)
         act = partial(scheduler.schedules.pause, note=note, until=ends_at, resume_from=start)
-        await _follow(command, chosen, "paused", schedules, act)
+        await _change_each(command, selection, "paused", schedules, act)
 
 
 async def resume(
     command: Command,
-    chosen: Chosen,
+    selection: ScheduleSelection,
     start: Annotated[
         str,
         typer.Option(
@@ -245,34 +250,34 @@ async def resume(
     """Resume paused schedules."""
     since = _read_start(start, command.output.zone)
     async with command.scheduler() as scheduler:
-        schedules = await chosen.read(command, scheduler, "Resume", paused=True)
+        schedules = await selection.read(command, scheduler, "Resume", paused=True)
         for schedule in schedules:
             if schedule.paused_at is None:
                 raise RefusedError(f"schedule {schedule.schedule_id!r} is not paused")
         act = partial(scheduler.schedules.resume, resume_from=since)
-        await _follow(command, chosen, "resumed", schedules, act)
+        await _change_each(command, selection, "resumed", schedules, act)
 
 
-async def trigger(command: Command, chosen: Chosen, *, jobs: CodeModules = None) -> None:
+async def trigger(command: Command, selection: ScheduleSelection, *, jobs: CodeModules = None) -> None:
     """Enqueue one job of each schedule now. Their fire times do not change.
 
     It has the options of the task, as a live worker reports them or as the code of --jobs declares them.
     """
     import_code(jobs)
     async with command.scheduler() as scheduler:
-        schedules = await chosen.read(command, scheduler, "Trigger")
-        await _follow(command, chosen, "triggered", schedules, scheduler.schedules.trigger)
+        schedules = await selection.read(command, scheduler, "Trigger")
+        await _change_each(command, selection, "triggered", schedules, scheduler.schedules.trigger)
 
 
-async def _follow(
+async def _change_each(
     command: Command,
-    chosen: Chosen,
+    selection: ScheduleSelection,
     result: ActionResult,
     schedules: Sequence[Schedule],
     act: Callable[[str], Awaitable[bool | str | None]],
 ) -> None:
     """Change one schedule after the other, and write what was done, with the ids of jobs."""
-    if chosen.dry_run:
+    if selection.dry_run:
         planned = [Action(schedule.schedule_id, _WOULD_BE[result], None) for schedule in schedules]
         command.output.write_list(ACTION, planned)
         return
@@ -280,11 +285,11 @@ async def _follow(
     count = 0
     try:
         for schedule in schedules:
-            # The result is false if the schedule was removed since it was read.
-            if changed := await act(schedule.schedule_id):
-                actions.append(
-                    Action(schedule.schedule_id, result, changed if isinstance(changed, str) else None)
-                )
+            # The outcome is false if the schedule was removed since it was read, else true or a job's id.
+            outcome = await act(schedule.schedule_id)
+            if outcome:
+                job_id = outcome if isinstance(outcome, str) else None
+                actions.append(Action(schedule.schedule_id, result, job_id))
             count += 1
     finally:
         # A command that stops halfway writes what it has done, too.
@@ -295,6 +300,7 @@ async def _follow(
 
 
 def _read_start(text: str, zone: tzinfo) -> Literal["now", "pause"] | datetime:
+    """Return the value of ``--from`` of ``resume``."""
     if text == "now":
         return "now"
     if text == "pause":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import typer
 
@@ -73,7 +73,11 @@ ACTION: Final = Shape(
     (*columns("subject", "result"), Column("job_id", "JOB", is_wide=True)),
 )
 MAX_SUGGESTED: Final = 5
+"""Schedules of a task that an error names."""
+
 MAX_COMPARED: Final = 1000
+"""Schedules whose ids are compared with an unknown one."""
+
 LISTED: Final = "pg-scheduler schedules list lists them"
 
 ScheduleId = Annotated[
@@ -96,11 +100,11 @@ async def find_schedule(scheduler: Scheduler, schedule_id: str) -> Schedule:
     """Return a schedule, as `get_schedule()` does, by a Scheduler that the command has opened already."""
     schedule = await scheduler.schedules.get(schedule_id)
     if schedule is None:
-        raise NotFoundError(await _unknown(scheduler, schedule_id))
+        raise NotFoundError(await _unknown_id_message(scheduler, schedule_id))
     return schedule
 
 
-async def _unknown(scheduler: Scheduler, schedule_id: str) -> str:
+async def _unknown_id_message(scheduler: Scheduler, schedule_id: str) -> str:
     """Return the message about an id without a schedule, with the ids that were probably meant."""
     message = f"schedule {schedule_id!r} does not exist"
     schedules = await scheduler.schedules.list(task=schedule_id, limit=MAX_SUGGESTED)
@@ -142,6 +146,7 @@ class TriggerOptions:
         if sum(option is not None for option in (self.cron, self.every, self.at, self.trigger)) > 1:
             raise UsageError("pass one of --cron, --every, --at and --trigger")
         origin = command.settings.origin("tz")
+        # Without a setting, the zone of a trigger is UTC and not that of this machine.
         zone: tzinfo | str = command.output.zone if origin != "default" else "UTC"
         if stored is not None and origin != "--tz":
             zone = zone_of(stored)
@@ -188,30 +193,40 @@ class DefinitionOptions:
         values = {
             "args": read_json("--args", self.args, list),
             "kwargs": read_json("--kwargs", self.kwargs, dict),
-            "start": _given(self.start, lambda text: read_time("--start", text, zone)),
-            "end": _given(self.end, lambda text: read_time("--end", text, zone)),
+            "start": _optional_value(self.start, lambda text: read_time("--start", text, zone)),
+            "end": _optional_value(self.end, lambda text: read_time("--end", text, zone)),
             "max_runs": self.max_runs,
-            "jitter": _given(self.jitter, lambda text: read_duration("--jitter", text), without=0),
+            "jitter": _optional_value(self.jitter, lambda text: read_duration("--jitter", text), without=0),
             "overlap": self.overlap,
             "catch_up": None if self.catch_up is None else getattr(CatchUp, self.catch_up)(),
             "pause_after_failures": self.pause_after_failures,
             "priority": self.priority,
             "max_retries": self.retries,
-            "timeout": _given(self.timeout, lambda text: read_duration("--timeout", text)),
-            "keep_result": _given(
+            "timeout": _optional_value(self.timeout, lambda text: read_duration("--timeout", text)),
+            "keep_result": _optional_value(
                 self.keep_result, lambda text: timedelta(seconds=read_duration("--keep-result", text))
             ),
             "metadata": read_json("--metadata", self.metadata, dict),
         }
-        parameters = {name: value for name, value in values.items() if value is not None}
-        return {name: value[0] if isinstance(value, tuple) else value for name, value in parameters.items()}
+        parameters: dict[str, Any] = {}
+        for name, value in values.items():
+            if isinstance(value, _OptionValue):
+                parameters[name] = value.value
+            elif value is not None:
+                parameters[name] = value
+        return parameters
 
 
-def _given(text: str | None, read: Callable[[str], T], *, without: Any = None) -> tuple[Any] | None:
-    """Return the value of an option in a tuple; None if the option is not given.
+class _OptionValue(NamedTuple):
+    """The value of an option that is given. It may be None, while a missing option has no such object."""
 
-    The word ``none`` has the value ``without``. By the tuple, a value of None differs from a missing option.
-    """
+    value: Any
+
+
+def _optional_value(
+    text: str | None, read: Callable[[str], T], *, without: Any = None
+) -> _OptionValue | None:
+    """Return the value of an option; None if it is missing. The word none has ``without`` as its value."""
     if text is None:
         return None
-    return (without,) if text.strip().lower() == NONE else (read(text),)
+    return _OptionValue(without if text.strip().lower() == NONE else read(text))

@@ -60,6 +60,7 @@ async def preview(
 ) -> None:
     """Print the next fire times of a schedule, as if it were not paused, or of a trigger."""
     trigger = timing.read(command)
+    # Exactly one of the two must be given.
     if (schedule_id is None) == (trigger is None):
         raise UsageError("pass the id of a schedule, or --cron, --every, --at or --trigger")
     if trigger is not None:
@@ -109,11 +110,15 @@ async def backfill(
     command.output.say("fire times whose jobs were deleted count as missed and get a job again")
     job_ids: list[str] = []
     count = 0
-    size = MAX_BATCH if per_s is None else min(max(int(per_s), 1), MAX_BATCH)  # a batch is one second's jobs
+    size = MAX_BATCH
+    if per_s is not None:
+        # A batch has the jobs of one second.
+        size = min(max(int(per_s), 1), MAX_BATCH)
     try:
         with Reporter(style, command.output) as reporter:
             async with command.scheduler() as scheduler:
                 while batch := fires[count : count + size]:
+                    # The end of the span is excluded, so it is behind the last fire time.
                     job_ids += await scheduler.schedules.backfill(
                         schedule_id, batch[0], batch[-1] + INSTANT, limit=len(batch)
                     )
@@ -138,9 +143,13 @@ def _fires_between(schedule: Schedule, since: datetime, until: datetime, limit: 
     trigger = _trigger_of(schedule)
     if is_fixed_delay(trigger):
         raise RefusedError(f"'{trigger}' has no fire times in the past; use pg-scheduler schedules trigger")
-    since = since if schedule.start is None else max(since, schedule.start)
+    if schedule.start is not None:
+        since = max(since, schedule.start)
     # A schedule may fire at its end, while the end of the span is excluded.
-    until = until if schedule.end is None else min(until, schedule.end + INSTANT)
+    if schedule.end is not None:
+        until = min(until, schedule.end + INSTANT)
+    # A fire time at the start of the span counts, and one at the instant of after= does not. One more than
+    # the limit shows that there are too many.
     upcoming = trigger.upcoming(limit + 1, after=since - INSTANT, anchor=schedule.anchor)
     fires = [fire for fire in upcoming if fire < until]
     if len(fires) > limit:
@@ -152,6 +161,7 @@ def _fires_between(schedule: Schedule, since: datetime, until: datetime, limit: 
 
 
 def _trigger_of(schedule: Schedule) -> Trigger:
+    """Return the trigger of a schedule; raise CommandError (REFUSED) if this program lacks its kind."""
     if schedule.trigger is None:
         raise RefusedError(f"this program cannot interpret the trigger of {schedule.schedule_id!r}")
     return schedule.trigger

@@ -42,12 +42,12 @@ async def list_schedules(
     """Print a page of schedules, by id."""
     async with command.scheduler() as scheduler:
         page = await scheduler.schedules.list(limit=limit, after=after)
-    rows = [_row_of(schedule) if command.output.is_table else schedule for schedule in page]
+    rows = [_table_row(schedule) if command.output.is_table else schedule for schedule in page]
     command.output.write_list(SCHEDULE, rows, next=page.next)
     command.output.say_next(page.next)
 
 
-def _row_of(schedule: Schedule) -> dict[str, Any]:
+def _table_row(schedule: Schedule) -> dict[str, Any]:
     """Return the row of a schedule in a table. The next fire time of a retired schedule is the word retired.
 
     The schedule itself keeps a next fire time, in case that code declares it again.
@@ -108,9 +108,10 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
         )
         output.write_one(SHOWN_SCHEDULE, document)
         return
-    row = _row_of(schedule) | {"timezone": timezone}
+    row = _table_row(schedule) | {"timezone": timezone}
     zone = parse_timezone(timezone)
     next_fire_at = None if schedule.retired_at is not None else schedule.next_fire_at
+    # These rows have the fire times by the clock of the schedule.
     fire_times = {"next": next_fire_at, "last": schedule.last_fire_at}
     for name, at in fire_times.items():
         if at is not None:
@@ -127,6 +128,7 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
 async def _past_fires(
     command: Command, schedule: Schedule, records: Sequence[AuditRecord]
 ) -> Sequence[PastFire]:
+    """Return the past fire times of a schedule; if its trigger fails, write why there are none."""
     try:
         return await search_past_fire_times(schedule, records)
     except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
@@ -146,6 +148,7 @@ def _change_lines(command: Command, record: AuditRecord) -> Iterator[str]:
 
 
 def _text(value: object) -> str:
+    """Return a text as it is, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
@@ -195,28 +198,31 @@ async def calendar(
     async with command.scheduler() as scheduler:
         schedules = await scheduler.schedules.list(paused=False, limit=MAX_SCHEDULES)
     plan = await plan_fires(schedules, since, until)
-    command.output.write_list(HOUR_LOAD, _rows(plan.items, command.output.zone))
+    command.output.write_list(HOUR_LOAD, _hour_loads(plan.items, command.output.zone))
     for line in _remarks(plan, is_cut=schedules.next is not None):
         command.output.say(line)
 
 
-def _rows(items: Sequence[ScheduleFires], zone: tzinfo) -> list[HourLoad]:
+def _hour_loads(items: Sequence[ScheduleFires], zone: tzinfo) -> list[HourLoad]:
     """Return the loads of the hours in which a schedule fires, in order."""
+    # The fire times of each hour, with the ids of their schedules.
     hours: dict[datetime, list[tuple[datetime, str]]] = defaultdict(list)
     for item in items:
         for fire in item.fires:
             hours[_hour_of(fire, zone)].append((fire, item.schedule_id))
-    highest = max(map(len, hours.values()), default=0)
-    return [_row(hour, fires, highest) for hour, fires in sorted(hours.items())]
+    most_fires = max(map(len, hours.values()), default=0)
+    return [_hour_load(hour, fires, most_fires) for hour, fires in sorted(hours.items())]
 
 
-def _row(hour: datetime, fires: Sequence[tuple[datetime, str]], highest: int) -> HourLoad:
-    # If several seconds have the most fire times, the first of them counts.
-    ((most_at, most),) = Counter(fire.replace(microsecond=0) for fire, _ in sorted(fires)).most_common(1)
+def _hour_load(hour: datetime, fires: Sequence[tuple[datetime, str]], most_fires: int) -> HourLoad:
+    """Return the load of an hour. The hour with the most fire times, of all hours, has ``most_fires``."""
+    # If several seconds have the most fire times, the first of them counts, so the fire times are sorted.
+    seconds = Counter(fire.replace(microsecond=0) for fire, _ in sorted(fires))
+    ((most_at, most),) = seconds.most_common(1)
     return HourLoad(
         hour=hour,
         fires=len(fires),
-        bar="█" * max(round(len(fires) / highest * BAR_WIDTH), 1),
+        bar="█" * max(round(len(fires) / most_fires * BAR_WIDTH), 1),
         most=most,
         most_at=most_at,
         schedules=sorted({schedule_id for _, schedule_id in fires}),
@@ -224,18 +230,23 @@ def _row(hour: datetime, fires: Sequence[tuple[datetime, str]], highest: int) ->
 
 
 def _hour_of(fire: datetime, zone: tzinfo) -> datetime:
-    """Return the start of the hour by the clock of a zone."""
+    """Return the start of the hour by the clock of a zone, in UTC.
+
+    The time that has passed since then is subtracted in UTC, so two hours that a clock change gives the same
+    name stay apart.
+    """
     local = fire.astimezone(zone)
-    past = timedelta(minutes=local.minute, seconds=local.second, microseconds=local.microsecond)
-    return fire.astimezone(UTC) - past
+    passed = timedelta(minutes=local.minute, seconds=local.second, microseconds=local.microsecond)
+    return fire.astimezone(UTC) - passed
 
 
 def _remarks(plan: FirePlan, *, is_cut: bool) -> list[str]:
-    frequent = [item.schedule_id for item in plan.items if item.is_frequent]
+    """Return sentences about what the hours do not show: clock changes, problems, and what is left out."""
+    frequent_ids = [item.schedule_id for item in plan.items if item.is_frequent]
     remarks = [f"{item.schedule_id}: {effect.text}" for item in plan.items for effect in item.effects]
     remarks += [f"{item.schedule_id}: {item.problem}" for item in plan.items if item.problem is not None]
-    if frequent:
-        remarks.append(f"they fire too often to be counted: {listed(frequent)}")
+    if frequent_ids:
+        remarks.append(f"they fire too often to be counted: {listed(frequent_ids)}")
     if plan.left_out:
         remarks.append(f"{counted(plan.left_out, 'schedule')} left out, since there are too many fire times")
     if is_cut:

@@ -29,7 +29,7 @@ _PLAIN: Final[Mapping[Any, Mapping[str, Any]]] = {
 
 def object_schema(kind: type, keys: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the schema of an object that has the fields ``keys`` of a dataclass; None for all fields."""
-    types, texts = field_types(kind), dict(_texts(kind))
+    types, texts = field_types(kind), dict(_field_docstrings(kind))
     names = [field.name for field in fields(kind)] if keys is None else list(keys)
     properties = {
         name: schema_of(types[name]) | ({"description": texts[name]} if name in texts else {})
@@ -42,6 +42,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
     """Return the schema of a type that the objects of commands use."""
     value = without_none(kind)
     schema = dict(_schema(value))
+    # The type does not allow None, or allows everything already.
     if value is kind or value is Any:
         return schema
     if "enum" in schema:
@@ -66,6 +67,7 @@ def without_none(kind: Any) -> Any:
 
 
 def _schema(kind: Any) -> Mapping[str, Any]:
+    """Return the schema of a type that is not a union with None."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     origin, arguments = get_origin(kind) or kind, get_args(kind)
@@ -87,9 +89,9 @@ def _bases(kind: type) -> Iterator[type]:
 
 
 def _globals(kind: type) -> dict[str, Any]:
-    """Return the names of the module that defines a dataclass."""
-    found: dict[str, Any] = vars(kind)["__init__"].__globals__
-    return found
+    """Return the names of the module that defines a dataclass, to which its ``__init__()`` refers."""
+    names: dict[str, Any] = vars(kind)["__init__"].__globals__
+    return names
 
 
 def source_of(kind: type) -> str | None:
@@ -100,7 +102,7 @@ def source_of(kind: type) -> str | None:
         return None
 
 
-def _texts(kind: type) -> Iterator[tuple[str, str]]:
+def _field_docstrings(kind: type) -> Iterator[tuple[str, str]]:
     """Yield the name and the docstring of each field that has a docstring below it."""
     for base in _bases(kind):
         # Without the source, an empty class stands for this one, so it has no docstrings.

@@ -37,13 +37,13 @@ WEBHOOK_POOL_SIZE: Final = 4
 @asynccontextmanager
 async def open_scheduler(command: Command) -> AsyncIterator[Scheduler]:
     """Open a Scheduler, not started, and send the findings of the doctor if there is a webhook."""
-    from pg_scheduler.inspect.store.connections import MAX_POOL_SIZE  # noqa: PLC0415 - as the one below
+    from pg_scheduler.inspect.store.connections import MAX_POOL_SIZE  # noqa: PLC0415 - as the import below
 
-    from .connections import open_scheduler as open_one  # noqa: PLC0415 - not needed to complete words
+    from .connections import open_scheduler as open_plain  # noqa: PLC0415 - not needed to complete words
 
     max_size = WEBHOOK_POOL_SIZE if os.environ.get(WEBHOOK_URL) else MAX_POOL_SIZE
     async with (
-        open_one(command.settings, verified=True, max_size=max_size) as scheduler,
+        open_plain(command.settings, verified=True, max_size=max_size) as scheduler,
         doctor_webhook(scheduler),
     ):
         yield scheduler
@@ -59,13 +59,14 @@ async def doctor_webhook(scheduler: Scheduler) -> AsyncIterator[None]:
     """
     from pg_scheduler.telemetry.webhook import DoctorWebhook  # noqa: PLC0415 - not needed to complete words
 
-    url, form = os.environ.get(WEBHOOK_URL), os.environ.get(WEBHOOK_FORMAT)
+    # An empty variable counts as none.
+    url, webhook_format = os.environ.get(WEBHOOK_URL), os.environ.get(WEBHOOK_FORMAT) or None
     if not url:
         yield
         return
     async with AsyncExitStack() as stack:
         try:
-            webhook = DoctorWebhook(scheduler, url, format=cast("Any", form or None))
+            webhook = DoctorWebhook(scheduler, url, format=cast("Any", webhook_format))
             await stack.enter_async_context(webhook)
         except (ValueError, ConfigurationError) as error:
             raise UsageError(f"{WEBHOOK_URL} or {WEBHOOK_FORMAT}: {error}") from error
@@ -102,8 +103,8 @@ async def exporter(
         loop.add_signal_handler(number, stopped.set)
     async with open_scheduler(command) as scheduler:
         try:
-            with serve_metrics(ClusterCollector(Inspector(scheduler)), host, port) as bound:
-                command.output.say(f"serving {address(host, bound)}/metrics")
+            with serve_metrics(ClusterCollector(Inspector(scheduler)), host, port) as bound_port:
+                command.output.say(f"serving {address(host, bound_port)}/metrics")
                 await stopped.wait()
         except OSError as error:
             raise cannot_listen(host, port, error) from error
@@ -164,17 +165,18 @@ async def serve(
     from pg_scheduler.telemetry.server import listen  # noqa: PLC0415 - not needed to complete words
 
     try:
-        listening = listen(host, port)
+        listening_socket = listen(host, port)
     except OSError as error:
         raise cannot_listen(host, port, error) from error
-    with listening:
-        bound = listening.getsockname()[1]
-        authorize = _authorization(auth, bound, role)
+    with listening_socket:
+        # With port 0, the server has chosen a free one.
+        bound_port = listening_socket.getsockname()[1]
+        authorize = _authorization(auth, bound_port, role)
         app, query = create(scheduler, authorize=authorize, read_only=read_only), ""
         if isinstance(authorize, OneTimeLink):
             app, query = authorize.before(app), authorize.query
-        say(f"serving {address(host, bound)}/{query}")
-        await _serve(app, listening)
+        say(f"serving {address(host, bound_port)}/{query}")
+        await _serve(app, listening_socket)
 
 
 def _authorization(auth: str, port: int, role: str | None = None) -> Authorize:
@@ -188,22 +190,23 @@ def _authorization(auth: str, port: int, role: str | None = None) -> Authorize:
     kind, _, header = auth.partition(":")
     if auth == "token":
         return OneTimeLink(f"pg_scheduler_{port}", cast("Role", role or "admin"))
-    chosen = cast("Role", role or "viewer")
+    access_role = cast("Role", role or "viewer")
     if auth == "basic":
         password = os.environ.get(PASSWORD, "")
         if not password:
             raise UsageError(f"--auth basic needs a password; set {PASSWORD}")
         user = os.environ.get(USER, "admin")
         try:
-            return basic_auth(user, password, access=Access(user[:MAX_ACTOR_LENGTH], chosen))
+            return basic_auth(user, password, access=Access(user[:MAX_ACTOR_LENGTH], access_role))
         except ValueError as error:
             raise UsageError(f"{USER}: {error}") from error
     if kind == "proxy" and header:
-        return trusted_header(header, role=chosen)
+        return trusted_header(header, role=access_role)
     raise UsageError(f"--auth must be token, basic or proxy:HEADER, not {auth!r}")
 
 
-async def _serve(app: Any, listening: socket.socket) -> None:
+async def _serve(app: Any, listening_socket: socket.socket) -> None:
+    """Serve an ASGI application on a socket, until SIGTERM or SIGINT."""
     import uvicorn  # noqa: PLC0415 - needs the extra
 
     class Server(uvicorn.Server):
@@ -230,4 +233,4 @@ async def _serve(app: Any, listening: socket.socket) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    await server.serve(sockets=[listening])
+    await server.serve(sockets=[listening_socket])

@@ -72,7 +72,7 @@ class Project:
 
 
 def option_names(command: Any, path: tuple[str, ...] = ()) -> Iterator[OptionName]:
-    """Return every option of a command, and of the commands of a group, that may have a default."""
+    """Yield every option of a command, and of the commands of a group, that may have a default."""
     yield from _own_names(command, path)
     for word, subcommand in getattr(command, "commands", {}).items():
         yield from option_names(subcommand, (*path, word))
@@ -80,7 +80,9 @@ def option_names(command: Any, path: tuple[str, ...] = ()) -> Iterator[OptionNam
 
 def name_variables(command: Any, path: tuple[str, ...] = ()) -> None:
     """Give the options of a command their variables; without a path, those that every command has."""
-    for words, name, parameter in option_names(command, path) if path else _own_names(command, path):
+    # The commands of the program itself are imported later, and get their variables then.
+    options = option_names(command, path) if path else _own_names(command, path)
+    for words, name, parameter in options:
         variable = "_".join((PREFIX, *words, name)).upper().replace("-", "_")
         parameter.envvar = variable if path else list(VARIABLES[name])
         parameter.show_envvar = bool(path) and path[0] in SERVICES
@@ -90,9 +92,9 @@ def name_variables(command: Any, path: tuple[str, ...] = ()) -> None:
 
 def read_project(program: Any) -> Project:
     """Return the defaults in the nearest ``pyproject.toml`` in the working folder or above it."""
-    path = _find()
+    path = _find_project_file()
     try:
-        return Project(path, _defaults(program, _read(path), f"{path}", ()))
+        return Project(path, _defaults(program, _read_table(path), f"{path}", ()))
     except CommandError as error:
         return Project(path, {}, error)
 
@@ -101,12 +103,16 @@ def _own_names(command: Any, path: tuple[str, ...]) -> Iterator[OptionName]:
     """Yield the options that may have a default, without those of the program in its commands."""
     for parameter in command.params:
         name = next((flag[2:] for flag in parameter.opts if flag.startswith("--")), None)
-        if name is not None and name not in WITHOUT_DEFAULT and not (path and name in VARIABLES):
+        if name is None or name in WITHOUT_DEFAULT:
+            continue
+        # Every command also has the options of the program. In the file, they are those of the program alone.
+        is_of_program = bool(path) and name in VARIABLES
+        if not is_of_program:
             yield OptionName(path, name, parameter)
 
 
-def _find() -> Path | None:
-    """Return the file; None also if the folder was deleted, or one above it cannot be read."""
+def _find_project_file() -> Path | None:
+    """Return the nearest ``pyproject.toml``; None if there is none, or if a folder cannot be read."""
     with suppress(OSError):
         folder = Path.cwd()
         candidates = (parent / "pyproject.toml" for parent in (folder, *folder.parents))
@@ -114,7 +120,7 @@ def _find() -> Path | None:
     return None
 
 
-def _read(path: Path | None) -> Mapping[str, Any]:
+def _read_table(path: Path | None) -> Mapping[str, Any]:
     """Return the table ``[tool.pg-scheduler]`` of a file; an empty one for None."""
     if path is None:
         return {}
@@ -137,7 +143,7 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
     options = {option.name: option for option in _own_names(command, path)}
     commands = getattr(command, "commands", {})
     defaults: dict[str, Any] = {}
-    place = f"[{_table(path)}] in {source}"
+    place = f"[{_table_name(path)}] in {source}"
     for key, value in table.items():
         if key in options:
             defaults[options[key].parameter.name] = _checked(options[key], value, source)
@@ -146,9 +152,10 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
                 raise UsageError(f"{key} in {place} must be a table, not {value!r}")
             defaults[key] = _defaults(commands[key], value, source, (*path, key))
         else:
-            homes = [option.path for option in option_names(command, path) if option.name == key]
-            if len(homes) == 1:
-                problem = f"has the key {key!r}, which belongs in [{_table(homes[0])}]"
+            # The commands in this table that have an option of this name.
+            paths = [option.path for option in option_names(command, path) if option.name == key]
+            if len(paths) == 1:
+                problem = f"has the key {key!r}, which belongs in [{_table_name(paths[0])}]"
             else:
                 keys = [*options, *commands]
                 problem = f"has the unknown key {key!r}{hint_at(key, keys, title='known keys')}"
@@ -158,7 +165,7 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
 
 def _checked(option: OptionName, value: Any, source: str) -> Any:
     """Return the value of an option in the file. An option that may be repeated has a list."""
-    table, is_list = _table(option.path), option.parameter.multiple
+    table, is_list = _table_name(option.path), option.parameter.multiple
     if not option.path and not isinstance(value, str):
         # The message has no value, which may contain a password.
         kind = type(value).__name__
@@ -170,7 +177,8 @@ def _checked(option: OptionName, value: Any, source: str) -> Any:
     return values if is_list else value
 
 
-def _table(path: tuple[str, ...]) -> str:
+def _table_name(path: tuple[str, ...]) -> str:
+    """Return the name of the table for the options of a command."""
     return ".".join(("tool", "pg-scheduler", *path))
 
 
@@ -278,8 +286,10 @@ def source_of(context: Any, parameter: str) -> str | None:
 
 
 def _setting(name: str, context: Any) -> Setting:
-    # The contexts of the command, its group and the program have the option. The first of them counts whose
-    # arguments contain it, else the context of the program, where variables and the file count.
+    """Return the value of an option that every command has, and its origin."""
+    # The command, its group and the program each have a context with this option. The innermost context whose
+    # arguments have the option counts. If there is none, the context of the program counts, which also has
+    # the values of variables and of the file.
     parameter, holder = name.replace("-", "_"), context
     while source_of(holder, parameter) != "COMMANDLINE" and holder.parent is not None:
         holder = holder.parent
@@ -307,6 +317,7 @@ def _variable(names: Iterable[str]) -> str | None:
 
 
 def _text(value: Any) -> str:
+    """Return a value of the file as the text of an argument."""
     if isinstance(value, list):
         return " ".join(map(_text, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -23,7 +23,7 @@ from pg_scheduler.inspect import (
 )
 from pg_scheduler.inspect.audit import ACTIONS
 
-from .commands import CLEAR, Command, Watch, rest, watched
+from .commands import CLEAR, Command, Watch, pause_between_runs, watched
 from .errors import CommandError, ExitCode, UsageError, hint_at
 from .output import Column, Shape, columns
 from .values import After, read_duration, read_since
@@ -107,9 +107,9 @@ async def status(
             _write(command, report, is_watching=watch is not None)
         if watch is None:
             break
-        await rest(watch)
-    is_red = report is not None and report.severity is Severity.ERROR
-    return ExitCode.NEGATIVE if strict and is_red else ExitCode.DONE
+        await pause_between_runs(watch)
+    has_error = report is not None and report.severity is Severity.ERROR
+    return ExitCode.NEGATIVE if strict and has_error else ExitCode.DONE
 
 
 @watched
@@ -196,17 +196,22 @@ async def audit(
 
 
 def sparkline(values: list[int]) -> str:
-    """Return bars of a height in proportion to the values."""
+    """Return a bar for each value, with a height in proportion to the value."""
     highest = max(values, default=0)
-    return "".join(BARS[round(value / highest * (len(BARS) - 1))] if highest else BARS[0] for value in values)
+    if not highest:
+        return BARS[0] * len(values)
+    return "".join(BARS[round(value / highest * (len(BARS) - 1))] for value in values)
 
 
 def _trend(statistics: Statistics, number_of: Callable[[StatisticsRow], int]) -> str:
-    """Return a bar for each part of the period, for the sum of a number of the rows in it."""
+    """Return a bar for each part of the period. Its height is the sum of a number of the rows in the part."""
     width = max(MIN_WIDTH, statistics.duration / TREND_POINTS)
     values = [0] * (int(statistics.duration / width) + 1)
     for row in statistics.rows:
-        values[min(max(int((row.at - statistics.since) / width), 0), len(values) - 1)] += number_of(row)
+        place = int((row.at - statistics.since) / width)
+        # A row at an edge of the period may begin outside of it. Then it belongs to the first or last part.
+        place = min(max(place, 0), len(values) - 1)
+        values[place] += number_of(row)
     return sparkline(values)
 
 
@@ -223,6 +228,7 @@ async def _read(command: Command, *, is_watching: bool) -> Status | None:
 
 
 def _write(command: Command, report: Status, *, is_watching: bool) -> None:
+    """Write the status. In a table its sentences come first; with another format, they go to stderr."""
     output = command.output
     if output.is_table:
         if is_watching:
@@ -238,7 +244,10 @@ def _write(command: Command, report: Status, *, is_watching: bool) -> None:
 
 
 def _figures_row(statistics: Statistics, name: str, figures: JobFigures) -> NameFigures:
-    ended = dict(zip(OUTCOMES, figures.ended, strict=True))
+    """Return the row of a name."""
+    counts = dict(zip(OUTCOMES, figures.ended, strict=True))
+    # The column has retried and lost attempts too, which are outcomes of their own in the statistics.
+    counts["failed"] = count_failed(figures)
 
     def started(row: StatisticsRow) -> int:
         return row.figures.started if row.job_name == name else 0
@@ -252,11 +261,12 @@ def _figures_row(statistics: Statistics, name: str, figures: JobFigures) -> Name
         late_p50_s=seconds(figures.lateness.quantile(0.5)),
         late_p95_s=seconds(figures.lateness.quantile(0.95)),
         trend=_trend(statistics, started),
-        **{**ended, "failed": count_failed(figures)},
+        **counts,
     )
 
 
 def _outcome_row(statistics: Statistics, place: int, jobs: int) -> OutcomeFigures:
+    """Return the row of an outcome, by its place in ``OUTCOMES``."""
     trend = _trend(statistics, lambda row: row.figures.ended[place])
     return OutcomeFigures(OUTCOMES[place], jobs, trend)
 

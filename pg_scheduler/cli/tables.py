@@ -60,6 +60,7 @@ def draw_list(
 
     The kind of a column decides how it becomes narrower. Columns of numbers are aligned to the right.
     """
+    # The texts of a column are those at its place in each line.
     fields = [
         Field(max(map(cell_len, (title, *texts))), cell_len(title), kind)
         for title, kind, *texts in zip(titles, kinds, *lines, strict=True)
@@ -115,11 +116,12 @@ def fit(fields: Sequence[Field], available: int) -> list[int]:
     """
     widths = [field.width for field in fields]
     excess = sum(widths) + GAP * (len(widths) - 1) - available
-    for kind, least in _STEPS:
+    for kind, min_width in _STEPS:
         columns = [index for index, field in enumerate(fields) if field.kind == kind]
+        # The widest column of this kind loses one cell at a time, until the table fits.
         while excess > 0 and columns:
             widest = max(columns, key=widths.__getitem__)
-            if widths[widest] <= max(least, fields[widest].title_width):
+            if widths[widest] <= max(min_width, fields[widest].title_width):
                 columns.remove(widest)
                 continue
             widths[widest] -= 1
@@ -138,6 +140,7 @@ def shorten(text: str, width: int) -> str:
         return text
     tail = (width - 1) // 2
     head = width - 1 - tail
+    # chop_cells() cuts a text from its start, so the text is reversed for its end.
     start = chop_cells(text, head)[0] if head else ""
     end = chop_cells(text[::-1], tail)[0][::-1] if tail else ""
     return f"{start}{MARK}{end}"

@@ -161,6 +161,7 @@ async def pause(
                 expiry = expiring.summary
         except SchedulerError as error:  # the task is paused nevertheless
             expiry = f"jobs that would expire during the pause were not counted: {error}"
+    # The name may be an alias, while the state is that of the task.
     state = _find(states, name) or _find(states, _task_of(name, workers))
     if state is None:
         hint = hint_at(name, [state.name for state in states])
@@ -203,8 +204,8 @@ def _find(states: Sequence[TaskState], name: str) -> TaskState | None:
 
 def _task_of(name: str, workers: Sequence[Worker]) -> str:
     """Return the name of the task that a live worker reports for an alias; the name if it is no alias."""
-    reported = [ReportedSettings(worker.settings).aliases for worker in workers if worker.is_alive]
-    return next((aliases[name] for aliases in reported if name in aliases), name)
+    reported_aliases = [ReportedSettings(worker.settings).aliases for worker in workers if worker.is_alive]
+    return next((aliases[name] for aliases in reported_aliases if name in aliases), name)
 
 
 def _row(
@@ -213,8 +214,9 @@ def _row(
     workers: Sequence[Worker],
     limits: Sequence[LimitState],
 ) -> ListedTask:
+    """Return the row of a task, with its figures and the live workers that claim it."""
     rate = failure_rate(figures)
-    claiming = [worker for worker in workers if task.name in (worker.names or ())]
+    claiming_workers = [worker for worker in workers if task.name in (worker.names or ())]
     return copy_fields(
         ListedTask,
         task,
@@ -224,8 +226,8 @@ def _row(
         run_p50_s=seconds(figures.durations.quantile(0.5)),
         run_p95_s=seconds(figures.durations.quantile(0.95)),
         limits=sorted({limit.name for limit in limits if task.name in limit.tasks}),
-        hosts=sorted({worker.hostname for worker in claiming}),
-        releases=sorted({worker.version for worker in claiming}),
+        hosts=sorted({worker.hostname for worker in claiming_workers}),
+        releases=sorted({worker.version for worker in claiming_workers}),
     )
 
 

@@ -92,6 +92,7 @@ async def vacuum(
 
 
 async def _count(command: Command, scheduler: Scheduler, config: VacuumConfig, style: Style) -> None:
+    """Count the jobs that a vacuum would delete, and write their numbers."""
     counts: Counter[JobStatus] = Counter()
     await _follow(command, vacuum_of(scheduler).preview(), style, counts, "found")
     _write_counts(command, config, counts, is_dry=True)
@@ -99,7 +100,10 @@ async def _count(command: Command, scheduler: Scheduler, config: VacuumConfig, s
 
 
 async def _delete(command: Command, scheduler: Scheduler, config: VacuumConfig, style: Style) -> None:
-    vacuum, counts, is_complete = vacuum_of(scheduler), Counter[JobStatus](), False
+    """Delete the jobs past the retention, and write their numbers."""
+    vacuum = vacuum_of(scheduler)
+    counts: Counter[JobStatus] = Counter()
+    is_complete = False
     try:
         await _follow(command, vacuum.steps(), style, counts, "deleted")
         is_complete = True
@@ -117,22 +121,24 @@ async def _delete(command: Command, scheduler: Scheduler, config: VacuumConfig, 
 
 
 async def _follow(
-    command: Command, steps: AsyncIterator[VacuumStep], style: Style, counts: Counter[JobStatus], past: str
+    command: Command, steps: AsyncIterator[VacuumStep], style: Style, counts: Counter[JobStatus], verb: str
 ) -> None:
-    """Show the progress of steps, and count their jobs."""
+    """Show the progress of steps, and add their jobs to ``counts``."""
     with Reporter(style, command.output) as reporter:
         async for step in steps:
             counts.update(step.jobs)
-            jobs = f"{counted(counts.total(), 'job')} {past}"
+            jobs = f"{counted(counts.total(), 'job')} {verb}"
             reporter.show(f"read {step.done:,} of {step.blocks:,} blocks, {jobs}", step.done, step.blocks)
 
 
 def _write_counts(
     command: Command, config: VacuumConfig, counts: Counter[JobStatus], *, is_dry: bool
 ) -> None:
+    """Write how many jobs of each status were deleted, or would be."""
     rows = []
     for status in STATUSES:
         policy: VacuumPolicy = getattr(config, status.value)
+        # A dry run does not count the jobs of such a policy: that would read the whole table at once.
         is_uncounted = is_dry and policy.trigger is VacuumTrigger.COUNT_BASED
         jobs = None if is_uncounted else counts[status]
         rows.append(Retention(status, _described(policy), jobs))
@@ -140,6 +146,7 @@ def _write_counts(
 
 
 def _described(policy: VacuumPolicy) -> str:
+    """Return a retention in words."""
     match policy.trigger:
         case VacuumTrigger.IMMEDIATE:
             return "deleted at once"
@@ -152,6 +159,7 @@ def _described(policy: VacuumPolicy) -> str:
 
 
 async def _write_stats(command: Command, scheduler: Scheduler, days: int) -> None:
+    """Write how many jobs were deleted on each of the last days."""
     # Without this setting, the Scheduler returns no statistics.
     configure(scheduler, vacuum=VacuumConfig(track_metrics=True))
     rows = [

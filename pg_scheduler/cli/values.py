@@ -87,9 +87,10 @@ def read_time(name: str, text: str, zone: tzinfo, *, is_past: bool = False) -> d
         CommandError: The text is neither.
     """
     text = text.strip()
-    sign, unsigned = "-" if is_past else "+", text
     if text[:1] in {"+", "-"}:
         sign, unsigned = text[0], text[1:]
+    else:
+        sign, unsigned = ("-" if is_past else "+"), text
     now = datetime.now(UTC)
     if read_seconds(unsigned) is not None:
         length = timedelta(seconds=read_duration(name, unsigned))

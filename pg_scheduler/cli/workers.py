@@ -113,20 +113,20 @@ async def drain(
     timeout_s = None if timeout is None else read_duration("--timeout", timeout)
     async with command.inspector() as inspector:
         requested_ids = await _requested_ids(inspector, worker_ids, every=every)
-        found_ids = await inspector.drain_workers(requested_ids)
+        existing_ids = await inspector.drain_workers(requested_ids)
         if wait:
             try:
                 async with asyncio.timeout(timeout_s):
-                    await _wait_until_idle(inspector, found_ids)
+                    await _wait_until_idle(inspector, existing_ids)
             except TimeoutError:
                 _write(
-                    command, requested_ids, dict.fromkeys(found_ids, "draining"), await inspector.workers()
+                    command, requested_ids, dict.fromkeys(existing_ids, "draining"), await inspector.workers()
                 )
                 raise CommandError(
                     ExitCode.TIMEOUT, f"jobs still run after {timeout}; the workers still drain"
                 ) from None
         result: RequestResult = "drained" if wait else "draining"
-        return _write(command, requested_ids, dict.fromkeys(found_ids, result), await inspector.workers())
+        return _write(command, requested_ids, dict.fromkeys(existing_ids, result), await inspector.workers())
 
 
 async def resume(command: Command, worker_ids: WorkerIds = None, every: All = False) -> ExitCode:
@@ -134,9 +134,9 @@ async def resume(command: Command, worker_ids: WorkerIds = None, every: All = Fa
     async with command.inspector() as inspector:
         draining = {worker.worker_id for worker in await inspector.workers() if is_draining(worker)}
         requested_ids = await _requested_ids(inspector, worker_ids, every=every)
-        found_ids = await inspector.resume_workers(requested_ids)
+        existing_ids = await inspector.resume_workers(requested_ids)
         results: dict[str, RequestResult] = {
-            worker_id: "resumed" if worker_id in draining else "not draining" for worker_id in found_ids
+            worker_id: "resumed" if worker_id in draining else "not draining" for worker_id in existing_ids
         }
         code = _write(command, requested_ids, results, await inspector.workers())
     is_refused = code is ExitCode.DONE and not every and "not draining" in results.values()
@@ -144,6 +144,7 @@ async def resume(command: Command, worker_ids: WorkerIds = None, every: All = Fa
 
 
 async def _requested_ids(inspector: Inspector, worker_ids: list[str] | None, *, every: bool) -> list[str]:
+    """Return the ids of the arguments, or those of all workers; exactly one of the two must be asked for."""
     if every == bool(worker_ids):
         raise UsageError("pass the ids of workers, or --all")
     return list(dict.fromkeys(worker_ids or [worker.worker_id for worker in await inspector.workers()]))
@@ -155,11 +156,13 @@ async def _wait_until_idle(inspector: Inspector, worker_ids: Collection[str]) ->
     The request to drain is repeated, because it makes the workers report how many jobs they run.
     """
     while True:
-        if not any(
-            worker.is_alive and (worker.running_jobs or worker.state == "running")
+        live_workers = [
+            worker
             for worker in await inspector.workers()
-            if worker.worker_id in worker_ids
-        ):
+            if worker.worker_id in worker_ids and worker.is_alive
+        ]
+        # A worker in the state running has not noticed the request yet, so it may still claim jobs.
+        if not any(worker.running_jobs or worker.state == "running" for worker in live_workers):
             return
         await asyncio.sleep(POLL_INTERVAL_S)
         await inspector.drain_workers(worker_ids)

@@ -15,7 +15,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pg_scheduler.cli.commands import rest
+from pg_scheduler.cli.commands import pause_between_runs
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.status import sparkline
 from tests.cli.conftest import Ran, Run, schema
@@ -140,7 +140,7 @@ def test_cancellation_that_a_driver_swallowed_ends_the_repetition() -> None:
             runs += 1
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(PATIENCE)
-            await rest(0.01)
+            await pause_between_runs(0.01)
 
     async def cancel() -> None:
         task = asyncio.create_task(repeat())

@@ -35,7 +35,7 @@ class Load(NamedTuple):
 
     per_minute: int
     run_s: float
-    failing: float
+    failure_share: float
 
 
 LOADS: Final = {
@@ -53,21 +53,23 @@ async def write_history(pool: asyncpg.Pool, now: datetime | None = None) -> None
         await connection.executemany(
             INSERT_STATISTICS,
             [
-                (this_minute - timedelta(minutes=ago), name, *_figures(load, ago, dice))
-                for ago in range(1, MINUTES)
+                (this_minute - timedelta(minutes=minutes_ago), name, *_figures(load, minutes_ago, dice))
+                for minutes_ago in range(1, MINUTES)
                 for name, load in LOADS.items()
             ],
         )
 
 
 def _figures(
-    load: Load, ago: int, dice: random.Random
+    load: Load, minutes_ago: int, dice: random.Random
 ) -> tuple[list[int], list[float], list[int], list[int]]:
-    """Return the counts, sums and histograms of a minute."""
-    is_incident = ago in INCIDENT_MINUTES
-    wave = 1 + 0.5 * math.sin(ago * 2 * math.pi / PERIOD_MINUTES)
+    """Return a minute's values of the last four columns: counts, sums, and the histograms of both times."""
+    is_incident = minutes_ago in INCIDENT_MINUTES
+    wave = 1 + 0.5 * math.sin(minutes_ago * 2 * math.pi / PERIOD_MINUTES)
     number = round(load.per_minute * wave * dice.uniform(0.9, 1.1))
-    failed = round(number * load.failing * (8 if is_incident else dice.uniform(0, 2)))
+    # In the incident, eight times as many attempts failed as usual.
+    failure_factor = 8 if is_incident else dice.uniform(0, 2)
+    failed = round(number * load.failure_share * failure_factor)
     ended = dict.fromkeys(OUTCOMES, 0) | {"completed": number - failed, "failed": failed}
     lateness_s = 0.8 if is_incident else 0.004
     runs = [load.run_s * dice.lognormvariate(0, 0.4) for _ in range(number)]
@@ -78,5 +80,6 @@ def _figures(
 
 
 def _histogram(values: list[float]) -> Iterator[int]:
+    """Yield how many values are in each bucket of the statistics. The last bucket has no upper bound."""
     places = [bisect_left(BOUNDS, value) for value in values]
     return (places.count(place) for place in range(len(BOUNDS) + 1))

@@ -133,6 +133,7 @@ BROKEN_ATTEMPTS: Final = 3
 VIDEO_SECONDS: Final = 3.0
 
 _ledgers: list[Ledger] = []
+"""The ledger of this process; empty until ``use_ledger()`` is called."""
 
 
 def use_ledger(ledger: Ledger) -> None:

@@ -160,14 +160,14 @@ class Nodes:
             raise
 
     async def monitor(self) -> None:
-        """Raise NodeDiedError as soon as a process ends that ``kill`` did not end."""
-        for ended in asyncio.as_completed([self._wait(node) for node in self._nodes]):
-            node = await ended
+        """Raise NodeDiedError as soon as a process ends, unless ``kill()`` has ended it."""
+        for end in asyncio.as_completed([self._wait(node) for node in self._nodes]):
+            node = await end
             if not node.killed:
                 raise NodeDiedError(f"{node.name} exited unexpectedly with code {node.process.returncode}")
 
     async def kill(self, node: Node, pool: asyncpg.Pool) -> None:
-        """Send SIGKILL while no job of the node is finished but not yet settled.
+        """Send SIGKILL at a moment at which the outcomes of all finished jobs of the node are written.
 
         A job whose worker dies after its last statement and before its outcome is written runs again:
         delivery is at-least-once. The gap lasts about a millisecond. The demo asserts that every job
@@ -185,6 +185,7 @@ class Nodes:
         await node.process.wait()
 
     async def _spawn(self, name: str) -> asyncio.subprocess.Process:
+        """Start the process of a node."""
         # Settings for other workers of the user do not apply to the nodes of the demo.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PG_SCHEDULER_")}
         return await asyncio.create_subprocess_exec(
@@ -195,9 +196,10 @@ class Nodes:
         )
 
     async def _wait_until_running(self) -> None:
+        """Wait until the worker of each process is alive; raise NodeDiedError if a process ends instead."""
         while True:
-            alive = {worker.identity for worker in await self._scheduler.workers() if worker.is_alive}
-            if alive.issuperset(self._names):
+            live_names = {worker.identity for worker in await self._scheduler.workers() if worker.is_alive}
+            if live_names.issuperset(self._names):
                 return
             for node in self._nodes:
                 if node.process.returncode is not None:

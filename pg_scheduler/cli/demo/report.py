@@ -90,6 +90,7 @@ def build_report(
 
 
 def _finished_by_node(attempts: Sequence[Attempt], nodes: Sequence[str], victim: str) -> Table:
+    """Return a table with the number of finished jobs of each kind on each node."""
     finished: Counter[tuple[str, str]] = Counter()
     for attempt in attempts:
         # The broken job finishes with its last failure, any other job with a completion.
@@ -108,22 +109,24 @@ def _finished_by_node(attempts: Sequence[Attempt], nodes: Sequence[str], victim:
 
 
 def _lateness(attempts: Sequence[Attempt]) -> Table:
+    """Return a table of how late the first attempts of jobs began."""
+
     def row(title: str, values: list[float]) -> list[str]:
         if not values:
             return [title, "0", "-", "-", "-"]
         return [title, str(len(values)), *(f"{value * 1000:,.1f} ms" for value in _percentiles(values))]
 
-    first = [attempt for attempt in attempts if attempt.number == 1]
-    rows = [row("reminders", [attempt.lateness for attempt in first if attempt.kind == "reminder"])]
-    rows += [row("interval and cron", [attempt.lateness for attempt in first if attempt.kind in PERIODIC])]
-    rows += [
-        row(title, [attempt.lateness for attempt in first if attempt.kind == f"order, {level}"])
-        for level, title in LATENESS_OF_ORDERS.items()
-    ]
+    def lateness_of(*kinds: str) -> list[float]:
+        # Later attempts are retries, which are due at other times.
+        return [attempt.lateness for attempt in attempts if attempt.number == 1 and attempt.kind in kinds]
+
+    rows = [row("reminders", lateness_of("reminder")), row("interval and cron", lateness_of(*PERIODIC))]
+    rows += [row(title, lateness_of(f"order, {level}")) for level, title in LATENESS_OF_ORDERS.items()]
     return Table("Lateness (start minus due time)", ["jobs", "count", "p50", "p99", "max"], rows)
 
 
 def _percentiles(values: list[float]) -> tuple[float, float, float]:
+    """Return the median, the 99th percentile and the maximum."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     cuts = statistics.quantiles(values, n=100, method="inclusive")
@@ -146,17 +149,20 @@ def _check_none_doubled(by_job: Mapping[str, Sequence[Attempt]]) -> Check:
 def _check_broken_failed(expected: Mapping[str, str], by_job: Mapping[str, Sequence[Attempt]]) -> Check:
     broken = [by_job.get(job_id, ()) for job_id, kind in expected.items() if kind == "broken"]
     counts = [sum(attempt.outcome == FAILED for attempt in attempts) for attempts in broken]
+    # Each broken job has failed at every attempt, and none has completed.
     passed = counts == [jobs.BROKEN_ATTEMPTS] * len(broken) and not any(map(_completions, broken))
     attempts = counted(counts[0] if counts else 0, "attempt")
     return Check(f"retries exhausted: the broken job failed after {attempts}", passed)
 
 
 def _check_reclaimed(by_job: Mapping[str, Sequence[Attempt]], victim: str, killed_at: datetime) -> Check:
+    # The attempts of each job that was running on the node when the node was killed.
     orphaned = [
         attempts
         for attempts in by_job.values()
         if any(attempt.node == victim and attempt.outcome is None for attempt in attempts)
     ]
+    # The first start of each orphaned job after the kill.
     restarts = [
         min(attempt.started_at for attempt in attempts if attempt.started_at > killed_at)
         for attempts in orphaned
@@ -176,9 +182,12 @@ def _check_fire_times(kind: str, step: timedelta, attempts: Sequence[Attempt]) -
     )
     if not completions:
         return Check(f"{kind}: no fire time was run", False)
-    due = (max(completions) - min(completions)) // step + 1
-    once = sum(count == 1 for count in completions.values())
-    return Check(f"{kind}: {once} of {due} fire times were run exactly once", once == due == len(completions))
+    # The fire times from the first to the last one that was run, whether they were run or not.
+    fire_count = (max(completions) - min(completions)) // step + 1
+    once_count = sum(count == 1 for count in completions.values())
+    # Every fire time was run once, and no other time was run.
+    passed = once_count == fire_count and len(completions) == fire_count
+    return Check(f"{kind}: {once_count} of {fire_count} fire times were run exactly once", passed)
 
 
 def _completions(attempts: Sequence[Attempt]) -> int:

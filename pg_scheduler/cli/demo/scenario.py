@@ -228,11 +228,11 @@ def build_view(scenario: Scenario, nodes: Nodes, tallies: Sequence[Tally]) -> Vi
         duration=DURATION_S,
         nodes=[
             NodeView(
-                node.name,
-                node.pid,
-                node.killed,
-                sum(tally.open for tally in tallies if tally.node == node.name),
-                sum(tally.done for tally in tallies if tally.node == node.name),
+                name=node.name,
+                pid=node.pid,
+                killed=node.killed,
+                running=sum(tally.open for tally in tallies if tally.node == node.name),
+                done=sum(tally.done for tally in tallies if tally.node == node.name),
             )
             for node in nodes
         ],
@@ -241,15 +241,17 @@ def build_view(scenario: Scenario, nodes: Nodes, tallies: Sequence[Tally]) -> Vi
 
 
 def _kind_view(kind: str, scenario: Scenario, nodes: Nodes, tallies: Sequence[Tally]) -> KindView:
-    of_kind = [tally for tally in tallies if tally.kind.partition(",")[0] == kind]
-    alive = {node.name for node in nodes if not node.killed}
-    failed = sum(tally.failed for tally in of_kind)
+    # The orders of each priority are a kind of their own in the ledger, such as "order, high".
+    kind_tallies = [tally for tally in tallies if tally.kind.partition(",")[0] == kind]
+    live_names = {node.name for node in nodes if not node.killed}
+    failed = sum(tally.failed for tally in kind_tallies)
     # A broken job has finished when each of its attempts has failed.
+    finished = failed // BROKEN_ATTEMPTS if kind == "broken" else sum(tally.done for tally in kind_tallies)
     return KindView(
-        TITLES[kind],
-        [sum(tally.done for tally in of_kind if tally.node == node.name) for node in nodes],
-        failed // BROKEN_ATTEMPTS if kind == "broken" else sum(tally.done for tally in of_kind),
-        sum(tally.open for tally in of_kind if tally.node in alive),
-        failed,
-        None if kind in ("interval", "cron") else scenario.planned(kind),
+        title=TITLES[kind],
+        done=[sum(tally.done for tally in kind_tallies if tally.node == node.name) for node in nodes],
+        finished=finished,
+        running=sum(tally.open for tally in kind_tallies if tally.node in live_names),
+        failed_attempts=failed,
+        planned=None if kind in ("interval", "cron") else scenario.planned(kind),
     )

@@ -62,6 +62,7 @@ class PlainScreen:
 
 
 def _align(table: Table) -> str:
+    """Return a table as text: the first column is aligned to the left, the figures are to the right."""
     lines: list[Sequence[str]] = [table.columns, *table.rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
 
@@ -116,13 +117,16 @@ class RichScreen:
         parts: list[RenderableType] = []
         if self._view is not None:
             parts += [_header(self._view), Text(), _kinds(self._view), Text()]
-        room = max(self._console.height - (LINES_ABOVE_LOG if parts else 0), 4)
+        lines_above = LINES_ABOVE_LOG if parts else 0
+        # Even a low terminal shows four lines of the log.
+        room = max(self._console.height - lines_above, 4)
         self._live.update(Group(*parts, *self._latest_lines(room)))
 
     def _latest_lines(self, room: int) -> list[Text]:
         """Return the newest lines of the log, in order, that fit into so many lines of the terminal."""
         latest: list[Text] = []
         for line in reversed(self._log):
+            # A long line takes several lines of the terminal.
             room -= 1 + len(line) // self._console.width
             if room < 0:
                 break
@@ -140,9 +144,9 @@ def _header(view: View) -> RenderableType:
 
 
 def _node(node: NodeView) -> Text:
-    color, state, style = (
-        ("red", "killed", "bold red") if node.killed else ("green", f"{node.running} running", "")
-    )
+    color, state, style = "green", f"{node.running} running", ""
+    if node.killed:
+        color, state, style = "red", "killed", "bold red"
     return Text.assemble(
         ("●", color),
         f" {node.name}  pid {node.pid:<8}",
@@ -152,6 +156,7 @@ def _node(node: NodeView) -> Text:
 
 
 def _kinds(view: View) -> RichTable:
+    """Return the table with a row for each kind of job."""
     table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("jobs", no_wrap=True)
     for node in view.nodes:
@@ -172,6 +177,7 @@ def _kinds(view: View) -> RichTable:
 
 
 def _progress(kind: KindView) -> tuple[str, RenderableType]:
+    """Return the last two cells of a kind of job: how many are done, and a bar."""
     if kind.planned is None:
         return f"{kind.finished:,}", ""
     if kind.planned == 0:

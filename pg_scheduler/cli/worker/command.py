@@ -68,6 +68,7 @@ async def worker(
 async def _run(
     command: Command, targets: Targets, options: WorkerOptions, early_usr1: threading.Event
 ) -> ExitCode:
+    """Run the worker in this process, or the supervisor of several processes."""
     if options.processes > 1 and not options.check:
         configure_logging(options.log_format)
         return await _supervise(command, targets, options, early_usr1)
@@ -101,6 +102,7 @@ def _check_options(options: WorkerOptions) -> None:
 
 
 async def _check(command: Command, source: Source | None, options: WorkerOptions) -> ExitCode:
+    """Print the registered tasks; raise CommandError if a worker could not start, or would run no job."""
     async with open_scheduler(command, source, options) as scheduler:
         if (reason := await obstacle(scheduler)) is not None:
             raise RefusedError(reason)
@@ -110,12 +112,12 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
     if not tasks:
         raise CommandError(ExitCode.NEGATIVE, NOTHING_REGISTERED)
     names = [name for task in tasks for name in (task.name, *task.aliases)]
-    unmatched = [
+    unmatched_patterns = [
         pattern for pattern in options.patterns if not any(fnmatchcase(name, pattern) for name in names)
     ]
-    if unmatched:
-        hint = hint_at(unmatched[0], names)
-        raise UsageError(f"--names matches no registered task: {', '.join(unmatched)}{hint}")
+    if unmatched_patterns:
+        hint = hint_at(unmatched_patterns[0], names)
+        raise UsageError(f"--names matches no registered task: {', '.join(unmatched_patterns)}{hint}")
     command.output.say(f"{counted(len(tasks), 'registered task')}; the tables can be used")
     return ExitCode.DONE
 
@@ -123,6 +125,7 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
 async def _supervise(
     command: Command, targets: list[str], options: WorkerOptions, early_usr1: threading.Event
 ) -> ExitCode:
+    """Run the processes until a signal or ``--drain`` stops them."""
     stop = StopRequest()
     supervisor = Supervisor(
         [
@@ -155,9 +158,11 @@ def _arguments(options: WorkerOptions, number: int) -> list[str]:
     arguments = [f"--{name}={value}" for name, value in values if value is not None]
     if options.metrics_port is not None:
         # With port 0, each process gets a free port.
-        port = options.metrics_port and options.metrics_port + number
+        port = 0 if options.metrics_port == 0 else options.metrics_port + number
         arguments += [f"--metrics-port={port}", f"--health-host={options.health_host}"]
-    return [*arguments, *(["--drain"] if options.drain else [])]
+    if options.drain:
+        arguments.append("--drain")
+    return arguments
 
 
 def _environment(command: Command) -> dict[str, str]:

@@ -71,7 +71,8 @@ async def _run_here(
             raise UsageError("the target starts its Scheduler; pass one that returns it before its start")
         await verify_tables(scheduler)
         job = await check(scheduler, job_id)
-        name, names = await task_of(scheduler, job_id) or job.job_name, registered_names(scheduler)
+        name = await task_of(scheduler, job_id) or job.job_name
+        names = registered_names(scheduler)
         if name not in names:
             raise UsageError(f"no function is registered as {name!r} here{hint_at(name, names)}")
         configure(scheduler, role="observer", vacuum_enabled=False)  # it claims and plans nothing by itself
@@ -121,6 +122,7 @@ async def _debug(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def _post_mortem(error: Exception) -> None:
+    """Open the debugger where an error was raised."""
     sys.stderr.write(f"{type(error).__name__}: {error}\n")
     debugger = pdb.Pdb(stdout=sys.stderr, nosigint=True)
     debugger.reset()

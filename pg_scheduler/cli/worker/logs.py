@@ -54,11 +54,13 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
+        # The first field is the id of the job.
         job_id = getattr(record, FIELDS[0], None)
+        # The messages of the library name their job already.
         if job_id is None or not record.name or record.name.startswith("pg_scheduler"):
-            return text  # the messages of the library name their job
-        first, newline, trace = text.partition("\n")
-        return f"{first} [job {job_id}]{newline}{trace}"
+            return text
+        first_line, newline, trace = text.partition("\n")
+        return f"{first_line} [job {job_id}]{newline}{trace}"
 
 
 def configure_logging(log_format: str | None) -> None:

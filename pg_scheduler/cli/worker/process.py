@@ -157,11 +157,13 @@ async def _run(
     waits = [recycling, asyncio.create_task(stop.wait()), asyncio.create_task(_wait_for_stop(scheduler))]
     if options.drain:
         waits.append(asyncio.create_task(wait_until_drained(scheduler)))
-    reloading = None if source_files is None else asyncio.create_task(wait_for_change(source_files))
-    waits += [] if reloading is None else [reloading]
+    reloading: asyncio.Task[str] | None = None
+    if source_files is not None:
+        reloading = asyncio.create_task(wait_for_change(source_files))
+        waits.append(reloading)
     try:
         ended_tasks, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        stop.must_restart = reloading in ended_tasks
+        stop.must_restart = reloading is not None and reloading in ended_tasks
         for task in ended_tasks:
             # The result of the wait for the Scheduler raises the error that stopped it.
             stop.request(task.result())
@@ -183,9 +185,11 @@ def _end(stop: StopRequest) -> None:
     """End this process, whatever runs on in it."""
     if stop.must_restart:
         restart()
-    # Without a request, an error has stopped the Scheduler.
-    code = ExitCode.DONE if stop.is_requested() else ExitCode.NEGATIVE
-    code = ExitCode.INTERRUPTED if stop.is_hurried else code
+    if stop.is_hurried:
+        code = ExitCode.INTERRUPTED
+    else:
+        # Without a request, an error has stopped the Scheduler.
+        code = ExitCode.DONE if stop.is_requested() else ExitCode.NEGATIVE
     # A handler of the application may hang in logging.shutdown().
     end_soon(partial(os._exit, code))
     logging.shutdown()
@@ -193,6 +197,7 @@ def _end(stop: StopRequest) -> None:
 
 
 async def _wait_for_stop(scheduler: Scheduler) -> str:
+    """Wait until the Scheduler has stopped; return that as the reason, or raise the error that stopped it."""
     await scheduler.wait()
     return "the Scheduler was shut down"
 
@@ -216,6 +221,7 @@ async def _start(scheduler: Scheduler, stop: StopRequest) -> bool:
 
 
 async def _stop_claiming(scheduler: Scheduler, started: asyncio.Event) -> None:
+    """Request of the worker to claim no more jobs, and log that."""
     # The request is written to the row of the worker, which exists after the start.
     await started.wait()
     try:
@@ -269,7 +275,7 @@ def metrics(scheduler: Scheduler, options: WorkerOptions) -> Iterator[None]:
 
 @contextmanager
 def _listening(option: str, port: int) -> Iterator[None]:
-    """Raise a CommandError if a port cannot be used."""
+    """Raise CommandError (REFUSED) if a port cannot be used within the block."""
     try:
         yield
     except OSError as error:

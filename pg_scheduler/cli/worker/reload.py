@@ -28,6 +28,8 @@ from .stop import hold_usr1
 from .target import Source, load_targets
 
 _words: Final = [sys.executable, "-m", "pg_scheduler"]
+"""The words before the arguments of the program, which `set_program()` replaces."""
+
 _trial: Final[list[str]] = []
 """The command of `set_program()` that tries a start; empty for none."""
 
@@ -68,16 +70,17 @@ async def wait_for_change(sources: Sources) -> str:
     """Wait until a source file was changed, added or removed, and return a sentence about it."""
     while True:
         new_sources = await read_sources(sources)
-        changed = next(
+        # Only the current folder may lack a new state, if the code has made another folder the current one.
+        changed_path = next(
             (path for path, state in sources.items() if new_sources.get(path, state) != state), None
         )
-        if changed is not None:
+        if changed_path is not None:
             problem = await _problem_of_a_start()
             if problem is None:
-                return f"{changed} has changed"
+                return f"{changed_path} has changed"
             logger.warning(
                 "%s has changed, and the program does not start: %s; waiting for the next change",
-                changed,
+                changed_path,
                 problem,
                 extra=record_fields(),
             )
@@ -130,13 +133,15 @@ def restart() -> NoReturn:
 def _read_states(paths: Collection[str]) -> Sources:
     """Return the states of the source files among these paths and of loaded modules, and of their folders."""
     modules = list(sys.modules.values())
-    loaded = {file for module in modules if (file := getattr(module, "__file__", None))}
-    files = {path for path in {*paths, *loaded} if path.endswith(".py") and not path.startswith(_INSTALLED)}
+    module_files = {file for module in modules if (file := getattr(module, "__file__", None))}
+    candidates = {*paths, *module_files}
+    files = {path for path in candidates if path.endswith(".py") and not path.startswith(_INSTALLED)}
     folders = {str(Path.cwd()), *map(os.path.dirname, files)}
     return {path: _written_at(path) for path in files} | {path: _files_in(path) for path in folders}
 
 
 def _written_at(path: str) -> int:
+    """Return the time at which a file was written; 0 if the file cannot be found."""
     try:
         return Path(path).stat().st_mtime_ns
     except OSError:  # the file is being written, or was deleted

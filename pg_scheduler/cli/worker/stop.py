@@ -124,10 +124,10 @@ def handle_signals(
     loop = asyncio.get_running_loop()
     for number in STOPPING_SIGNALS:
         loop.add_signal_handler(number, stop.receive, number)
-    handled = [*STOPPING_SIGNALS, signal.SIGUSR1]
+    handled_signals = [*STOPPING_SIGNALS, signal.SIGUSR1]
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         loop.add_signal_handler(signal.SIGHUP, stop.request, "SIGHUP received")
-        handled.append(signal.SIGHUP)
+        handled_signals.append(signal.SIGHUP)
     loop.add_signal_handler(signal.SIGUSR1, on_usr1)
     previous_handler = signal.signal(signal.SIGUSR2, interrupt)
     # A system call that SIGUSR2 interrupts is continued.
@@ -136,7 +136,7 @@ def handle_signals(
         yield
     finally:
         signal.signal(signal.SIGUSR2, previous_handler)
-        for number in handled:
+        for number in handled_signals:
             with suppress(RuntimeError):  # the event loop is closing
                 loop.remove_signal_handler(number)
 
@@ -157,15 +157,16 @@ def release_usr1() -> None:
 @contextmanager
 def note_usr1() -> Iterator[threading.Event]:
     """Note whether SIGUSR1 comes within a ``with`` block, as long as no other handler is set."""
-    noted = threading.Event()
+    usr1_came = threading.Event()
     # Python sets handlers of signals in the main thread only.
     if threading.current_thread() is not threading.main_thread():
-        yield noted
+        yield usr1_came
         return
-    previous_handler = signal.signal(signal.SIGUSR1, lambda _number, _frame: noted.set())
+    previous_handler = signal.signal(signal.SIGUSR1, lambda _number, _frame: usr1_came.set())
+    # A signal that was held back comes now.
     release_usr1()
     try:
-        yield noted
+        yield usr1_came
     finally:
         signal.signal(signal.SIGUSR1, previous_handler)
 
@@ -214,7 +215,7 @@ INTERVAL_S: Final = 1.0
 """Seconds between two checks whether the worker has reached a limit of its process, or has drained."""
 
 SCAN_INTERVAL_S: Final = 0.2
-"""Seconds between two looks of a drained worker whether the scan for dead workers has ended."""
+"""Seconds between two checks of a drained worker whether the scan for dead workers has ended."""
 
 JITTER: Final = 0.1
 """Part of ``--max-age`` by which it varies, so that workers that began together do not end together."""
@@ -227,25 +228,26 @@ async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> st
     started_jobs = 0
     spread = 1 + random.uniform(-JITTER, JITTER)  # noqa: S311 - jitter, no secret
     max_age_s = options.max_age_s
-    ends_at = time.monotonic() + (max_age_s or 0) * spread
-    reached = asyncio.Event()
+    ends_at = math.inf if max_age_s is None else time.monotonic() + max_age_s * spread
+    max_jobs_reached = asyncio.Event()
 
     def count(_event: object) -> None:
         nonlocal started_jobs
         started_jobs += 1
         if options.max_jobs is not None and started_jobs >= options.max_jobs:
-            reached.set()
+            max_jobs_reached.set()
 
     unsubscribe = scheduler.subscribe(count, JobStarted) if options.max_jobs is not None else None
     try:
         while True:
+            # Without a limit, this waits until the task is cancelled.
             with suppress(TimeoutError):
                 async with asyncio.timeout(INTERVAL_S if options.recycles else None):
-                    await reached.wait()
-            if reached.is_set():
+                    await max_jobs_reached.wait()
+            if max_jobs_reached.is_set():
                 return f"{counted(started_jobs, 'job')} {'has' if started_jobs == 1 else 'have'} started"
-            if options.max_rss is not None and (used := memory_mb()) >= options.max_rss:
-                return f"{used:,.0f} MB of memory are in use"
+            if options.max_rss is not None and (used_mb := memory_mb()) >= options.max_rss:
+                return f"{used_mb:,.0f} MB of memory are in use"
             if max_age_s is not None and time.monotonic() >= ends_at:
                 return f"{max_age_s:g} s have passed"
     finally:
@@ -257,9 +259,13 @@ async def wait_until_drained(scheduler: Scheduler) -> str:
     """Wait until no job is due that the worker claims, and none runs; return that as the reason to end.
 
     Jobs that a limit or other jobs block, and jobs of paused tasks, do not count. Jobs of a killed process
-    become due when they are reclaimed, so a scan for dead workers, after all else, has to leave none suspect.
+    become due when they are reclaimed. So when no job is left, a scan for dead workers is requested. The
+    worker is drained if this scan leaves no worker suspect, and still no job is due after it.
     """
-    inspector, started_jobs, scan_requested_at = Inspector(scheduler), 0, math.inf
+    inspector = Inspector(scheduler)
+    started_jobs = 0
+    # Infinite while no scan is requested, so that no scan counts as one since then.
+    scan_requested_at = math.inf
 
     def count(_event: object) -> None:
         nonlocal started_jobs

@@ -94,15 +94,17 @@ def send_reports(
 
     def run() -> None:
         try:
+            # The report after the end of the block is the last one. It also states why the process ends.
             is_last = ended.is_set()
             while True:
                 report = asdict(source.health()) | {"is_draining": is_draining()}
-                report |= {"is_recycling": ending.is_recycling} if is_last else {}
+                if is_last:
+                    report["is_recycling"] = ending.is_recycling
                 pipe.write(json.dumps(report).encode() + b"\n")
                 if is_last:
                     return
                 is_last = ended.wait(INTERVAL_S)
-        except BrokenPipeError:
+        except BrokenPipeError:  # the supervising process has ended
             if not ended.is_set():
                 on_orphaned()
         finally:
@@ -124,8 +126,23 @@ def read_report(line: bytes) -> Report:
         HealthCheck(check["name"], check["is_ok"], check["text"], tuple(check["probes"]))
         for check in report["checks"]
     )
-    health = Health(report["state"], report["slots"], report["slots_busy"], checks, report["next_due_s"])
+    health = Health(
+        state=report["state"],
+        slots=report["slots"],
+        slots_busy=report["slots_busy"],
+        checks=checks,
+        next_due_s=report["next_due_s"],
+    )
     return Report(health, bool(report.get("is_recycling")), report.get("is_draining"))
+
+
+class _ProcessEnd(NamedTuple):
+    """How a process has ended."""
+
+    code: int
+    """Its exit code, or the negative number of the signal that ended it."""
+    is_recycling: bool
+    """Whether it has reported that it ends to be started again."""
 
 
 class _TimedHealth(NamedTuple):
@@ -164,19 +181,18 @@ class HealthReports:
         state: State = "running" if len(health_reports) == len(reports) else "starting"
         if self.is_draining:
             state = "draining"
+        due_times_s = [health.next_due_s for health in health_reports if health.next_due_s is not None]
         return Health(
-            state,
-            sum(health.slots for health in health_reports),
-            sum(health.slots_busy for health in health_reports),
-            (_processes(reports), _silence(reports), *_merged(reports)),
-            min(
-                (health.next_due_s for health in health_reports if health.next_due_s is not None),
-                default=None,
-            ),
+            state=state,
+            slots=sum(health.slots for health in health_reports),
+            slots_busy=sum(health.slots_busy for health in health_reports),
+            checks=(_processes(reports), _silence(reports), *_merged(reports)),
+            next_due_s=min(due_times_s, default=None),
         )
 
 
 def _processes(reports: Sequence[_TimedHealth | None]) -> HealthCheck:
+    """Return the check that fails if a process has not reported yet, or has ended."""
     running = sum(report is not None for report in reports)
     is_ok = running == len(reports)
     return HealthCheck("processes", is_ok, f"{running} of {len(reports)} run", ("started", "ready"))
@@ -196,7 +212,9 @@ def _merged(reports: Sequence[_TimedHealth | None]) -> Iterator[HealthCheck]:
     """Yield a check for each name: the first one that fails, or else the first one."""
     checks: dict[str, HealthCheck] = {}
     for number, report in enumerate(reports, 1):
-        for check in report.health.checks if report is not None else ():
+        if report is None:
+            continue
+        for check in report.health.checks:
             merged_check = checks.get(check.name)
             if merged_check is None or (merged_check.is_ok and not check.is_ok):
                 text = check.text if check.is_ok else f"process {number}: {check.text}"
@@ -260,6 +278,7 @@ class Supervisor:
             return
         if report.is_draining:
             self._draining[index] = True
+        # A worker that has drained, and does not any more, was resumed.
         elif report.is_draining is False and self._draining[index]:
             del self._draining[index]
 
@@ -271,13 +290,15 @@ class Supervisor:
         """
         async with asyncio.TaskGroup() as group:
             stopping = group.create_task(self._stop_children())
-            keeping = [group.create_task(self._keep(index)) for index in range(len(self.reports))]
-            codes = [await task for task in keeping]
+            tasks = [group.create_task(self._run_repeatedly(index)) for index in range(len(self.reports))]
+            codes = [await task for task in tasks]
             stopping.cancel()
+        # DONE is 0, and any other code is permanent.
         if (code := max(codes)) != ExitCode.DONE:
             raise CommandError(code, "a process cannot begin its work; its message is above")
 
     async def _stop_children(self) -> None:
+        """Pass the request to stop on to the processes, and then the request to hurry."""
         await self._stop.wait()
         self.reports.is_draining = True
         self.send(signal.SIGTERM)
@@ -286,12 +307,12 @@ class Supervisor:
             self.send(signal.SIGTERM)
             await asyncio.sleep(REPEAT_S)
 
-    async def _keep(self, index: int) -> ExitCode:
-        """Run one process, and start it again when it ends; return an exit code that is permanent, else 0."""
+    async def _run_repeatedly(self, index: int) -> ExitCode:
+        """Run one process, and start it again when it ends. Return a permanent exit code, or DONE."""
         delay_s = MIN_DELAY_S
         while not self._stop.is_requested():
             began = time.monotonic()
-            code, is_recycling = await self._run(index)
+            code, is_recycling = await self._run_once(index)
             if self._stop.is_requested():
                 break
             if code in PERMANENT and not self._was_ready:
@@ -315,8 +336,8 @@ class Supervisor:
             delay_s = min(2 * delay_s, MAX_DELAY_S)
         return ExitCode.DONE
 
-    async def _run(self, index: int) -> tuple[int, bool]:
-        """Run one process; return its exit code, negative for a signal, and whether it is to be recycled."""
+    async def _run_once(self, index: int) -> _ProcessEnd:
+        """Run one process until it ends."""
         reading, writing = os.pipe()
         # The process inherits the block of SIGUSR1, so it receives this signal only once it handles it.
         hold_usr1()
@@ -352,7 +373,7 @@ class Supervisor:
         finally:
             del self._children[index]
             self.reports.set(index, None)
-        return code, ending.is_recycling
+        return _ProcessEnd(code, ending.is_recycling)
 
     async def _read(self, index: int, descriptor: int, ending: Ending) -> None:
         """Note the reports of a process until its pipe ends, and whether it asks to be recycled."""
@@ -374,6 +395,7 @@ class Supervisor:
 
 
 def _described(code: int) -> str:
+    """Return an exit code in words."""
     if code >= 0:
         return f"exit code {code}"
     try:

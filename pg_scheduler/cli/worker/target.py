@@ -71,7 +71,7 @@ async def open_source(source: Source) -> AsyncIterator[Scheduler]:
         except (CommandError, SchedulerError):
             raise
         except Exception as error:  # user code: the callable
-            raise _broken(f"{source.name} has failed", error) from error
+            raise _print_and_convert(f"{source.name} has failed", error) from error
         yield value
 
 
@@ -83,9 +83,9 @@ async def _open(source: Source, stack: AsyncExitStack) -> Scheduler:
         if inspect.isawaitable(value):
             value = await value
     if not isinstance(value, Scheduler) and hasattr(value, "__aenter__"):
-        scheduler = _checked(source.name, await stack.enter_async_context(value))
+        scheduler = _checked_scheduler(source.name, await stack.enter_async_context(value))
     else:
-        scheduler = _checked(source.name, value)
+        scheduler = _checked_scheduler(source.name, value)
         stack.push_async_callback(_close, scheduler)
     # This opens a pool that was made and not opened yet.
     await scheduler.db_pool
@@ -93,6 +93,7 @@ async def _open(source: Source, stack: AsyncExitStack) -> Scheduler:
 
 
 async def _close(scheduler: Scheduler) -> None:
+    """Close the pool of a Scheduler; terminate its connections if that takes too long."""
     try:
         await asyncio.wait_for(scheduler.db_pool.close(), CLOSE_TIMEOUT_S)
     except TimeoutError:
@@ -108,26 +109,29 @@ def _load(target: str) -> Source | None:
     if not colon:
         return None
     value: Any = module
-    prefix = module_name
+    # The part of the path that was followed has a colon after the module, and dots between attributes.
+    prefix, separator = module_name, ":"
     for part in path.split("."):
         if not hasattr(value, part):
             hint = hint_at(part, _candidates(value))
             raise UsageError(f"{prefix} has no attribute {part!r}{hint}")
         value = getattr(value, part)
-        # The path in messages has a colon after the module, and dots between attributes.
-        prefix = f"{prefix}:{part}" if value is getattr(module, part, None) else f"{prefix}.{part}"
+        prefix, separator = f"{prefix}{separator}{part}", "."
     if isinstance(value, Scheduler) or (callable(value) and not isinstance(value, SyncScheduler)):
         return Source(value, target)
-    raise UsageError(f"{target} is {_kind(value)}; name a Scheduler, or a callable that returns one")
+    kind = _described_kind(value)
+    raise UsageError(f"{target} is {kind}; name a Scheduler, or a callable that returns one")
 
 
 def _import(name: str, target: str) -> ModuleType:
+    """Import the module of a target; raise CommandError (USAGE) if that fails."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            # Another module is missing, which the target imports.
-            raise _broken(f"{name} cannot be imported", error) from error
+        # Either the target or a package around it is missing, or a module that the code of the target needs.
+        is_target = error.name is not None and f"{name}.".startswith(f"{error.name}.")
+        if error.name is None or not is_target:
+            raise _print_and_convert(f"{name} cannot be imported", error) from error
         parent = error.name.rpartition(".")[0]
         is_file = target.endswith(".py") or "/" in target
         hint = "; write package.module, not a path" if is_file else _nearest_module(error.name, parent)
@@ -135,10 +139,10 @@ def _import(name: str, target: str) -> ModuleType:
             f"module {error.name!r} does not exist in {Path.cwd()} or on sys.path{hint}"
         ) from None
     except (Exception, SystemExit) as error:  # user code: the module, perhaps a script that exits with 0
-        raise _broken(f"{name} cannot be imported", error) from error
+        raise _print_and_convert(f"{name} cannot be imported", error) from error
 
 
-def _broken(problem: str, error: BaseException) -> UsageError:
+def _print_and_convert(problem: str, error: BaseException) -> UsageError:
     """Print the traceback of an error, from the first line of the user's code on, and return a UsageError."""
     trace = error.__traceback__
     while trace is not None and not _is_user_frame(trace.tb_frame.f_code.co_filename):
@@ -156,7 +160,9 @@ def _nearest_module(name: str, parent: str) -> str:
     paths = getattr(sys.modules.get(parent), "__path__", None) if parent else [str(Path.cwd())]
     names = [module_info.name for module_info in pkgutil.iter_modules(list(paths or ()))]
     near = most_similar(name.rpartition(".")[2], names)
-    return "" if near is None else f"; did you mean {f'{parent}.' if parent else ''}{near}?"
+    if near is None:
+        return ""
+    return f"; did you mean {parent}.{near}?" if parent else f"; did you mean {near}?"
 
 
 def _candidates(value: object) -> list[str]:
@@ -171,6 +177,7 @@ def _candidates(value: object) -> list[str]:
 
 
 def _call(source: Source) -> Any:
+    """Call the callable of a source, which must not need arguments."""
     function = source.value
     assert callable(function)  # noqa: S101 - checked when it was loaded
     try:
@@ -182,13 +189,13 @@ def _call(source: Source) -> Any:
     return function()
 
 
-def _checked(name: str, value: object) -> Scheduler:
+def _checked_scheduler(name: str, value: object) -> Scheduler:
     if isinstance(value, Scheduler):
         return value
-    raise UsageError(f"{name} returned {_kind(value)}; it must return a Scheduler")
+    raise UsageError(f"{name} returned {_described_kind(value)}; it must return a Scheduler")
 
 
-def _kind(value: object) -> str:
+def _described_kind(value: object) -> str:
     if isinstance(value, SyncScheduler):
         return "a SyncScheduler, which is for code without asyncio"
     return "None" if value is None else f"an object of type {type(value).__name__}"
