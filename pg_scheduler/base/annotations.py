@@ -54,7 +54,7 @@ else:
 
 
 def text_of(annotation: object) -> str | None:
-    """Return the source of an annotation that is not evaluated; None for others."""
+    """Return the source of an annotation that is not evaluated; None for an evaluated one."""
     if isinstance(annotation, ForwardRef):
         return annotation.__forward_arg__
     return annotation if isinstance(annotation, str) else None

@@ -73,6 +73,7 @@ def _divided(items: Sequence[T], lengths: Sequence[int]) -> Iterator[Sequence[T]
         if not room.take(characters):
             yield batch
             batch, room = [], BatchRoom(len(items))
+            # The first item of a batch always has room.
             room.take(characters)
         batch.append(item)
     yield batch

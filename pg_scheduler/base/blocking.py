@@ -207,6 +207,7 @@ class Crossing:
             self._task.cancel()
 
     def _end_with(self, task: asyncio.Task[Any]) -> None:
+        """End the call with the result or the error of its task."""
         if task.cancelled():
             self._end(None, CancelledError())
         elif (error := task.exception()) is not None:
@@ -240,6 +241,7 @@ class Member:
 def members_of(cls: type) -> Iterator[Member]:
     """Yield the public members of a class, in the order of their definition, base classes last."""
     names = set()
+    # The last class is object.
     for owner in cls.__mro__[:-1]:
         for name in (*vars(owner), *inspect.get_annotations(owner)):
             is_constructor = isinstance(vars(owner).get(name), classmethod)
@@ -252,6 +254,7 @@ def _member(owner: type, name: str) -> Member:
     """Return a member of a class. Its kind follows from its definition and the texts of its annotations."""
     definition = vars(owner).get(name)
     if isinstance(definition, FunctionType):
+        # The annotation is "AsyncIterator[...]" or the like, or the name of a class of iterators.
         return_type = str(definition.__annotations__.get("return"))
         is_iterator = ASYNC_ITERATOR.match(return_type) or hasattr(
             definition.__globals__.get(return_type), "__anext__"
@@ -328,6 +331,7 @@ class Blocking:
         return self._target()
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method of the asynchronous object, and return its result when the call has ended."""
         # With a connection, all statements run on it, in this thread. So the method waits for no event loop.
         if kwargs.get(CONNECTION) is not None:
             connection = BlockingConnection(kwargs[CONNECTION])
@@ -428,6 +432,7 @@ def _derive_member(member: Member, path: str, is_by_hand: bool) -> Any:
 
 
 def _derive_function(member: Member, path: str, is_by_hand: bool) -> Any:
+    """Return the blocking counterpart of a function, with its signature and the start of its docstring."""
     name, source = member.name, member.source
     signature = inspect.signature(source)
 

@@ -24,6 +24,7 @@ DEFAULT_PORT: Final = 5432
 EXPECTED: Final = "postgresql://user:password@host:5432/database"
 
 _DIALECT: Final = re.compile(r"(postgres(?:ql)?)\+\w+")
+# The group is the port.
 _HOST: Final = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(\d*))?", re.ASCII)
 _SECRETS: Final = frozenset(
     {"oauth_client_secret", "password", "scram_client_key", "scram_server_key", "sslpassword"}
@@ -51,8 +52,8 @@ def normalise_dsn(dsn: str, name: str) -> str:
     scheme, separator, address = dsn.strip().partition("://")
     if dialect := _DIALECT.fullmatch(scheme):
         scheme = dialect[1]
-    checked = check_dsn(f"{scheme}{separator}{address}", name)
-    return f"postgresql://{checked.partition('://')[2]}"
+    checked_dsn = check_dsn(f"{scheme}{separator}{address}", name)
+    return f"postgresql://{checked_dsn.partition('://')[2]}"
 
 
 def check_dsn(dsn: str, name: str) -> str:
@@ -112,7 +113,9 @@ class Address(NamedTuple):
     def of(cls, host: object, port: object, database: object) -> Address | None:
         """Return an address in one spelling; None if a part is unknown, or there are several hosts."""
         digits = str(port or DEFAULT_PORT)
-        if not isinstance(host, str) or not host or "," in host or not digits.isdecimal() or not database:
+        if not isinstance(host, str) or not host or "," in host:
+            return None
+        if not digits.isdecimal() or not database:
             return None
         return cls(host.rstrip("/"), int(digits), str(database))
 
@@ -126,6 +129,7 @@ def address_parts(dsn: str) -> dict[str, str]:
     """
     parts = urlsplit(dsn)
     hosts = parts.netloc.rpartition("@")[2]
+    # The colons of an IPv6 address are in brackets, so none of them is taken for that before a port.
     host, _, port = hosts.rpartition(":") if re.search(r":\d*$", hosts) else (hosts, "", "")
     address = {"host": unquote(host).strip("[]"), "port": port, "database": unquote(parts.path[1:])}
     for name, values in parse_qs(parts.query).items():
@@ -157,9 +161,10 @@ def passwords_in(dsn: str) -> list[str]:
     """Return the passwords of a DSN, as they are written in it and decoded."""
     parts = urlsplit(dsn)
     account = parts.netloc.rpartition("@")[0]
-    written = [account.partition(":")[2]]
-    written += [pair.partition("=")[2] for pair in _pairs_of(parts.query) if _is_secret(pair)]
-    return [word for word in dict.fromkeys([*written, *map(unquote, written)]) if word]
+    passwords = [account.partition(":")[2]]
+    passwords += [pair.partition("=")[2] for pair in _pairs_of(parts.query) if _is_secret(pair)]
+    decoded_passwords = map(unquote, passwords)
+    return [password for password in dict.fromkeys([*passwords, *decoded_passwords]) if password]
 
 
 def remove_secrets(text: str, secrets: Iterable[str]) -> str:
@@ -172,9 +177,9 @@ def remove_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def _raw_characters(address: str) -> list[str]:
-    """Return the characters after the scheme that must be encoded.
+    """Return the characters behind the scheme that would have to be encoded.
 
-    The only ``@`` is to separate the account from the host.
+    An ``@`` may stand only once, where it separates the account from the host.
     """
     account, separator, _ = address.rpartition("@")
     characters = {character for character in "/?#[]" if character in account}
@@ -193,10 +198,14 @@ def _is_readable(dsn: str) -> bool:
         parts = urlsplit(dsn)
     except ValueError:  # its message would quote the DSN
         return False
-    hosts = [_HOST.fullmatch(host) for host in parts.netloc.rpartition("@")[2].split(",")]
-    # The group of a host is its port.
-    have_readable_ports = all(host and (not host[1] or 0 < int(host[1]) <= MAX_PORT) for host in hosts)
-    return have_readable_ports and all("=" in pair for pair in parts.query.split("&") if pair)
+    for host in parts.netloc.rpartition("@")[2].split(","):
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        port = match[1]
+        if port and not 0 < int(port) <= MAX_PORT:
+            return False
+    return all("=" in pair for pair in parts.query.split("&") if pair)
 
 
 def _pairs_of(query: str) -> list[str]:

@@ -181,14 +181,15 @@ def connect_arguments(dsn: str | None, name: str) -> ConnectArguments:
         >>> connect_arguments("postgresql://app@db/shop?connect_timeout=10&keepalives=1", "dsn")
         ConnectArguments(dsn='postgresql://app@db/shop', settings={'timeout': 10.0})
     """
+    parts = urlsplit(dsn or "postgresql://")
+    options = _options_of(dsn or "")
+    has_host = bool(parts.netloc.rpartition("@")[2]) or "host" in options
     # Without a host in the DSN, asyncpg connects to the hosts in PGHOST.
-    if not (urlsplit(dsn or "").netloc.rpartition("@")[2] or "host" in _options_of(dsn or "")):
+    if not has_host:
         check_hosts(os.environ.get("PGHOST", ""), "PGHOST")
     if dsn is None and not os.environ.get("PGSERVICE"):
         _check_user("", {}, name)
         return ConnectArguments(None, _tls_settings({}, name))
-    parts = urlsplit(dsn or "postgresql://")
-    options = _options_of(dsn or "")
     netloc, path = parts.netloc, "" if parts.path == "/" else parts.path
     _add_service(options, netloc, path, name)
     _check_user(netloc, options, name)
@@ -274,11 +275,13 @@ def _translate(options: dict[str, str], name: str) -> dict[str, Any]:
     timeout_s = _timeout_of(options, name)
     if timeout_s is not None:
         del options["connect_timeout"]
+        # None is asyncpg's way to say that there is no limit.
         settings["timeout"] = None if math.isinf(timeout_s) else timeout_s
     if fallback := options.pop("fallback_application_name", None):
         options.setdefault("application_name", fallback)
     if options.pop("pgbouncer", "false").lower() in _ON:
         settings["statement_cache_size"] = 0
+    # An sslmode= in the DSN precedes these two options of other libraries and of older releases of libpq.
     if (mode := options.pop("ssl", None)) is not None:
         options.setdefault("sslmode", SSL_MODES.get(mode.lower(), mode))
     if (required := options.pop("requiressl", None)) is not None:
@@ -303,15 +306,19 @@ def _add_service(options: dict[str, str], netloc: str, path: str, name: str) -> 
     if not service:
         return
     account, _, hosts = netloc.rpartition("@")
-    given_names = set(options)
+    names_in_dsn = set(options)
+    # A host of the DSN is not combined with the port of the service, which belongs to another host.
     if hosts or "host" in options:
-        given_names |= {"host", "port"}
+        names_in_dsn |= {"host", "port"}
     if path or "database" in options:
-        given_names |= {"dbname", "database"}
-    user, separator, _password = unquote(account).partition(":")
-    given_names |= ({"user"} if user else set()) | ({"password"} if separator else set())
+        names_in_dsn |= {"dbname", "database"}
+    user, has_password, _ = unquote(account).partition(":")
+    if user:
+        names_in_dsn.add("user")
+    if has_password:
+        names_in_dsn.add("password")
     values = _read_service(service, file, name)
-    options.update({option: value for option, value in values.items() if option not in given_names})
+    options.update({option: value for option, value in values.items() if option not in names_in_dsn})
 
 
 def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str]:
@@ -324,9 +331,10 @@ def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str
         try:
             parser.read(path, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError) as error:
+            # The message of the error may quote a password.
             raise ConfigurationError(
                 f"{name} names the service {service!r}, but {path} cannot be read ({type(error).__name__})"
-            ) from None  # its message may quote a password
+            ) from None
         if parser.has_section(service):
             return dict(parser[service])
     raise ConfigurationError(
@@ -339,7 +347,7 @@ def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str
 
 
 def _tls_settings(options: dict[str, str], name: str) -> dict[str, Any]:
-    """Check the files of certificates, and return settings only for those of the operating system.
+    """Check the files of certificates. Return ``ssl=`` if the operating system's are used, otherwise nothing.
 
     asyncpg itself reads the files that the options name. Here they are loaded only for clearer errors.
     """
@@ -393,6 +401,7 @@ def _system_context(options: dict[str, str], name: str) -> ssl.SSLContext:
 
 
 def _load_client_certificate(context: ssl.SSLContext, options: Mapping[str, str], name: str) -> None:
+    """Load the certificate of the client into a context, if the options or the environment name one."""
     certificate = _file_of(options, "sslcert")
     if certificate is None:
         return
@@ -419,6 +428,7 @@ class _File(NamedTuple):
     option: str
     variable: str
     text: str
+    """The value: a path, or ``SYSTEM``."""
     is_of_dsn: bool
 
     def origin(self, name: str) -> str:
@@ -427,12 +437,14 @@ class _File(NamedTuple):
 
 
 def _file_of(options: Mapping[str, str], option: str) -> _File | None:
+    """Return the file that an option or its environment variable names; None if neither does."""
     variable = f"PG{option.upper()}"
     text = options.get(option) or os.environ.get(variable)
     return None if not text else _File(option, variable, text, option in options)
 
 
 def _load(file: _File, name: str, load: Any, *arguments: Any) -> None:
+    """Call ``load``, which reads the file; raise ConfigurationError if it fails."""
     try:
         load(*arguments)
     # An SSLError is an OSError too, so it comes first.

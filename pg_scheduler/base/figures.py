@@ -63,9 +63,9 @@ class Histogram(NamedTuple):
 
     @classmethod
     def added(cls, *histograms: Histogram) -> Histogram:
-        """Return a histogram with the values of all of these, at least one."""
+        """Return a histogram with the values of all these histograms, of which there is at least one."""
         return cls(
-            _by_place(histogram.buckets for histogram in histograms),
+            _sums_by_place(histogram.buckets for histogram in histograms),
             sum(histogram.total for histogram in histograms),
         )
 
@@ -78,16 +78,16 @@ class Histogram(NamedTuple):
         """Return for each bound the number of values that do not exceed it.
 
         Raises:
-            ValueError: A number is not among ``BOUNDS``.
+            ValueError: A bound is not among ``BOUNDS``.
         """
         return [sum(self.buckets[: BOUNDS.index(bound) + 1]) for bound in bounds]
 
     def quantile(self, share: float) -> float | None:
         """Estimate the value that this share of the values does not exceed; None without values.
 
-        If all values are in one bucket, their mean is returned. Otherwise the sum of the values shows on
-        which side of the middle of their buckets they lie. The values of a bucket count as evenly spread
-        around a mean that is shifted to that side. Values beyond the last bound count as that bound.
+        If all values are in one bucket, their mean is returned. Otherwise the bucket of the result is found
+        first. The result is estimated as if the values of this bucket were evenly spread around their mean.
+        Values beyond the last bound count as that bound.
         """
         places = [place for place, number in enumerate(self.buckets) if number]
         if not places:
@@ -95,37 +95,42 @@ class Histogram(NamedTuple):
         if len(places) == 1:
             start, end = limits_of_bucket(places[0])
             return _within(start, self.total / self.number, end)
-        middles = sum(self.buckets[place] * sum(limits_of_bucket(place)) / 2 for place in places)
-        rank, below = share * self.number, 0
+        rank, number_below = share * self.number, 0
         for place in places[:-1]:
-            if below + self.buckets[place] >= rank:
+            if number_below + self.buckets[place] >= rank:
                 break
-            below += self.buckets[place]
+            number_below += self.buckets[place]
         else:
             place = places[-1]
         start, end = limits_of_bucket(place)
-        mean = _within(start, (start + end) / 2 * self.total / middles, end)
+        # The mean of a single bucket is unknown, so it is estimated. If the sum of all values is 5 % greater
+        # than that of the middles of their buckets, the mean of each bucket is 5 % greater than its middle.
+        sum_of_middles = sum(self.buckets[place] * sum(limits_of_bucket(place)) / 2 for place in places)
+        mean = _within(start, (start + end) / 2 * self.total / sum_of_middles, end)
+        # The values are evenly spread from mean - spread to mean + spread, which are within the bucket.
         spread = min(mean - start, end - mean)
-        return mean + spread * (2 * max(rank - below, 0.0) / self.buckets[place] - 1)
+        share_of_bucket = max(rank - number_below, 0.0) / self.buckets[place]
+        return mean + spread * (2 * share_of_bucket - 1)
 
     @property
     def ceiling(self) -> float | None:
-        """A value that no value exceeds, of which the last bound is the greatest; None without values."""
+        """An upper bound of the values, at most the last one of ``BOUNDS``; None without values."""
         places = [place for place, number in enumerate(self.buckets) if number]
         if not places:
             return None
-        # The sum of the values is not less than the greatest of them.
+        # The sum of the values is an upper bound too, because none of them is negative.
         start, end = limits_of_bucket(places[-1])
         return _within(start, self.total, end)
 
 
 def _within(start: float, value: float, end: float) -> float:
-    """Return a value, or the bound that it exceeds; the lower bound for a sum that is no number."""
+    """Return a value limited to these bounds; the lower bound if the value is NaN."""
+    # max() returns its first argument if the second one is NaN.
     return min(end, max(start, value))
 
 
 def limits_of_bucket(place: int) -> tuple[float, float]:
-    """Return the bounds of a bucket; those of the last one are both the last bound."""
+    """Return the bounds of a bucket. The last bucket has no end, so both of its bounds are the last one."""
     return BOUNDS[place - 1] if place else 0.0, BOUNDS[min(place, len(BOUNDS) - 1)]
 
 
@@ -153,11 +158,11 @@ class JobFigures(NamedTuple):
 
     @classmethod
     def added(cls, *figures: JobFigures) -> JobFigures:
-        """Return the sum of all of these, at least one."""
+        """Return the sum of all these figures, of which there is at least one."""
         return cls(
             sum(part.scheduled for part in figures),
             sum(part.started for part in figures),
-            _by_place(part.ended for part in figures),
+            _sums_by_place(part.ended for part in figures),
             Histogram.added(*(part.durations for part in figures)),
             Histogram.added(*(part.lateness for part in figures)),
         )
@@ -190,17 +195,18 @@ class Snapshot(NamedTuple):
 
     def jobs_since(self, earlier: Mapping[str, JobFigures]) -> dict[str, JobFigures]:
         """Return what was added since an earlier state, by job name, without names that have nothing new."""
-        added = {name: now.minus(earlier.get(name, _NOTHING)) for name, now in self.jobs.items()}
-        return {name: figures for name, figures in added.items() if _is_something(figures)}
+        added = {name: figures.minus(earlier.get(name, _NOTHING)) for name, figures in self.jobs.items()}
+        return {name: figures for name, figures in added.items() if _has_counts(figures)}
 
 
 _NOTHING: Final = JobFigures()
 
 
-def _by_place(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+def _sums_by_place(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the sums of the numbers at the same place of each row."""
     return tuple(map(sum, zip(*rows, strict=True)))
 
 
-def _is_something(figures: JobFigures) -> bool:
+def _has_counts(figures: JobFigures) -> bool:
     """Return whether anything was counted. Lateness is added together with starts, so it is not examined."""
     return bool(figures.scheduled or figures.started or any(figures.ended) or any(figures.durations.buckets))

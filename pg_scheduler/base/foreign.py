@@ -37,8 +37,9 @@ _exceptions: Final = vars(BaseExceptionGroup)["exceptions"].__get__
 def call_in_daemon(call: Callable[[], T], name: str) -> Future[Returned[T]]:
     """Call a function in a thread of its own, which delays neither a shutdown nor the end of the process.
 
-    The future has an exception as a value: asyncio's futures reject StopIteration, take the CancelledError of
-    concurrent.futures for a cancellation, and pass SystemExit on to the event loop.
+    If the function raises, the exception is a part of the future's value. An asyncio future that wraps this
+    one could not raise every exception: it rejects StopIteration, takes the CancelledError of
+    concurrent.futures for a cancellation, and passes SystemExit on to the event loop.
     """
     future: Future[Returned[T]] = Future()
     future.set_running_or_notify_cancel()
@@ -54,7 +55,7 @@ def call_in_daemon(call: Callable[[], T], name: str) -> Future[Returned[T]]:
 
 
 def guarded(inspect: Callable[[], T], fallback: Callable[[str], T]) -> T:
-    """Return what an inspection returns; if it raises, what the fallback makes of the name of that class."""
+    """Return what an inspection returns; if it raises, what the fallback makes of the error's class name."""
     try:
         return inspect()
     except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() and the like count as its errors
@@ -95,6 +96,8 @@ def ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     if is_a(error, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
     if is_a(error, GeneratorExit):
+        # Python closes the coroutine of a task while that task does not run. If it runs, user code has raised
+        # the exception.
         return current_task() is not task
     return is_ctrl_c(error)
 
@@ -129,11 +132,12 @@ def leaves_of(error: BaseException) -> tuple[BaseException, ...]:
     if not is_a(error, BaseExceptionGroup):
         return (error,)
     leaves: list[BaseException] = []
-    open_groups: list[BaseException] = [error]
-    while open_groups:
-        node = open_groups.pop()
+    nodes: list[BaseException] = [error]
+    while nodes:
+        node = nodes.pop()
         if is_a(node, BaseExceptionGroup):
-            open_groups.extend(reversed(_exceptions(node)))
+            # The last one is examined first, so the members are added in reverse order.
+            nodes.extend(reversed(_exceptions(node)))
         else:
             leaves.append(node)
     return tuple(leaves)

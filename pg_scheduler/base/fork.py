@@ -51,6 +51,7 @@ class Inheritance:
     def __init__(self) -> None:
         self._files: WeakSet[File] = WeakSet()
         self._handlers: dict[int, Handler] = {}
+        # By the thread that forks: the signals that were blocked before, which are restored afterwards.
         self._masks: dict[int, set[int]] = {}
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
@@ -106,6 +107,7 @@ class Inheritance:
 
 
 def _number_of(file: File) -> int:
+    """Return the number of the descriptor of a file; -1 if the file is closed."""
     try:
         return file.fileno()
     except ValueError:

@@ -112,10 +112,10 @@ class WorkerFacts:
         claimed_at: When the last pass of the claimer ended, also by an outage.
         next_due_at: When the next job is due, as the last claim found; None if none is pending.
         longest_sleep_s: The maximum number of seconds that the claimer sleeps.
-        heartbeat_at: When the last heartbeat succeeded.
+        heartbeat_at: When the last heartbeat succeeded; minus infinity at first.
         heartbeats_since: Since when heartbeats have succeeded in time, one after another.
         heartbeat_interval_s: Seconds between two of them.
-        lease_renewed_at: When the lease was last renewed, also by the lease keeper.
+        lease_renewed_at: When the lease was last renewed, also by the lease keeper; minus infinity at first.
         lease_trusted_until: When the lease may expire.
         lease_s: The duration of the lease in seconds.
         blocked_s: Seconds for which the event loop has been blocked; None if it is not.
@@ -166,10 +166,10 @@ class HealthFacts:
 def judge(facts: HealthFacts) -> Health:
     """Return the health that follows from the facts."""
     worker = facts.worker
-    own_checks = (_scheduler(facts), _started(facts))
+    state_checks = (_scheduler_check(facts), _started_check(facts))
     if worker is None:
-        return Health(facts.state, 0, 0, own_checks)
-    checks = (*own_checks, *_of_parts(facts, worker))
+        return Health(facts.state, 0, 0, state_checks)
+    checks = (*state_checks, *_checks_of_parts(facts, worker))
     next_due_s = None
     # Without a free slot, no job is claimed when it becomes due.
     if worker.next_due_at is not None and worker.slots_busy < worker.slots:
@@ -178,32 +178,32 @@ def judge(facts: HealthFacts) -> Health:
     return Health(facts.state, worker.slots, worker.slots_busy, checks, next_due_s)
 
 
-def _scheduler(facts: HealthFacts) -> HealthCheck:
+def _scheduler_check(facts: HealthFacts) -> HealthCheck:
     text = _STATES[facts.state]
     if facts.fault is not None:
         text = f"stopped by {facts.fault}; the log has its traceback"
     return HealthCheck("scheduler", facts.fault is None, text, ("live",))
 
 
-def _started(facts: HealthFacts) -> HealthCheck:
+def _started_check(facts: HealthFacts) -> HealthCheck:
     has_started = facts.state in {"running", "draining"}
     text = "start() has completed" if has_started else "start() has not completed"
     return HealthCheck("started", has_started, text, ("started", "ready"))
 
 
-def _of_parts(facts: HealthFacts, worker: WorkerFacts) -> Iterator[HealthCheck]:
+def _checks_of_parts(facts: HealthFacts, worker: WorkerFacts) -> Iterator[HealthCheck]:
     """Yield the checks of the parts of a Scheduler that has started."""
     now = facts.now
-    yield _event_loop(worker)
+    yield _event_loop_check(worker)
     if worker.runs_jobs and facts.state == "running":
-        yield _claims(now, worker)
-    yield _claiming(facts, worker)
+        yield _claims_check(now, worker)
+    yield _claiming_check(facts, worker)
     trusted_s = worker.lease_trusted_until - now
     lease = "not trusted: other workers may reclaim the jobs"
     if trusted_s > 0:
         lease = f"trusted for {trusted_s:.1f} s"
     yield HealthCheck("lease", trusted_s > 0, lease, ("ready",))
-    yield _database(now, worker)
+    yield _database_check(now, worker)
     drain_reason = None
     if facts.state == "draining":
         drain_reason = "shutting down"
@@ -215,13 +215,14 @@ def _of_parts(facts: HealthFacts, worker: WorkerFacts) -> Iterator[HealthCheck]:
     yield HealthCheck("liveness_lock", worker.has_liveness_lock, lock)
 
 
-def _event_loop(worker: WorkerFacts) -> HealthCheck:
+def _event_loop_check(worker: WorkerFacts) -> HealthCheck:
     blocked_s = worker.blocked_s
     is_ok = blocked_s is None or blocked_s <= worker.max_loop_block_s
-    return HealthCheck("event_loop", is_ok, _blocked_text(worker) or "responds", ("live",))
+    return HealthCheck("event_loop", is_ok, _blockage_text(worker) or "responds", ("live",))
 
 
-def _blocked_text(worker: WorkerFacts) -> str | None:
+def _blockage_text(worker: WorkerFacts) -> str | None:
+    """Return for how long and by what the event loop is blocked; None if it is not."""
     if worker.blocked_s is None:
         return None
     by = ", not by a job"
@@ -230,7 +231,7 @@ def _blocked_text(worker: WorkerFacts) -> str | None:
     return f"blocked for {worker.blocked_s:.1f} s{by}"
 
 
-def _claims(now: float, worker: WorkerFacts) -> HealthCheck:
+def _claims_check(now: float, worker: WorkerFacts) -> HealthCheck:
     """Check that the claimer makes passes.
 
     Only the time in which heartbeats succeed counts, because heartbeats use the same event loop and the same
@@ -246,11 +247,11 @@ def _claims(now: float, worker: WorkerFacts) -> HealthCheck:
     return HealthCheck("claims", not hangs, text, ("live",))
 
 
-def _claiming(facts: HealthFacts, worker: WorkerFacts) -> HealthCheck:
+def _claiming_check(facts: HealthFacts, worker: WorkerFacts) -> HealthCheck:
     """Check that jobs are claimed now. It also fails where that is intended, as while the worker drains."""
     if not worker.runs_jobs:
         return HealthCheck("claiming", True, "this role runs no jobs", ("ready",))
-    blocked = _blocked_text(worker)
+    blocked = _blockage_text(worker)
     may_claim = facts.state == "running" and not worker.must_drain
     is_ok = may_claim and worker.is_claiming and blocked is None
     text = f"{worker.slots_busy} of {worker.slots} slots are busy"
@@ -259,8 +260,11 @@ def _claiming(facts: HealthFacts, worker: WorkerFacts) -> HealthCheck:
     return HealthCheck("claiming", is_ok, text, ("ready",))
 
 
-def _database(now: float, worker: WorkerFacts) -> HealthCheck:
-    silent_s = now - max(worker.heartbeat_at, worker.lease_renewed_at)
-    is_ok = silent_s <= worker.lease_s
-    text = f"last heartbeat {silent_s:.1f} s ago" if silent_s != float("inf") else "no heartbeat succeeded"
+def _database_check(now: float, worker: WorkerFacts) -> HealthCheck:
+    """Check that the database has responded within the duration of a lease."""
+    heartbeat_age_s = now - max(worker.heartbeat_at, worker.lease_renewed_at)
+    is_ok = heartbeat_age_s <= worker.lease_s
+    text = "no heartbeat succeeded"
+    if heartbeat_age_s != float("inf"):
+        text = f"last heartbeat {heartbeat_age_s:.1f} s ago"
     return HealthCheck("database", is_ok, text, ("ready",))

@@ -14,7 +14,7 @@ from typing import Final
 from pg_scheduler.errors import ConfigurationError
 
 _modules: Final[list[str]] = []
-"""The module that this process imports for a job."""
+"""The modules that this process is importing for jobs, the last one last."""
 
 
 @contextmanager

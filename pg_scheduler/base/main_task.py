@@ -42,7 +42,8 @@ def run_main_task(
             except (SystemExit, KeyboardInterrupt) as error:
                 if is_ctrl_c(error):
                     raise
-                if not main.done():  # else it is the error of the main task itself
+                # The error of the main task itself is raised by result() below.
+                if not main.done():
                     report(error)
             except RuntimeError as error:
                 # Only loop.stop() makes the runner raise this while the main task has not ended.
@@ -58,10 +59,11 @@ async def _end_of(main: asyncio.Task[Any]) -> None:
         try:
             await asyncio.wait([main])
         except asyncio.CancelledError:
-            # Code that cancels all tasks has cancelled both. A second cancellation would end the cleanup of
-            # the main task.
+            # Code that cancels all tasks has cancelled this task and the main task. Then the main task is not
+            # cancelled again: a second cancellation would end its cleanup.
             if not main.cancelling():
                 main.cancel()
             await asyncio.wait([main])
             if main.cancelled():
-                raise  # the runner makes a KeyboardInterrupt of it
+                # If a Ctrl-C was the cause, the runner raises KeyboardInterrupt in place of this error.
+                raise

@@ -11,8 +11,8 @@ Messages are few and short; receivers read the details from the tables:
 - ``tasks``: a task was paused or resumed.
 - ``subscriptions <worker id>``: this worker changed the classes of events that it wants.
 - ``events <sender> <number> <JSON>``: events of a node, for the workers that subscribe to them.
-- ``ended``: a transaction of the application has added jobs that wait for one which has ended before, or it
-  has ended jobs at another isolation level than READ COMMITTED. A scan applies the consequences.
+- ``ended``: a transaction of the application has added jobs that wait for a job which had already ended, or
+  has ended jobs at an isolation level other than READ COMMITTED. A scan applies the consequences.
 - ``result <job id>``: a job has ended whose result is kept.
 - ``look <worker id> <log or stack> <job id>``: a person looks at a running job of this worker.
 - ``hello <worker id>``: a worker checks whether its connection receives messages.
@@ -67,7 +67,7 @@ def due_message(mark: str, *times: datetime | None) -> str:
 
 
 def earliest_due(times: str) -> datetime | None:
-    """Return the earliest of the times in a message about due jobs; None if one is unknown, or for none."""
+    """Return the earliest time in a message about due jobs; None without times, or if one is unknown."""
     try:
         return min(datetime.fromtimestamp(float(time), UTC) for time in times.split(" "))
     except (ValueError, OverflowError, OSError):  # none, unknown, or written by hand

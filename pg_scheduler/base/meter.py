@@ -28,7 +28,7 @@ SAMPLED_FROM_PER_S: Final = 1000
 """Starts of one name within a second above which its durations and lateness are sampled."""
 
 SAMPLE_SIZE: Final = 16
-"""Attempts for which one is measured while a name is sampled."""
+"""While a name is sampled, one in this many attempts is measured."""
 
 RATE_INTERVAL_S: Final = 1.0
 """Seconds between two measurements of the rates of starts."""
@@ -127,6 +127,7 @@ class Meter:
     def record_completions(self, claims: Sequence[Start]) -> None:
         """Count the completed attempts of one batch."""
         names = [claim.job_name for claim in claims]
+        # Most batches are of one name.
         if names and names.count(names[0]) == len(names):
             self._jobs[names[0]].ended[_COMPLETED] += len(names)
             return
@@ -193,7 +194,7 @@ class Meter:
         return key
 
     def _rate(self, clock: float) -> None:
-        """Measure every attempt again of those names that had few starts since the last call."""
+        """Stop sampling the names that had few starts since the last call: measure their attempts again."""
         limit = SAMPLED_FROM_PER_S * (clock - self._rated_at)
         self._rated_at = clock
         for job in self._jobs.values():
@@ -228,8 +229,8 @@ class _Job:
 
     Attributes:
         rated: The number of starts when the current second began.
-        weight: For how many attempts one is measured.
-        skipped: Attempts before the next one that is measured.
+        weight: One in this many attempts is measured, and its values count that many times.
+        skipped: The number of attempts before the next one that is measured.
     """
 
     __slots__ = ("durations", "ended", "lateness", "rated", "scheduled", "skipped", "started", "weight")
@@ -248,6 +249,7 @@ class _Job:
         """Count attempts that start; return the places of those that are measured."""
         self.started += number
         if self.weight == 1 and self.started - self.rated > SAMPLED_FROM_PER_S:
+            # Of each sample, the attempt in the middle is measured.
             self.weight, self.skipped = SAMPLE_SIZE, SAMPLE_SIZE // 2
         first = self.skipped
         # One in ``weight`` attempts is measured, also across calls: the next one is that many attempts away.
@@ -266,7 +268,7 @@ class _Job:
 
 
 class _Jobs(dict[str, _Job]):
-    """The figures by job name; those of all names that are not counted separately under ``OTHER``."""
+    """The figures by job name. All names that are not counted separately share the entry ``OTHER``."""
 
     def __init__(self, max_names: int) -> None:
         super().__init__()

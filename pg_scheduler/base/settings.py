@@ -81,6 +81,7 @@ def _fault(cls: type, path: tuple[int | str, ...], fault: Mapping[str, Any]) -> 
     fields = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
     if fault["type"] == "unexpected_positional_argument":
         return f"{cls.__name__} takes fewer positional settings; remove {fault['input']!r}"
+    # A positional setting has its place in the path instead of its name.
     field_name = fields[path[0]] if isinstance(path[0], int) else path[0]
     name = ".".join([PARAMETERS.get(field_name, field_name), *map(str, path[1:])])
     if fault["type"] == "unexpected_keyword_argument":
@@ -118,6 +119,7 @@ class PollingConfig:
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
+        """Check that the longest sleep is not shorter than the shortest one."""
         if self.max_interval < self.min_interval:
             raise ValueError(
                 f"max_interval must be at least min_interval = {self.min_interval}, not {self.max_interval}"
@@ -158,6 +160,7 @@ class VacuumPolicy:
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        """Check that the policy has the value that its trigger needs, and no other one."""
         for trigger, name in ((VacuumTrigger.TIME_BASED, "days"), (VacuumTrigger.COUNT_BASED, "keep_count")):
             value = getattr(self, name)
             if self.trigger is trigger and value is None:
@@ -222,6 +225,7 @@ class VacuumConfig:
 
     @model_validator(mode="after")
     def _have_an_age(self) -> Self:
+        """Refuse ``keep_last()`` where there is no name whose newest rows could be kept."""
         for name in ("schedules", "audit"):
             if getattr(self, name).trigger is VacuumTrigger.COUNT_BASED:
                 raise ValueError(
@@ -233,13 +237,15 @@ class VacuumConfig:
     @field_validator("completed", "failed", "cancelled", "expired", "schedules", "audit", mode="before")
     @classmethod
     def _default_for_none(cls, value: object, info: ValidationInfo) -> object:
+        """Return the default of a field in place of None."""
         if value is None and info.field_name is not None:
             return cls.__pydantic_fields__[info.field_name].get_default(call_default_factory=True)  # type: ignore[attr-defined]
         return value
 
 
 def _check_identifier(name: str) -> str:
-    if not 0 < len(name.encode()) <= MAX_IDENTIFIER_BYTES or "\x00" in name:
+    size = len(name.encode())
+    if not 0 < size <= MAX_IDENTIFIER_BYTES or "\x00" in name:
         raise ValueError(f"should have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character")
     if name.startswith(RESERVED_PREFIX):
         raise ValueError(f"should {NOT_RESERVED}")
@@ -299,6 +305,7 @@ class SchedulerConfig:
 
     @model_validator(mode="after")
     def _have_readable_dsns(self) -> Self:
+        """Check the connection strings, whose errors name the setting."""
         for name in SECRETS:
             dsn = getattr(self, name)
             if dsn is not None:

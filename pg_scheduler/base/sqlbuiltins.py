@@ -70,7 +70,10 @@ PRECEDENCE: Final = {
     **dict.fromkeys(("*", "/", "%"), 4),
     "^": 5,
 }
+"""How strongly operators bind: one with a greater number binds more strongly."""
+
 OTHER_PRECEDENCE: Final = 2
+"""The precedence of all other operators."""
 
 _TOKEN: Final = re.compile(
     r"""
@@ -106,7 +109,7 @@ class Token(NamedTuple):
 
 
 START: Final = Token("mark", ";", 0)
-
+"""Stands in place of the token before the first one of a statement, and of the token behind the last."""
 
 NO_OPERATOR: Final = 9
 """The precedence before the first operator of an expression, which every operator may follow."""
@@ -149,6 +152,7 @@ class _Rewriter:
         return "".join(texts)
 
     def _tokens(self) -> list[Token]:
+        """Return the parts of the statement, blanks and comments included."""
         tokens, place = [], 0
         while place < len(self.sql):
             match = _TOKEN.match(self.sql, place)
@@ -212,6 +216,7 @@ class _Rewriter:
             level.awaits_assignment = level.assigns
 
     def _operator(self, before: Token, token: Token) -> str:
+        """Return an operator, qualified unless it stands for all columns or assigns a column."""
         level = self.levels[-1]
         if token.text == "*" and (before.text in {"(", ",", "."} or before.text == "SELECT"):
             return token.text  # all columns, or count(*)
@@ -219,11 +224,8 @@ class _Rewriter:
             level.awaits_assignment = False
             level.precedence = NO_OPERATOR
             return token.text
-        if (
-            before.kind == "operator"
-            or before.text in {"(", "[", ",", "=>"}
-            or (before.is_keyword and (before.text not in {"END", *OPERANDS}))
-        ):
+        begins_expression = before.is_keyword and before.text not in {"END", *OPERANDS}
+        if before.kind == "operator" or before.text in {"(", "[", ",", "=>"} or begins_expression:
             raise self._error(token.place, f"prefix operator {token.text}: write the expression without it")
         precedence = PRECEDENCE.get(token.text, OTHER_PRECEDENCE)
         # OPERATOR() groups from the left. That is wrong if this operator binds more strongly than the one

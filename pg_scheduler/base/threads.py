@@ -39,16 +39,16 @@ async def run_in_thread(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
 def resolve_in_threads(loop: asyncio.AbstractEventLoop) -> None:
     """Let an event loop resolve host names in threads of the library instead of its default executor.
 
-    A loop with a resolver of its own keeps it, as that of uvloop, whose threads run nothing else. The change
-    lasts as long as the loop: asyncpg resolves names whenever a pool opens a connection or cancels a
-    statement, and offers no other way to choose who does.
+    A loop with its own resolver keeps it, as that of uvloop does: the threads of uvloop run nothing else. The
+    change lasts as long as the loop, because asyncpg resolves names whenever a pool opens a connection or
+    cancels a statement, and does not let its caller choose the resolver.
     """
     if getattr(type(loop), "getaddrinfo", None) is asyncio.BaseEventLoop.getaddrinfo:
         vars(loop)["getaddrinfo"] = _resolve
 
 
 def resolve_at_once(loop: asyncio.AbstractEventLoop) -> None:
-    """Let an event loop resolve host names in its own thread: a process that ends can start no other one."""
+    """Let an event loop resolve host names in its own thread: a process that ends starts no other threads."""
 
     async def resolve(host: Any, port: Any, **options: int) -> Any:
         return socket.getaddrinfo(host, port, **options)
@@ -60,5 +60,5 @@ async def _resolve(host: Any, port: Any, **options: int) -> Any:
     try:
         return await run_in_thread(socket.getaddrinfo, host, port, **options)
     except RuntimeError as error:
-        # It ends like any other exhaustion: an OSError is an outage, and services retry after it.
+        # A thread may be free soon. A gaierror is an OSError, which counts as an outage, so services retry.
         raise socket.gaierror(socket.EAI_AGAIN, NO_THREAD) from error

@@ -11,13 +11,14 @@ from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
 
 def validated(kind: Any, plain: Any) -> Any:
-    """Return a value of JSON as a type.
+    """Return a value that was read from JSON, converted to a type.
 
     Raises:
         PydanticUserError: pydantic does not support the type, or a name in it is not defined.
         ValidationError: The value does not fit it.
     """
     adapter = adapter_of(kind)
+    # pydantic has a mode for JSON, in which even a strict model accepts a str as a datetime, for example.
     return plain if adapter is None else adapter.validate_json(json.dumps(plain))
 
 
@@ -27,6 +28,7 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any] | None:
     Raises:
         PydanticUserError: pydantic does not support it, or a name in it is not defined.
     """
+    # The text distinguishes unions in the cache; see _cached_adapter().
     try:
         text = repr(annotation)
     except Exception:  # noqa: BLE001 - repr() of metadata of the application
@@ -38,6 +40,7 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any] | None:
 
 
 def _new_adapter(annotation: Any) -> TypeAdapter[Any] | None:
+    """Make what validates an annotation; see ``adapter_of()``."""
     if annotation is Any:
         return None
     try:
@@ -51,6 +54,7 @@ def _new_adapter(annotation: Any) -> TypeAdapter[Any] | None:
 
 
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    """Make an adapter whose errors hide the values, unless a model has its own configuration."""
     try:
         return TypeAdapter(annotation, config=ConfigDict(hide_input_in_errors=True))
     except PydanticUserError as error:
@@ -63,7 +67,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 def _cached_adapter(annotation: Any, _text: str) -> TypeAdapter[Any] | None:
     """Return what validates an annotation with this text.
 
-    A union equals one of the same types in another order. But of several types that a value fits, pydantic
-    chooses the first one, so each order has an adapter of its own.
+    The text is a part of the key of the cache, because a union equals one of the same types in another order.
+    But if a value fits several of them, pydantic may choose the first, so each order needs its own adapter.
     """
     return _new_adapter(annotation)

@@ -15,7 +15,9 @@ def counted(number: int, noun: str, *, is_capped: bool = False) -> str:
         >>> counted(1, "due job"), counted(1200, "due job")
         ('1 due job', '1,200 due jobs')
     """
-    return f"{count(number, is_capped=is_capped)} {f'{noun}s' if is_capped else plural(number, noun)}"
+    # A capped 1 is shown as "1+", which stands for more than one.
+    noun_form = f"{noun}s" if is_capped else plural(number, noun)
+    return f"{count(number, is_capped=is_capped)} {noun_form}"
 
 
 def plural(number: float | None, noun: str) -> str:

@@ -16,10 +16,10 @@ DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
 DAY: Final = timedelta(days=1)
 HELP: Final = "write -1h, +30m, now, today, 2026-11-20 or 2026-11-20T14:30Z"
 
-_RELATIVE: Final = re.compile(rf"([+-])({DURATION})")
+_RELATIVE: Final = re.compile(rf"(?P<sign>[+-])(?P<length>{DURATION})")
 _ABSOLUTE: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?)?)"
-    r"([Zz]|[+-][0-9]{2}:?[0-9]{2})?"
+    r"(?P<time>[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?)?)"
+    r"(?P<zone>[Zz]|[+-][0-9]{2}:?[0-9]{2})?"
 )
 _END: Final = re.compile(r"([0-9]{2}(?:[-Tt :][0-9]{2}){0,4})([Zz]|[+-][0-9]{2}:[0-9]{2})?")
 """The end of a range without the parts that it shares with the start: ``2026-11-20..21``."""
@@ -76,12 +76,13 @@ def read_span(text: str, now: datetime, tz: tzinfo | None, start: str = "") -> t
             zone = _check_zone(tz, text)
             return _day(now.astimezone(zone), DAYS[text], zone)
         if relative := _RELATIVE.fullmatch(text):
-            length = timedelta(seconds=read_seconds(relative[2]) or 0)
-            at = now - length if relative[1] == "-" else now + length
+            length = timedelta(seconds=read_seconds(relative["length"]) or 0)
+            at = now - length if relative["sign"] == "-" else now + length
             return at, at
         if absolute := _ABSOLUTE.fullmatch(_completed(text, start)):
-            zone = _check_zone(tz if absolute[2] is None else _zone_of(absolute[2]), text)
-            return _absolute(absolute[1], zone)
+            suffix = absolute["zone"]
+            zone = _check_zone(tz if suffix is None else _zone_of(suffix), text)
+            return _absolute(absolute["time"], zone)
     except TimeError:
         raise
     except OverflowError:
@@ -101,6 +102,7 @@ def _completed(text: str, start: str) -> str:
     (start_time, start_zone), (end_time, end_zone) = start_match.groups(), end_match.groups()
     if len(end_time) >= len(start_time):
         return text
+    # The text of the end takes the place of as many characters at the end of the start.
     return f"{start_time[: -len(end_time)]}{end_time}{end_zone or start_zone or ''}"
 
 
@@ -110,8 +112,14 @@ def _absolute(text: str, zone: tzinfo) -> tuple[datetime, datetime]:
     if len(text) == len("2026-11-20"):
         return _day(local, 0, zone)
     at = local.replace(tzinfo=zone).astimezone(UTC)
-    length = timedelta(minutes=1) if text.count(":") == 1 else timedelta(seconds=1)
-    return at, at + (timedelta(microseconds=1) if "." in text else length)
+    has_seconds = text.count(":") > 1
+    if "." in text:
+        length = timedelta(microseconds=1)
+    elif has_seconds:
+        length = timedelta(seconds=1)
+    else:
+        length = timedelta(minutes=1)
+    return at, at + length
 
 
 def _day(local: datetime, offset_days: int, zone: tzinfo) -> tuple[datetime, datetime]:
@@ -128,6 +136,7 @@ def _day(local: datetime, offset_days: int, zone: tzinfo) -> tuple[datetime, dat
 
 
 def _zone_of(suffix: str) -> tzinfo:
+    """Return the time zone of a suffix such as ``Z``, ``+01:00`` or ``-0530``."""
     if suffix in {"Z", "z"}:
         return UTC
     length = timedelta(hours=int(suffix[1:3]), minutes=int(suffix[-2:]))
@@ -135,7 +144,7 @@ def _zone_of(suffix: str) -> tzinfo:
 
 
 def _check_zone(zone: tzinfo | None, text: str) -> tzinfo:
-    """Return the time zone of a time, which a day or a time without an offset needs."""
+    """Return the time zone that the time in a text needs; raise TimeError if there is none."""
     if zone is None:
         raise TimeError(
             f"the time {text!r} has no time zone; pass tz=, or write 2026-11-20Z or 2026-11-20T14:30+01:00"

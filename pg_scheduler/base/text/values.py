@@ -103,6 +103,7 @@ def plain(value: Any, levels: int = sys.maxsize) -> Any:
 
 
 def _plain_parts(value: Any, levels: int) -> Any:
+    """Return an object, a mapping or a collection as JSON has it; any other value as its text."""
     if is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: plain(getattr(value, field.name), levels)
