@@ -112,8 +112,8 @@ def file_number(connection: asyncpg.Connection) -> int:
     untyped_connection: Any = connection
     if connection.is_closed():
         return -1
-    socket = untyped_connection._transport.get_extra_info("socket")  # noqa: SLF001
-    return -1 if socket is None else int(socket.fileno())
+    connection_socket = untyped_connection._transport.get_extra_info("socket")  # noqa: SLF001
+    return -1 if connection_socket is None else int(connection_socket.fileno())
 
 
 def count_free(pool: asyncpg.Pool) -> int:
@@ -131,7 +131,7 @@ async def open_beside_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
     """Open a connection like the pool's own, with ``init`` and ``setup``, that the pool does not count."""
     untyped_pool: Any = pool
     connection: asyncpg.Connection = await untyped_pool._get_new_connection()  # noqa: SLF001 - it calls init
-    return await _run(connection, untyped_pool._setup)  # noqa: SLF001
+    return await _run_hooks(connection, untyped_pool._setup)  # noqa: SLF001
 
 
 def copy_of(pool: asyncpg.Pool) -> asyncpg.Pool:
@@ -167,7 +167,7 @@ async def connect_as_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
 async def prepare_as_pool(pool: asyncpg.Pool, connection: asyncpg.Connection) -> asyncpg.Connection:
     """Call ``init`` and ``setup`` of the pool with a new connection, in the event loop of the caller."""
     untyped_pool: Any = pool
-    return await _run(connection, untyped_pool._init, untyped_pool._setup)  # noqa: SLF001
+    return await _run_hooks(connection, untyped_pool._init, untyped_pool._setup)  # noqa: SLF001
 
 
 def classes_of(pool: asyncpg.Pool) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def classes_of(pool: asyncpg.Pool) -> dict[str, Any]:
     }
 
 
-async def _run(connection: asyncpg.Connection, *hooks: Hook | None) -> asyncpg.Connection:
+async def _run_hooks(connection: asyncpg.Connection, *hooks: Hook | None) -> asyncpg.Connection:
     """Call the hooks of a pool with a connection, and return it; None for a hook that the pool lacks."""
     try:
         for hook in hooks:

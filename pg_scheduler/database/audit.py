@@ -28,10 +28,10 @@ class AuditRepository(Repository):
         return await self._statements.number("insert_audit", now, action, subject, *author, on=on)
 
     async def vacuum(self, before: datetime, limit: int) -> int:
-        """Delete records, and bulk runs that were last changed, before an instant; return the greater number.
+        """Delete old records and old bulk runs; return the greater of the two numbers.
 
         Args:
-            before: The instant.
+            before: The instant before which a record was made, or a bulk run was last changed.
             limit: The maximum number of records, and of bulk runs.
         """
         return await self._statements.number("vacuum_audit", before, limit)

@@ -22,7 +22,8 @@ LOOK_INTERVAL_S: Final = 0.02
 TURN_SHARE: Final = 0.5
 """The part of a wait that decides whether transactions hold a lock in turns.
 
-If the transaction that holds the lock now is younger than this part, others have held the lock before it.
+If the transaction that holds the lock now is younger than this part of the wait, others have held the lock
+before it.
 """
 
 Fetch: TypeAlias = Callable[..., Awaitable[list[asyncpg.Record]]]
@@ -59,6 +60,7 @@ def take_turns(blockers: Sequence[Blocker], seconds: float) -> bool:
     It is False if there are none, or if the age of one is unknown.
     """
     now = time.monotonic()
+    # The age of a transaction is what it was when it was seen, and the time since then.
     return bool(blockers) and all(
         blocker.age_s is not None and blocker.age_s + now - blocker.seen_at < seconds * TURN_SHARE
         for blocker in blockers
@@ -67,7 +69,7 @@ def take_turns(blockers: Sequence[Blocker], seconds: float) -> bool:
 
 @asynccontextmanager
 async def watching(fetch: Fetch, connection: Connection, blockers: list[Blocker]) -> AsyncIterator[None]:
-    """Look up the sessions for which a transaction waits within the block, and add them to the list."""
+    """Find the sessions for which a transaction waits within the block, and put them into the list."""
     ((pid,),) = await fetch("session_pid", on=connection)
     search = start_in_background(_find_blockers(fetch, pid, blockers), "pg_scheduler blockers")
     try:
@@ -77,7 +79,7 @@ async def watching(fetch: Fetch, connection: Connection, blockers: list[Blocker]
 
 
 async def _find_blockers(fetch: Fetch, pid: int, blockers: list[Blocker]) -> None:
-    """Look for the sessions that a session waits for until there are some, and replace the list by them."""
+    """Search until a session waits for others; then these others replace the contents of the list."""
     sessions: list[Blocker] = []
     # The sessions are for a message only, so an error leaves them unknown.
     with suppress(DatabaseUnavailableError, *REFUSALS):

@@ -32,17 +32,17 @@ async def check_codecs(connection: Connection, timeout_s: float) -> None:
         ConfigurationError: A value changed, or its codec raised an exception.
     """
     # Normally one query for all types is enough. The others find the type with the codec.
-    if await _returns(connection, VALUES, timeout_s):
+    if await _returns_unchanged(connection, VALUES, timeout_s):
         return
     for name, value in VALUES.items():
-        if not await _returns(connection, {name: value}, timeout_s):
+        if not await _returns_unchanged(connection, {name: value}, timeout_s):
             raise ConfigurationError(
                 f"the pool has a codec for {name} that changes the Scheduler's values; pass a pool whose "
                 f"init= and setup= do not call set_type_codec({name!r})"
             )
 
 
-async def _returns(connection: Connection, values: Mapping[str, object], timeout_s: float) -> bool:
+async def _returns_unchanged(connection: Connection, values: Mapping[str, object], timeout_s: float) -> bool:
     """Return whether the server returns values of these types as they were sent."""
     columns = ", ".join(f"${place}::pg_catalog.{name}" for place, name in enumerate(values, 1))
     try:
@@ -54,6 +54,7 @@ async def _returns(connection: Connection, values: Mapping[str, object], timeout
         if is_transient(error):
             raise
         return False
+    # The types are compared too, because 1 == True, for example.
     return row is not None and all(
         type(value) is type(sent) and value == sent for value, sent in zip(row, values.values(), strict=True)
     )

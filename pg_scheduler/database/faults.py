@@ -281,6 +281,7 @@ def is_lock_timeout(fault: Exception) -> bool:
 
 def is_refusal(error: BaseException) -> bool:
     """Return whether a constraint or code of the application refused a row, so other rows may be written."""
+    # raise_translated() makes this error of a missing privilege too, which is no refusal.
     if isinstance(error, SchemaForbiddenError) and error.__cause__ is not None:
         return _is_of_application(error.__cause__)
     if isinstance(error, asyncpg.PostgresError):
@@ -385,6 +386,7 @@ def reading_dsn(name: str) -> Iterator[None]:
 
 
 def _describe_rejection(error: Exception) -> str:
+    """Return what happened when a connection was rejected, and what to check."""
     if isinstance(error, asyncpg.UndefinedObjectError):
         return (
             f"the server rejected a connection ({error.sqlstate}, {_describe(error)}); asyncpg sends each "
@@ -463,6 +465,7 @@ def raise_translated(error: Exception) -> None:
             f"({_message_of(error)})",
             "correct it, or grant what it needs",
         ) from error
+    # Code of the application has chosen the SQLSTATE, so it shows nothing about the tables or the server.
     if is_of_application:
         return
     if state == FORBIDDEN:
@@ -515,5 +518,6 @@ def _unstorable_character(error: BaseException) -> str:
     if isinstance(context, str) and (escaped := _ESCAPE.search(context)):
         # The server's context ends with the escape that it could not convert.
         text: str = json.loads(f'"{escaped[0]}"')
+        # The character may be half of a surrogate pair, which cannot be printed: it becomes a question mark.
         return text[-1].encode("utf-8", "replace").decode()
     return ""

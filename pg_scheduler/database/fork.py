@@ -37,13 +37,13 @@ class InheritedSockets:
 
     def __init__(self) -> None:
         self._owners: WeakSet[ConnectionOwner] = WeakSet()
-        self._beside_pools: WeakSet[asyncpg.Connection] = WeakSet()
-        self._forks = 0
+        self._connections_outside_pools: WeakSet[asyncpg.Connection] = WeakSet()
+        self._fork_count = 0
         self._pid = os.getpid()
         self._is_registered = False
 
     def close_in_children(self, owner: ConnectionOwner) -> None:
-        """Close these connections, and those opened outside of a pool, in children forked from now on.
+        """Close the connections of an owner, and those outside of pools, in children forked from now on.
 
         A child that was forked without the hooks of Python, as under uWSGI, closes those of its parent now.
         """
@@ -57,31 +57,32 @@ class InheritedSockets:
     async def open(self, connect: Callable[[], Awaitable[asyncpg.Connection]]) -> asyncpg.Connection:
         """Open a connection outside of the pool.
 
-        A child that is forked meanwhile inherits a socket that is in no list yet, so it cannot close it. Then
-        the connection is closed, and another one opened.
+        A child that is forked meanwhile inherits a socket that is in no list yet, so the child cannot close
+        it. Then this process closes the connection, and opens another one.
         """
         openings = 0
         while True:
-            openings, forks = openings + 1, self._forks
+            openings += 1
+            count_before = self._fork_count
             connection = await connect()
-            self._beside_pools.add(connection)
+            self._connections_outside_pools.add(connection)
             # A process that forks at each opening needs a connection too: it keeps the last one.
-            if self._forks == forks or openings == MAX_OPENINGS:
+            if self._fork_count == count_before or openings == MAX_OPENINGS:
                 return connection
             await connection.close(timeout=CLOSE_TIMEOUT_S)
 
     def count_fork(self) -> None:
         """Note that the process forks."""
-        self._forks += 1
+        self._fork_count += 1
 
     def close(self) -> None:
         """Replace every socket by ``/dev/null``, in the child, and forget them."""
         self._pid = os.getpid()
-        connections = [*self._beside_pools]
+        connections = [*self._connections_outside_pools]
         for owner in self._owners:
             connections += owner.open_connections()
         self._owners.clear()
-        self._beside_pools.clear()
+        self._connections_outside_pools.clear()
         replace_by_null(number for number in map(file_number, connections) if number >= 0)
 
 

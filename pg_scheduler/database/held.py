@@ -69,7 +69,8 @@ class DedicatedConnection:
                 # These translate the error, and terminate a connection that did not answer.
                 with translated(), terminate_unanswered(self._connection):
                     raise error
-        except DatabaseUnavailableError as fault:  # another connection may not have the problem
+        except DatabaseUnavailableError as fault:
+            # Another connection may not have the problem, unless it is a lock of another transaction.
             if not is_lock_timeout(fault):
                 await self._drop()
             raise
@@ -87,8 +88,9 @@ class DedicatedConnection:
         # pool.close() waits for held connections, so none is taken from a pool that is being closed.
         check_pool(self._pool)
         await self._drop()
-        # If no connection is free, _open() opens one that the pool does not count.
-        if not self._is_available or 0 < count_free(self._pool) <= MIN_FREE_CONNECTIONS:
+        free_count = count_free(self._pool)
+        # The pool keeps its last free connections. But if none is free, _open() opens one outside of it.
+        if not self._is_available or 0 < free_count <= MIN_FREE_CONNECTIONS:
             return
         timeout_s = self._options.hot_timeout_s
         with translated():
@@ -100,7 +102,8 @@ class DedicatedConnection:
             except BaseException:  # a session without its settings must not be used
                 await self._drop()
                 raise
-        self._is_available = False  # behind a pooler each transaction may run in another session
+        # Behind a pooler each transaction may run in another session, so no connection can be held.
+        self._is_available = False
         await self._drop()
 
     async def _open(self) -> Connection:

@@ -102,6 +102,7 @@ class IdentityRepository:
     async def read(self, *, on: Connection | None = None) -> tuple[Identity, Identity | None]:
         """Return this database, and the recorded one; None if no worker has started yet."""
         (row,) = await self._statements.fetch("read_identity", on=on)
+        # Not every role may read the system identifier of the server.
         system = await self._statements.value("read_system", on=on) if row["has_system"] else None
         identity = Identity(system, row["database"], row["origin"], row["name"])
         if row["recorded_database"] is None:
@@ -143,7 +144,8 @@ class IdentityRepository:
             "adopted database %r, which is a copy of %r; paused %s and %s",
             identity.name,
             recorded.name,
-            *(counted(number, noun) for number, noun in zip(held, ("task", "schedule"), strict=True)),
+            counted(held.tasks, "task"),
+            counted(held.schedules, "schedule"),
             extra=record_fields(),
         )
 
@@ -203,12 +205,13 @@ class IdentityRepository:
             connection, now = transaction.connection, self._statements.now
             tasks, schedules = await self.held(on=connection)
             rows = await self._statements.fetch("resume_held_tasks", _as_json(tasks), now, on=connection)
-            paused_tasks = {name for name, is_paused, _ in rows if is_paused}
+            paused_tasks = {row["name"] for row in rows if row["is_paused"]}
             rows = await self._statements.fetch("restore_schedules", _as_json(schedules), now, on=connection)
-            paused_schedules = {row[0] for row in rows}
+            paused_schedules = {row["schedule_id"] for row in rows}
             for hold in tasks:
                 action = "pause_task" if hold.name in paused_tasks else "resume_task"
                 await self._record_release(action, hold, on=connection)
+            # The caller resumes the other schedules.
             for hold in schedules:
                 if hold.name in paused_schedules:
                     await self._record_release("pause_schedule", hold, on=connection)
@@ -237,7 +240,7 @@ def _as_json(holds: Sequence[Hold]) -> str:
 
 
 def _holds(rows: Sequence[Iterable[Any]]) -> list[Hold]:
-    """Return the holds of rows with a name and a note, without those whose note is only similar."""
+    """Return the holds of rows with a name and a note, without rows whose note is not that of a hold."""
     holds = []
     for name, note in rows:
         former_pause = None
@@ -246,6 +249,7 @@ def _holds(rows: Sequence[Iterable[Any]]) -> list[Hold]:
                 former_pause = json.loads(note.removeprefix(HELD_INSTEAD))
             except ValueError:
                 continue
+            # A person may have written a note that begins like that of a hold.
             if not (isinstance(former_pause, dict) and former_pause.keys() >= {"until", "note"}):
                 continue
         holds.append(Hold(name, note, former_pause))

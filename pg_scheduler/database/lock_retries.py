@@ -89,13 +89,15 @@ class LockRetries:
 
     @property
     def _seconds(self) -> float:
+        """The seconds since the call began."""
         return time.monotonic() - self._began
 
     @property
-    def _is_to_look(self) -> bool:
-        """Whether an attempt that begins now is to find out what it waits for.
+    def _must_find_holder(self) -> bool:
+        """Whether an attempt that begins now has to find out which transaction holds the lock.
 
-        It is if the record is due, or if the attempt may be the last one, whose error names the holder.
+        The record in the log names the holder, so this is True once that is due. The error of the last
+        attempt names it too, so this is also True for an attempt that may be the last one.
         """
         seconds = self._seconds
         is_due = not self._is_reported and seconds >= self._reports.report_after_s
@@ -104,7 +106,7 @@ class LockRetries:
     @asynccontextmanager
     async def watching(self, connection: Connection) -> AsyncIterator[None]:
         """Find out what the transaction of an attempt waits for, before the call reports it."""
-        if not self._is_to_look:
+        if not self._must_find_holder:
             yield
             return
         async with watching(self._fetch, connection, self._blockers):
@@ -136,4 +138,4 @@ class LockRetries:
             self._reports.report(self._name, seconds, self._blockers)
         await asyncio.sleep(min(self._backoff.next_delay_s(), self._timeout_s - seconds))
         # An attempt that looks for the holder has to wait for the lock until the holder is found.
-        self.lock_timeout_ms = LOCK_TIMEOUT_MS if self._is_to_look else DIVIDED_LOCK_TIMEOUT_MS
+        self.lock_timeout_ms = LOCK_TIMEOUT_MS if self._must_find_holder else DIVIDED_LOCK_TIMEOUT_MS

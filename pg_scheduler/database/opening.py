@@ -111,5 +111,6 @@ async def probe_statements(pool: asyncpg.Pool, connection: Connection) -> None:
 
 
 def _arguments(dsn: str | None, name: str, settings: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """Return the DSN and the keyword arguments for asyncpg."""
     address, translated = connect_arguments(dsn, name)
     return address, {**settings, **translated}

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -94,6 +94,14 @@ FOREIGN_LOOP: Final = (
 )
 
 
+class PoolUse(NamedTuple):
+    """The numbers of connections of a pool: all that it has, those that are idle, and its maximum."""
+
+    size: int
+    idle: int
+    max_size: int
+
+
 class Connections:
     """Check out connections of the pool, and open connections outside of it."""
 
@@ -115,6 +123,7 @@ class Connections:
         resolve_in_threads(self._loop)
         self._direct_dsn = direct_dsn
         self._keeper_dsn = keeper_dsn
+        # The settings whose DSNs have led to the database of the pool at least once.
         self._opened_dsns: set[str] = set()
         size = pool.get_max_size()
         self.dedicated_connection: Final = DedicatedConnection(pool, options)
@@ -131,6 +140,7 @@ class Connections:
         )
         # One connection runs statements. A large enough pool has one for LISTEN too, then a dedicated one.
         service_count = 1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
+        # Bounds for the attempts that hold an advisory lock, and for the steps that get no kept connection.
         self._lock_holders = asyncio.Semaphore(max(size - service_count, 1))
         self._step_slots = asyncio.Semaphore(
             max(size - service_count - len(self.step_connections) - MIN_FREE_CONNECTIONS, 1)
@@ -196,9 +206,9 @@ class Connections:
         """Return the open connections of the pool."""
         return open_connections(self._pool)
 
-    def pool_use(self) -> tuple[int, int, int]:
-        """Return how many connections the pool has, how many of them are idle, and how many it may have."""
-        return self._pool.get_size(), self._pool.get_idle_size(), self._pool.get_max_size()
+    def pool_use(self) -> PoolUse:
+        """Return how many connections the pool has, and how many it may have."""
+        return PoolUse(self._pool.get_size(), self._pool.get_idle_size(), self._pool.get_max_size())
 
     def server_host(self) -> str | None:
         """Return the host of the server, as the pool connected to it; None before its first connection."""
@@ -253,6 +263,7 @@ class Connections:
             running_loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             running_loop = None
+        # Without a loop in this thread, that of the pool may run in another thread and use the pool.
         if running_loop is not self._loop and (running_loop is not None or self._loop.is_running()):
             raise RuntimeError(FOREIGN_LOOP)
 
@@ -402,7 +413,8 @@ class Connections:
                 yield connection if has_own_session else None
             finally:
                 if has_own_session and isinstance(connection, PoolConnectionProxy) and is_open(connection):
-                    # The reset of the pool's owner may keep settings.
+                    # The pool resets the connection too, but its owner may have given it a reset= that keeps
+                    # settings.
                     with suppress(DatabaseUnavailableError), translated(), terminate_unanswered(connection):
                         await connection.execute(HELD_RESET, timeout=timeout_s)
 
@@ -518,6 +530,7 @@ class Connections:
                         await sticky.release()
 
     async def _connect_directly(self, dsn: str) -> Connection:
+        """Open a connection to the direct DSN, with the hooks of the pool."""
         timeout_s = self.options.call_timeout_s
         with connecting():
             async with asyncio.timeout(timeout_s):
@@ -647,6 +660,7 @@ class StickyConnection:
         self.releasing = start_in_background(self._release_if_idle(), "pg_scheduler release")
 
     async def _release_if_idle(self) -> None:
+        """Return the connection to the pool, or start the timer again if it was used in the meantime."""
         async with self._turn:
             loop = asyncio.get_running_loop()
             if loop.time() < self._idle_at and self._connection is not None:

@@ -79,8 +79,10 @@ class PoolDatabase:
         self._pool = pool
         self._has_database = has_address(pool)
         self._timeout_s = timeout_s
+        # The connections of drivers, and their addresses, that were found to lead to the pool's database.
         self._links: WeakSet[Any] = WeakSet()
         self._addresses: set[Address] = set()
+        # When the database of the pool may be asked again, by the monotonic clock.
         self._next_read_at = 0.0
         self._database: Database | None = None
 
@@ -125,6 +127,7 @@ class PoolDatabase:
             if link is None or link in self._links:
                 return
             address = address_of_link(link)
+        # An address whose connections were accepted before is accepted at once.
         if address is None or address not in self._addresses:
             # Another address than that of the pool may lead to the same database, as that of a pooler does.
             # So both sessions are asked for their database.
@@ -134,13 +137,13 @@ class PoolDatabase:
                 )
                 if own_database is None:
                     return
-                self._compare(await self._identify(connection), own_database)
+                self._check_is_same(await self._identify(connection), own_database)
             if address is not None:
                 self._addresses.add(address)
         self._links.add(link)
 
     @staticmethod
-    def _compare(database: Database, own_database: Database) -> None:
+    def _check_is_same(database: Database, own_database: Database) -> None:
         if not database.is_same(own_database):
             raise ConfigurationError(
                 f"connection leads to {database}, and this Scheduler to {own_database}; pass a connection to "
@@ -170,6 +173,7 @@ class PoolDatabase:
             return None
 
     async def _read_own(self) -> Database:
+        """Return the database of the pool, as a new connection knows it."""
         with translated(), connecting():
             async with asyncio.timeout(self._timeout_s):
                 connection = await inherited_sockets.open(partial(connect_as_pool, self._pool))

@@ -267,8 +267,11 @@ def names_by_text(schema: str) -> dict[str, str]:
 def compose_query(schema: str, name: str, **fragments: str) -> Query:
     """Return one statement, with these texts instead of fragments of the files."""
     sources = _sources()
-    of_schema = {"channel": f"'{channel_of(schema)}'", "lock_mask": f"'{_lock_mask_of(schema)}'::bigint"}
-    query = _query(name, sources.texts[name], {**sources.fragments, **of_schema, **fragments})
+    schema_fragments = {
+        "channel": f"'{channel_of(schema)}'",
+        "lock_mask": f"'{_lock_mask_of(schema)}'::bigint",
+    }
+    query = _query(name, sources.texts[name], {**sources.fragments, **schema_fragments, **fragments})
     return replace(query, text=qualify(query.text, schema))
 
 

@@ -20,7 +20,7 @@ MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
 
 
 def job_from(row: Any, codec: PayloadCodec | None) -> Job:
-    """Convert a row of get_job or list_jobs. Arguments and other JSON in another format are omitted."""
+    """Convert a row of get_job or list_jobs. Arguments and other JSON that cannot be read are omitted."""
     values = dict(row)
     task_data = values.pop("task_data")
     no_args_reason = None

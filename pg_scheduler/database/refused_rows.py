@@ -25,11 +25,12 @@ from pg_scheduler.events.log import log_refusal
 T = TypeVar("T")
 
 MAX_REFUSALS: Final = 100
-"""By how many the rows that one call leaves out may exceed the rows that it returns. More mean that the
-application refuses nearly all; the next pass continues."""
+"""One call leaves out at most so many rows more than it returns, and then it ends. If there are more, the
+application refuses nearly all rows. The next pass continues."""
 
 MAX_MISSES: Final = 3
-"""Refusals of one call without a row that it is about to change, after which no row is the reason."""
+"""How often one call may be refused while it finds no row that it is about to change. After that no row can
+be the reason, so the call raises the error."""
 
 
 class Selection(NamedTuple):
@@ -57,7 +58,7 @@ class RefusedRows:
         problem: What is not done while a row is left out, with ``{}`` for the key of the row.
         are_jobs: Whether the key is the id of a job.
         is_retried: Whether there is another attempt.
-        by_pass: Whether the next pass of the service makes it, which begins long after the pause.
+        by_pass: Whether the next pass of the service makes that attempt, and begins long after the pause.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class RefusedRows:
     @property
     def ends_in(self) -> float:
         """Seconds until the first pause ends; infinite if no row is left out."""
-        self.keys()
+        self.keys()  # forgets the rows whose pause has ended
         return max(min(self._pause_ends.values(), default=float("inf")) - time.monotonic(), 0.0)
 
     async def attempt(self, key: str, run: Callable[[], Awaitable[T]]) -> T | None:
@@ -138,14 +139,17 @@ class RefusedRows:
                     if misses == MAX_MISSES:
                         raise
                     continue
-            # The rows behind those that are left out now take their places.
             new_refusals = await self._change_accepted(run, [row[0] for row in key_rows], rows)
             refusal_count += new_refusals
             if not new_refusals:
                 return rows
+            # The statement runs again: other rows take the places of those that are left out now.
 
     async def _change_accepted(self, run: Run, keys: Sequence[str], rows: list[asyncpg.Record]) -> int:
-        """Change those of the rows that are accepted; return how many of the others are left out now."""
+        """Change the rows that are accepted, and add what the statement returns to ``rows``.
+
+        Return how many of the other rows are left out now.
+        """
         parts, refusal_count = deque([keys]), 0
         while parts and refusal_count < MAX_REFUSALS + len(rows):
             part = parts.popleft()
@@ -162,6 +166,7 @@ class RefusedRows:
         return refusal_count
 
     def _leave_out(self, key: str, error: Exception) -> None:
+        """Leave out a row until its pause ends, and log the reason."""
         self.keys()  # forgets the rows whose pause has ended
         self._pause_ends[key] = time.monotonic() + REFUSED_PAUSE_S
         log_refusal(

@@ -45,7 +45,7 @@ NO_SAVEPOINT: Final = (
 
 
 def check_connection(connection: object) -> Connection | None:
-    """Return what statements run on: a connection of asyncpg, or a ForeignConnection; None for None.
+    """Return what statements run on: a connection of asyncpg or a ForeignConnection; None if None is passed.
 
     Raises:
         TypeError: It is no connection, or a call on it would block the event loop.
@@ -75,11 +75,10 @@ def can_set_savepoints(connection: Connection) -> bool:
 
     It is True for a connection that has ended, whose next statement raises the error.
     """
-    return (
-        as_foreign(connection) is not None
-        or not is_open(connection)
-        or open_transaction(connection) is not True
-    )
+    if as_foreign(connection) is not None or not is_open(connection):
+        return True
+    # It is True, and no object, for a transaction that asyncpg did not begin.
+    return open_transaction(connection) is not True
 
 
 def transaction_of(connection: Connection) -> Callable[[], object] | None:
@@ -120,7 +119,7 @@ async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy
     try:
         return await pool.acquire(timeout=timeout_s)
     except Exception as error:
-        # This error has many causes. If the pool cannot give connections, check_pool() raises a clearer one.
+        # An InterfaceError has many causes. If the pool is the cause, check_pool() raises a clearer error.
         if isinstance(error, asyncpg.InterfaceError):
             check_pool(pool)
         if isinstance(error, TimeoutError) and count_free(pool) <= 0:
@@ -185,6 +184,7 @@ async def prepare_to_hold(
         "'process'", f"'{connection.get_server_pid()}'"
     )
     with terminate_unanswered(connection):
+        # Behind a pooler the process of the session is another one, so nothing is set, and the count is 0.
         count: int = await connection.fetchval(query, timeout=timeout_s)
         if count:
             probe_peer(connection, interval_s, PROBES)
@@ -273,8 +273,9 @@ def terminate_unanswered(connection: Connection) -> Iterator[None]:
     try:
         yield
     except (TimeoutError, DatabaseUnavailableError, asyncio.CancelledError) as error:
-        # A timeout may have been translated to a DatabaseUnavailableError. Any other of these errors does not
-        # mean that the connection does not answer.
-        if not isinstance(error, DatabaseUnavailableError) or isinstance(error.__cause__, TimeoutError):
+        # A DatabaseUnavailableError may be a translated timeout. Any other one is an answer of the server,
+        # such as a lock timeout, or the end of the connection.
+        is_translated_timeout = isinstance(error.__cause__, TimeoutError)
+        if not isinstance(error, DatabaseUnavailableError) or is_translated_timeout:
             terminate(connection)
         raise

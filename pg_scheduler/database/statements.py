@@ -195,10 +195,12 @@ class Statements:
         events: list[Event] = []
         if within is not None:
             outer = within if isinstance(within, Transaction) else CallersTransaction(within, [])
+            # A statement of the caller may have begun the transaction. Then asyncpg sets no savepoint in it.
             if outer is not within:
                 check_savepoints(outer.connection)
             with translated():
                 async with transact(outer.connection, self.call_timeout_s):
+                    # The class shows whether the transaction is that of a caller.
                     yield type(outer)(outer.connection, events)
             outer.events.extend(events)
             return
@@ -298,7 +300,7 @@ class Statements:
     async def repeat_while_locked(
         self, name: str, attempt: Callable[[Connection | None, str | None], Awaitable[T]]
     ) -> T:
-        """Run a statement of its own, and again while another transaction holds a lock that it needs.
+        """Run a single statement, and again while another transaction holds a lock that it needs.
 
         Between two attempts the call holds no connection.
 
@@ -413,7 +415,7 @@ class Statements:
     async def write_before_commit(
         self, name: str, transaction: Transaction, write: Callable[[], Awaitable[T]]
     ) -> T:
-        """Write to the open transaction of a job's code what it is committed with; give way to other locks.
+        """Write what is committed with the open transaction of a job's code; give way to locks of others.
 
         The transaction holds the locks of the code and of the job. Suppose it needs a lock that another
         session holds. If it waited for that lock, and the other session for one of its locks, PostgreSQL
@@ -431,25 +433,25 @@ class Statements:
         if not self.connections.limits_waits:
             return await write()
         connection, events = transaction.connection, transaction.events
-        retries, former_events = self.lock_retries(name), len(events)
+        retries, event_count = self.lock_retries(name), len(events)
         while True:
             begin = f"{BEGIN_WRITE} SET LOCAL lock_timeout = {retries.lock_timeout_ms}"
             with translated():
                 await connection.execute(begin, timeout=self.call_timeout_s)
             try:
                 async with retries.watching(connection):
-                    written = await write()
+                    result = await write()
             except DatabaseUnavailableError as fault:
                 if not is_lock_timeout(fault):
                     raise
-                del events[former_events:]
+                del events[event_count:]
                 with translated():
                     await connection.execute(ROLL_BACK_WRITE, timeout=self.call_timeout_s)
                 await retries.pause(fault)
             else:
                 with translated():
                     await connection.execute(RESTORE_LOCK_TIMEOUT, timeout=self.call_timeout_s)
-                return written
+                return result
 
     async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:
         """Run a statement and return the first value of its first row, or None."""
@@ -510,7 +512,7 @@ def _name_of(run: Callable[..., object]) -> str:
 
 
 def _discard(_event: Event) -> None:
-    """Publish nothing, where no Scheduler has set where to."""
+    """Publish nothing. This is the default until a Scheduler sets ``publish``."""
 
 
 def _user_of_this_host() -> Author:

@@ -101,7 +101,7 @@ class ForeignConnection:
 
     async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> list[Row]:  # noqa: ARG002
         """Run a statement and return its rows. The connection has time limits of its own."""
-        typed_texts = [_WRITE.get(type(value), _written)(value) for value in values]
+        typed_texts = [_WRITERS.get(type(value), _write_other)(value) for value in values]
         rewritten = rewrite(statement, tuple([kind for kind, _ in typed_texts]))
         texts = [text for _, text in typed_texts]
         rows = await self._run(rewritten.text, [texts[place] for place in rewritten.places])
@@ -236,31 +236,34 @@ def _without_end(parts: Sequence[str]) -> str:
     return "".join(parts).rstrip().removesuffix(";")
 
 
-def _written(value: Any) -> tuple[str | None, str]:
+def _write_other(value: Any) -> tuple[str | None, str]:
     """Return the type and the text of a value of a subclass, or of an array."""
-    return next((write for base, write in _WRITE.items() if isinstance(value, base)), _array)(value)
+    return next((write for base, write in _WRITERS.items() if isinstance(value, base)), _write_array)(value)
 
 
-def _integer(value: int) -> tuple[str, str]:
+def _write_integer(value: int) -> tuple[str, str]:
     return "int4" if -MAX_INTEGER <= value <= MAX_INTEGER else "int8", str(value)
 
 
-def _array(values: Iterable[Any]) -> tuple[str, str]:
+def _write_array(values: Iterable[Any]) -> tuple[str, str]:
     """Return the type and the text of an array; without any value but NULL, it is one of texts."""
-    elements = [_WRITE.get(type(element), _written)(element) for element in values]
+    elements = [_WRITERS.get(type(element), _write_other)(element) for element in values]
     kinds = {kind for kind, _ in elements if kind is not None} or {"text"}
+    # An array without numbers has elements of one type.
     kind = next((candidate for candidate in WIDEST if candidate in kinds), min(kinds))
+    # NULL is not quoted: with quotes it would be a text.
     text = ",".join(
-        written if element_kind is None else _quoted(written) for element_kind, written in elements
+        element_text if element_kind is None else _quoted(element_text)
+        for element_kind, element_text in elements
     )
     return f"{kind}[]", f"{{{text}}}"
 
 
-_WRITE: Final[Mapping[type, Callable[[Any], tuple[str | None, str]]]] = {
+_WRITERS: Final[Mapping[type, Callable[[Any], tuple[str | None, str]]]] = {
     type(None): lambda _: (None, "NULL"),
     str: lambda value: ("text", value),
     bool: lambda value: ("bool", str(value)),
-    int: _integer,
+    int: _write_integer,
     float: lambda value: ("float8", repr(value)),
     datetime: lambda value: ("timestamptz", value.isoformat()),
 }
@@ -273,6 +276,7 @@ def _quoted(text: str) -> str:
 
 
 def _row_from(text: str) -> Row:
+    """Return a row that is read from JSON, in which times are texts."""
     row = Row(json.loads(text))
     for name, value in row.items():
         if value is not None and (name in TIME_COLUMNS or name.endswith("_at")):
@@ -285,4 +289,5 @@ def _time_from(text: str) -> datetime:
     """Return a time in UTC. In the time zone of the session it may be some hours after the year 9999."""
     if not text.startswith("10000-01-01"):
         return datetime.fromisoformat(text).astimezone(UTC)
+    # Python has no year 10000. So the day before is read, and a day is added when the time is in UTC.
     return datetime.fromisoformat(f"9999-12-31{text[11:]}").astimezone(UTC) + timedelta(days=1)

@@ -51,7 +51,7 @@ def _of_alias(alias: str) -> BaseDatabaseWrapper:
 
 
 def _run(connection: Any, statement: str, texts: Sequence[str]) -> list[str]:
-    # After an error Django refuses every statement, and this one is what makes the connection usable again.
+    # After an error Django refuses every statement, also the ROLLBACK that makes the connection usable again.
     if statement.startswith("ROLLBACK"):
         connection.needs_rollback = False
     with connection.cursor() as cursor:

@@ -54,7 +54,7 @@ async def link_of(connection: Any) -> Any:
 
 @lru_cache(maxsize=1000)
 def _encoded(statement: str) -> bytes:
-    """Return a statement as the same object each time, under which psycopg finds what it has prepared."""
+    """Return a statement for psycopg: the same object each time, by which it finds what it has prepared."""
     return with_percent(statement).encode()
 
 

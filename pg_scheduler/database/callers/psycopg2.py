@@ -26,6 +26,7 @@ async def link_of(connection: Connection) -> Connection:
 
 def _run(connection: Connection, statement: str, texts: Sequence[str]) -> list[str]:
     with connection.cursor(cursor_factory=Cursor) as cursor:
-        register_type(UNICODE, cursor)  # the owner of the connection may have registered another one
+        # The owner of the connection may have registered another conversion of texts.
+        register_type(UNICODE, cursor)
         cursor.execute(with_percent(statement), texts)
         return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 OPTIONS: Final = {"stream_results": False, "yield_per": None}
-"""A stream would be a cursor in the server, which cannot insert. Each option begins one."""
+"""These values prevent that rows are streamed: a stream is a cursor in the server, which cannot insert."""
 
 
 def adapter_for(connection: object) -> ConnectionAdapter | None:
@@ -56,7 +56,8 @@ async def driver_connection_of(source: Any) -> object:
     if _async_adapter_for(source) is None:
         return None
     connection = await _async_connection_of(source)
-    await connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins the transaction with a statement
+    # SQLAlchemy begins the transaction with its first statement.
+    await connection.exec_driver_sql("SELECT 1")
     return (await connection.get_raw_connection()).driver_connection
 
 
@@ -93,16 +94,18 @@ async def _run_in_session(source: Any, statement: str, texts: Sequence[str]) -> 
 
 
 async def _run_async(connection: AsyncConnection, statement: str, texts: Sequence[str]) -> list[str]:
-    statement = _written(statement, connection.dialect)
+    statement = _for_driver(statement, connection.dialect)
     return _rows(await connection.exec_driver_sql(statement, tuple(texts), OPTIONS))
 
 
 def _run(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
     connection = _connection_of(source)
-    return _rows(connection.exec_driver_sql(_written(statement, connection.dialect), tuple(texts), OPTIONS))
+    return _rows(
+        connection.exec_driver_sql(_for_driver(statement, connection.dialect), tuple(texts), OPTIONS)
+    )
 
 
-def _written(statement: str, dialect: Dialect) -> str:
+def _for_driver(statement: str, dialect: Dialect) -> str:
     """Return a statement with the placeholders of the driver.
 
     Raises:

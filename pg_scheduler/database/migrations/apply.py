@@ -26,9 +26,9 @@ from pg_scheduler.database.migrations.shape import ADDED_LATER, check_relations,
 from pg_scheduler.database.migrations.sql import UNPIN, create_schema, lock, step_statements
 from pg_scheduler.database.migrations.verify import (
     check_shape,
+    differing_routines,
     has_table,
     home_schema,
-    misfits,
     missing_tables,
     read_state,
 )
@@ -46,7 +46,7 @@ logger = logging.getLogger("pg_scheduler")
 
 _MAX_ATTEMPTS = 5
 
-_MISFITS = (
+_MISFIT_ERRORS = (
     asyncpg.DuplicateColumnError,
     asyncpg.DuplicateObjectError,
     asyncpg.DuplicateTableError,
@@ -133,6 +133,7 @@ async def _apply(
     target: int | None,
     on_step: Callable[[Step], None],
 ) -> list[int]:
+    """Migrate in one transaction, and log what was created again and which indexes are still missing."""
     repairs: list[str] = []
     async with _transaction(connection):
         # If the machine is lost meanwhile, its locks on the tables would stop every worker.
@@ -140,6 +141,7 @@ async def _apply(
         await connection.execute(lock(home), timeout=MIGRATION_TIMEOUT_S)
         is_new = await _prepare(connection, home)
         state = await read_state(connection, home, shipped)
+        # Migrations that are still missing may add what is ignored here. check_shape() looks at it below.
         check_relations(state.parts, home, ignored=ADDED_LATER)
         if not state.applied and await restore_records(
             connection, home, shipped, state.tables, is_new=is_new
@@ -159,7 +161,7 @@ async def _apply(
         if steps or repairs:
             state = await read_state(connection, home, shipped)
         check_shape(state, home)
-        if routines := misfits(state, home):
+        if routines := differing_routines(state, home):
             await create_routines(connection, home, routines)
             repairs += map(str, routines)
         await connection.execute(UNPIN, timeout=MIGRATION_TIMEOUT_S)
@@ -187,6 +189,7 @@ async def _apply(
 
 @asynccontextmanager
 async def _transaction(connection: AnyConnection) -> AsyncIterator[None]:
+    """Run the block in a transaction, with a time limit for its begin and for its end."""
     # With a stricter isolation level the snapshot would be older than the lock, and hide the migrations that
     # the previous holder of the lock has committed.
     transaction = connection.transaction(isolation="read_committed")
@@ -216,7 +219,7 @@ async def _execute(connection: AnyConnection, home: str, step: Step) -> None:
     migration = step.migration
     try:
         await connection.execute("\n".join(step_statements(step, home)), timeout=MIGRATION_TIMEOUT_S)
-    except _MISFITS as error:
+    except _MISFIT_ERRORS as error:
         command = qualify(_DELETE_RECORDS, home)
         raise SchemaMismatchError(
             f"migration {migration.version:04} ({migration.name}) does not fit the tables in schema "

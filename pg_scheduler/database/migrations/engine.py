@@ -36,7 +36,7 @@ _ENCODING: Final = qualify_builtins(
 _NO_ENCODING: Final = "SQL_ASCII"
 
 _VERSION: Final = "SELECT pg_catalog.version()"
-_LACKS: Final = (
+_MISSING_FEATURE_ERRORS: Final = (
     asyncpg.FeatureNotSupportedError,
     asyncpg.PostgresSyntaxError,
     asyncpg.UndefinedColumnError,
@@ -54,7 +54,7 @@ async def check_engine(connection: AnyConnection, other: AnyConnection) -> None:
         other: Another one, to the same database.
 
     Raises:
-        ConfigurationError: They do not; with what the server calls itself.
+        ConfigurationError: One of these is not the case. The message has what the server calls itself.
     """
     key = secrets.randbits(63)
     try:
@@ -62,7 +62,7 @@ async def check_engine(connection: AnyConnection, other: AnyConnection) -> None:
             await connection.fetchval(_LOCK, key, timeout=QUERY_TIMEOUT_S)
             got_held_lock = await other.fetchval(_TRY, key, timeout=QUERY_TIMEOUT_S)
         await other.execute(_LISTEN, timeout=QUERY_TIMEOUT_S)
-    except _LACKS as error:
+    except _MISSING_FEATURE_ERRORS as error:
         raise await _unsupported(connection, f"it lacks a feature that jobs need ({error})") from error
     if got_held_lock:
         raise await _unsupported(connection, "two sessions got the same advisory lock: jobs would run twice")

@@ -71,7 +71,7 @@ async def missing_indexes(connection: AnyConnection, *, schema: str | None = Non
         SchemaMissingError: There are no tables.
     """
     home = await home_schema(connection, schema)
-    return await _missing(connection, home)
+    return await _missing_indexes(connection, home)
 
 
 class BuildProgress(NamedTuple):
@@ -129,7 +129,7 @@ async def build_indexes(connection: AnyConnection, *, schema: str | None = None)
     home = await home_schema(connection, schema)
     built = []
     async with _only_builder(connection, home):
-        for name in await _missing(connection, home):
+        for name in await _missing_indexes(connection, home):
             await _build(connection, home, name)
             built.append(name)
     return built
@@ -145,8 +145,10 @@ async def _build(connection: AnyConnection, home: str, name: str) -> None:
     # This is None if no index has the name.
     is_valid = await connection.fetchval(_VALID, index, timeout=QUERY_TIMEOUT_S)
     if is_valid:
+        # A build that failed may have left an index of the other name.
         await connection.execute(f"{_DROP}{index}{_REPLACED}", timeout=BUILD_TIMEOUT_S)
         await connection.execute(f"ALTER INDEX {index} RENAME TO {name}{_REPLACED}", timeout=BUILD_TIMEOUT_S)
+    # A build that failed has left an invalid index.
     elif is_valid is False:
         await connection.execute(_DROP + index, timeout=BUILD_TIMEOUT_S)
     statement = qualify_builtins(index_statements()[name])
@@ -154,10 +156,14 @@ async def _build(connection: AnyConnection, home: str, name: str) -> None:
     await connection.execute(f"{_DROP}{index}{_REPLACED}", timeout=BUILD_TIMEOUT_S)
 
 
-async def _missing(connection: AnyConnection, home: str) -> list[str]:
+async def _missing_indexes(connection: AnyConnection, home: str) -> list[str]:
+    """Return the names of the indexes to build.
+
+    In tables of another release, only those count that the migrations leave out on large tables.
+    """
     state = await read_state(connection, home, shipped_migrations())
-    missing = missing_shipped_indexes(state.parts)
-    return missing if state.is_newest else [name for name in missing if name in LATER_INDEXES]
+    names = missing_shipped_indexes(state.parts)
+    return names if state.is_newest else [name for name in names if name in LATER_INDEXES]
 
 
 @asynccontextmanager

@@ -115,6 +115,7 @@ def plan(
     check(applied, migrations.values())
     if target is None:
         target = max(newest_shipped, newest_applied)
+    # A migration above the target has to be reverted, and only its own release has the SQL for that.
     if newest_applied > max(newest_shipped, target):
         raise _too_new(newest_applied, newest_shipped)
     versions = range(1, min(newest_shipped, target) + 1)
@@ -154,9 +155,9 @@ def steps_between(
 
 
 def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:
-    """Raise an error if this release cannot use the database.
+    """Check that this release can use a database with these applied migrations.
 
-    A database with migrations of a newer release is accepted if each of them declares so.
+    Migrations of a newer release are accepted if each of them declares that this release can use the result.
 
     Raises:
         SchemaTooNewError: The database has a migration that this release cannot use.

@@ -133,6 +133,7 @@ async def restore_records(
         names = [qualify(f"{{schema}}{table}", home) for table in _TABLES_OF_0_2]
         if not await connection.fetchval(_IS_MIGRATED, *names, timeout=MIGRATION_TIMEOUT_S):
             return False
+    # This release has just created a new table of the records, so it is not compared and has no stand-in.
     compared = tables if is_new else tables | {RECORDS}
     stand_ins = await _run_again(connection, home, shipped, [RECORDS] if is_new else [])
     arguments = home, list(compared), list(LATER_INDEXES)
@@ -179,6 +180,7 @@ async def _run_again(
 
 
 def _redirect(script: str, home: str, tables: Iterable[str], missing: Sequence[str]) -> str:
+    """Return a script that names the missing tables in their schema, and stand-ins in place of all others."""
     schema = quote_identifier(home)
 
     def qualified(match: re.Match[str]) -> str:

@@ -56,11 +56,20 @@ class Routine(NamedTuple):
         return f"{self.kind} {self.name}"
 
 
+class _Source(NamedTuple):
+    """What a migration contains of a function or a trigger."""
+
+    statement: str
+    """The statement that creates it."""
+    body: str
+    """The text of a function; empty for a trigger."""
+
+
 def shipped_routines(home: str) -> dict[Routine, str]:
     """Return what the newest migrations create in a schema, each with its statement, functions first."""
     return {
-        Routine(kind, name, _text(qualify(body, home))): qualify(statement, home)
-        for (kind, name), (statement, body) in _newest().items()
+        Routine(kind, name, _text(qualify(source.body, home))): qualify(source.statement, home)
+        for (kind, name), source in _newest_sources().items()
     }
 
 
@@ -71,16 +80,17 @@ def missing_routines(existing: Collection[Routine], home: str) -> list[Routine]:
 
 
 @cache
-def _newest() -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the statement and the body of the last migration that creates each routine."""
+def _newest_sources() -> dict[tuple[str, str], _Source]:
+    """Return by kind and name what the last migration that creates a routine contains of it."""
     scripts = [migration.up for migration in shipped_migrations()]
+    # Of several migrations that create a routine, the last one remains under its key.
     routines = {
-        ("function", match["name"]): (match[0], match["body"])
+        ("function", match["name"]): _Source(match[0], match["body"])
         for script in scripts
         for match in _FUNCTION.finditer(script)
     }
     triggers = {
-        ("trigger", match["name"]): (match[0], "")
+        ("trigger", match["name"]): _Source(match[0], "")
         for script in scripts
         for match in _TRIGGER.finditer(script)
     }

@@ -34,7 +34,7 @@ def run_migrations(
     schema: str | None = None,
     shipped: Iterable[Migration] | None = None,
 ) -> list[int]:
-    """Apply or revert the migrations between two versions, except those that already are.
+    """Apply or revert the migrations between two versions, unless that was done before.
 
     Other nodes and tools may migrate the same schema meanwhile. No migration outside of the two versions is
     applied or reverted, whichever the database has.
@@ -77,7 +77,7 @@ def run_migrations(
     if has_records:
         applied = {version: Applied(*record) for version, *record in run(qualify(_APPLIED, home))}
     check(applied, migrations)
-    # Those to apply what the database lacks, or to revert what it has.
+    # A step up is pending if the database lacks its migration, and a step down if the database has it.
     pending_steps = [step for step in steps if step.up is (step.migration.version not in applied)]
     if pending_steps or start < target:
         _check_neighbours(applied, start, target, home)

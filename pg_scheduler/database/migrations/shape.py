@@ -239,7 +239,7 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
     """
     values = {_key(part): part.value for part in parts}
     differences: list[str] = []
-    are_all_indexes = True
+    only_indexes_differ = True
     statements: list[str] = []
     for part, addition in _expected_parts():
         table = f"{quote_identifier(schema)}.{part.table}"
@@ -248,19 +248,19 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
             continue
         if value is None:
             differences.append(f"{part.kind} {part.name} of {part.table} is missing")
-            are_all_indexes = are_all_indexes and part.name in index_statements()
+            only_indexes_differ = only_indexes_differ and part.name in index_statements()
             statements.append(addition.format(table=table))
         elif part.kind == "column" and value != part.value:
             differences.append(
                 f"column {part.name} of {part.table} has the type {value}, expected {part.value}"
             )
-            are_all_indexes = False
+            only_indexes_differ = False
             statements.append(_alter_type(part, addition).format(table=table))
     if differences:
         remedy = (
             "execute pg-scheduler migrate indexes, or call pg_scheduler.migrate.build_indexes(connection), "
             "which builds them while jobs run"
-            if are_all_indexes
+            if only_indexes_differ
             else "restore the tables that differ from a backup, or drop them, and start() creates them "
             "again, empty"
         )
@@ -285,6 +285,7 @@ class TableColumn(NamedTuple):
 def table_columns() -> Mapping[str, Sequence[TableColumn]]:
     """Return the columns of the newest version, by table."""
     columns: dict[str, list[TableColumn]] = {}
+    # What precedes the first table is left out.
     for table, text in zip(TABLES, re.split(r"^table ", _SHAPE, flags=re.MULTILINE)[1:], strict=True):
         primary = re.search(r"^    constraint \w+ PRIMARY KEY \((.+)\)$", text, re.MULTILINE)
         key = primary[1].split(", ") if primary else []
@@ -349,7 +350,7 @@ def shipped_storage() -> Mapping[str, Mapping[str, str]]:
 
 
 def _key(part: Part) -> tuple[str, str, str]:
-    """Return what identifies a part: its name, or that of an index its definition, whatever it is called."""
+    """Return what identifies a part of a table: its name, or the definition of an index without its name."""
     if part.kind != "index":
         return part.table, part.kind, part.name
     command, _, definition = part.value.partition(" USING ")
@@ -371,18 +372,20 @@ def _parse(shape: str) -> Iterator[tuple[Part, str]]:
         if kind == "table":
             table = text
         elif kind == "column" and (column := _COLUMN.fullmatch(value)):
-            yield Part(table, kind, name, column["type"]), _escape(f"ADD COLUMN {name} {value}")
+            yield Part(table, kind, name, column["type"]), _alteration(f"ADD COLUMN {name} {value}")
         elif kind == "constraint" and value.startswith("CHECK"):
-            yield Part(table, kind, name), _escape(f"ADD CONSTRAINT {name} {value}")
+            yield Part(table, kind, name), _alteration(f"ADD CONSTRAINT {name} {value}")
         elif kind == "CREATE" and (index := _INDEX.fullmatch(f"{kind} {text}")):
-            addition = _escape(f"ADD PRIMARY KEY {index['columns']}")
-            if not index["name"].endswith(_PRIMARY_KEY):
+            if index["name"].endswith(_PRIMARY_KEY):
+                addition = _alteration(f"ADD PRIMARY KEY {index['columns']}")
+            else:
                 command = f"CREATE {index['unique'] or ''}INDEX {index['name']}"
                 addition = f"{command} ON {{table}} USING {index['definition']}"
             yield Part(table, "index", index["name"], f"{kind} {text}"), addition
 
 
-def _escape(command: str) -> str:
+def _alteration(command: str) -> str:
+    """Return the statement that alters a table by this command, with a place for the name of the table."""
     return _ALTER + command.replace("{", "{{").replace("}", "}}")
 
 

@@ -103,5 +103,6 @@ def _split(text: str) -> Iterator[str]:
             yield text[start : part.end()].strip()
             start = part.end()
     remainder = text[start:].strip()
+    # Comments alone are no statement. The last line may be a comment, so the semicolon has its own line.
     if _COMMENT.sub("", remainder).strip():
         yield f"{remainder}\n;"

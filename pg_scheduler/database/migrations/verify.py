@@ -51,6 +51,7 @@ HOME_SCHEMA = qualify_builtins("""
 """)
 SEARCH_PATH = qualify_builtins("SELECT current_setting('search_path')")
 _EXISTS = "SELECT pg_catalog.to_regclass($1) IS NOT NULL"
+# One query reads the records, the parts and the routines. The columns of the other two are NULL in each row.
 _APPLIED = qualify_builtins("""
     SELECT record.version, record.checksum, record.needs,
         NULL::text AS relation, NULL::text AS kind, NULL::text AS name, NULL::text AS value
@@ -58,8 +59,8 @@ _APPLIED = qualify_builtins("""
     UNION ALL
     SELECT NULL, NULL, NULL, part.* FROM
 """)
-_OTHERS = "UNION ALL SELECT NULL, NULL, NULL, NULL, routine.* FROM"
-_STATE = f"{_APPLIED} ({PARTS}) AS part {_OTHERS} ({ROUTINES}) AS routine"
+_ROUTINE_ROWS = "UNION ALL SELECT NULL, NULL, NULL, NULL, routine.* FROM"
+_STATE = f"{_APPLIED} ({PARTS}) AS part {_ROUTINE_ROWS} ({ROUTINES}) AS routine"
 
 
 class SchemaState(NamedTuple):
@@ -127,8 +128,8 @@ def no_schema(search_path: str) -> SchemaMissingError:
 async def verify(connection: AnyConnection, *, schema: str | None = None) -> None:
     """Check that the database has the migrations of this release and their tables, without changing anything.
 
-    Migrations of a newer release are accepted if they remove nothing that this one uses. Whether all tables
-    and their columns, constraints and indexes exist, and the functions and triggers, is not checked then.
+    Migrations of a newer release are accepted if they remove nothing that this one uses. Then it is not
+    checked whether all tables, columns, constraints, indexes, functions and triggers exist.
 
     With ``schema`` (from ``home_schema``) this takes two queries. Missing tables make neither of them fail,
     so a transaction of the caller is not aborted.
@@ -170,7 +171,7 @@ async def verify_parts(
             f"tables of pg_scheduler are missing in schema {home!r}: {', '.join(tables)}"
         )
     check_shape(state, home, optional=optional)
-    if routines := misfits(state, home):
+    if routines := differing_routines(state, home):
         raise SchemaMissingError(
             f"functions or triggers of pg_scheduler in schema {home!r} are missing, or have another text, as "
             f"after the schema was renamed: {', '.join(map(str, routines))}"
@@ -186,7 +187,7 @@ async def verify_parts(
 
 
 async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[Migration]) -> SchemaState:
-    """Return the recorded migrations and the existing tables of the schema.
+    """Return the recorded migrations, and the existing tables and routines of the schema.
 
     Raises:
         SchemaMissingError: The schema has no table of the records.
@@ -195,7 +196,8 @@ async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[M
     if not await has_table(connection, schema, RECORDS):
         raise SchemaMissingError(f"schema {schema!r} has no tables of pg_scheduler")
     query = qualify(_STATE, schema)
-    # A schema with older migrations has tables that later ones drop.
+    # An older schema still has tables that later migrations drop. So each migration is asked alone for its
+    # tables.
     names = [*dict.fromkeys(name for migration in shipped for name in table_names([migration])), RECORDS]
     try:
         rows = await connection.fetch(query, schema, names, timeout=QUERY_TIMEOUT_S)
@@ -206,6 +208,7 @@ async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[M
             "start() restores it if it is dropped",
             execute(f"DROP TABLE {records}", before="execute as the owner of the table:"),
         ) from error
+    # The row of a migration has a version, that of a part has a relation, and that of a routine has neither.
     applied = {
         row["version"]: Applied(row["checksum"], row["needs"]) for row in rows if row["version"] is not None
     }
@@ -233,7 +236,7 @@ def check_shape(state: SchemaState, schema: str, *, optional: Container[str] = L
         check_parts(state.parts, schema, optional=optional)
 
 
-def misfits(state: SchemaState, schema: str) -> list[Routine]:
+def differing_routines(state: SchemaState, schema: str) -> list[Routine]:
     """Return the functions and triggers to create, if exactly the newest migrations were applied."""
     return missing_routines(state.routines, schema) if state.is_newest else []
 
