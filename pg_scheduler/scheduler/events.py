@@ -80,9 +80,12 @@ class Events:
         refusal = self._parts.running().listener.refusal
         if refusal is not None:
             raise ConfigurationError(f"cluster=True requires notifications: {refusal}")
-        if local := [kind.__name__ for kind in kinds if kind not in OF_EVERYONE and not names_of([kind])]:
+        sent_kinds = [kind for kind in kinds if kind in OF_EVERYONE or names_of([kind])]
+        local_names = [kind.__name__ for kind in kinds if kind not in sent_kinds]
+        if local_names:
             raise ValueError(
-                f"{', '.join(local)} concerns one process only and is not sent to other nodes; subscribe "
-                "to it without cluster=True"
+                f"{', '.join(local_names)} concerns one process only and is not sent to other nodes; "
+                "subscribe to it without cluster=True"
             )
+        # A subscriber of some classes must also learn that it has missed events.
         return self._parts.cluster_events, (*kinds, EventsMissed) if kinds else ()

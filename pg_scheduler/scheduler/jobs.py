@@ -52,6 +52,7 @@ class Jobs:
             worker_id=worker_id,
             due_from=None if due_from is None else check_execution_time(due_from, name="due_from"),
             due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
+            # An empty object is contained in the metadata of every job.
             metadata=None if labels == "{}" else labels,
         )
 
@@ -81,10 +82,10 @@ class Jobs:
     async def _cancel_batches(self, filters: JobFilters, connection: Connection | None) -> int:
         """Cancel the jobs that match the filters, batch by batch; return how many."""
         reason = self._reason("cancelled")
-        cancelled, after = 0, None
+        cancelled_count, after = 0, None
         while True:
             jobs, after = await self._parts.store.jobs.cancel_next(after, filters, reason, connection)
-            cancelled += len(jobs)
+            cancelled_count += len(jobs)
             for worker_id in {job.worker_id for job in jobs}:
                 await self._notify_owner(worker_id, connection)
             for job in jobs:
@@ -95,7 +96,7 @@ class Jobs:
                         JobCancelled(job.job_id, job.job_name, job.attempt, reason=BY_CALLER)
                     )
             if after is None:
-                return cancelled
+                return cancelled_count
 
     async def retry(self, job_id: str, from_step: str | None, connection: Connection | None) -> bool:
         """Run a finished job again, from a stored step on if one is given; return whether it had finished."""

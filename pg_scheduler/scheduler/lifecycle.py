@@ -91,7 +91,8 @@ class Lifecycle:
         """
         # If a start is in progress, this waits for its end.
         async with self._starting:
-            if not (self.is_running or self._stopping or self._stopped.is_set()):
+            was_started = self.is_running or self._stopping or self._stopped.is_set()
+            if not was_started:
                 raise NotRunningError(
                     "the Scheduler was not started: call await scheduler.start() before wait()"
                 )
@@ -138,6 +139,7 @@ class Lifecycle:
             log_failure(task)
 
     async def _shut_down(self) -> None:
+        """Stop all parts; then record and publish that the worker has stopped, even if that failed."""
         try:
             if self.runtime is not None:
                 # A rejected connection ends no part. Without a fault for wait() to raise, the shutdown of a

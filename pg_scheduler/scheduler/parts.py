@@ -83,7 +83,7 @@ class Parts:
     def use_middleware(self, middleware: Sequence[Middleware]) -> None:
         """Use this middleware, the outermost first.
 
-        It is around enqueueing at once, and around attempts from the next start on.
+        It wraps calls that enqueue jobs at once, and attempts from the next start on.
         """
         self.middleware = check_middleware(middleware)
         sender = Sender(self.middleware, self.store.statements.codec)
@@ -96,7 +96,10 @@ class Parts:
             self.job_builders.sender = sender
 
     def announce_tasks(self) -> None:
-        """Make this node read which tasks are paused. The statement that changed that notifies all nodes."""
+        """Make this node read at once which tasks are paused.
+
+        The statement that has paused or resumed a task notifies all nodes, but a notification takes longer.
+        """
         if self.runtime is not None:
             self.runtime.node.signals.tasks_changed()
 
@@ -107,7 +110,10 @@ class Parts:
         await self.outbox.notify_schedules()
 
     def announce_schedules_later(self) -> None:
-        """Do the same without waiting for it, when the caller is cancelled or the database is unavailable."""
+        """Do what ``announce_schedules()`` does, but notify the other nodes later, in the background.
+
+        For a caller that is cancelled, and while the database is unavailable.
+        """
         if self.runtime is not None:
             self.runtime.node.signals.schedules_changed()
         self.outbox.add_schedules()

@@ -73,8 +73,9 @@ class PeriodicJobs:
         # A role that may insert plain jobs only cannot store the id of the schedule, so the plain row is
         # inserted, which lacks the id. If the task has other options, the job needs all columns, and the
         # server refuses it.
-        is_row = is_enqueuer and builder.is_plain
-        return await self._parts.enqueuer.insert(job.row if is_row else job, ConflictResolution.RAISE, None)
+        has_plain_row = is_enqueuer and builder.is_plain
+        inserted_job = job.row if has_plain_row else job
+        return await self._parts.enqueuer.insert(inserted_job, ConflictResolution.RAISE, None)
 
     def switch(self, dedup_key: str, *, enabled: bool) -> bool:
         """Enable or disable a schedule; return whether the key is known in this process.

@@ -55,7 +55,7 @@ class FailureRecord:
         self._unsubscribe()
 
     def complete(self, result: JobResult) -> JobResult:
-        """Return the result of the job with the exception of its last attempt; None if none was recorded."""
+        """Return the result of the job with the recorded exception of its last attempt, if there is one."""
         key = (result.job_id, result.attempts)
         return replace(result, exception=self._exceptions.get(key))
 

@@ -782,8 +782,8 @@ class Scheduler:
             connection: A connection of yours, as in ``schedule()``; the call sees what its transaction has
                 changed.
         """
-        checked = await self._parts.store.connections.check_call(connection)
-        return await self._parts.store.jobs.get_job(check_job_id(job_id), checked)
+        usable_connection = await self._parts.store.connections.check_call(connection)
+        return await self._parts.store.jobs.get_job(check_job_id(job_id), usable_connection)
 
     async def list_jobs(
         self,
@@ -861,8 +861,8 @@ class Scheduler:
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction that the call needs.
         """
-        checked = await self._parts.store.connections.check_call(connection)
-        return await self._jobs.cancel(check_job_id(job_id), checked)
+        usable_connection = await self._parts.store.connections.check_call(connection)
+        return await self._jobs.cancel(check_job_id(job_id), usable_connection)
 
     async def cancel_jobs(
         self,
@@ -904,7 +904,7 @@ class Scheduler:
 
             cancelled = await scheduler.cancel_jobs(metadata={"tenant": 7})
         """
-        checked = await self._parts.store.connections.check_call(connection)
+        usable_connection = await self._parts.store.connections.check_call(connection)
         filters = self._jobs.check_filters(
             status=status,
             job_name=job_name,
@@ -913,7 +913,7 @@ class Scheduler:
             due_before=due_before,
             metadata=metadata,
         )
-        return await self._jobs.cancel_all(filters, checked)
+        return await self._jobs.cancel_all(filters, usable_connection)
 
     async def retry_job(
         self, job_id: str, *, from_step: str | None = None, connection: AnyConnection | None = None
@@ -941,8 +941,8 @@ class Scheduler:
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction, or the job has not stored ``from_step``.
         """
-        checked = await self._parts.store.connections.check_call(connection)
-        return await self._jobs.retry(check_job_id(job_id), from_step, checked)
+        usable_connection = await self._parts.store.connections.check_call(connection)
+        return await self._jobs.retry(check_job_id(job_id), from_step, usable_connection)
 
     async def run_job_now(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
         """Make a pending job due now, with its whole misfire grace time. It still waits for other jobs.
@@ -959,8 +959,8 @@ class Scheduler:
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is an asyncpg connection outside of a transaction.
         """
-        checked = await self._parts.store.connections.check_call(connection)
-        return await self._jobs.run_now(check_job_id(job_id), checked)
+        usable_connection = await self._parts.store.connections.check_call(connection)
+        return await self._jobs.run_now(check_job_id(job_id), usable_connection)
 
     async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
         """Set the status of a job, regardless of its current status.
@@ -1046,11 +1046,11 @@ class Scheduler:
         # would wait without a limit.
         if not isinstance(wait, bool):
             raise TypeError(f"wait must be a bool, not {wait!r}; pass timeout= for the maximum wait")
-        checked = await self._parts.store.connections.check_call(connection)
+        usable_connection = await self._parts.store.connections.check_call(connection)
         if wait and connection is not None:
             raise ValueError("get_job_result() cannot wait on a connection of the caller; pass wait=False")
         timeout_s = None if timeout is None else check_delay("timeout", timeout)
-        return await read_result(self._parts, job_id, checked, wait=wait, timeout_s=timeout_s)
+        return await read_result(self._parts, job_id, usable_connection, wait=wait, timeout_s=timeout_s)
 
     @overload
     async def run_job(
@@ -1171,10 +1171,10 @@ class Scheduler:
             await scheduler.enqueue("shop.order", args=(7,), job_id="order:7")
             await scheduler.signal("order:7", "approval", {"by": "ann"})
         """
-        checked = await self._parts.store.connections.check_call(connection)
+        usable_connection = await self._parts.store.connections.check_call(connection)
         check_job_id(job_id)
         check_step_name(name, noun="signal")
-        return await send_signal(self._parts, job_id, name, value, checked)
+        return await send_signal(self._parts, job_id, name, value, usable_connection)
 
     async def end_sleep(self, job_id: str) -> bool:
         """End the sleep of a job now: ``steps.sleep()`` of the job returns as it does at its time.
@@ -1601,7 +1601,10 @@ class Scheduler:
             ValueError: This worker has not claimed the job, or runs it already.
         """
         executor = self._parts.running().executor
-        await (await executor.submit_when_free(await self._jobs.held_claim(job_row)))
+        claim = await self._jobs.held_claim(job_row)
+        # The first await is for a free slot, the second one for the end of the job.
+        end_of_job = await executor.submit_when_free(claim)
+        await end_of_job
 
     # -- parts of a worker ---------------------------------------------------------------------------------
 
@@ -1613,9 +1616,11 @@ class Scheduler:
 
     def _new_worker_id(self) -> str:
         length = check_count("WORKER_ID_LENGTH", self.WORKER_ID_LENGTH, least=1)
+        # Each byte becomes two characters. For an odd length, the last character is cut off.
         return secrets.token_hex((length + 1) // 2)[:length]
 
     async def _build(self) -> Runtime:
+        """Check the settings and the database, and build the parts of the worker."""
         # HEARTBEAT_THRESHOLD and LEASE_DURATION may have been set since the construction.
         parts = self._parts
         parts.config = replace(

@@ -160,13 +160,13 @@ class Schedules:
 
             await scheduler.schedules.add(send_mail, Every(minutes=15), args=("ada@example.org",))
         """
-        checked = await self._store.connections.check_call(connection)
+        usable_connection = await self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         for name, flag in (("run_now", run_now), ("paused", paused)):
             check_kind(name, flag, bool)
         warn_of_seconds(trigger)
         if isinstance(func, Call):
-            func, args, kwargs = _take_apart(func, args, kwargs)
+            func, args, kwargs = _parts_of_call(func, args, kwargs)
         name = self._task_name(func)
         args, kwargs = self._json_arguments(name, args, kwargs)
         definition = Definition(
@@ -190,19 +190,21 @@ class Schedules:
         )
         definition = _with_options_of(func, definition)
         schedule_id = new_job_id() if schedule_id is None else check_schedule_id(schedule_id)
-        with self._announcing_cuts(checked):
+        with self._announcing_lost_calls(usable_connection):
             row, change = await self._calls.add(
                 schedule_id,
                 definition,
                 run_now=run_now,
                 paused=paused,
                 conflict_resolution=conflict_resolution,
-                connection=checked,
+                connection=usable_connection,
             )
             if change != "kept":
                 kind = ScheduleAdded if change == "added" else ScheduleUpdated
                 event = kind(row.schedule_id, task_name=row.task)
-                await self._announce(event, connection=checked, due=row.updated_at if run_now else None)
+                # The additional job is due at the time at which the schedule was written.
+                due = row.updated_at if run_now else None
+                await self._announce(event, connection=usable_connection, due=due)
         return schedule_from_row(row, self._store.statements.codec)
 
     async def update(
@@ -278,7 +280,7 @@ class Schedules:
             schedule = await scheduler.schedules.add(send_mail, Every(minutes=15), schedule_id="mail")
             await scheduler.schedules.update("mail", trigger=Every(minutes=5), if_version=schedule.version)
         """
-        checked = await self._store.connections.check_call(connection)
+        usable_connection = await self._store.connections.check_call(connection)
         warn_of_seconds(trigger)
         definition = Definition(
             task=UNSET if isinstance(func, Unset) else self._task_name(func),
@@ -302,9 +304,13 @@ class Schedules:
         definition = _with_options_of(func, definition)
         if if_version is not None:
             check_count("if_version", if_version, least=1)
-        with self._announcing_cuts(checked):
-            row = await self._calls.update(check_schedule_id(schedule_id), definition, if_version, checked)
-            await self._announce(ScheduleUpdated(row.schedule_id, task_name=row.task), connection=checked)
+        with self._announcing_lost_calls(usable_connection):
+            row = await self._calls.update(
+                check_schedule_id(schedule_id), definition, if_version, usable_connection
+            )
+            await self._announce(
+                ScheduleUpdated(row.schedule_id, task_name=row.task), connection=usable_connection
+            )
         return schedule_from_row(row, self._store.statements.codec)
 
     async def get(self, schedule_id: str, *, connection: AnyConnection | None = None) -> Schedule | None:
@@ -315,8 +321,8 @@ class Schedules:
             connection: A connection of yours, as in ``Scheduler.schedule()``; the call sees what its
                 transaction has changed.
         """
-        checked = await self._store.connections.check_call(connection)
-        row = await self._store.schedules.get(check_schedule_id(schedule_id), on=checked)
+        usable_connection = await self._store.connections.check_call(connection)
+        row = await self._store.schedules.get(check_schedule_id(schedule_id), on=usable_connection)
         return None if row is None else schedule_from_row(row, self._store.statements.codec)
 
     async def list(
@@ -349,7 +355,7 @@ class Schedules:
             ValueError: A time is naive, or another value is out of range.
             PayloadError: JSON cannot represent the metadata; a ValueError.
         """
-        checked = await self._store.connections.check_call(connection)
+        usable_connection = await self._store.connections.check_call(connection)
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
         if owner not in (None, "code", "api"):
             raise ConfigurationError(f"owner must be 'code', 'api' or None, not {owner!r}")
@@ -361,7 +367,7 @@ class Schedules:
             metadata=None if metadata is None else encode_object("metadata", metadata),
             due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
             limit=limit + 1,
-            on=checked,
+            on=usable_connection,
         )
         page = rows[:limit]
         following = page[-1].schedule_id if len(rows) > limit else None
@@ -401,7 +407,7 @@ class Schedules:
 
             await scheduler.schedules.pause("report:7", until=datetime(2027, 1, 4, tzinfo=UTC))
         """
-        checked = await self._store.connections.check_call(connection)
+        usable_connection = await self._store.connections.check_call(connection)
         check_schedule_id(schedule_id)
         text = None if note is None else check_text("note", note)
         if resume_from not in ("now", "pause"):
@@ -410,18 +416,18 @@ class Schedules:
             raise ConfigurationError("resume_from concerns the end of a pause: pass until= too, or resume()")
         if until is not None:
             until = check_execution_time(until, name="until")
-            now = await self._store.statements.read_clock(on=checked)
+            now = await self._store.statements.read_clock(on=usable_connection)
             if until <= now:
                 raise ConfigurationError(
                     f"until {until.isoformat()} has passed; it must be after {now.isoformat()}"
                 )
-        switched = await self._store.schedules.pause(
-            schedule_id, text, until=until, keeps_fire_times=resume_from == "pause", on=checked
+        change = await self._store.schedules.pause(
+            schedule_id, text, until=until, keeps_fire_times=resume_from == "pause", on=usable_connection
         )
-        if switched is not None and switched.changed:
-            event = SchedulePaused(schedule_id, text, until, task_name=switched.task)
-            await self._announce(event, connection=checked)
-        return switched is not None
+        if change is not None and change.changed:
+            event = SchedulePaused(schedule_id, text, until, task_name=change.task)
+            await self._announce(event, connection=usable_connection)
+        return change is not None
 
     async def resume(
         self,
@@ -447,7 +453,7 @@ class Schedules:
         Raises:
             ValueError: ``resume_from`` is naive or another text.
         """
-        checked = await self._store.connections.check_call(connection)
+        usable_connection = await self._store.connections.check_call(connection)
         since = None
         if isinstance(resume_from, str):
             if resume_from not in {"now", "pause"}:
@@ -458,14 +464,14 @@ class Schedules:
             # The statement makes fire times after an instant missed, so this one includes resume_from itself.
             since = check_execution_time(resume_from, name="resume_from") - INSTANT
         check_schedule_id(schedule_id)
-        with self._announcing_cuts(checked):
-            switched = await self._store.schedules.resume(
-                schedule_id, from_now=resume_from == "now", since=since, on=checked
+        with self._announcing_lost_calls(usable_connection):
+            change = await self._store.schedules.resume(
+                schedule_id, from_now=resume_from == "now", since=since, on=usable_connection
             )
-            if switched is not None and switched.changed:
-                event = ScheduleResumed(schedule_id, task_name=switched.task)
-                await self._announce(event, connection=checked)
-        return switched is not None
+            if change is not None and change.changed:
+                event = ScheduleResumed(schedule_id, task_name=change.task)
+                await self._announce(event, connection=usable_connection)
+        return change is not None
 
     async def remove(
         self, schedule_id: str, *, cancel_jobs: bool = False, connection: AnyConnection | None = None
@@ -490,23 +496,24 @@ class Schedules:
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction that the call needs.
         """
-        checked = await self._store.connections.check_call(connection)
+        usable_connection = await self._store.connections.check_call(connection)
         check_schedule_id(schedule_id)
         cancels = check_kind("cancel_jobs", cancel_jobs, bool)
-        if checked is not None and cancels:
+        if usable_connection is not None and cancels:
             # The savepoint undoes the pause and the cancellations of a call that fails in between.
-            async with self._store.statements.transaction(within=checked):
-                task = await self._remove(schedule_id, checked, cancels=True)
+            async with self._store.statements.transaction(within=usable_connection):
+                task = await self._remove(schedule_id, usable_connection, cancels=True)
         else:
-            task = await self._remove(schedule_id, checked, cancels=cancels)
+            task = await self._remove(schedule_id, usable_connection, cancels=cancels)
         if task is not None:
-            await self._announce(ScheduleRemoved(schedule_id, task_name=task), connection=checked)
+            await self._announce(ScheduleRemoved(schedule_id, task_name=task), connection=usable_connection)
         return task is not None
 
     async def _remove(self, schedule_id: str, connection: Connection | None, *, cancels: bool) -> str | None:
         """Delete a schedule, after a pause and the cancellation of its jobs if wanted; return its task."""
         schedules = self._store.schedules
         if cancels:
+            # The pause prevents that fire times add further jobs meanwhile.
             await schedules.pause(schedule_id, "is being removed", on=connection)
             while job_ids := await schedules.pending_jobs(schedule_id, on=connection):
                 for job_id in job_ids:
@@ -537,11 +544,11 @@ class Schedules:
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction.
         """
-        checked = await self._parts.store.connections.check_call(connection)
-        job = await self._calls.trigger(check_schedule_id(schedule_id), checked)
+        usable_connection = await self._parts.store.connections.check_call(connection)
+        job = await self._calls.trigger(check_schedule_id(schedule_id), usable_connection)
         if job is None:
             return None
-        await self._parts.outbox.notify_due(job.execution_time, checked)
+        await self._parts.outbox.notify_due(job.execution_time, usable_connection)
         return job.job_id
 
     async def backfill(
@@ -574,16 +581,16 @@ class Schedules:
             ConfigurationError: As in ``trigger()``.
             ScheduleNotFoundError: The id is unknown; a LookupError.
         """
-        checked = await self._store.connections.check_call(connection)
+        usable_connection = await self._store.connections.check_call(connection)
         jobs = await self._calls.backfill(
             check_schedule_id(schedule_id),
             check_execution_time(start, name="start"),
             check_execution_time(end, name="end"),
             check_count("limit", limit, least=1, most=MAX_BACKFILL),
-            checked,
+            usable_connection,
         )
         if jobs:
-            await self._parts.outbox.notify_due(min(job.execution_time for job in jobs), checked)
+            await self._parts.outbox.notify_due(min(job.execution_time for job in jobs), usable_connection)
         return [job.job_id for job in jobs]
 
     def _task_name(self, func: JobFunction | str) -> str:
@@ -603,10 +610,11 @@ class Schedules:
         return (args, kwargs) if task is None else decode(task.encode(args, kwargs))
 
     @contextmanager
-    def _announcing_cuts(self, connection: Connection | None) -> Iterator[None]:
-        """Wake the planners of all nodes if a call is cut, since its transaction may have been committed.
+    def _announcing_lost_calls(self, connection: Connection | None) -> Iterator[None]:
+        """Wake the planners of all nodes if a call is cancelled or loses its connection.
 
-        Without that, they would find the new fire times two minutes later.
+        Its transaction may have been committed. Unless they were woken, the planners would find the new fire
+        times two minutes later.
         """
         try:
             yield
@@ -655,10 +663,10 @@ def _with_options_of(func: object, definition: Definition) -> Definition:
     return replace(definition, **changes)
 
 
-def _take_apart(
+def _parts_of_call(
     call: Call[Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[JobFunction, Sequence[Any], Mapping[str, Any]]:
-    """Return the function and the arguments of a call; raise TypeError if the caller gives others besides."""
+    """Return the function and the arguments of a ``call()``; raise TypeError if there are other arguments."""
     if args or kwargs:
         raise TypeError("a call() has its arguments; pass no args= and kwargs= with it")
     return call.func, call.args, call.kwargs

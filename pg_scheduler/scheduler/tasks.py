@@ -146,10 +146,18 @@ class Tasks:
         pauses = [pause for pause in await self._parts.store.pauses.paused() if not pause.is_over]
         tasks = {task.identity: task for task in self._parts.tasks.tasks()}
         stopped_by = self._parts.tasks.stopped_by
-        paused = {task.identity: pause for pause in pauses for task in stopped_by([], pause.exact_names)} | {
-            task.identity: pause for pause in pauses for task in stopped_by([pause.name], [])
-        }
-        infos = [self._info(task.name, task, paused.get(identity)) for identity, task in tasks.items()]
+        pauses_by_task: dict[str, Pause] = {}
+        for pause in pauses:
+            for task in stopped_by([], pause.exact_names):
+                pauses_by_task[task.identity] = pause
+        # Several pauses may stop one task. The one that is shown is that whose name resolves to the task, not
+        # one that merely has the task among its exact names. So it is set last.
+        for pause in pauses:
+            for task in stopped_by([pause.name], []):
+                pauses_by_task[task.identity] = pause
+        infos = [
+            self._info(task.name, task, pauses_by_task.get(identity)) for identity, task in tasks.items()
+        ]
         infos += [
             self._info(pause.name, None, pause)
             for pause in pauses
