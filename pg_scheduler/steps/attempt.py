@@ -102,23 +102,23 @@ class PendingWait:
     kind: str
     find: Callable[[], Awaitable[StoredStep]]
     """Stores the step if it is new, and returns it."""
-    take: Callable[[StoredStep], Awaitable[Any]]
+    value_of: Callable[[StoredStep], Awaitable[Any]]
     """Returns the value of the step, which has ended."""
     snapshots: list[StoredStep] = field(default_factory=list)
-    """The step as the last ``look()`` found it; empty before the first one."""
+    """The step as the last ``update()`` found it; empty before the first one."""
 
     @property
     def stored(self) -> StoredStep:
         """The step as it was seen last."""
         return self.snapshots[-1]
 
-    async def look(self) -> None:
-        """See whether the step has ended."""
+    async def update(self) -> None:
+        """Find out whether the step has ended."""
         self.snapshots[:] = [await self.find()]
 
     async def value(self) -> Any:
         """Return the value of the step, or raise its error, such as a timeout or the failure of a child."""
-        return await self.take(self.stored)
+        return await self.value_of(self.stored)
 
 
 class AttemptSteps(OpenSteps):
@@ -202,6 +202,7 @@ class AttemptSteps(OpenSteps):
         async with self._step(name, STEP, connection) as previous_step:
             stored = previous_step
             if stored is not None:
+                # The step may belong to this open transaction, which may still be rolled back.
                 if connection is not None:
                     await self._callers.note(stored, await self._connections.check_transaction(connection))
             else:
@@ -218,7 +219,7 @@ class AttemptSteps(OpenSteps):
                         await self._callers.note_write(stored, session)
                 # A step on a connection of the caller does not count yet: its transaction may be rolled back.
                 if connection is None:
-                    self._loaded.keep(stored)
+                    self._loaded.add(stored)
             result: R = return_type.from_json(name, step_value(name, stored.value, self._codec))
         return result
 
@@ -283,39 +284,40 @@ class AttemptSteps(OpenSteps):
         self, name: str, delay: float | timedelta | None = None, *, until: datetime | None = None
     ) -> None:
         """See `Steps`."""
-        await self._alone(self._sleep(name, delay, until))
+        await self._wait_for(self._sleep(name, delay, until))
 
     async def wait(
         self, name: str, *, timeout: float | timedelta | None = None, kind: type[Any] | None = None
     ) -> Any:
         """See `Steps`."""
-        return await self._alone(self._signal(name, timeout, kind))
+        return await self._wait_for(self._signal(name, timeout, kind))
 
     async def first(self, name: str, *waits: Wait | Sleep | Child) -> First:
         """See `Steps`."""
-        begun = {wait.name: self._alternative(wait) for wait in check_waits(waits)}
+        waits_by_name = {wait.name: self._alternative(wait) for wait in check_waits(waits)}
         self._check_may_wait(name)
-        pending = list(begun.values())
+        pending = list(waits_by_name.values())
         async with self._step(name, FIRST) as previous_step:
-            await self._take_names(begun)
+            await self._take_names(waits_by_name)
             try:
+                # An earlier attempt has stored which of the waits ended first, so only that one counts.
                 if previous_step is not None:
-                    pending = [self._winner(previous_step, begun)]
+                    pending = [self._winner(previous_step, waits_by_name)]
                 for wait in pending:
-                    await wait.look()
+                    await wait.update()
             # After an error, the code may use the names of the waits again.
             except BaseException:
-                self._names -= begun.keys()
+                self._names -= waits_by_name.keys()
                 raise
         try:
             winner = await self._first_of(pending)
             if previous_step is None:
                 await self._store(name, FIRST, winner.name)
         except BaseException:
-            self._names -= {name, *begun}
+            self._names -= {name, *waits_by_name}
             raise
         # The job may use the names of the other waits again, to wait for these later.
-        self._names -= begun.keys() - {winner.name}
+        self._names -= waits_by_name.keys() - {winner.name}
         with self._freed_if_cancelled({name, winner.name}):
             return First(winner.name, await winner.value())
 
@@ -351,7 +353,7 @@ class AttemptSteps(OpenSteps):
 
     async def _values_of(self, name: str, jobs: Sequence[ChildJob]) -> list[Any]:
         """Return the values of children, or raise the error of the first child that has no value."""
-        values: list[Any] = await self._alone(self._children_of(name, jobs))
+        values: list[Any] = await self._wait_for(self._children_of(name, jobs))
         return values
 
     def _only_value(self, name: str, values: Sequence[Any]) -> Any:
@@ -377,10 +379,10 @@ class AttemptSteps(OpenSteps):
                 job = ChildJob.of(self._claim.job_id, name, None, func, options)
                 children = self._children_of(name, [job])
 
-                async def only(stored: StoredStep) -> Any:
-                    return self._only_value(name, await children.take(stored))
+                async def only_value(stored: StoredStep) -> Any:
+                    return self._only_value(name, await children.value_of(stored))
 
-                return replace(children, take=only)
+                return replace(children, value_of=only_value)
 
     def _sleep(self, name: str, delay: float | timedelta | None, until: datetime | None) -> PendingWait:
         """Return the wait for the end of a sleep."""
@@ -393,14 +395,14 @@ class AttemptSteps(OpenSteps):
         end = None if until is None else check_execution_time(until, name="until")
 
         async def find() -> StoredStep:
-            stored = await self._known(name, SLEEP)
+            stored = await self._find_stored(name, SLEEP)
             if stored is None:
                 stored = await self._store(name, SLEEP, delay_s=seconds, until=end)
             return stored._replace(has_ended=await self._end_if_over(stored))
 
-        async def take(_: StoredStep) -> None: ...
+        async def value_of(_: StoredStep) -> None: ...
 
-        return PendingWait(name, SLEEP, find, take)
+        return PendingWait(name, SLEEP, find, value_of)
 
     def _signal(self, name: str, timeout: float | timedelta | None, kind: type[Any] | None) -> PendingWait:
         """Return the wait for a signal.
@@ -415,7 +417,7 @@ class AttemptSteps(OpenSteps):
         store = partial(self._store, name, SIGNAL, delay_s=seconds, until=end)
 
         async def find() -> StoredStep:
-            stored = await self._known(name, SIGNAL)
+            stored = await self._find_stored(name, SIGNAL)
             count = self._timeouts[name]
             if stored is None:
                 stored = await store()
@@ -429,15 +431,18 @@ class AttemptSteps(OpenSteps):
                 # This wait timed out in an earlier attempt, and another one followed.
                 return stored._replace(value=None, has_ended=True, until=stored.timeouts[count])
             else:
+                # The wait begins again if the one before it timed out in this attempt, or if the stored wait
+                # has no timeout and this one has.
                 last_timed_out_here = count > len(stored.timeouts)
                 gets_timeout = not stored.has_ended and stored.until == NO_TIMEOUT
                 if last_timed_out_here or gets_timeout:
                     stored = await self._repeat_wait(name, count, seconds, end)
             if not stored.has_ended and await self._end_if_over(stored):
-                stored = await store()  # which finds a signal that came before the end of the wait
+                # A signal may have come just before the end of the wait. This returns its value.
+                stored = await store()
             return stored
 
-        async def take(stored: StoredStep) -> Any:
+        async def value_of(stored: StoredStep) -> Any:
             if stored.value is None:
                 self._timeouts[name] += 1
                 self._names.discard(name)
@@ -446,24 +451,25 @@ class AttemptSteps(OpenSteps):
                 )
             return value_type.from_json(name, step_value(name, stored.value, self._codec))
 
-        return PendingWait(name, SIGNAL, find, take)
+        return PendingWait(name, SIGNAL, find, value_of)
 
     def _children_of(self, name: str, jobs: Sequence[ChildJob]) -> PendingWait:
-        """Return the wait for the ends of children. Its first look inserts them if they do not exist."""
+        """Return the wait for the ends of children. Its first update inserts them if they do not exist."""
         kinds = [ReturnType(job.call.func) for job in jobs]
 
         async def find() -> StoredStep:
-            stored = await self._known(name, CHILD)
-            # A step that is neither over nor awaited has lost its children, so they are inserted again.
-            if stored is None or not (stored.has_ended or stored.is_awaited):
+            stored = await self._find_stored(name, CHILD)
+            has_lost_children = stored is not None and not stored.has_ended and not stored.is_awaited
+            # Lost children are inserted again.
+            if stored is None or has_lost_children:
                 await self._loaded.check_room(name, None, self._callers.sizes, count=len(jobs))
                 stored = await self._persistently(
                     partial(self._children.insert, self._claim, name, jobs, self._version)
                 )
-                self._loaded.keep(stored)
+                self._loaded.add(stored)
             return stored
 
-        async def take(stored: StoredStep) -> list[Any]:
+        async def value_of(stored: StoredStep) -> list[Any]:
             results = await self._persistently(partial(self._children.results, self._claim, stored, jobs))
             values = [result.unwrap() for result in results]
             if len(values) != len(kinds):
@@ -482,13 +488,13 @@ class AttemptSteps(OpenSteps):
             # The stored children are those of the first attempt, which may have started more of them.
             return [*converted, *values[len(kinds) :]]
 
-        return PendingWait(name, CHILD, find, take)
+        return PendingWait(name, CHILD, find, value_of)
 
-    async def _alone(self, wait: PendingWait) -> Any:
+    async def _wait_for(self, wait: PendingWait) -> Any:
         """Wait for one step, and return its value."""
         self._check_may_wait(wait.name)
         async with self._step(wait.name, wait.kind):
-            await wait.look()
+            await wait.update()
         # The wait is outside of the block, because the attempt cannot be suspended within it.
         try:
             await self._first_of([wait])
@@ -514,7 +520,7 @@ class AttemptSteps(OpenSteps):
             await self._waits.until_one_ends([wait.stored for wait in waits])
             with self._waits.progressing():
                 for wait in waits:
-                    await wait.look()
+                    await wait.update()
         return ended
 
     def _winner(self, stored: StoredStep, waits: Mapping[str, PendingWait]) -> PendingWait:
@@ -570,7 +576,7 @@ class AttemptSteps(OpenSteps):
         await self._take_names([name])
         try:
             with self._waits.progressing():
-                stored = await self._known(name, kind)
+                stored = await self._find_stored(name, kind)
                 if stored is None or not stored.has_ended:
                     await self._callers.check(name, connection)
                 yield stored
@@ -594,11 +600,11 @@ class AttemptSteps(OpenSteps):
                 )
         self._names.update(names)
 
-    async def _known(self, name: str, kind: str) -> StoredStep | None:
+    async def _find_stored(self, name: str, kind: str) -> StoredStep | None:
         """Return the step that is stored under a name; None if there is none."""
-        return self._checked(kind, (await self._loaded.get()).get(name))
+        return self._of_kind(kind, (await self._loaded.get()).get(name))
 
-    def _checked(self, kind: str, stored: StoredStep | None) -> StoredStep | None:
+    def _of_kind(self, kind: str, stored: StoredStep | None) -> StoredStep | None:
         """Return a stored step of this kind; None if there is none. Raise if it is a step of another kind.
 
         A signal that came before its wait counts as none for other kinds of steps, which may have its name.
@@ -680,7 +686,7 @@ class AttemptSteps(OpenSteps):
         # The statement does not return the timeouts of earlier waits for a signal, so they are added here.
         if (previous_step := stored_steps.get(name)) is not None:
             step = step._replace(timeouts=previous_step.timeouts)
-        self._loaded.keep(step)
+        self._loaded.add(step)
         return step
 
     async def write_cursor(self, name: str, value: Any, connection: Any = None) -> None:
@@ -760,6 +766,7 @@ class AttemptSteps(OpenSteps):
     # -- suspension ------------------------------------------------------------------------------------
 
     def _check_may_wait(self, name: str) -> None:
+        """Raise RuntimeError if a step that waits is called by the function of another step."""
         call = _called_by.get(None)
         if call is not None and call.is_running:
             raise RuntimeError(

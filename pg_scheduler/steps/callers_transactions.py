@@ -52,6 +52,7 @@ class CallersTransactions:
         self._loaded = loaded
         self._lease = node.lease
         self._steps: dict[str, CallersStep] = {}
+        # The last transaction of the caller that has locked the row of the job.
         self._open: OpenTransaction | None = None
 
     def __contains__(self, name: str) -> bool:
@@ -107,13 +108,15 @@ class CallersTransactions:
         return True
 
     async def count_ended(self) -> None:
-        """Load the steps that are committed by now, and forget those that were rolled back."""
+        """Load the steps that are committed by now, and forget those of the caller that were rolled back."""
         self._loaded.forget()
         stored = await self._loaded.get()
         for name, step in list(self._steps.items()):
             size = size_of(stored.get(name))
+            # The step is committed as it was noted.
             if name in stored and size == step.size:
                 continue
+            # As long as its transaction is open, the step may still be committed.
             if not await self._repository.is_locked_by(self._claim.job_id, step.transaction_id):
                 if name in stored:
                     self._steps[name] = step._replace(size=size)

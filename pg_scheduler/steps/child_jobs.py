@@ -58,7 +58,7 @@ class ChildEnqueuer:
         due = EPOCH + timedelta(seconds=delay_s) if delay_s else None
         spec = JobSpec(child.call, due, job_id=child.job_id, **options)
         (job,) = self._preparer.prepare((spec,), allows_names=True, allows_now=True)
-        marked = with_options(job, **{CHILD_OF: dict(child.mark)})
-        if not marked.keeps_result:
-            marked = with_options(marked, keep_result=CHILD_KEEPS.total_seconds())
-        return await self._enqueuer.insert(marked, conflict_resolution, connection, is_delayed=True)
+        child_job = with_options(job, **{CHILD_OF: dict(child.mark)})
+        if not child_job.keeps_result:
+            child_job = with_options(child_job, keep_result=CHILD_KEEPS.total_seconds())
+        return await self._enqueuer.insert(child_job, conflict_resolution, connection, is_delayed=True)

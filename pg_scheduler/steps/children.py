@@ -285,13 +285,16 @@ def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:
     It is ``other_id`` if the child is stored under that id, or if another child or an alert has ``job_id``.
     """
     row, other = family.rows[job.job_id], family.rows[job.other_id]
+    # The child is stored under its other id.
     if row.state not in {OWN, COMPLETED} and other.state in {OWN, COMPLETED}:
         return job.other_id, other
+    # The child is stored under this id, or is going to replace a child of an earlier definition.
     if row.state in {OWN, COMPLETED, FORMER}:
         return job.job_id, row
     # An id with this suffix may be that of the alert of a failed job, now or while the child exists.
     if (row.state == TAKEN and row.is_child) or job.job_id.endswith(ALERT_SUFFIX):
         return job.other_id, other
+    # The id is free, or a job of the application has it, which is a conflict.
     return job.job_id, row
 
 
@@ -304,5 +307,6 @@ def _ordered(jobs: Sequence[ChildJob]) -> list[ChildJob]:
 
 
 def _order(job: ChildJob) -> tuple[str, str]:
+    """Return the key by which children are sorted: the name of the function, then the arguments."""
     func, args, kwargs = job.call.func, job.call.args, job.call.kwargs
     return getattr(func, "__qualname__", ""), repr((args, sorted(kwargs.items())))

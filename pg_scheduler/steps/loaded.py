@@ -50,7 +50,9 @@ class LoadedSteps:
         self._lease = lease
         self._steps: dict[str, StoredStep] | None = None if is_marked else {}
         self._loading = asyncio.Lock()
+        # The number of changes, by which a load notices that it may have missed one.
         self._writes = 0
+        # The bytes of the values of all loaded steps.
         self._bytes = 0
         self.has_stored = False
 
@@ -67,8 +69,8 @@ class LoadedSteps:
                         self._steps = {step.name: step for step in steps}
         return self._steps
 
-    def keep(self, step: StoredStep) -> None:
-        """Count a step that is committed."""
+    def add(self, step: StoredStep) -> None:
+        """Add a step that is committed, or replace an earlier state of it."""
         self._writes += 1
         # As long as the steps are not loaded, this one will be loaded with the others.
         if self._steps is not None:
@@ -104,12 +106,13 @@ class LoadedSteps:
         stored = await self.get()
         names = {key for key, step in stored.items() if not step.is_early_signal}
         # Neither the steps of a job nor the children of one step may be more than MAX_STEPS.
-        count = max(len(names | uncommitted.keys() | {name}), count)
-        if count > MAX_STEPS:
+        number = max(len(names | uncommitted.keys() | {name}), count)
+        if number > MAX_STEPS:
             raise PayloadError(
-                f"step {name!r} is number {count} of job {self._claim.job_id!r}, more than {MAX_STEPS}; "
+                f"step {name!r} is number {number} of job {self._claim.job_id!r}, more than {MAX_STEPS}; "
                 "store the values of several steps in one, or divide the work among several jobs"
             )
+        # A new value takes the place of the stored value of its step.
         size = self._bytes + len(text or "") - size_of(stored.get(name))
         size += sum(
             new_size - size_of(stored.get(key)) for key, new_size in uncommitted.items() if key != name

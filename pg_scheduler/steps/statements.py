@@ -120,6 +120,7 @@ class StepRepository(Repository):
             if not rows:
                 raise JobLostError(claim.job_id)
             (row,) = rows
+            # The kind is NULL if nothing was stored because a step has the name.
             if row["kind"] is not None:
                 return StoredStep(*row)
         if must_be_new:
@@ -192,7 +193,7 @@ class StepRepository(Repository):
             raise JobLostError(claim.job_id)
 
     async def is_locked_by(self, job_id: str, transaction_id: int) -> bool:
-        """Return whether a transaction is still open while the row of a job is locked, and so may lock it."""
+        """Return whether a transaction may have locked a job's row: it is open, and the row is locked."""
         return bool(await self._statements.value("is_locked_by", job_id, transaction_id))
 
     async def has_rolled_back(self, transaction_id: int) -> bool:

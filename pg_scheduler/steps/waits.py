@@ -82,6 +82,7 @@ class AttemptWaits:
         self._refresh = refresh
         self.suspensions: tuple[Suspension, ...] = ()
         self._calls: dict[asyncio.Future[None], WaitingCall] = {}
+        # The threads that have called steps.
         self._threads = WeakSet[threading.Thread]()
         self._in_progress = 0
         # Whether other code of the attempt was found at work, which keeps the attempt in memory.
@@ -89,6 +90,7 @@ class AttemptWaits:
         self._is_closed = False
         self._timer: asyncio.Handle | None = None
         self._pause_s = MIN_PAUSE_S
+        # When to look for the ends of steps, by the clock of the event loop.
         self._look_at = math.inf
         self._looking: asyncio.Task[None] | None = None
 
@@ -159,6 +161,7 @@ class AttemptWaits:
             return
         runs_in_loop = not self._attempt.runs_in_executor
         if self._may_end and runs_in_loop and self._function_waits():
+            # The pass lists all tasks of the attempt, and calls decide() with them.
             self._pass.request(self)
         elif self._may_end and not runs_in_loop and self._all_threads_wait():
             self._suspend()
@@ -175,10 +178,8 @@ class AttemptWaits:
 
     def _has_awaited_children(self, since: float) -> bool:
         """Return whether a call has waited for children since this instant, or for longer."""
-        return any(
-            call.since <= since and any(suspension.kind == CHILD for suspension in call.suspensions)
-            for call in self._calls.values()
-        )
+        early_calls = [call for call in self._calls.values() if call.since <= since]
+        return any(suspension.kind == CHILD for call in early_calls for suspension in call.suspensions)
 
     @property
     def key(self) -> int:
@@ -196,6 +197,7 @@ class AttemptWaits:
         """See `OpenSteps`."""
         if not self._may_end:
             return False
+        # The function itself must wait for steps. Its other tasks or threads need not: a warning names them.
         if self._attempt.runs_in_executor:
             call = self._attempt.call
             function_thread = None if call is None else call.thread
@@ -237,7 +239,9 @@ class AttemptWaits:
         """Return whether the threads in which code of the attempt runs all wait for steps."""
         function_thread = self._attempt.call and self._attempt.call.thread
         waiting = self._waiting_threads()
-        threads = {*self._threads, *([function_thread] if function_thread else [])}
+        threads = set(self._threads)
+        if function_thread:
+            threads.add(function_thread)
         return all(thread_waits(thread, waiting) for thread in threads)
 
     def _suspend(self) -> None:
@@ -261,9 +265,9 @@ class AttemptWaits:
             self._look_at = asyncio.get_running_loop().time() + LOOK_INTERVAL_S
         names = {suspension.name for call in self._calls.values() for suspension in call.suspensions}
         self._refresh(steps, names)
-        over = {step.name for step in steps if _may_continue(step)}
+        ended_names = {step.name for step in steps if _may_continue(step)}
         for waiter, call in self._calls.items():
-            if not waiter.done() and over & {suspension.name for suspension in call.suspensions}:
+            if not waiter.done() and ended_names & {suspension.name for suspension in call.suspensions}:
                 waiter.set_result(None)
                 self._set_timer(None)
         self._look_soon()
