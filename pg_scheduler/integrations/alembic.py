@@ -108,6 +108,7 @@ class SchedulerMigrateOp(MigrateOperation):
 
 @Operations.implementation_for(SchedulerMigrateOp)
 def _migrate(operations: Operations, operation: SchedulerMigrateOp) -> None:
+    """Carry out the operation; with ``--sql``, print its statements instead."""
     start, target, schema = operation.start, operation.target, operation.schema
     context = operations.get_context()
     if context.as_sql:

@@ -52,6 +52,9 @@ DJANGO_LOGGERS: Final = frozenset({"django.tasks", "django_tasks"})
 MAX_SLUG: Final = 50
 """Characters of the name of a monitor."""
 
+DIGEST_LENGTH: Final = 8
+"""Characters of a hash that distinguishes monitors whose names would be shortened or empty."""
+
 STATUSES: Final[Mapping[str, str]] = {
     "completed": "ok",
     "snoozed": "ok",
@@ -226,8 +229,9 @@ def slug_of(schedule_id: str) -> str:
     slug = _NO_SLUG.sub("-", schedule_id.lower()).strip("-")
     if slug and len(slug) <= MAX_SLUG:
         return slug
-    digest = sha256(schedule_id.encode()).hexdigest()[:8]
-    return f"{slug[: MAX_SLUG - 9]}-{digest}".lstrip("-")
+    digest = sha256(schedule_id.encode()).hexdigest()[:DIGEST_LENGTH]
+    # A text without any character of a slug becomes the digest alone.
+    return f"{slug[: MAX_SLUG - DIGEST_LENGTH - 1]}-{digest}".lstrip("-")
 
 
 def config_of(trigger: Trigger | None, timeout_s: float | None) -> MonitorConfig | None:
@@ -256,6 +260,7 @@ def config_of(trigger: Trigger | None, timeout_s: float | None) -> MonitorConfig
 
 
 def _describe(scope: sentry_sdk.Scope, call: JobCall) -> None:
+    """Set the tags and the context that describe an attempt."""
     job = call.job
     tags = {"job_id": job.job_id, "job_name": job.job_name, "attempt": str(job.attempt)}
     if job.schedule_id is not None:
@@ -283,7 +288,7 @@ def _measure(span: Any, call: JobCall) -> None:
 
 
 def _capture(call: JobCall, raised: BaseException, cause: BaseException) -> None:
-    """Report an error, and remember that its log record would report it again."""
+    """Report an error, and remember the attempt, so that the log record of the same error is dropped."""
     if cause is not raised and call.cancelled_by == "timeout":
         # This traceback leads to where the job was when its time was up.
         cause = cause.with_traceback(raised.__traceback__)
@@ -299,6 +304,7 @@ def _capture(call: JobCall, raised: BaseException, cause: BaseException) -> None
         sentry_sdk.capture_event(event, hint=hint)
     with _lock:
         _reported[call.job.job_id, call.job.attempt] = None
+        # The first key is the oldest.
         if len(_reported) > MAX_REPORTED:
             del _reported[next(iter(_reported))]
 
@@ -329,11 +335,11 @@ def _process(event: Event, hint: Hint) -> Event | None:
         return None
     crumbs = event.get("breadcrumbs")
     if isinstance(crumbs, dict):
-        crumbs["values"] = [crumb for crumb in crumbs.get("values", []) if not _is_own(crumb)]
+        crumbs["values"] = [crumb for crumb in crumbs.get("values", []) if not _is_of_library(crumb)]
     return event
 
 
-def _is_own(crumb: Mapping[str, Any]) -> bool:
+def _is_of_library(crumb: Mapping[str, Any]) -> bool:
     return crumb.get("category") == "query" and bool(_OWN_STATEMENT.search(crumb.get("message") or ""))
 
 

@@ -63,6 +63,7 @@ def tables(schema: str | None = None) -> dict[str, Table]:
 
 
 def _column(column: TableColumn) -> Column[Any]:
-    item = column.type.removesuffix("[]")
-    kind = _TYPES[item] if item == column.type else ARRAY(_TYPES[item])
+    element_type = column.type.removesuffix("[]")
+    is_array = element_type != column.type
+    kind = ARRAY(_TYPES[element_type]) if is_array else _TYPES[element_type]
     return Column(column.name, kind, nullable=column.is_nullable, primary_key=column.is_key)

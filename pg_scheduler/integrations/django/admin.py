@@ -159,6 +159,7 @@ class KeyedList(ChangeList):
                 self.result_list = self.queryset.filter(pk__in=self.paginator.keys[: self.list_per_page])
         except TimeoutError as error:
             messages.warning(request, str(error))
+            # The page shows an empty list. None stands for an unknown number of rows.
             self.result_list = self.queryset.none()
             self.paginator = Paginator(self.result_list, self.list_per_page)
             self.result_count, self.full_result_count = 0, None
@@ -213,34 +214,34 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """Call ``change`` with a Scheduler, an id and ``connection=``, for each selected row."""
         try:
             with limited(rows.db, self.time_limit):
-                selected = list(rows[: MAX_CHANGED + 1])
+                selected_rows = list(rows[: MAX_CHANGED + 1])
         except TimeoutError as error:
             self.message_user(request, str(error), messages.ERROR)
             return
         # Two actions lock rows in the same order, so that they cause no deadlock.
-        selected.sort(key=attrgetter("pk"))
-        if len(selected) > MAX_CHANGED:
+        selected_rows.sort(key=attrgetter("pk"))
+        if len(selected_rows) > MAX_CHANGED:
             text = f"Select at most {MAX_CHANGED} rows. The dashboard changes any number."
             self.message_user(request, text, messages.ERROR)
             return
         alias = _routed_database(router.db_for_write, self.model)
         scheduler = SyncScheduler()
-        changed, conflicts = [], []
+        changed_rows, conflicts = [], []
         author = Author(request.user.get_username(), "admin")
         with transaction.atomic(using=alias), acting_as(author):
-            for row in selected:
+            for row in selected_rows:
                 try:
                     if change(scheduler, row.pk, connection=alias):
-                        changed.append(row)
-                # The second one is about a schedule whose task this process has not imported.
+                        changed_rows.append(row)
+                # A ConfigurationError is about a schedule whose task this process has not imported.
                 except (JobConflictError, ConfigurationError) as error:
                     conflicts.append(str(error))
-        for row in changed:
+        for row in changed_rows:
             self.log_change(request, row, summary)
-        texts = [f"{summary}: {len(changed)} of {len(selected)}."]
-        if len(changed) < len(selected):
+        texts = [f"{summary}: {len(changed_rows)} of {len(selected_rows)}."]
+        if len(changed_rows) < len(selected_rows):
             texts += ["The others are in no status that allows it.", *conflicts[:MAX_CONFLICTS]]
-        level = messages.SUCCESS if changed else messages.WARNING
+        level = messages.SUCCESS if changed_rows else messages.WARNING
         self.message_user(request, " ".join(texts), level)
 
 

@@ -23,6 +23,7 @@ def check_backends(**_kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
+    """Yield the mistakes in the settings of one backend."""
     alias = backend.settings.database
     place = f"TASKS[{backend.alias!r}]"
     for load in (middleware_of, executors_of, codec_of):
@@ -63,8 +64,11 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
         )
     for other in neighbours_of(backend):
         # Each pair is reported once, by the backend whose alias comes first.
-        is_apart = backend.queues and other.queues and backend.queues.isdisjoint(other.queues)
-        if backend.alias < other.alias and not is_apart and _extensions_of(backend) != _extensions_of(other):
+        if backend.alias > other.alias:
+            continue
+        # A backend without queues in the settings accepts any queue.
+        share_no_queue = backend.queues and other.queues and backend.queues.isdisjoint(other.queues)
+        if not share_no_queue and _extensions_of(backend) != _extensions_of(other):
             yield checks.Warning(
                 f"{place} and TASKS[{other.alias!r}] have the same tables and may use the same queues, and "
                 "differ in CODEC or MIDDLEWARE: a worker runs the tasks of both with its own",

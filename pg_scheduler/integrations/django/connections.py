@@ -83,6 +83,7 @@ async def own_thread() -> AsyncIterator[None]:
         try:
             yield
         finally:
+            # The context would end the thread without waiting for it, so the thread is taken out before.
             thread = SyncToAsync.context_to_thread_executor.pop(context, None)
             if thread is not None:
                 await _close(thread)
@@ -95,16 +96,16 @@ async def _close(thread: Executor) -> None:
     The end of the context is not enough, because it does not wait for the connections, and because it may
     block the event loop in former versions of asgiref.
     """
-    closed = asyncio.get_running_loop().run_in_executor(thread, connections.close_all)
+    closing = asyncio.get_running_loop().run_in_executor(thread, connections.close_all)
     thread.shutdown(wait=False)
-    cancelled: asyncio.CancelledError | None = None
-    while not closed.done():
+    cancellation: asyncio.CancelledError | None = None
+    while not closing.done():
         try:
-            await asyncio.wait([closed])
+            await asyncio.wait([closing])
         except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation
 
 
 class DjangoProcesses(ProcessExecutor):
@@ -138,7 +139,8 @@ class DjangoProcesses(ProcessExecutor):
 
 def prepare(names: Mapping[str, str]) -> Callable[..., Any]:
     """Set up the project in this process with these databases; return what calls the functions of jobs."""
-    settings.LOGGING_CONFIG = None  # log records go to the handlers of the worker
+    # Log records go to the handlers of the worker, so Django must not set up its own.
+    settings.LOGGING_CONFIG = None
     django.setup()
     for alias, name in names.items():
         connections.settings[alias]["NAME"] = name
@@ -146,6 +148,8 @@ def prepare(names: Mapping[str, str]) -> Callable[..., Any]:
 
 
 def _invoke(func: JobFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call the function of a job in a process of its own, and take care of its connections."""
+
     async def call_in_thread() -> Any:
         async with own_thread():
             return await func(*args, **kwargs)

@@ -73,6 +73,7 @@ def create_unmigrated(sender: Any, using: str, **_about: Any) -> None:
 
 
 def _migrate(app_label: str, editor: Any, *, start: int, target: int) -> None:
+    """Apply or revert the migrations between two versions, or collect their statements for ``sqlmigrate``."""
     connection = editor.connection
     if connection.vendor != "postgresql" or not router.allow_migrate(connection.alias, app_label):
         return

@@ -47,5 +47,6 @@ class EstimatingPaginator(Paginator):
 
     def _estimate(self) -> int:
         explanation: Any = json.loads(self.object_list.explain(format="json"))
-        plan = explanation[0] if isinstance(explanation, list) else explanation  # psycopg2 has unpacked it
+        # The server returns a list with one plan, out of which psycopg2 has taken the plan already.
+        plan = explanation[0] if isinstance(explanation, list) else explanation
         return int(plan["Plan"]["Plan Rows"])

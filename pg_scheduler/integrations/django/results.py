@@ -18,7 +18,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import JobCancelledError, JobExpiredError, JobFailedError, JobResult
 from pg_scheduler.facts.outcomes import FAILED_ENTRIES
 from pg_scheduler.integrations.django.compat import Task, TaskError, TaskResult, TaskResultStatus
-from pg_scheduler.integrations.django.task import PRIORITY, changed, queue_in
+from pg_scheduler.integrations.django.task import PRIORITY, copy_with, queue_in
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.retry import naming_leaf_of
@@ -34,6 +34,7 @@ ENDS: Final[Mapping[JobStatus, type[Exception]]] = {
     JobStatus.CANCELLED: JobCancelledError,
     JobStatus.EXPIRED: JobExpiredError,
 }
+"""The class of the last error of a result, for a job that has ended in one of these statuses."""
 
 UNCHANGED_FIELDS: Final = frozenset({"args", "backend", "id", "kwargs", "task"})
 """The fields that ``refresh()`` leaves as they are."""
@@ -72,13 +73,13 @@ class JobTaskResult(TaskResult):
 
     def refresh(self) -> None:
         """Read the result again."""
-        self._take(self.task.get_backend().get_result(self.id))
+        self._copy_fields(self.task.get_backend().get_result(self.id))
 
     async def arefresh(self) -> None:
         """Read the result again."""
-        self._take(await self.task.get_backend().aget_result(self.id))
+        self._copy_fields(await self.task.get_backend().aget_result(self.id))
 
-    def _take(self, other: Self) -> None:
+    def _copy_fields(self, other: Self) -> None:
         self.change(
             **{
                 field.name: getattr(other, field.name)
@@ -190,10 +191,11 @@ def _task_of(job: Job, task: Task, backend: str) -> Task:
     }
     if job.status is JobStatus.PENDING and job.execution_time > datetime.now(UTC):
         changes["run_after"] = local(job.execution_time)
-    return changed(task, **changes)
+    return copy_with(task, **changes)
 
 
 def _errors_of(job: Job) -> list[TaskError]:
+    """Return the errors of the attempts that failed, and of an end that is not that of an attempt."""
     errors = [_error_from(error) for error in job.errors if error.outcome in FAILED_ENTRIES]
     # A cancelled or expired job ends with an error of its own, and a failed one has at least one error.
     if STATUSES.get(job.status) is None and (job.status in ENDS or not errors):
@@ -208,6 +210,7 @@ def _errors_of(job: Job) -> list[TaskError]:
 
 
 def _error_from(error: AttemptError) -> TaskError:
+    """Return the error of Django for an entry in the history of a job."""
     text = error.traceback or error.message or ""
     if error.error_type is None:
         return TaskError(

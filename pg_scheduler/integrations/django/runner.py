@@ -29,7 +29,7 @@ from pg_scheduler.integrations.django.compat import (
     task_started,
 )
 from pg_scheduler.integrations.django.results import JobTaskResult, enqueued_at, error_of, new_result
-from pg_scheduler.integrations.django.task import changed, job_name, name_of, priority_of, queue_in
+from pg_scheduler.integrations.django.task import copy_with, job_name, name_of, priority_of, queue_in
 from pg_scheduler.jobs.context import current, current_job
 from pg_scheduler.jobs.executors import PROCESS
 from pg_scheduler.jobs.naming import check_aliases
@@ -69,8 +69,9 @@ def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> No
             f"executor {PROCESS!r} cannot run the task {task.module_path}, whose signals the worker sends; "
             "declare a function with @job instead"
         )
-    existing_task, task_options = catalogue.task_of(run), NO_OPTIONS
-    if existing_task is None or existing_task.func is not run:
+    # The first declaration decides the options. Later ones only add names.
+    function_task, task_options = catalogue.task_of(run), NO_OPTIONS
+    if function_task is None or function_task.func is not run:
         task_values = {
             name: value
             for name in ("executor", "retry", "limits", "unique", "metadata", "on_failure")
@@ -102,13 +103,14 @@ def _names_in(queues: Iterable[str], task: Task) -> list[str]:
 
 def paths_in(queues: Iterable[str]) -> list[str]:
     """Return the names without a queue whose jobs belong to these queues: the queue of their task counts."""
-    return sorted(
-        name
-        for task in declared_tasks()
-        if task.queue_name in set(queues)
-        for name in (task.module_path, *check_aliases(getattr(task, "aliases", ())))
-        if queue_in(name) is None and task_named(name) is task
-    )
+    selected_queues = set(queues)
+    paths: list[str] = []
+    for task in declared_tasks():
+        if task.queue_name in selected_queues:
+            names = (task.module_path, *check_aliases(getattr(task, "aliases", ())))
+            # A path may also be the name of another task. Then jobs of this name belong to that task.
+            paths += [name for name in names if queue_in(name) is None and task_named(name) is task]
+    return sorted(paths)
 
 
 def task_named(name: str) -> Task | None:
@@ -137,6 +139,8 @@ def _runner_of(task: Task) -> Callable[..., Any]:
 
 
 def _plain_runner_of(task: Task) -> Callable[..., Any]:
+    """Return the function to register for a task whose function is a plain one."""
+
     def run(*args: Any, **kwargs: Any) -> Any:
         attempt = _Attempt(task, args, kwargs)
         attempt.begin()
@@ -152,6 +156,8 @@ def _plain_runner_of(task: Task) -> Callable[..., Any]:
 
 
 def _async_runner_of(task: Task) -> Callable[..., Any]:
+    """Return the function to register for a task whose function is a coroutine function."""
+
     async def run(*args: Any, **kwargs: Any) -> Any:
         asyncio_task = current_task()
         attempt = _Attempt(task, args, kwargs)
@@ -159,6 +165,7 @@ def _async_runner_of(task: Task) -> Callable[..., Any]:
         try:
             value = _normalised(await task.func(*attempt.args, **kwargs))
         except BaseException as error:  # user code
+            # A cancellation of the attempt, for example, is no failure of the task.
             if ends_task(error, asyncio_task):
                 raise
             await sync_to_async(attempt.fail)(error)
@@ -176,6 +183,7 @@ def _normalised(value: object) -> Any:
         TypeError: JSON cannot represent it, or PostgreSQL cannot store it.
     """
     normalised = normalize_json(value)
+    # This raises the error for a value that PostgreSQL cannot store.
     encode_value(normalised)
     return normalised
 
@@ -184,12 +192,13 @@ class _Attempt:
     """The attempt of a task that runs in this context."""
 
     def __init__(self, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        running = current.get()
-        claim = running.claim
-        worker = getattr(running.get_scheduler, "worker_id", None)
+        job_context = current.get()
+        claim = job_context.claim
+        # In tests this may be a plain function, which has no worker.
+        worker_id = getattr(job_context.get_scheduler, "worker_id", None)
         now = timezone.now()
         self._claim = claim
-        self._task = task = changed(
+        self._task = task = copy_with(
             task,
             backend=serving.get(task.backend),
             queue_name=queue_in(claim.job_name) or task.queue_name,
@@ -204,7 +213,7 @@ class _Attempt:
             enqueued_at=enqueued_at(claim.job_id, None),
             started_at=now,
             last_attempted_at=now,
-            worker_ids=[] if worker is None else [worker],
+            worker_ids=[] if worker_id is None else [worker_id],
             claims=claim.attempt,
         )
         context = (TaskContext(task_result=self.result),) if task.takes_context else ()

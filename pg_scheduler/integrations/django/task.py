@@ -86,6 +86,7 @@ class JobTask(Task):
         # The validation of every task of Django registers its function.
         assert task is not None  # noqa: S101
         declared = vars(task.func)["django_task"]
+        # The options that using() has changed differ from those of the declared task.
         options = {
             option: value
             for option in PER_JOB
@@ -100,11 +101,11 @@ class JobTask(Task):
     def using(self, **changes: Any) -> JobTask:
         """Return the task with other values of Django's options, or of those that belong to one job."""
         job_options = {name: changes.pop(name) for name in PER_JOB if name in changes}
-        changed: JobTask = Task.using(self, **changes)  # super() fails in a class with slots
-        return replace(changed, **job_options) if job_options else changed
+        copy: JobTask = Task.using(self, **changes)  # super() fails in a class with slots
+        return replace(copy, **job_options) if job_options else copy
 
 
-def changed(task: Task, **values: Any) -> Task:
+def copy_with(task: Task, **values: Any) -> Task:
     """Return a copy of a task with other values, which are not validated."""
     copy: Task = object.__new__(type(task))
     for option in fields(task):

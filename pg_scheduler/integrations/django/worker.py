@@ -58,6 +58,8 @@ async def scheduler() -> AsyncIterator[Scheduler]:
     """
     backend: Backend = task_backends[selection.backend]
     queues = {*backend.queues, *selection.queues}
+    # The name of a job contains its queue, but not its backend. So queues that only other backends have are
+    # left to the workers of these backends, which have the right codec and middleware.
     other_queues = {queue for neighbour in neighbours_of(backend) for queue in neighbour.queues} - queues
     declare_queues({*(selection.queues or backend.queues), *other_queues})
     settings = backend.settings

@@ -51,14 +51,14 @@ class Command(BaseCommand):
 
         # Django has parsed the options before the name of the command. This parser reads those after it.
         parser = ArgumentParser(add_help=False, allow_abbrev=False)
-        _add_options(parser, later=True)
+        _add_options(parser, is_after_command=True)
         later_options, words = parser.parse_known_args(options["arguments"])
         alias = later_options.backend or options["backend"]
         queues = [*options["queue"], *later_options.queue]
-        excluded = [*options["exclude_queue"], *later_options.exclude_queue]
+        excluded_queues = [*options["exclude_queue"], *later_options.exclude_queue]
         backend = _backend_of(alias)
         if words[:1] == [WORKER]:
-            selection.backend, selection.queues, selection.excluded = alias, queues, excluded
+            selection.backend, selection.queues, selection.excluded = alias, queues, excluded_queues
             concurrency = (
                 options["concurrency"] if later_options.concurrency is None else later_options.concurrency
             )
@@ -86,7 +86,8 @@ def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | 
     An excluded queue may also belong to another backend with the same tables.
     """
     other_queues = {queue for neighbour in neighbours_of(backend) for queue in neighbour.queues}
-    for queue in {*selection.queues, *(queue for queue in selection.excluded if queue not in other_queues)}:
+    excluded_here = {*selection.excluded} - other_queues
+    for queue in {*selection.queues, *excluded_here}:
         if backend.queues and queue not in backend.queues:
             queues = ", ".join(sorted(backend.queues))
             raise CommandError(f"TASKS[{backend.alias!r}]['QUEUES'] has no {queue!r}; it has {queues}")
@@ -104,6 +105,7 @@ def _prepare_restart(words: Sequence[str]) -> None:
     command_line, arguments = get_child_arguments(), sys.argv[1:]
     queues = [f"--queue={queue}" for queue in selection.queues]
     queues += [f"--exclude-queue={queue}" for queue in selection.excluded]
+    # The words before the arguments: the interpreter with its options, and manage.py.
     program = command_line[: len(command_line) - len(arguments)]
     set_program(
         [*program, arguments[0], f"--backend={selection.backend}", *queues],
@@ -122,10 +124,10 @@ def _print_records_once() -> None:
         ]
 
 
-def _add_options(parser: ArgumentParser, *, later: bool = False) -> None:
+def _add_options(parser: ArgumentParser, *, is_after_command: bool = False) -> None:
     parser.add_argument(
         "--backend",
-        default=None if later else DEFAULT_TASK_BACKEND_ALIAS,
+        default=None if is_after_command else DEFAULT_TASK_BACKEND_ALIAS,
         help="Alias in TASKS (default: %(default)s).",
     )
     parser.add_argument(
@@ -142,7 +144,7 @@ def _add_options(parser: ArgumentParser, *, later: bool = False) -> None:
     )
     parser.add_argument("--concurrency", type=int, help="worker: tasks that run at the same time.")
     # Django reads these wherever they are, so they are removed from the words of the command.
-    if later:
+    if is_after_command:
         parser.add_argument("--settings")
         parser.add_argument("--pythonpath")
 
