@@ -56,10 +56,10 @@ STDIN: Final = "stdin of a program"
 
 PERMITTED: Final = {
     ("cli/demo/nodes.py", "_spawn", STDIN): "the process of the demo runs no jobs, so nothing forks it",
-    ("cli/worker/supervisor.py", "_read", "fdopen"): "the pipe that _run() makes",
+    ("cli/worker/supervisor.py", "_read", "fdopen"): "the pipe that _run_once() makes",
     (
         "cli/worker/supervisor.py",
-        "_run",
+        "_run_once",
         "pipe",
     ): "the supervisor imports no code of the application, so nothing forks it",
     ("embedded/server.py", "_start_supervisor", STDIN): "the program ends by SIGTERM, and with its parent",

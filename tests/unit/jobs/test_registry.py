@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -569,8 +569,9 @@ def test_second_function_of_a_qualified_name_takes_no_name_of_the_first(
         assert registry.register(other_func, name=name).func is other_func, "it replaces the first"
 
 
-def _imported_again(func: Any) -> JobFunction:
+def _imported_again(func: JobFunction) -> JobFunction:
     """Compile the code once more, as an import does."""
+    assert isinstance(func, FunctionType)
     func.__code__ = func.__code__.replace()
     return func
 
