@@ -64,9 +64,11 @@ class Admission(Service):
         self._refused_claims = node.refused_claims
         self._unblocker = unblocker
         self._waiting: deque[Attempt] = deque()
-        # Attempts in a row that a limit has refused, by limit. The limit that refused one last is at the end.
-        self._refused: OrderedDict[str, int] = OrderedDict()
-        # By limit: its task, and the position in the claim index after which due jobs are to be blocked.
+        # By limit, how many attempts in a row it has blocked. The limit that has blocked one last is at the
+        # end, and the first one is forgotten if there are too many.
+        self._blocked_in_a_row: OrderedDict[str, int] = OrderedDict()
+        # By limit, the task of the job that it has blocked last, and the position of that job in the claim
+        # index, after which due jobs are to be blocked.
         self._surplus: dict[str, tuple[Task, SurplusPosition]] = {}
 
     def keep_limited(self, claims: list[Claim]) -> list[Claim]:
@@ -175,9 +177,9 @@ class Admission(Service):
             elif blocked_on is None and not lost_lease:
                 self._unblocker.admitted(attempt.claim, request.limits)
                 self._executor.begin(attempt)
-                if self._refused:
+                if self._blocked_in_a_row:
                     for key, _ in request.limits:
-                        self._refused.pop(key, None)
+                        self._blocked_in_a_row.pop(key, None)
             # The job was changed since its claim, or the lease was lost. The release has no effect if the row
             # is no longer this worker's. If a new definition of the job waits, the release applies it.
             else:
@@ -216,12 +218,12 @@ class Admission(Service):
         task = self._tasks.resolve(claim.function)
         if task is None:
             return
-        self._refused[key] = self._refused.get(key, 0) + 1
-        self._refused.move_to_end(key)
+        self._blocked_in_a_row[key] = self._blocked_in_a_row.get(key, 0) + 1
+        self._blocked_in_a_row.move_to_end(key)
         # The limit that has refused no attempt for the longest time is forgotten.
-        if len(self._refused) > MAX_COUNTED_LIMITS:
-            self._refused.popitem(last=False)
-        if self._refused[key] >= SURPLUS_FROM:
+        if len(self._blocked_in_a_row) > MAX_COUNTED_LIMITS:
+            self._blocked_in_a_row.popitem(last=False)
+        if self._blocked_in_a_row[key] >= SURPLUS_FROM:
             self._surplus[key] = (task, SurplusPosition(claim.priority, claim.execution_time, claim.job_id))
 
     async def _block_surplus(self) -> None:

@@ -188,17 +188,19 @@ class LimitRepository(Repository):
         return [Unblocked(*(row[name] for name in Unblocked._fields)) for row in rows]
 
     async def unblock_unclaimed(
-        self, keys: Sequence[str], names: Sequence[str], worker_id: str, limit: int
+        self, keys: Sequence[str], names: Sequence[str], worker_id: str, max_jobs: int
     ) -> set[str]:
-        """Find the names that no live worker claims, and unblock their jobs; return these names.
+        """Unblock the first jobs of limits whose names no live worker claims; return these names.
+
+        Such jobs would keep the room of the limit from the jobs behind them.
 
         Args:
-            keys: The limits, of each of which the first jobs are read.
+            keys: The limits whose first jobs are examined.
             names: The names to examine. The worker that asks does not claim them.
             worker_id: That worker. Its row may still name them as claimed.
-            limit: The number of jobs to read of each limit.
+            max_jobs: The number of jobs of each limit that are examined.
         """
-        args = keys, names, worker_id, limit, self._statements.now
+        args = keys, names, worker_id, max_jobs, self._statements.now
         rows = await self._refused_unblocks.fetch("unblock_unclaimed", *args, statements=self._statements)
         return {row["name"] for row in rows}
 

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from pg_scheduler.errors import ConfigurationError
 
@@ -299,8 +299,11 @@ def _translate(options: dict[str, str], name: str) -> dict[str, Any]:
 # -- services ------------------------------------------------------------------------------------------
 
 
-def _add_service(options: dict[str, str], netloc: str, path: str, name: str) -> None:
-    """Replace the name of a service by its options, except those that the DSN has itself."""
+def _add_service(options: dict[str, str], netloc: str, path: str, origin: str) -> None:
+    """Replace the name of a service by its options, except those that the DSN has itself.
+
+    ``origin`` is the setting that the DSN comes from, for messages.
+    """
     file = options.pop("servicefile", None) or os.environ.get("PGSERVICEFILE")
     service = options.pop("service", None) or os.environ.get("PGSERVICE")
     if not service:
@@ -312,12 +315,12 @@ def _add_service(options: dict[str, str], netloc: str, path: str, name: str) -> 
         names_in_dsn |= {"host", "port"}
     if path or "database" in options:
         names_in_dsn |= {"dbname", "database"}
-    user, has_password, _ = unquote(account).partition(":")
+    user, has_password, _ = account.partition(":")
     if user:
         names_in_dsn.add("user")
     if has_password:
         names_in_dsn.add("password")
-    values = _read_service(service, file, name)
+    values = _read_service(service, file, origin)
     options.update({option: value for option, value in values.items() if option not in names_in_dsn})
 
 

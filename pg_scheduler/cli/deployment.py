@@ -143,6 +143,7 @@ def _complete(entry: str, placeholder: str, value: str) -> str:
         """Complete an argument of a command: a search between quotation marks, or the placeholder."""
         if not argument[0].startswith("'"):
             return shlex.quote(value)
+        # The value is quoted for the search, and then the whole search for the shell.
         search = argument[0][1:-1]
         completed = quoted(value).join(re.split(word, search))
         return argument[0] if completed == search else shlex.quote(completed)

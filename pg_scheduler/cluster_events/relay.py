@@ -61,7 +61,7 @@ class EventRelay(Service):
         self._unsubscribe: Callable[[], None] = lambda: None
         # The names of the classes that subscribers of this process want, and those that the row of this
         # worker has.
-        self._own_kinds: frozenset[str] = frozenset()
+        self._own_names: frozenset[str] = frozenset()
         self._announced: frozenset[str] = frozenset()
         # When the classes without subscribers are removed from the row, by the monotonic clock.
         self._withdraw_at = 0.0
@@ -76,7 +76,7 @@ class EventRelay(Service):
         """Attach to the subscribers and to the events of this process."""
         self._is_attached = True
         self._cluster.on_change = self._subscribers_changed
-        self._own_kinds = names_of(self._cluster.kinds)
+        self._own_names = names_of(self._cluster.kinds)
         self.follow()
 
     async def run_once(self) -> float:
@@ -110,10 +110,9 @@ class EventRelay(Service):
         if not self._is_attached:
             return
         self._unsubscribe()
-        kinds = [
-            kind for name, kind in carried_kinds().items() if name in self._own_kinds | self._audience.kinds
-        ]
-        self._unsubscribe = self._events.subscribe(self.relay, *kinds) if kinds else lambda: None
+        wanted_names = self._own_names | self._audience.kinds
+        classes = [event_class for name, event_class in carried_kinds().items() if name in wanted_names]
+        self._unsubscribe = self._events.subscribe(self.relay, *classes) if classes else lambda: None
         # No other worker wants the events that wait to be sent.
         if not self._audience.kinds:
             self._waiting.clear()
@@ -137,7 +136,7 @@ class EventRelay(Service):
             self._waiting.append(event)
             if len(self._waiting) == 1:
                 self.wake()
-        if name in self._own_kinds and (copy := without_details(event)) is not None:
+        if name in self._own_names and (copy := without_details(event)) is not None:
             self._cluster.publish(copy)
 
     def receive(self, message: str) -> None:
@@ -145,7 +144,7 @@ class EventRelay(Service):
 
         ``relay()`` has published the events of this process already, so its own notifications are ignored.
         """
-        if not self._own_kinds:
+        if not self._own_names:
             return
         sender, _, remainder = message.partition(" ")
         number, _, text = remainder.partition(" ")
@@ -181,8 +180,8 @@ class EventRelay(Service):
         """Follow and announce the classes that the subscribers of this process want now."""
         kinds = names_of(self._cluster.kinds)
         # While a class without subscribers is still announced, each change begins its time to linger again.
-        if kinds != self._own_kinds or kinds != self._announced:
-            self._own_kinds = kinds
+        if kinds != self._own_names or kinds != self._announced:
+            self._own_names = kinds
             self._withdraw_at = time.monotonic() + self.linger_s
             self.follow()
             self.wake()
@@ -193,7 +192,7 @@ class EventRelay(Service):
         A new class is written at once. A class without subscribers remains in the row until its time to
         linger is over.
         """
-        kinds = self._own_kinds
+        kinds = self._own_names
         if kinds == self._announced:
             return NEVER
         # Only classes without subscribers differ: all wanted ones are announced.
@@ -206,7 +205,7 @@ class EventRelay(Service):
         message = f"{SUBSCRIPTIONS} {self._worker_id}"
         await self._store.workers.announce_subscriptions(self._worker_id, sorted(kinds), message)
         self._announced = kinds
-        return 0 if kinds != self._own_kinds else NEVER
+        return 0 if kinds != self._own_names else NEVER
 
     async def _send(self, *, at_once: bool = False) -> float:
         """Send a batch of events if the last one was sent long enough ago; return the seconds until the next.

@@ -25,7 +25,7 @@ from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.jobs import search_part
 from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_names, with_reported_options
-from pg_scheduler.inspect.other_jobs import class_about_other_job
+from pg_scheduler.inspect.other_jobs import error_about_other_job
 from pg_scheduler.inspect.pages import Wanted
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.search.terms import Pattern, StepsTerm, Term, TextField, TextTerm, escape_like
@@ -503,7 +503,7 @@ def path_of(request: Request) -> str:
 def _without_other_jobs(entry: AttemptError) -> AttemptError:
     """Return an entry of the history; without message and traceback if it mentions another job."""
     texts = entry.error_type, entry.message, entry.traceback
-    if not any(map(class_about_other_job, texts)):
+    if not any(map(error_about_other_job, texts)):
         return entry
     return replace(entry, message=HIDDEN, traceback=None)
 

@@ -245,13 +245,13 @@ def _row(
     else:
         evidence = (finding.own_evidence or None) if is_about_visible_name else None
     advice, name = ADVICE[finding.code], subject
+    # The title has the name of a worker, not its id.
+    if finding.code in LINKS and LINKS[finding.code].path.startswith("/worker") and subject is not None:
+        name = workers.get(subject, subject)
     if subject is None and "{}" in advice.title:
         title = sentence(finding.meaning)
     else:
         title = advice.title.format(name)
-    # The title has the id of a worker. FindingRow.parts shows its name instead.
-    if finding.code in LINKS and LINKS[finding.code].path.startswith("/worker") and subject is not None:
-        name = workers.get(subject, subject)
     return FindingRow(
         code=finding.code.value,
         severity=finding.severity,

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.texts import MAX_DEPTH
 from pg_scheduler.inspect import Search, SearchError
-from pg_scheduler.inspect.other_jobs import class_about_other_job
+from pg_scheduler.inspect.other_jobs import error_about_other_job
 from pg_scheduler.inspect.search.terms import JsonTerm, Pattern, TextField, TextTerm
 from pg_scheduler.jobs.keys import name_and_key
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
@@ -155,7 +155,7 @@ def _is_whole_name(pattern: Pattern) -> bool:
 
 def without_other_job(error: str) -> str:
     """Return an error; only its class if it mentions another job."""
-    kind = class_about_other_job(error)
+    kind = error_about_other_job(error)
     return error if kind is None else f"{kind}: {HIDDEN}"
 
 

@@ -31,13 +31,13 @@ OWN_ERRORS: Final = TextTerm(
 """The term that excludes jobs whose error contains something of another job."""
 
 
-def class_about_other_job(text: str | None) -> str | None:
-    """Return the class of an error that contains something of another job; None if the text has none.
+def error_about_other_job(text: str | None) -> str | None:
+    """Return the class of an error that contains something of another job; None if it is another error.
 
     Example:
-        >>> class_about_other_job("JobFailedError: job 'order:7:label' failed: OSError: no paper")
+        >>> error_about_other_job("JobFailedError: job 'order:7:label' failed: OSError: no paper")
         'JobFailedError'
-        >>> class_about_other_job("ValueError: no paper") is None
+        >>> error_about_other_job("ValueError: no paper") is None
         True
     """
     match = _CLASS.search(text or "")

@@ -263,10 +263,10 @@ async def find_page(
     """
     async with store.searches.transaction() as connection:
         sizes = await store.searches.sizes(on=connection)
-        # The time of the first page replaces that of this one, also in the position of the next page.
+        # All pages of a search have the time of the first page, so that times such as "-1h" mean the same.
         if after is not None:
             sizes = sizes._replace(now=read_now(after))
-        # A search by status alone is a list that a person looks through.
+        # A search by status alone is a list that a person looks through, which may have another order.
         search, is_list = query.search(sizes.now)
         plan = plan_search(
             search, sizes.estimates, sort=query.sort, is_list=is_list, blocked_first=query.blocked_first

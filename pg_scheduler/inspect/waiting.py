@@ -40,7 +40,7 @@ SHORT_GRACE: Final = timedelta(seconds=30)
 HELD_GRACE: Final = timedelta(hours=1)
 """Used instead of ``SHORT_GRACE`` for a job that is held, because it does not start without intervention."""
 
-HOLDING: Final = frozenset(
+LASTING: Final = frozenset(
     {
         ReasonCode.NO_WORKER,
         ReasonCode.NAME_UNKNOWN,
@@ -61,14 +61,14 @@ def explain_pending(facts: JobFacts) -> Explanation:
     holding = list(_holding(facts))
     queueing = [] if blocking or timing or holding else list(_queueing(facts))
     decisive = [*blocking, *timing, *holding, *queueing]
-    is_prevented = any(reason.code in HOLDING for reason in holding) and not _ends_by_itself(facts, holding)
+    is_stuck = any(reason.code in LASTING for reason in holding) and not _ends_by_itself(facts, holding)
     if not decisive:
         decisive = [_should_run_now(facts)]
-    # When a wait for a signal or for jobs ends cannot be estimated.
+    # The end of a wait for a signal or for jobs cannot be estimated.
     has_no_end = bool(timing) and _codes(timing) <= {ReasonCode.SIGNAL, ReasonCode.AFTER}
-    eta = None if blocking or is_prevented or has_no_end else _start(facts, queueing)
+    eta = None if blocking or is_stuck or has_no_end else _start(facts, queueing)
     # Before its due time, a job waits in any case, whatever would prevent its start then.
-    is_held = is_prevented and not timing
+    is_held = is_stuck and not timing
     expiry = _near_expiry(facts, eta, is_held=is_held)
     return Explanation(Verdict.HELD if is_held else Verdict.WAITING, (*decisive, *expiry), eta)
 
@@ -342,7 +342,7 @@ def _codes(reasons: Iterable[Reason]) -> set[ReasonCode]:
 
 def _ends_by_itself(facts: JobFacts, holding: Iterable[Reason]) -> bool:
     """Return whether the only obstacle that prevents a start is a pause with an end."""
-    codes = _codes(holding) & HOLDING
+    codes = _codes(holding) & LASTING
     until = facts.pause.paused_until if facts.pause else None
     return codes == {ReasonCode.TASK_PAUSED} and until is not None
 

@@ -89,7 +89,7 @@ def key_text(
     *,
     error: type[KeyFunctionError] = KeyFunctionError,
 ) -> str:
-    """Return the key of a job with these arguments as ``blocked_on`` contains it.
+    """Return the text for ``blocked_on`` that stands for the key of a job with these arguments.
 
     Args:
         function: The key function.
@@ -108,9 +108,11 @@ def key_text(
         if is_ctrl_c(raised):
             raise
         raise error(f"{subject} raised {class_name(raised)}; {error.remedy}") from raised
+    # A subclass of int or str may have methods of its own, which are not called.
     if is_a(key, int) and not is_a(key, bool):
         key = int.__int__(key)
-        if key.bit_length() > MAX_KEY_BYTES * 3:  # str() of a huge int may raise
+        # A digit has less than 4 bits, so such a number is too long. str() of a huge one may raise.
+        if key.bit_length() > MAX_KEY_BYTES * 4:
             raise error(f"{subject} returned an int of {key.bit_length()} bits; return a shorter key")
         text = str(key)
     elif is_a(key, str):

@@ -185,7 +185,7 @@ class JobTemplate(NamedTuple):
         return job
 
     def _unique_text(self, unique: Unique, row: PlainJob, arguments: str | None, *, has_id: bool) -> str:
-        """Return the unique key of a job, or the begin of the id of its time span."""
+        """Return the unique key of a job; with ``per=``, the text before the time span in its id."""
         if unique.per is not None and has_id:
             raise ConfigurationError(
                 "the id of a job with unique and per= is derived from its time span, but this job has the id "

@@ -210,12 +210,12 @@ class JobRepository(Repository):
             ValueError: The job has not stored that step. Nothing is changed.
         """
 
-        async def retry(transaction: Transaction) -> datetime | None:
-            connection = transaction.connection
-            due = await self.retry(job_id, connection)
+        async def delete_and_retry(transaction: Transaction) -> datetime | None:
+            on = transaction.connection
+            due = await self.retry(job_id, on)
             if due is None:
                 return None
-            deleted = await self._statements.fetch("delete_steps_from", [job_id], step, on=connection)
+            deleted = await self._statements.fetch("delete_steps_from", [job_id], step, on=on)
             # The error also undoes the retry, which belongs to the same transaction.
             if not deleted:
                 raise ValueError(
@@ -224,7 +224,7 @@ class JobRepository(Repository):
                 )
             return due
 
-        return await self._statements.run_retrying(retry, within=connection)
+        return await self._statements.run_retrying(delete_and_retry, within=connection)
 
     async def set_status(
         self, job_id: str, status: JobStatus, lease_s: float, reason: str = SET_BY_CALLER

@@ -73,8 +73,8 @@ class ResultWaiters:
             self._caller_counts[job_id] -= 1
             if not self._caller_counts[job_id]:
                 del self._caller_counts[job_id]
-                if self._waiting.get(job_id) is future:
-                    del self._waiting[job_id]
+                # No caller waits for the job any more. An answer has removed the future already.
+                self._waiting.pop(job_id, None)
 
     def announce(self, job_id: str) -> None:
         """Query now, because this job has ended."""

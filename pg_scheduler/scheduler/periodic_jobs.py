@@ -101,13 +101,17 @@ class PeriodicJobs:
         return True
 
     async def _write_switches(self) -> None:
-        """Store which schedules are disabled, after the schedules that no node has stored yet."""
+        """Store which schedules this process has disabled or enabled.
+
+        If no node has stored the schedule of a switch yet, it is stored first.
+        """
         try:
             written = await self._parts.declared.write_switches()
             # A switch is left if no node has stored its schedule yet.
             if self._parts.declared.has_unwritten_switches:
                 await self._parts.declared.sync()
                 written = await self._parts.declared.write_switches() or written
+            # configs() and the status of this process show what the rows have now.
             await self._parts.declared.refresh()
         except SchemaMissingError as error:
             logger.warning(NO_TABLES, error, extra=record_fields())

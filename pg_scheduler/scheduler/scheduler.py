@@ -1573,9 +1573,9 @@ class Scheduler:
         await self._parts.running().heartbeat.run_once()
 
     async def load_task_functions(self) -> list[str]:
-        """Return the names of pending jobs that are not registered here, and log a warning for each.
+        """Return the names of pending jobs for which no function is registered here; warn of each in the log.
 
-        Their jobs stay pending for a worker that registers them.
+        Nothing is loaded. The jobs stay pending for a worker that registers their names.
         """
         return await find_unregistered(self._parts)
 

@@ -488,18 +488,19 @@ def declarations_of(configs: Mapping[str, PeriodicJobConfig]) -> dict[str, Decla
 def service_among(declarations: Mapping[str, Declaration], rows: Mapping[str, ScheduleRow]) -> str | None:
     """Return the mark of the service that has these declarations; None if no row shows it.
 
-    It is the mark in a row with one of their keys, else in a row of one of their tasks. Tasks are the same if
-    the code of one has the name of the other. A module and a function of the same name are not enough, since
-    another service may have them as a task of another name.
+    It is the mark of a row under the key of a declaration, else the mark of a row of the same task. A row is
+    of the same task if the code of the declaration has the name in the row, or the row has the name of the
+    declared task. That both functions have the same module and name does not suffice: another service may
+    have that function as a task of another name.
     """
     marked = [row for row in rows.values() if row.owner == "code" and service_of(row) is not None]
     for row in marked:
         if row.schedule_id in declarations:
             return service_of(row)
     tasks = {declaration.task for declaration in declarations.values()}
-    names = frozenset[str]().union(*(declaration.names for declaration in declarations.values()))
+    declared_names = frozenset[str]().union(*(declaration.names for declaration in declarations.values()))
     for row in marked:
-        if row.task in names or not tasks.isdisjoint(names_of(row)):
+        if row.task in declared_names or not tasks.isdisjoint(names_of(row)):
             return service_of(row)
     return None
 

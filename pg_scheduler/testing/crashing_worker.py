@@ -106,12 +106,15 @@ class CrashingWorker:
 
     async def run_until(self, time: datetime) -> None:
         """Run jobs as the method of TestScheduler does, and let another worker run them after the crash."""
-        if self.crashed_at is None and await self._has_run_until(time):
+        if self.crashed_at is None and await self._run_until_crash(time):
             return
         await self._t.run_until(time)
 
-    async def _has_run_until(self, time: datetime) -> bool:
-        """Run jobs. After a crash, return False when the server has rolled back the open transactions."""
+    async def _run_until_crash(self, time: datetime) -> bool:
+        """Run jobs, and return whether the worker has survived.
+
+        After a crash, this returns as soon as the server has rolled back the open transactions.
+        """
         context = copy_context()
         context.run(executing.set, self)
         self._run_task = asyncio.create_task(self._t.run_until(time), context=context)
@@ -123,9 +126,10 @@ class CrashingWorker:
             if self.crashed_at is None or (test is not None and test.cancelling()):
                 raise
             async with self._t.pool.acquire() as connection:
+                # Until the sessions have ended, and with them their transactions.
                 while await connection.fetchval(CLOSE_CONNECTIONS):
                     pass
-            # A connection that the server has ended is idle for the pool until the end of its socket is read.
+            # The pool takes a connection that the server has ended for an idle one, until it reads from it.
             await self._t.pool.expire_connections()
             return False
         return True

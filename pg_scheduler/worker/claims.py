@@ -422,7 +422,9 @@ class ClaimRepository:
                         "limit_waits", f"{lock_timeout_ms}ms", on=transaction.connection
                     )
                 try:
-                    quarantine.unreadable.extend(await self._examine(worker_id, job_id, transaction))
+                    quarantine.unreadable.extend(
+                        await self._fail_if_unreadable(worker_id, job_id, transaction)
+                    )
                 except DatabaseUnavailableError as fault:
                     if not is_lock_timeout(fault):
                         raise
@@ -437,21 +439,23 @@ class ClaimRepository:
         await self._results.consequences.apply([job.job_id for job in quarantine.unreadable])
         return quarantine
 
-    async def _examine(self, worker_id: str, job_id: str, transaction: Transaction) -> list[UnreadableJob]:
+    async def _fail_if_unreadable(
+        self, worker_id: str, job_id: str, transaction: Transaction
+    ) -> list[UnreadableJob]:
         """Fail a due job if its row cannot be read, and return it; an empty list if its row can be read.
 
         Raise the error if the table refuses the claim of the job.
         """
         error = await self._reading_error(job_id, transaction.connection)
         if error is None:
-            await self._try_claim(worker_id, job_id, transaction)
+            await self._rehearse_claim(worker_id, job_id, transaction)
             return []
         async with self._statements.transaction(within=transaction) as savepoint:
             failed = await self._quarantine(job_id, error, savepoint)
             await self._statements.execute("apply_deferred", on=savepoint.connection)
         return failed
 
-    async def _try_claim(self, worker_id: str, job_id: str, transaction: Transaction) -> None:
+    async def _rehearse_claim(self, worker_id: str, job_id: str, transaction: Transaction) -> None:
         """Claim a job and roll that back; raise the error if the table refuses it."""
         with suppress(_TrialClaimError):
             async with self._statements.transaction(within=transaction) as savepoint:

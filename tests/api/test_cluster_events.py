@@ -149,7 +149,7 @@ async def test_next_event_and_events_receive_events_of_another_node(
     waiting = asyncio.ensure_future(watcher.next_event(JobCompleted, cluster=True, timeout=PATIENCE))
     await asyncio.sleep(0)
     events = watcher.events(JobEvent, cluster=True)
-    await until_wanted(sender, *sorted(relay_of(watcher)._own_kinds))
+    await until_wanted(sender, *sorted(relay_of(watcher)._own_names))
     job_id = await sender.schedule(work, execution_time=now())
     assert await waiting == JobCompleted(job_id, f"{__name__}.work", 1)
     assert [type(await anext(events)) for _ in range(2)] == [JobStarted, JobCompleted]

@@ -63,4 +63,4 @@ class NumberedCrash(CrashingWorker):
         scheduler = self._t.scheduler
         assert isinstance(scheduler, ManualScheduler)
         self._names = await scheduler.statement_names()
-        return await self._has_run_until(self._t.now + span)
+        return await self._run_until_crash(self._t.now + span)

@@ -246,8 +246,12 @@ def test_next_call_starts_another_thread_when_the_thread_has_ended(
     @scheduler.register(name="again")
     async def again() -> None: ...
 
+    def cancel_all() -> None:
+        for task in asyncio.all_tasks():
+            task.cancel()
+
     portal = scheduler._portal()
-    portal.submit(portal._loop.stop)
+    portal._loop.call_soon_threadsafe(cancel_all)
     portal._thread.join(TIMEOUT_S)
     assert "the thread of a SyncScheduler ended" in caplog.text
     assert scheduler.schedule(again, execution_time=LATER)

@@ -172,6 +172,8 @@ def test_service_of_the_variable_or_the_dsn_completes_it(
     assert connect_arguments(None, "dsn") == (None, {})
     assert connect_arguments("postgresql://?service=shop", "dsn") == whole
     assert connect_arguments("postgresql:///?service=shop", "dsn") == whole
+    with_colon = connect_arguments("postgresql://a%3Ab@/?service=shop", "dsn")[0]
+    assert with_colon == "postgresql://a%3Ab@?host=db&port=5433&password=a%25b&dbname=shop"
     monkeypatch.setenv("PGSERVICE", "shop")
     assert connect_arguments(None, "dsn") == whole
     assert connect_arguments("postgresql://ada@/books?connect_timeout=3", "dsn") == (

@@ -214,5 +214,7 @@ async def test_admission_forgets_the_limits_that_refused_attempts_long_ago(
     for account in range(10):
         bench.admission._note_surplus(held, f"limit:accounts:{account}")
         bench.admission._note_surplus(held, "limit:accounts:busy")
-    assert [*bench.admission._refused] == [f"limit:accounts:{n}" for n in (8, 9)] + ["limit:accounts:busy"]
-    assert bench.admission._refused["limit:accounts:busy"] == 10
+    assert [*bench.admission._blocked_in_a_row] == [f"limit:accounts:{n}" for n in (8, 9)] + [
+        "limit:accounts:busy"
+    ]
+    assert bench.admission._blocked_in_a_row["limit:accounts:busy"] == 10

@@ -156,11 +156,14 @@ class NewReleases:
     def first_of(self, group: ErrorGroup) -> str | None:
         """Return the release in which a group began.
 
-        None if the group may be older than this release, or older than the period.
+        None if the group has no known release, may be older than its release, or is older than the period.
         """
         release = group.first_release
         started_at = next((mark.at for mark in self.releases if mark.label == release), None)
-        if started_at is None or (self.counted_since is not None and started_at <= self.counted_since):
+        if started_at is None:
+            return None
+        # Errors were not counted before this release started, so an earlier release may have had the error.
+        if self.counted_since is not None and started_at <= self.counted_since:
             return None
         return release if self.since is None or group.first_at >= self.since else None
 

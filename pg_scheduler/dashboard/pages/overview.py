@@ -242,11 +242,13 @@ async def _read_slow(request: PageRequest, span: timedelta) -> _SlowFacts:
     schedules = await in_time(inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1)))
     active_schedules = None
     if schedules is not None:
+        # is_firing() also accepts a pause that ends by itself.
         active_schedules = [
             schedule
             for schedule in schedules
             if is_firing(schedule) and schedule.paused_at is None and schedule.next_fire_at is not None
         ]
+        # No schedule without a fire time is left: "or now" is for the type checker.
         active_schedules.sort(key=lambda schedule: (schedule.next_fire_at or now, schedule.schedule_id))
     error_groups = await in_time(inspector.error_groups(since=now - span, limit=MAX_GROUPS))
     groups = None

@@ -40,13 +40,13 @@ ASSUME_ROLE: Final = "assume_role"
 DEFAULT_DATABASE: Final = "postgres"
 """The database that Django uses if ``NAME`` is None."""
 
-_names: Final[dict[str, Any]] = {}
+_names_before_tests: Final[dict[str, Any]] = {}
 """The names of databases before a test runner has changed them, by alias."""
 
 
 def remember_names() -> None:
     """Remember the names of the databases in the settings: a test runner changes them later."""
-    _names.update({alias: connections.settings[alias]["NAME"] for alias in connections})
+    _names_before_tests.update({alias: connections.settings[alias]["NAME"] for alias in connections})
 
 
 def dsn_of(alias: str, dsn: str | None = None) -> str:
@@ -63,7 +63,8 @@ def dsn_of(alias: str, dsn: str | None = None) -> str:
     settings = connections[alias].settings_dict
     if dsn is not None:
         parts = urlsplit(normalise_dsn(dsn, "DSN"))
-        if alias in _names and settings["NAME"] != _names[alias]:
+        # A test runner has given the database another name.
+        if alias in _names_before_tests and settings["NAME"] != _names_before_tests[alias]:
             parts = parts._replace(path=f"/{quote(settings['NAME'])}")
         return urlunsplit(parts)
     options = dict(settings["OPTIONS"])

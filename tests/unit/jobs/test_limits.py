@@ -147,6 +147,12 @@ def test_limits_of_job_raises_one_error_for_whatever_a_key_function_does(key: An
         keys(Limit(max_running=1, key=key), 5)
 
 
+def test_limits_of_job_accepts_an_int_whose_text_has_the_maximum_length() -> None:
+    assert keys(Limit(max_running=1, key=lambda _: 10**199), 5) == keys(
+        Limit(max_running=1, key=lambda _: str(10**199)), 5
+    )
+
+
 def test_limits_of_job_lets_an_interrupt_pass() -> None:
     def interrupt(_: Any) -> str:
         raise KeyboardInterrupt

@@ -57,6 +57,7 @@ class Command(BaseCommand):
         queues = [*options["queue"], *later_options.queue]
         excluded_queues = [*options["exclude_queue"], *later_options.exclude_queue]
         backend = _backend_of(alias)
+        # The command that run() calls loads TARGET in this process, and TARGET reads the selection.
         if words[:1] == [WORKER]:
             selection.backend, selection.queues, selection.excluded = alias, queues, excluded_queues
             concurrency = (
