@@ -93,6 +93,7 @@ class Completions:
                 completion.find_rollback = partial(
                     self._find_rollback, attempt, completion, connection, transaction_id
                 )
+                completion.write_ended.set()
         except BaseException as error:  # whatever it was, the transaction is rolled back, or has no answer
             # If the commit has no answer, the end of the attempt needs the fault. The code of the job sees
             # nothing of the GeneratorExit of a generator that is closed, so it cannot know that the writes

@@ -345,11 +345,12 @@ class Executor:
         has the place of this one, whose result is then written here.
         """
         claim = attempt.claim
+        if completion.end is End.WRITING and completion.find_end is None:
+            # A block in another task is being written now, or commits. What becomes of it decides how the
+            # job ends.
+            await completion.wait_for_write()
         if completion.find_end is not None:
             await completion.find_end()
-        elif completion.end is End.WRITING:
-            # A block in another task commits now. Its answer decides how the job ends.
-            await completion.wait_for_write()
         # From now on a block that is still open, in another task of the job, finds that it is too late.
         attempt.completion = None
         if completion.end is not End.WRITTEN:

@@ -63,7 +63,7 @@ class Completion:
         fault: The error that came instead of an answer to the commit, which may have succeeded; None if there
             was an answer, or no commit.
         interruption: Interrupts the attempt at the deadline; None if nothing has tried to.
-        write_ended: Is set when the block has ended, or when its write was rolled back.
+        write_ended: Is set when the block has ended, or has failed.
     """
 
     __slots__ = (

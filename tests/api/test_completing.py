@@ -900,6 +900,34 @@ async def test_block_after_one_whose_generator_was_closed_completes_the_job(
     assert await effects_of(pool) == ["one"]
 
 
+async def test_function_that_returns_during_the_write_of_a_block_of_its_caller_waits_for_the_write_only(
+    make: Make, pool: asyncpg.Pool, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_options(monkeypatch, call_timeout_s=10 * PATIENCE)
+    scheduler = make()
+    await scheduler.start()
+    seen = Recorder(scheduler)
+    tasks: list[asyncio.Task[None]] = []
+    connection = await asyncpg.connect(dsn)
+
+    async def block() -> None:
+        async with connection.transaction(), current_job().completing(connection=connection):
+            await add_effect(connection)
+            written.set()
+
+    async def leave() -> None:
+        tasks.append(asyncio.create_task(block()))
+        await written.wait()
+
+    written = asyncio.Event()
+    await scheduler.enqueue(leave, job_id="one")
+    await seen.until(JobCompleted)
+    await asyncio.gather(*tasks)
+    await connection.close()
+    assert await effects_of(pool) == ["one"]
+    assert not seen.of(JobLost)
+
+
 @pytest.mark.parametrize("commits", [True, False])
 async def test_function_that_returns_during_the_commit_of_its_block_ends_as_the_commit(
     make: Make, pool: asyncpg.Pool, *, commits: bool

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +182,17 @@ def test_started_scheduler_is_refused(on: Callable[..., Ran]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_interrupt_releases_the_job(dsn: str, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "interrupt_handler"),
+    [
+        (signal.SIGINT, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_IGN),  # as a shell starts a program in the background
+    ],
+)
+async def test_interrupt_releases_the_job(
+    dsn: str, tmp_path: Path, number: signal.Signals, interrupt_handler: signal.Handlers
+) -> None:
     begun = tmp_path / "begun"
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
         scheduler = Scheduler(pool)
@@ -193,6 +203,7 @@ async def test_interrupt_releases_the_job(dsn: str, tmp_path: Path, number: sign
             cwd=ROOT,
             env={**os.environ, "PG_SCHEDULER_DSN": dsn, "PYTHONPATH": str(ROOT)},
             stderr=asyncio.subprocess.PIPE,
+            preexec_fn=partial(signal.signal, signal.SIGINT, interrupt_handler),
         )
         async with asyncio.timeout(PATIENCE):
             while not begun.exists():  # noqa: ASYNC110 - of a process

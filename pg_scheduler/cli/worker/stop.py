@@ -178,17 +178,30 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
     Programs that stop this one, such as ``timeout``, send SIGTERM. It would end the process at once, and the
     job would stay running until another worker reclaims it.
     """
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
     # Python sets handlers of signals in the main thread only.
-    if threading.current_thread() is not threading.main_thread():
+    if task is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous_handler = signal.signal(
-        signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT)
-    )
+    is_received = False
+
+    def cancel() -> None:
+        nonlocal is_received
+        is_received = True
+        # A second SIGTERM ends the process at once.
+        loop.remove_signal_handler(signal.SIGTERM)
+        task.cancel()
+
+    # A shell starts a program in the background with SIGINT ignored, so SIGINT is not raised instead.
+    loop.add_signal_handler(signal.SIGTERM, cancel)
     try:
         yield
+    except asyncio.CancelledError:
+        if is_received:
+            raise KeyboardInterrupt from None
+        raise
     finally:
-        signal.signal(signal.SIGTERM, previous_handler)
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def end_soon(end: Callable[[], object], *, left_s: float = 0) -> None:
