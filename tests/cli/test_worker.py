@@ -25,7 +25,7 @@ import pytest
 
 from pg_scheduler import PollingConfig, Scheduler
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.cli.worker.stop import wait_until_drained
+from pg_scheduler.cli.worker.stop import SAME_SIGNAL_S, wait_until_drained
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 from tests.api.test_roles import add_dead_worker
 from tests.cli.conftest import Run
@@ -151,6 +151,7 @@ async def test_second_signal_cancels_and_releases_running_jobs(
         await until(lambda: has_text(begun))
         program.process.send_signal(signal.SIGINT)
         await program.read_until("SIGINT received: stopping")
+        await asyncio.sleep(SAME_SIGNAL_S)  # until it counts as another request
         program.process.send_signal(signal.SIGINT)
         assert await program.end() == ExitCode.INTERRUPTED
     assert "running jobs were cancelled and released" in program.text
@@ -171,6 +172,7 @@ async def test_worker_with_a_job_that_suppresses_its_cancellation_ends_before_th
             for _ in range(signals):
                 program.process.send_signal(signal.SIGTERM)
                 await program.read_until("SIGTERM received: stopping")
+                await asyncio.sleep(SAME_SIGNAL_S)  # until the next one counts as another request
             await program.read_until("ignores its cancellation")
 
             async def has_ended() -> bool:
