@@ -750,9 +750,9 @@ class BlockingMethods(Blocking):
         Parameters, values and errors are those of ``Scheduler.send_heartbeat()``.
         """
     def load_task_functions(self) -> list[str]:
-        """Return the names of pending jobs that are not registered here, and log a warning for each.
+        """Return the names of pending jobs for which no function is registered here; warn of each in the log.
 
-        Their jobs stay pending for a worker that registers them.
+        Nothing is loaded. The jobs stay pending for a worker that registers their names.
 
         Parameters, values and errors are those of ``Scheduler.load_task_functions()``.
         """

@@ -29,7 +29,7 @@ from pg_scheduler.integrations.django.address import dsn_of  # noqa: E402
 def settings(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The settings of the connection to the database of this test."""
     connection = django_connection(dsn, "default")
-    monkeypatch.setattr(address, "_names", {})
+    monkeypatch.setattr(address, "_names_before_tests", {})
     yield connection.settings_dict
     connection.close()
 
