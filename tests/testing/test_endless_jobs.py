@@ -14,6 +14,7 @@ import pytest
 
 from pg_scheduler import Retry, Snooze, current_job
 from pg_scheduler.testing import AsyncTestKit, TestKit, TestScheduler
+from tests.support.catalogues import clear_registrations
 from tests.support.transactions import application
 
 MOST: Final = 20
@@ -92,6 +93,8 @@ def test_each_method_that_runs_jobs_has_bounds() -> None:
 async def test_job_that_never_ends_is_named(
     kit: str, method: str, kind: str, dsn: str, pool: asyncpg.Pool
 ) -> None:
+    # With the functions of all modules of the tests, these jobs take a minute instead of half a second.
+    clear_registrations()
     async with OPEN[kit](dsn, pool) as opened:
         opened.scheduler.register(endless, name="endless")
         options = {"max_retries": 1000} if kind == "is retried" else {}
