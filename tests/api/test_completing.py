@@ -43,7 +43,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.triggers import FixedDelay
 from pg_scheduler.worker.attempt_runner import AttemptRunner
-from pg_scheduler.worker.in_flight import Attempt, End, Revocation
+from pg_scheduler.worker.in_flight import Attempt, Completion, End, Revocation
 from tests.api.conftest import Make, Pools
 from tests.support.executors import InThread
 from tests.support.store import row, use_options
@@ -851,28 +851,34 @@ async def test_function_that_returns_before_its_block_ends_fails_and_the_block_c
     assert await effects_of(pool) == []
 
 
-async def connections() -> AsyncGenerator[asyncpg.Connection, None]:
-    async with current_job().completing() as connection:
-        current_job().set_result("lost")
-        yield connection
+async def connections(closed: asyncio.Event) -> AsyncGenerator[asyncpg.Connection, None]:
+    """Yield the connection of a block, and set an event when the block has ended."""
+    try:
+        async with current_job().completing() as connection:
+            current_job().set_result("lost")
+            yield connection
+    finally:
+        closed.set()
 
 
 async def leave_open() -> None:
     """Return with an open block, or with one that the event loop closes meanwhile."""
-    async for connection in connections():
+    async for connection in connections(asyncio.Event()):
         await add_effect(connection)
         break
 
 
 async def leave_to_the_loop() -> None:
-    """Return some time after the event loop has closed the block."""
-    await leave_open()
-    for _ in range(100):
-        await asyncio.sleep(0.001)
+    """Return after the event loop has closed the block."""
+    closed = asyncio.Event()
+    async for connection in connections(closed):
+        await add_effect(connection)
+        break
+    await asyncio.wait_for(closed.wait(), PATIENCE)
 
 
 async def close() -> None:
-    async with contextlib.aclosing(connections()) as generator:
+    async with contextlib.aclosing(connections(asyncio.Event())) as generator:
         async for connection in generator:
             await add_effect(connection)
             break
@@ -930,8 +936,14 @@ async def test_function_that_returns_during_the_write_of_a_block_of_its_caller_w
 
 @pytest.mark.parametrize("commits", [True, False])
 async def test_function_that_returns_during_the_commit_of_its_block_ends_as_the_commit(
-    make: Make, pool: asyncpg.Pool, *, commits: bool
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, *, commits: bool
 ) -> None:
+    async def note_and_wait(completion: Completion) -> None:
+        waits_for_write.set()
+        await wait_for_write(completion)
+
+    waits_for_write, wait_for_write = asyncio.Event(), Completion.wait_for_write
+    monkeypatch.setattr(Completion, "wait_for_write", note_and_wait)
     scheduler = make(retry_policy=NO_DELAY)
     await scheduler.start()
     seen = Recorder(scheduler)
@@ -952,13 +964,10 @@ async def test_function_that_returns_during_the_commit_of_its_block_ends_as_the_
             await tasks[-1]
         else:
             await until_held()
-            returned.set()
 
-    returned = asyncio.Event()
     async with commits_held(pool) as until_held:
         await scheduler.enqueue(leave, job_id="one", max_retries=1, keep_result=timedelta(days=1))
-        await asyncio.wait_for(returned.wait(), PATIENCE)
-        await pool.fetchval("SELECT pg_sleep(0.05)")  # until the worker has seen the return
+        await asyncio.wait_for(waits_for_write.wait(), PATIENCE)
     await seen.until(JobCompleted)
     await asyncio.gather(*tasks, return_exceptions=True)
     result = await scheduler.get_job_result("one")

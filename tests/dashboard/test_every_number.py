@@ -846,8 +846,8 @@ class Comparison(NamedTuple):
     """Numbers that are not true."""
     marked: list[str]
     """Numbers with a plus."""
-    shown: dict[str, list[str | None]]
-    """All numbers, by the page."""
+    numbers: dict[str, list[str | None]]
+    """All numbers as texts, by the page; None for one that a page does not show if it is 0."""
 
 
 async def compare(pool: asyncpg.Pool, app: App, urls: Iterable[str] = SHOWN) -> Comparison:
@@ -860,7 +860,7 @@ async def compare(pool: asyncpg.Pool, app: App, urls: Iterable[str] = SHOWN) -> 
     result = Comparison([], [], {})
     for url in urls:
         words = " ".join(Shown((await request(app, url)).text).text.split())
-        shown = result.shown.setdefault(url, [])
+        numbers = result.numbers.setdefault(url, [])
         for pattern, statements in SHOWN[url].items():
             match = re.search(pattern, words)
             if match is None:
@@ -868,7 +868,7 @@ async def compare(pool: asyncpg.Pool, app: App, urls: Iterable[str] = SHOWN) -> 
                 continue
             assert len(match.groups()) == len(statements), pattern
             for text, statement in zip(match.groups(), statements, strict=True):
-                shown.append(text)
+                numbers.append(text)
                 if text is None:  # a number that the page does not show if it is 0
                     continue
                 number, is_cut = int(text.rstrip("+").replace(",", "")), text.endswith("+")
@@ -918,7 +918,7 @@ async def test_every_bound_marks_the_numbers_that_it_cuts_if_no_other_bound_does
     assert without.wrong == []
     # A page that shows the same with all bounds as without them is not concerned by any.
     with_all = await compare_with(BOUNDS, SHOWN)
-    urls = [url for url, shown in without.shown.items() if shown != with_all.shown[url]]
+    urls = [url for url, numbers in without.numbers.items() if numbers != with_all.numbers[url]]
     marked_without = [mark for mark in without.marked if mark.partition(" ")[0] in urls]
     wrong: dict[str, list[str] | str] = {}
     for label, bounds in bounds_of_name.items():
