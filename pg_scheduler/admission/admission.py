@@ -166,7 +166,7 @@ class Admission(Service):
         for request in requests:
             attempt = attempts[request.claim.job_id]
             # The limit that blocks the job, or None if it is admitted. The text is empty if there is no
-            # decision, because the job was changed since its claim.
+            # decision, because the job was changed or the clock was set back since its claim.
             blocked_on = decisions.get(request.claim.job_id, "")
             if blocked_on:
                 self._block(attempt, request, blocked_on)
@@ -180,7 +180,7 @@ class Admission(Service):
                 if self._blocked_in_a_row:
                     for key, _ in request.limits:
                         self._blocked_in_a_row.pop(key, None)
-            # The job was changed since its claim, or the lease was lost. The release has no effect if the row
+            # There is no decision, or the lease was lost. The release has no effect if the row
             # is no longer this worker's. If a new definition of the job waits, the release applies it.
             else:
                 self._release(attempt)

@@ -91,7 +91,8 @@ class LimitRepository(Repository):
 
         Returns:
             By job id, None for an admitted attempt, else the limit that blocks the job. An attempt is missing
-            if this worker does not hold it any more, or if a new definition of its job waits.
+            if this worker does not hold it any more, if a new definition of its job waits, or if the clock
+            was set back since its claim.
         """
         # Each key of a request, once, with the number of the request, counted from 1.
         requested_keys = [

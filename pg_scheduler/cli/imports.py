@@ -78,7 +78,7 @@ Modules = Annotated[
 TableSchema = Annotated[str | None, typer.Option(metavar="NAME", help="The schema of its tables.")]
 Again = Annotated[
     bool,
-    typer.Option("--again", help="Add what an earlier import has added, and what exists no more, again."),
+    typer.Option("--again", help="Also add what was imported before, and was deleted or removed since."),
 ]
 
 GONE: Final = "an earlier import added it, and it exists no more; pass --again to add it again"
@@ -180,7 +180,7 @@ async def _import(
     """Store the jobs and schedules in one transaction, and print the results. A dry run rolls it back."""
     async with command.scheduler() as scheduler:
         ids = [f"{prefix}{source.source_id}" for source in sources]
-        # The row of a job that has run is deleted after some time. The job must not run once more then.
+        # The row of a job that has run is deleted after some time. A repeated import must not run it again.
         earlier_ids = set() if again else await added_before(scheduler, ids)
         author = Author(Inspector(scheduler).actor, "cli")
         async with scheduler.db_pool.acquire() as connection:
@@ -218,9 +218,9 @@ async def _import(
 async def _store_all(
     scheduler: Scheduler, connection: Any, prefix: str, sources: Sequence[Source], earlier_ids: Set[str]
 ) -> list[Imported]:
-    """Store all jobs and schedules whose ids are free, and return the results in order of the sources.
+    """Store all jobs and schedules whose ids are free, and return the results in the order of ``sources``.
 
-    ``earlier_ids`` are those that an earlier import has added. They are not added again.
+    ``earlier_ids`` are the ids that an earlier import has added. They are not added again.
     """
     results: list[Imported] = []
     # The rows of jobs, by the places of their results. All of them are inserted together, after the loop.
