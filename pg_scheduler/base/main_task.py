@@ -46,8 +46,9 @@ def run_main_task(
                 if not main.done():
                     report(error)
             except RuntimeError as error:
-                # Only loop.stop() makes the runner raise this while the main task has not ended.
-                if main.done():
+                # While the main task has not ended, loop.stop() makes the runner raise this. A loop that code
+                # has closed cannot be started again.
+                if main.done() or runner.get_loop().is_closed():
                     raise
                 report(error)
         return main.result()

@@ -73,6 +73,26 @@ def test_loop_that_code_stops_runs_on_until_the_main_task_has_ended() -> None:
     assert [type(error) for error in errors] == [RuntimeError, RuntimeError]
 
 
+def test_loop_that_code_stops_and_closes_ends_the_program() -> None:
+    async def stop() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(60)
+
+    loop = asyncio.new_event_loop()
+    reports: list[BaseException] = []
+
+    def close(error: BaseException) -> None:
+        reports.append(error)
+        loop.close()
+
+    with (
+        pytest.warns(RuntimeWarning, match="was never awaited"),
+        pytest.raises(RuntimeError, match="closed"),
+    ):
+        run_main_task(stop(), close, loop_factory=lambda: loop)
+    assert len(reports) == 1
+
+
 def test_runtime_error_of_the_main_task_is_raised_and_not_reported() -> None:
     async def fail() -> None:
         raise RuntimeError("of the main task")
