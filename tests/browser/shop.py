@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pg_scheduler import Limit, Scheduler, job
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.triggers import Cron
 from tests.support.worker import PATIENCE
+from tests.support.world import HOUR, World
 
-HOUR = timedelta(hours=1)
+BANK = Limit("browser.bank", max_running=2)
 
 
-@job(name="browser.charge", limits=[Limit("browser.bank", max_running=2)])
+@job(name="browser.charge", limits=[BANK])
 async def charge_customer(customer: int) -> None:
     raise ConnectionError(f"the bank does not answer customer {customer}")
 
@@ -60,3 +61,14 @@ async def open_shop(scheduler: Scheduler) -> Shop:
         while not (await inspector.error_groups()).items:  # noqa: ASYNC110 - a pass of a worker adds it
             await asyncio.sleep(0.05)
     return Shop(failed, completed, waiting, schedule.schedule_id)
+
+
+async def block_charge(world: World) -> str:
+    """Return the id of a job that its limit blocks, and fill the limit, so that it stays blocked."""
+    key = f"limit:{BANK.name}:"
+    running = "charge-running-{}".format
+    # No worker extends this lease, so it has to be longer than a test.
+    await world.jobs(2, "browser.charge", job_id=running, status="running", lease_until=HOUR)
+    await world.start(key, running, count=2)
+    await world.job("charge-blocked", "browser.charge", blocked_on=key)
+    return "charge-blocked"

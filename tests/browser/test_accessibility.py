@@ -10,7 +10,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.jobs.error_text import fingerprint_of
 from tests.browser.conftest import Open
-from tests.browser.shop import Shop
+from tests.browser.shop import Shop, block_charge
 from tests.browser.site import Site
 from tests.support.stories import LONG
 from tests.support.world import DAY, World
@@ -76,7 +76,7 @@ async def test_no_page_violates_a_rule(
     await world.step(shop.waiting, "approval", "signal", until=100 * DAY, ended=None)
     await world.step(shop.waiting, "parts", "child", value=[shop.failed, shop.completed], until=100 * DAY)
     await world.job("queued", "browser.export", blocked_on="share:browser.exports:ada")
-    await world.job("limited", "browser.charge", blocked_on="limit:browser.bank:")
+    await block_charge(world)
     found = []
     for path in addresses(shop, str(scheduler.worker_id)).values():
         answer = await page.goto(site.url + path)
@@ -91,5 +91,5 @@ async def test_no_page_violates_a_rule(
         await page.get_by_role("button", name=button, exact=True).click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text(title)
         found += await violations(page)
-    assert found == []
+    assert not found, "\n".join(found)
     assert "404" in problems.pop()  # of the page about an error

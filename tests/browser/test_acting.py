@@ -18,11 +18,12 @@ from pg_scheduler import JobStatus, Scheduler, current_job
 from pg_scheduler.triggers import Cron
 from tests.browser.conftest import Open
 from tests.browser.person import WAYS, Person, job_link, navigate
-from tests.browser.shop import HOUR, Shop, mail_customer
+from tests.browser.shop import Shop, mail_customer
 from tests.browser.site import Site
 from tests.browser.test_accessibility import violations
 from tests.browser.test_reading import heading
 from tests.support.worker import PATIENCE
+from tests.support.world import HOUR
 
 
 async def reload_until(page: Page, selector: str, text: str | re.Pattern[str]) -> None:

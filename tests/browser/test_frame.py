@@ -13,7 +13,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.triggers import Cron
 from tests.browser.conftest import Open
 from tests.browser.person import PHONE, navigate
-from tests.browser.shop import Shop
+from tests.browser.shop import Shop, block_charge
 from tests.browser.site import Site
 from tests.browser.test_accessibility import violations
 from tests.browser.test_reading import heading
@@ -162,9 +162,9 @@ async def test_phone_shows_the_triggers_of_schedules(open_page: Open, shop: Shop
 
 
 async def test_phone_shows_what_blocks_a_job(open_page: Open, shop: Shop, world: World) -> None:
-    await world.job("charge", "browser.charge", blocked_on="limit:browser.bank:")
+    blocked = await block_charge(world)
     page = await open_page("/jobs?q=status:blocked", **PHONE)
-    row = page.locator('[data-key="charge"]')
+    row = page.locator(f'[data-key="{blocked}"]')
     await expect(row.get_by_role("link", name="browser.bank")).to_be_visible()
     await row.get_by_role("link", name="browser.bank").click()
     await expect(heading(page)).to_have_text("browser.bank")

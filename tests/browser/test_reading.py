@@ -17,9 +17,9 @@ from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.texts import DOCUMENTATION
 from tests.browser.conftest import Open
 from tests.browser.person import PHONE, job_link, navigate
-from tests.browser.shop import HOUR, Shop
+from tests.browser.shop import Shop
 from tests.browser.site import Site, until
-from tests.support.world import World
+from tests.support.world import HOUR, World
 
 LABELS = [page.label for page in PAGES.values() if page.label]
 TABS = 8

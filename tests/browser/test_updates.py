@@ -6,10 +6,10 @@ from playwright.async_api import Locator, Page, expect
 
 from pg_scheduler import Scheduler
 from tests.browser.conftest import Open
-from tests.browser.shop import HOUR, Shop, mail_customer
+from tests.browser.shop import Shop, mail_customer
 from tests.browser.site import Site, until
 from tests.browser.test_accessibility import violations
-from tests.support.world import World
+from tests.support.world import HOUR, World
 
 
 def row_of(page: Page, key: str) -> Locator:

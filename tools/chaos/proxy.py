@@ -7,6 +7,7 @@ connections in order, with a reset, or without notice to either side.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 from collections import deque
@@ -28,6 +29,7 @@ class Proxy:
 
     Attributes:
         delay: Seconds by which all data is delayed.
+        bytes_per_s: What each direction of a connection transmits in a second, inf by default.
         sent: The pieces of data that clients have sent: one for each round trip.
     """
 
@@ -36,6 +38,7 @@ class Proxy:
         (folder,) = parse_qs(self._dsn.query)["host"]
         self.path = f"{folder}/.s.PGSQL.5432"
         self.delay = 0.0
+        self.bytes_per_s = math.inf
         self.sent = 0
         self.is_stalled = False
         self.is_refusing = False
@@ -87,6 +90,7 @@ class Proxy:
         """Work without faults again."""
         self.is_stalled = self.is_refusing = self.is_dropping = False
         self.delay = 0.0
+        self.bytes_per_s = math.inf
         for side in list(self.sides):
             side.flush()
 
@@ -133,6 +137,9 @@ class _Side(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._proxy.sent += self._is_ours
+        if self._transport is not None and self._proxy.bytes_per_s < math.inf:
+            self._transport.pause_reading()  # the sender notices a slow network as it does a real one
+            self._loop.call_later(len(data) / self._proxy.bytes_per_s, self._transport.resume_reading)
         if not self._is_dropped:
             self._held.append((self._loop.time() + self._proxy.delay, data))
             self.flush()
