@@ -55,6 +55,7 @@ class Runtime:
     """The parts of one worker, from start to stop."""
 
     executor_class: ClassVar[type[Executor]] = Executor
+    claimer_class: ClassVar[type[Claimer]] = Claimer
 
     def __init__(self, node: Node, slices: Slices) -> None:
         self.node = node
@@ -69,7 +70,7 @@ class Runtime:
         self.unblocker = Unblocker(node, store.limits)
         self.feeder = Feeder(node, store.limits, store.shares)
         self.admission = Admission(node, store.limits, self.executor, self.unblocker)
-        self.claimer = Claimer(node, self.executor, self.admission)
+        self.claimer = self.claimer_class(node, self.executor, self.admission)
         self.head = HeadScanner(node, self.claimer.cursor, isolated_from=self.claimer.isolated_from)
         self.watchdog = LoopWatchdog(node.events, node.in_flight)
         self.reporter = Reporter(node, self.watchdog)

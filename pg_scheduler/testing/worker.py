@@ -80,10 +80,21 @@ class NotingExecutor(Executor):
         return attempt
 
 
+class VirtualClaimer(Claimer):
+    """Claims no job again that is due later: the virtual clock stands still until the passes are over."""
+
+    def _next_delay(self, sent_at: float, due_in: float | None) -> float:
+        """Return the seconds until the next claim: never 0 if the next job is due later."""
+        delay = super()._next_delay(sent_at, due_in)
+        # By the real clock, such a job may be due by now.
+        return max(delay, self._polling.min_interval) if due_in is not None and due_in > 0 else delay
+
+
 class ManualRuntime(Runtime):
     """The parts of one worker, without their loops."""
 
     executor_class = NotingExecutor
+    claimer_class = VirtualClaimer
     executor: NotingExecutor
 
     jobs_started = 0

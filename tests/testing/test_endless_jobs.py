@@ -14,7 +14,7 @@ import pytest
 
 from pg_scheduler import Retry, Snooze, current_job
 from pg_scheduler.testing import AsyncTestKit, TestKit, TestScheduler
-from tests.support.catalogues import clear_registrations
+from tests.support.statements import Statements
 from tests.support.transactions import application
 
 MOST: Final = 20
@@ -93,14 +93,26 @@ def test_each_method_that_runs_jobs_has_bounds() -> None:
 async def test_job_that_never_ends_is_named(
     kit: str, method: str, kind: str, dsn: str, pool: asyncpg.Pool
 ) -> None:
-    # With the functions of all modules of the tests, these jobs take a minute instead of half a second.
-    clear_registrations()
     async with OPEN[kit](dsn, pool) as opened:
         opened.scheduler.register(endless, name="endless")
         options = {"max_retries": 1000} if kind == "is retried" else {}
         await opened.scheduler.enqueue("endless", args=(kind,), **options)
         with pytest.raises(RuntimeError, match=f"more than {MOST} attempts .* endless {MOST + 1} times"):
             await CALLS[kit, method](opened, max_attempts=MOST)
+
+
+async def test_kit_claims_no_job_before_its_clock_has_reached_it(dsn: str) -> None:
+    statements = Statements()
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=4, init=statements.listen) as pool:
+        async with TestScheduler(pool, shutdown_timeout=0.1) as t:
+            t.scheduler.register(endless, name="endless")
+            await t.scheduler.enqueue("endless", args=("sleeps",))
+            with pytest.raises(RuntimeError, match=f"more than {MOST} attempts"):
+                await t.run_until(timedelta(hours=1), max_attempts=MOST)
+        sent = await statements.take()
+    claims = sent.named["exchange_jobs"] + sent.named["claim_jobs"]
+    # Each sleep takes one claim that finds the job, one that writes its outcome, and one that finds no job.
+    assert MOST < claims <= 3 * (MOST + 1)
 
 
 @pytest.mark.parametrize(("kit", "method"), CALLS)
