@@ -380,43 +380,38 @@ class Connections:
         Args:
             direct: Whether it comes from the ``direct_dsn`` if there is one, as for a session of its own.
         """
-        self.check_loop()
-        timeout_s = self.options.call_timeout_s
-        with translated():
-            if self._direct_dsn is None or not direct:
-                connection: Connection = await take_from(self._pool, timeout_s)
-            else:
-                connection = await self._connect_directly(self._direct_dsn)
+        connection = await self.take(direct=direct)
         try:
             yield connection
         finally:
-            # If it cannot be closed or released, no caller could do anything about that.
-            with suppress(DatabaseUnavailableError), translated():
-                if isinstance(connection, PoolConnectionProxy):
-                    await release_to(self._pool, connection, timeout_s)
-                else:
-                    await connection.close(timeout=timeout_s)
+            await self.give_back(connection)
 
-    @asynccontextmanager
-    async def hold_session(self) -> AsyncIterator[Connection | None]:
+    async def take(self, *, direct: bool = True) -> Connection:
+        """Return a connection as ``checkout()`` does. The caller has to give it back."""
+        self.check_loop()
+        with translated():
+            if self._direct_dsn is None or not direct:
+                return await take_from(self._pool, self.options.call_timeout_s)
+            return await self._connect_directly(self._direct_dsn)
+
+    async def give_back(self, connection: Connection) -> None:
+        """Release or close a connection that ``take()`` returned."""
+        timeout_s = self.options.call_timeout_s
+        # If it cannot be closed or released, no caller could do anything about that.
+        with suppress(DatabaseUnavailableError), translated():
+            if isinstance(connection, PoolConnectionProxy):
+                await release_to(self._pool, connection, timeout_s)
+            else:
+                await connection.close(timeout=timeout_s)
+
+    def hold_session(self) -> AbstractAsyncContextManager[Connection | None]:
         """Yield a connection whose session keeps something for others, such as a lock.
 
         The server ends the session soon after this process or its network is gone, and not before, whatever
         limit a role has for idle sessions. Yield None behind a pooler in transaction mode, which has no such
         session.
         """
-        timeout_s = self.options.call_timeout_s
-        async with self.checkout() as connection:
-            with translated():
-                has_own_session = await prepare_to_hold(connection, timeout_s)
-            try:
-                yield connection if has_own_session else None
-            finally:
-                if has_own_session and isinstance(connection, PoolConnectionProxy) and is_open(connection):
-                    # The pool resets the connection too, but its owner may have given it a reset= that keeps
-                    # settings.
-                    with suppress(DatabaseUnavailableError), translated(), terminate_unanswered(connection):
-                        await connection.execute(HELD_RESET, timeout=timeout_s)
+        return HeldSession(self)
 
     @asynccontextmanager
     async def transaction_of_job(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Connection]:
@@ -580,6 +575,46 @@ class Connections:
     def _is_starved(self) -> bool:
         """Whether jobs use up the pool, so that services run their statements on the dedicated connection."""
         return self.dedicated_connection.is_in_use and count_free(self._pool) == 0
+
+
+class HeldSession(AbstractAsyncContextManager[Connection | None]):
+    """Hold a session; see ``Connections.hold_session()``.
+
+    A worker holds some until it stops. If they were asynchronous generators, ``asyncio.run()`` would close
+    them at the end of a program without a shutdown, and Python would print errors about them.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._connection: Connection | None = None
+        self._has_own_session = False
+
+    async def __aenter__(self) -> Connection | None:
+        self._connection = connection = await self._connections.take()
+        timeout_s = self._connections.options.call_timeout_s
+        try:
+            with translated():
+                self._has_own_session = await prepare_to_hold(connection, timeout_s)
+        except BaseException:  # a cancellation too
+            await self._connections.give_back(connection)
+            raise
+        return connection if self._has_own_session else None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            if self._has_own_session and isinstance(connection, PoolConnectionProxy) and is_open(connection):
+                # The pool resets the connection too, but its owner may have given it a reset= that keeps
+                # settings.
+                timeout_s = self._connections.options.call_timeout_s
+                with suppress(DatabaseUnavailableError), translated(), terminate_unanswered(connection):
+                    await connection.execute(HELD_RESET, timeout=timeout_s)
+        finally:
+            await self._connections.give_back(connection)
 
 
 class StickyConnection:

@@ -85,6 +85,29 @@ def is_logger_disabled() -> bool:
     return logging.getLogger("pg_scheduler").disabled
 
 
+def warn_of_mistake(text: str, **fields: Any) -> None:
+    """Log a mistake of the application, or issue a RuntimeWarning if no handler gets the record.
+
+    Args:
+        text: What is wrong, with the remedy.
+        fields: Those of ``record_fields()``.
+    """
+    if not is_logger_disabled() and _has_handler():
+        logger.warning(text, extra=record_fields(**fields))
+    else:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _has_handler() -> bool:
+    """Return whether the application has a handler that gets the records of the library."""
+    current: logging.Logger | None = logging.getLogger("pg_scheduler")
+    while current is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in current.handlers):
+            return True
+        current = current.parent if current.propagate else None
+    return False
+
+
 def warn_of_disabled_logger() -> None:
     """Issue a RuntimeWarning if the logger is disabled, because a log record about that would not be seen."""
     if is_logger_disabled():

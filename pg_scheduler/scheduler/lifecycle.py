@@ -8,13 +8,22 @@ the error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
+from typing import Final
 
 from pg_scheduler.errors import NotRunningError, SchedulerError
 from pg_scheduler.events import Event, EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
 from pg_scheduler.events.background import log_failure
+from pg_scheduler.events.log import warn_of_mistake
 from pg_scheduler.scheduler.runtime import Runtime
+
+KILLED: Final = (
+    "so its worker ends as if it was killed: a crash is counted for each running job; use async with "
+    "Scheduler(...), or await scheduler.shutdown() before the function returns that asyncio.run() runs"
+)
+NOT_SHUT_DOWN: Final = f"the event loop ends, but the Scheduler was not shut down, {KILLED}"
+SHUTDOWN_CANCELLED: Final = f"the shutdown of the Scheduler was cancelled before its end, {KILLED}"
 
 
 class Lifecycle:
@@ -35,6 +44,8 @@ class Lifecycle:
         """Whether ``start()`` is in progress. ``is_running`` is True shortly before it is complete."""
         # The worker that stopped last; None before the first shutdown.
         self._stopped_runtime: Runtime | None = None
+        # Notices the end of the event loop while the worker runs.
+        self._loop_end: AsyncGenerator[None] | None = None
 
     @property
     def has_left_jobs(self) -> bool:
@@ -60,6 +71,8 @@ class Lifecycle:
                 self.runtime = runtime = await self._build()
                 await runtime.start(partial(self._announce, runtime))
                 await self._stop_if_broken(runtime)
+                self._loop_end = self._warn_at_loop_end()
+                await anext(self._loop_end)
             except BaseException:
                 # After any error, no part runs.
                 self.runtime = None
@@ -126,6 +139,18 @@ class Lifecycle:
             await runtime.stop()
             raise self.fault
 
+    async def _warn_at_loop_end(self) -> AsyncGenerator[None]:
+        """Warn that the worker was not shut down, if the event loop ends while it runs.
+
+        ``asyncio.run()`` closes all asynchronous generators that are open at its end, and so does a shutdown
+        with this one.
+        """
+        try:
+            yield
+        finally:
+            if self.runtime is not None:
+                warn_of_mistake(NOT_SHUT_DOWN, worker_id=self.worker_id)
+
     def _begin_shutdown(self) -> asyncio.Task[None]:
         self.is_running = False
         self._stopping = asyncio.create_task(self._shut_down(), name="pg_scheduler shutdown")
@@ -146,9 +171,15 @@ class Lifecycle:
                 # worker that the server rejects would look like a success.
                 self.fault = self.fault or self.runtime.rejection
                 await self.runtime.stop()
+        except asyncio.CancelledError:
+            # As every task is cancelled at the end of asyncio.run(), if nothing waited for this one.
+            warn_of_mistake(SHUTDOWN_CANCELLED, worker_id=self.worker_id)
+            raise
         finally:
             self._stopped_runtime, self.runtime = self.runtime, None
             self._stopping = None
+            if self._loop_end is not None:
+                await self._loop_end.aclose()
             self._stopped.set()
             self._events.publish(WorkerStopped(self.worker_id))
             self._events.end_streams()
