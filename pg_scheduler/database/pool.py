@@ -380,13 +380,13 @@ class Connections:
         Args:
             direct: Whether it comes from the ``direct_dsn`` if there is one, as for a session of its own.
         """
-        connection = await self.take(direct=direct)
+        connection = await self.take_session(direct=direct)
         try:
             yield connection
         finally:
-            await self.give_back(connection)
+            await self.give_back_session(connection)
 
-    async def take(self, *, direct: bool = True) -> Connection:
+    async def take_session(self, *, direct: bool = True) -> Connection:
         """Return a connection as ``checkout()`` does. The caller has to give it back."""
         self.check_loop()
         with translated():
@@ -394,8 +394,8 @@ class Connections:
                 return await take_from(self._pool, self.options.call_timeout_s)
             return await self._connect_directly(self._direct_dsn)
 
-    async def give_back(self, connection: Connection) -> None:
-        """Release or close a connection that ``take()`` returned."""
+    async def give_back_session(self, connection: Connection) -> None:
+        """Release or close a connection that ``take_session()`` returned."""
         timeout_s = self.options.call_timeout_s
         # If it cannot be closed or released, no caller could do anything about that.
         with suppress(DatabaseUnavailableError), translated():
@@ -590,13 +590,13 @@ class HeldSession(AbstractAsyncContextManager[Connection | None]):
         self._has_own_session = False
 
     async def __aenter__(self) -> Connection | None:
-        self._connection = connection = await self._connections.take()
+        self._connection = connection = await self._connections.take_session()
         timeout_s = self._connections.options.call_timeout_s
         try:
             with translated():
                 self._has_own_session = await prepare_to_hold(connection, timeout_s)
         except BaseException:  # a cancellation too
-            await self._connections.give_back(connection)
+            await self._connections.give_back_session(connection)
             raise
         return connection if self._has_own_session else None
 
@@ -614,7 +614,7 @@ class HeldSession(AbstractAsyncContextManager[Connection | None]):
                 with suppress(DatabaseUnavailableError), translated(), terminate_unanswered(connection):
                     await connection.execute(HELD_RESET, timeout=timeout_s)
         finally:
-            await self._connections.give_back(connection)
+            await self._connections.give_back_session(connection)
 
 
 class StickyConnection:

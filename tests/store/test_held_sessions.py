@@ -175,7 +175,7 @@ async def test_what_is_written_at_the_end_of_the_process_holds_no_rows_when_it_s
 
 OPENERS: Final = {
     *("checkout", "connect_as_pool", "open_beside_pool", "open_connection_to", "take_from", "transact"),
-    "transact_with",
+    *("transact_with", "take_session"),
 }
 """Functions that open a session or a transaction; besides, the method of a connection."""
 
@@ -198,10 +198,11 @@ PLACES: Final = {
     "database/pool.py:Connections.admission": LIMITED,
     "database/pool.py:Connections.checkout": RAW,
     "database/pool.py:Connections.connect": TESTED,
-    "database/pool.py:Connections.hold_session": TESTED,
     "database/pool.py:Connections.run_at_exit.run_on_own": LIMITED,
+    "database/pool.py:Connections.take_session": RAW,
     "database/pool.py:Connections.transaction": LIMITED,
     "database/pool.py:Connections.transaction_of_job": TESTED,
+    "database/pool.py:HeldSession.__aenter__": TESTED,
     "database/pool.py:StickyConnection.__aenter__": STATEMENT,
     "database/session.py:transact": RAW,
     "database/statements.py:Statements.transaction": SAVEPOINT,
