@@ -210,7 +210,7 @@ MAX_ADDITIONS: Final = 10
 
 async def added_before(scheduler: Scheduler, ids: Sequence[str]) -> set[str]:
     """Return the ids of jobs and schedules with a record of their addition or removal."""
-    from pg_scheduler.inspect.store.store import InspectionStore  # noqa: PLC0415 - telemetry needs no reads
+    from pg_scheduler.inspect.store.store import InspectionStore  # noqa: PLC0415 - loaded only if needed
 
     actions = ("add_job", "add_schedule", "remove_schedule")
     records = InspectionStore(parts_of(scheduler).store).audit_records
@@ -225,7 +225,7 @@ async def record_additions(scheduler: Scheduler, job_ids: Iterable[str], connect
 
 async def task_of(scheduler: Scheduler, job_id: str) -> str | None:
     """Return the name under which the function of a job must be registered; None if there is no such job."""
-    from pg_scheduler.inspect.store.store import InspectionStore  # noqa: PLC0415 - telemetry needs no reads
+    from pg_scheduler.inspect.store.store import InspectionStore  # noqa: PLC0415 - loaded only if needed
 
     job = await InspectionStore(parts_of(scheduler).store).inspections.job(job_id)
     return None if job is None else job.task
@@ -240,7 +240,7 @@ async def verify_tables(scheduler: Scheduler) -> None:
 
 async def obstacle(scheduler: Scheduler) -> str | None:
     """Return why a worker cannot write to the tables, with the remedy; None if it can."""
-    from pg_scheduler.inspect.doctor import database  # noqa: PLC0415 - telemetry needs no reads
+    from pg_scheduler.inspect.doctor import database  # noqa: PLC0415 - loaded only if needed
     from pg_scheduler.inspect.store.doctor import OFF  # noqa: PLC0415
     from pg_scheduler.inspect.store.store import InspectionStore  # noqa: PLC0415
 

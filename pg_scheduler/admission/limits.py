@@ -94,7 +94,9 @@ class LimitRepository(Repository):
             if this worker does not hold it any more, if a new definition of its job waits, or if the clock
             was set back since its claim.
         """
-        # Each key of a request, once, with the number of the request, counted from 1.
+        # The statement takes tables as arrays of equal length: the attempts; the keys of each attempt; the
+        # keys with the seconds for which their starts count; the keys with the numbers of their limits.
+        # The keys of each attempt, each key once. The attempts are counted from 1.
         requested_keys = [
             (key, number) for number, request in enumerate(requests, 1) for key in dict(request.limits)
         ]

@@ -30,7 +30,10 @@ Format = Literal["table", "wide", "json", "jsonl", "csv", "ids"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 SHAPE_VERSION: Final = 1
-"""The ``"v"`` of every object. A change that removes or redefines a key raises it."""
+"""The version of all shapes. A change that removes or redefines a key raises it."""
+
+VERSION_KEY: Final = "v"
+"""The key of every JSON object that has this version. Tables and CSV leave it out."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Numbers of the errors of an output that takes no more."""
@@ -95,7 +98,7 @@ class Shape(Generic[T]):
     def row(self, value: T) -> dict[str, Any]:
         """Return the keys and values of an object."""
         keys = [field.name for field in fields(value)] if self.keys is None else self.keys
-        return {"v": SHAPE_VERSION} | {key: getattr(value, key) for key in keys}
+        return {VERSION_KEY: SHAPE_VERSION} | {key: getattr(value, key) for key in keys}
 
     @property
     def numbers(self) -> frozenset[str]:
@@ -181,7 +184,7 @@ class Output:
         match self.format:
             case "json":
                 items = [plain(row) for row in rows]
-                self._write_json({"v": SHAPE_VERSION, "items": items, **plain(keys)})
+                self._write_json({VERSION_KEY: SHAPE_VERSION, "items": items, **plain(keys)})
             case "jsonl" | None:
                 for row in rows:
                     self._out.write(f"{json_text(plain(row))}\n")
@@ -212,7 +215,7 @@ class Output:
                 if keys is not None:
                     keys_by_title = {key: key for key in keys}
                 elif not keys_by_title:
-                    keys_by_title = {key: key for key in row if key != "v"}
+                    keys_by_title = {key: key for key in row if key != VERSION_KEY}
                 pairs = ((title, self._cell(row[key])) for title, key in keys_by_title.items())
                 self._out.writelines(draw_one(pairs, out=self._out, is_wide=self.format == "wide"))
                 self._out.flush()
@@ -254,7 +257,7 @@ class Output:
     def _write_csv(self, rows: Sequence[Row], *, with_header: bool) -> None:
         writer = csv.writer(self._out, lineterminator="\n")
         if rows:
-            keys = [key for key in rows[0] if key != "v"]
+            keys = [key for key in rows[0] if key != VERSION_KEY]
             if with_header:
                 writer.writerow(keys)
             writer.writerows([_csv_cell(plain(row[key])) for key in keys] for row in rows)

@@ -29,7 +29,7 @@ from pg_scheduler.triggers.zones import parse_timezone
 
 from . import schedule_edit, schedule_times
 from .commands import Command, Group, watched
-from .output import Column, Shape, columns
+from .output import VERSION_KEY, Column, Shape, columns
 from .schedule_options import SCHEDULE, SCHEDULE_KEYS, FiredJob, ScheduleId, find_schedule
 from .values import After, read_time
 
@@ -111,12 +111,12 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
     row = _table_row(schedule) | {"timezone": timezone}
     zone = parse_timezone(timezone)
     next_fire_at = None if schedule.retired_at is not None else schedule.next_fire_at
-    # These rows have the fire times by the clock of the schedule.
+    # The table also has the fire times as clocks show them in the time zone of the schedule.
     fire_times = {"next": next_fire_at, "last": schedule.last_fire_at}
     for name, at in fire_times.items():
         if at is not None:
             row[f"{name} fire time there"] = f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
-    output.write_one(SCHEDULE, row, keys=[key for key in row if key != "v"])
+    output.write_one(SCHEDULE, row, keys=[key for key in row if key != VERSION_KEY])
     for title, lines in (
         ("last results", [_result_line(command, result) for result in results]),
         ("changes", [line for record in records for line in _change_lines(command, record)]),

@@ -244,7 +244,10 @@ class _Dashboard:
             await answer(scope, receive, secured(send, has_policy=is_own, has_body=has_body))
 
     async def _respond(self, request: Request) -> tuple[Response, bool]:
-        """Return the answer, and whether it is the dashboard's own; False for an answer of ``authorize=``."""
+        """Return the answer, and whether the dashboard made it.
+
+        The function that the application passed as ``authorize=`` may return an answer instead of an access.
+        """
         try:
             if (refused := _check_method(request, self._settings)) is not None:
                 return refused, True

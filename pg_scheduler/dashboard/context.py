@@ -349,8 +349,9 @@ class PageRequest:
         """
         if task is None or not self.access.sees_arguments or not self.access.sees_name(task):
             return ()
-        main = (await self.task_names()).task_of(task)
-        return parameters_of(await self.workers(), main) or ()
+        # The page may have been asked for by a former name of the task.
+        current_name = (await self.task_names()).task_of(task)
+        return parameters_of(await self.workers(), current_name) or ()
 
     async def argument_names(self, job_name: str, args: Sequence[object]) -> Sequence[str]:
         """Return the names of the parameters to which a visible job passes its positional arguments.

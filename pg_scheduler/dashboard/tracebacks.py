@@ -89,6 +89,7 @@ def blocks_of(traceback: str) -> list[Block]:
     blocks: list[Block] = []
     for is_library, parts in groupby(_parts(traceback), _is_library):
         if is_library:
+            # Only a Frame is a part of a library. The test is for the type checker.
             frames = tuple(part for part in parts if isinstance(part, Frame))
             blocks.append(Block("library", _described(frames), frames))
             continue

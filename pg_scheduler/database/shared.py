@@ -72,7 +72,7 @@ class SharedConnection:
                 if is_transient(error) and not isinstance(error, asyncpg.PostgresError):
                     terminate(connection)
                 raise_translated(error)
-                raise
+                raise  # an error that needs no translation
             self._answered_at = time.monotonic()
             return rows
 

@@ -106,8 +106,8 @@ def with_reported_options(
         remedy: How to add a job with all options of the task, such as ``pass --jobs MODULE``.
 
     Returns:
-        The options with those that a live worker reports for the task, and a sentence that lists these and
-        the options that the job lacks.
+        The given options and those that a live worker reports for the task; and a sentence for the user,
+        which lists the reported options, and those that the job lacks because only the code has them.
     """
     reported = options_of(workers, TaskNames.of(workers).task_of(name))
     if reported is None:

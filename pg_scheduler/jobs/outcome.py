@@ -393,8 +393,8 @@ def decide(  # noqa: PLR0911 - one for each result
     Args:
         claim: The attempt.
         result: How it ended.
-        policy: The exceptions that are retried, and the delay before a retry, which is added to the
-            database's clock.
+        policy: The exceptions that are retried, and the delay before a retry. The job is due again when the
+            delay has passed by the clock of the database.
         spread: A random number from -1 to 1 for the policy's jitter.
         max_result_bytes: The maximum size of a kept value as JSON; None for no limit.
         codec: Encodes a kept value; None for none.

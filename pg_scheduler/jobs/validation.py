@@ -194,5 +194,7 @@ def _members(kind: type, value: object) -> str:
     if not issubclass(kind, Enum):
         return ""
     text = value.lower() if isinstance(value, str) else value
-    members = [member for member in kind if member.value == text] or list(kind)
+    # The value may be that of a member, as "failed" is. Then only this member is proposed.
+    meant_members = [member for member in kind if member.value == text]
+    members = meant_members or list(kind)
     return "; pass " + " or ".join(f"{kind.__name__}.{member.name}" for member in members)

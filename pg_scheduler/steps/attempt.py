@@ -444,6 +444,7 @@ class AttemptSteps(OpenSteps):
 
         async def value_of(stored: StoredStep) -> Any:
             if stored.value is None:
+                # Code may catch the error, and wait for the same name again; see above.
                 self._timeouts[name] += 1
                 self._names.discard(name)
                 raise TimeoutError(

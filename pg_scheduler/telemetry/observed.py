@@ -94,7 +94,7 @@ class Readings:
         self.observations: dict[str, list[Observation]] = {}
 
     def add(self, name: str, values: Values) -> None:
-        """Add the values of a family."""
+        """Add the values of a family, unless it is a histogram, which is not observed here."""
         family = PROCESS[name]
         if family.kind != "histogram":
             self.observations[name] = [

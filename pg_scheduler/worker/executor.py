@@ -291,8 +291,8 @@ class Executor:
                     self.in_flight.leave_running(attempt)
                     return
                 result = self._cancellation_result(attempt, error)
-            # An exit or a suspension has ended the function by an exception. Each takes precedence over what
-            # the function made of that exception.
+            # sys.exit() and a suspension end the function by an exception. The function may have caught it,
+            # and have returned a value or raised another error, which does not count.
             if attempt.exit_error is not None:
                 result = ErrorResult(attempt.exit_error)
             elif attempt.steps is not None and attempt.steps.suspensions:

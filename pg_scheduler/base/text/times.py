@@ -38,10 +38,10 @@ class OutOfRangeError(NonexistentTimeError):
 
 
 def read_instant(text: str, now: datetime, tz: tzinfo | None) -> datetime:
-    """Return the instant at which the time of a text starts.
+    """Return the instant that a text names; of a longer time, such as a day, the start.
 
     Args:
-        text: The time.
+        text: The time, such as ``-1h30m`` or ``2027-01-01``.
         now: The instant to which relative times refer.
         tz: The time zone of days and times without one; None if there is none.
 

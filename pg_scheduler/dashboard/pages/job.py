@@ -215,8 +215,10 @@ async def _arguments_of(dependencies: Dependencies, family: Family, request: Pag
     There are none if the request may not see arguments.
     """
     ids = [linked_job.job_id for linked_job in (*dependencies.parents, *dependencies.children)]
-    siblings = [children[:MAX_LISTED] for children in family.children.values() if len(children) > 1]
-    ids += [child.job_id for children in siblings[:MAX_LISTED] for child in children]
+    # If a step has several children, their arguments distinguish them. The page lists at most so many steps,
+    # and so many children of each.
+    groups = [children for children in family.children.values() if len(children) > 1]
+    ids += [child.job_id for children in groups[:MAX_LISTED] for child in children[:MAX_LISTED]]
     jobs = await request.inspector.get_jobs(ids) if ids and request.access.sees_arguments else {}
     return {job_id: row_of(job, request).arguments or "" for job_id, job in jobs.items()}
 

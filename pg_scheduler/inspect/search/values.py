@@ -135,7 +135,7 @@ def _pattern(word: Word, *, is_part: bool) -> Pattern:
 
 
 def read_choice(what: str, word: Word, choices: Mapping[str, T]) -> T:
-    """Return the value that a word stands for, of the choices by their words."""
+    """Return the value that a word stands for; the keys of ``choices`` are the permitted words."""
     text = word.text.lower()
     if text in choices:
         return choices[text]
