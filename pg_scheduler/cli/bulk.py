@@ -292,9 +292,9 @@ class _Run:
 
     def _write_changes(self) -> ExitCode:
         """Write the result of each job, and return the exit code of the worst one."""
-        changes = [Change(change.job_id, self._result(change), change.status) for change in self._changes]
-        self._output.write_list(CHANGE, changes)
-        results = {change.result for change in changes}
+        rows = [Change(change.job_id, self._result(change), change.status) for change in self._changes]
+        self._output.write_list(CHANGE, rows)
+        results = {row.result for row in rows}
         if "not found" in results:
             return ExitCode.NOT_FOUND
         return ExitCode.REFUSED if "refused" in results else ExitCode.DONE

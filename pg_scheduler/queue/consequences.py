@@ -177,7 +177,10 @@ class Consequences:
         *,
         with_consequences: bool = True,
     ) -> None:
-        """Apply the consequences that have waited for the end of these attempts, given by job id.
+        """Record that attempts have ended, and apply the consequences of their jobs that waited for that.
+
+        A job may end while its attempt still runs, as by a cancellation. Then the consequences wait for the
+        end of the attempt. ``attempts`` has the numbers of the attempts by job id.
 
         If ``with_consequences`` is False, only record that the attempts have ended, so that a scan applies
         the consequences later.
