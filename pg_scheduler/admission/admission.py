@@ -67,8 +67,8 @@ class Admission(Service):
         # By limit, how many attempts in a row it has blocked. The limit that has blocked one last is at the
         # end, and the first one is forgotten if there are too many.
         self._blocked_in_a_row: OrderedDict[str, int] = OrderedDict()
-        # By limit, the task of the job that it has blocked last, and the position of that job in the claim
-        # index, after which due jobs are to be blocked.
+        # By limit, the task of the job that it has blocked last, and the position of this job in the claim
+        # index. The due jobs of the task behind this position are to be blocked too.
         self._surplus: dict[str, tuple[Task, SurplusPosition]] = {}
 
     def keep_limited(self, claims: list[Claim]) -> list[Claim]:

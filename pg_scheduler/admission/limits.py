@@ -240,6 +240,7 @@ class LimitRepository(Repository):
         )
         if not rows:
             return 0, None
+        # Each row is the last job that a statement read, and has the number of that job, counted from 1.
         unblocked_count = sum(row["jobs"] for row in rows)
         row = rows[-1]
         is_at_end = row["n"] < limit

@@ -183,8 +183,8 @@ def _raw_characters(address: str) -> list[str]:
     """
     account, separator, _ = address.rpartition("@")
     characters = {character for character in "/?#[]" if character in account}
-    # Either these characters are a part of the account, or the ``@`` is a part of the path or of an option.
-    # Which of these holds is unknown, so both are named.
+    # In "ann:a/b@host", the "/" is a part of the password. In "host/db?options=a@b", the "@" is a part of an
+    # option. Which of these is meant cannot be known, so both characters are named.
     if "@" in account or (separator and characters):
         characters.add("@")
     if "#" in address:  # it would start a fragment, which asyncpg ignores

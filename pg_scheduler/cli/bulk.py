@@ -280,8 +280,10 @@ class _Run:
             return ExitCode.DONE
         has_search = not self._options.job_ids
         code = self._write_summary(step) if has_search else self._write_changes()
+        # The list of the jobs that ids name suffices, unless the action ended before the last of them.
         if has_search or step.cursor is not None:
             self._output.say(step.summary)
+        # The rule states which jobs the action takes: why some were refused, or why a search found none.
         rule = RULES[self._action]
         if step.refused:
             self._output.say(f"refused: {rule}")

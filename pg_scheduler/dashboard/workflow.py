@@ -407,6 +407,7 @@ def _result_of(child: ChildRow, results: Mapping[str, StepState]) -> JsonTree | 
 
 
 def _tone_of(step: StepState) -> str:
+    """Return the colour of a step: that of a failure, else that of a wait, else whether it has ended."""
     if step.state in {"failed", "retrying"}:
         return step.state
     if step.kind in {SLEEP, SIGNAL}:

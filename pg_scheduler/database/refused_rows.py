@@ -104,7 +104,7 @@ class RefusedRows:
         return rows
 
     async def fetch(self, name: str, *args: Any, statements: Statements) -> list[asyncpg.Record]:
-        """Run a named statement as ``change()`` does."""
+        """Run a named statement that leaves out rows which the table has refused; see ``change()``."""
 
         async def run(selection: Selection) -> list[asyncpg.Record]:
             return await statements.fetch(name, *args, **selection._asdict())

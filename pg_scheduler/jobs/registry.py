@@ -266,7 +266,10 @@ class TaskRegistry:
         return [name, *sorted(names - {name})]
 
     def _loose_of(self, task: Task) -> Iterator[str]:
-        """Yield the loose names that resolve to this task, because no other task has them."""
+        """Yield the loose names by which this task is found.
+
+        A loose name, such as ``__name__``, finds a task while no other task has it.
+        """
         for name in {former_job_name(task.func), *self.loose_names()}:
             bearer = self.resolve(name)
             if bearer is not None and bearer.identity == task.identity:

@@ -207,7 +207,8 @@ class ReturnType:
 
         Raises:
             PayloadError: It does not fit the annotation, or it would not arrive equal.
-            ConfigurationError: It is no JSON, and the annotation has an undefined name.
+            ConfigurationError: It is no JSON, and the annotation, which would convert it, has a name that is
+                not defined.
         """
         if self._type is None:
             if self._undefined is not None and not is_json(value):

@@ -618,6 +618,7 @@ class JobWriter:
             inserted = await insert(remaining_jobs)
             written_jobs += [job for job in remaining_jobs if job.job_id in inserted]
             remaining_jobs = [job for job in remaining_jobs if job.job_id not in inserted]
+            # The jobs that replace rows, by the ids of these rows. Such a job gets the id of its row.
             targets = await self._targets(remaining_jobs, connection) if remaining_jobs else {}
             if targets:
                 try:

@@ -100,7 +100,7 @@ class LoadedSteps:
         Args:
             name: The name of the step.
             text: Its value as JSON; None for a step that waits.
-            uncommitted: The sizes of the steps that open transactions of the caller have stored, by name.
+            uncommitted: The sizes of steps that are stored in transactions that have not committed, by name.
             count: How many children the step has.
         """
         stored = await self.get()

@@ -129,10 +129,10 @@ def _includes(expected: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 def _stored(value: Any) -> Any:
     """Return a value as JSON carries it; a matcher, such as ``mock.ANY``, as it is."""
     try:
-        ((stored,), _) = decode(encode((value,), None))
+        args, _ = decode(encode((value,), None))
     except PayloadError:
         return value
-    return stored
+    return args[0]
 
 
 def listed(jobs: Sequence[Job]) -> str:

@@ -100,6 +100,7 @@ class KnownPauses:
         if self.is_fresh():
             return
         async with self._turn:
+            # What was read is stale if the process stood still during the read.
             for _ in range(MAX_READS):
                 if self._reader is None or self.is_fresh():
                     return

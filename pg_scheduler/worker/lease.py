@@ -126,13 +126,18 @@ class ServerClock:
             return 0.0
         return self.offset_s
 
-    def read(self, now: datetime, requested_at: float) -> None:
-        """Compare with a time of the server that was requested at this monotonic time, and received now.
+    def read(self, server_now: datetime, requested_at: float) -> None:
+        """Compare the clocks by an answer of the server that has just arrived.
 
-        The server read its clock in between, so every answer bounds the difference of the two clocks. The
-        clock was set if the bounds contradict those of earlier answers, however long each answer took.
+        The server read its clock between the request and the arrival, so each answer bounds the difference of
+        the clocks. The clock was set if the bounds contradict those of earlier answers, however long each
+        answer took.
+
+        Args:
+            server_now: The time of the server in the answer.
+            requested_at: When the answer was requested, by the monotonic clock of this process.
         """
-        server_time = now.timestamp()
+        server_time = server_now.timestamp()
         lowest, highest = server_time - time.monotonic(), server_time - requested_at
         was_set_back = highest < self._lowest_difference - TOLERANCE_S
         if was_set_back or lowest > self._highest_difference + TOLERANCE_S:

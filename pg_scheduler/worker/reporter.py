@@ -415,6 +415,8 @@ class Reporter:
 
     def _abandoned(self) -> dict[str, Any]:
         now, offset_s = time.monotonic(), self._clock.offset_s or 0.0
+        # The times that people see are those of the server's clock.
+        server_time = time.time() - offset_s
         attempts = [
             {
                 "job_id": attempt.claim.job_id,
@@ -422,9 +424,8 @@ class Reporter:
                 "attempt": attempt.claim.attempt,
                 "reason": attempt.stop_reason,
                 "in_thread": attempt.is_unstoppable,
-                # The time is one of the server's clock, as are all times that people see.
                 "since": datetime.fromtimestamp(
-                    round(time.time() - offset_s - (now - attempt.stopped_at)), UTC
+                    round(server_time - (now - attempt.stopped_at)), UTC
                 ).isoformat(),
             }
             for attempt in self._in_flight.stopping()

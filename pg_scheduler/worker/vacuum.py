@@ -205,8 +205,8 @@ class Vacuum(Service):
             due_cutoffs = {status: cutoffs[status] for status in due_statuses}
             deleted.update(await retention.vacuum_blocks(blocks.first, self.step_blocks, due_cutoffs))
             known_statuses = await retention.note_range(blocks.first, self.step_blocks, cutoffs)
-            # The reading found no further status. Jobs that are left wait for their consequences, or are
-            # locked, so a second round would not delete them.
+            # The reading found no further status. If jobs are left, their consequences are not applied yet,
+            # or their rows are locked. A second round would not delete them either.
             if known_statuses <= due_statuses:
                 break
             due_statuses = known_statuses

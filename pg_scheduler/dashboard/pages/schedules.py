@@ -311,7 +311,7 @@ async def build_pause(request: PageRequest) -> PausePage:
     affected: list[datetime] = []
     if page.problem is None:  # a kind of trigger that cannot be searched can still be paused
         fire_times = await search_one(page.trigger, partial(page.upcoming, MAX_AFFECTED))
-        # The pause of a schedule that is paused now affects the fire times up to now.
+        # A paused schedule keeps its next fire time, so the list begins with the first one within the pause.
         end_at = until if page.paused_at is None else request.now
         affected = (
             [fire for fire in fire_times if fire < end_at] if end_at is not None else fire_times[:SHOWN]
