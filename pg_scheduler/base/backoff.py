@@ -19,6 +19,7 @@ class Backoff:
     def next_delay_s(self, longest_s: float | None = None) -> float:
         """Return the seconds until the next attempt, at most ``longest_s``; None for the usual limit."""
         delay_s = self._next_s if longest_s is None else min(self._next_s, longest_s)
+        # The delay that was used is doubled, so a limit for one call also shortens the delays after it.
         self._next_s = min(2 * delay_s, self._longest_s)
         return delay_s * random.uniform(0.5, 1)  # noqa: S311 - no secret
 

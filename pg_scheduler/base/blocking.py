@@ -119,6 +119,7 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *
 
 
 async def _result_of(function: Callable[[], Any]) -> Any:
+    """Return what a function returns. If that is a coroutine or another awaitable, return its result."""
     result = function()
     return await result if inspect.isawaitable(result) else result
 
@@ -170,7 +171,7 @@ class Crossing:
         loop.call_soon_threadsafe(self._begin)
 
     def wait(self, timeout: float) -> bool:
-        """Wait for so many seconds; return whether the call has ended. For one thread only."""
+        """Wait for so many seconds; return whether the call has ended. Only one thread may wait."""
         return self.has_ended or self._end_lock.acquire(timeout=timeout)
 
     def result(self) -> Any:
@@ -196,6 +197,8 @@ class Crossing:
                 self._loop.call_soon_threadsafe(self._cancel)
 
     def _begin(self) -> None:
+        """Call the function in a new task; runs in the event loop."""
+        # The call may have been cancelled before the event loop came here.
         if self.is_cancelled:
             self._end(None, CancelledError())
             return
@@ -203,6 +206,7 @@ class Crossing:
         task.add_done_callback(self._end_with)
 
     def _cancel(self) -> None:
+        """Cancel the task; runs in the event loop. If there is no task, ``_begin()`` has ended the call."""
         if self._task is not None:
             self._task.cancel()
 
@@ -216,6 +220,7 @@ class Crossing:
             self._end(task.result(), None)
 
     def _end(self, value: Any, error: BaseException | None) -> None:
+        """Store the result or the error, and let the thread that waits for it continue."""
         self._value, self._error = value, error
         self.has_ended = True
         self._end_lock.release()
@@ -239,14 +244,18 @@ class Member:
 
 
 def members_of(cls: type) -> Iterator[Member]:
-    """Yield the public members of a class, in the order of their definition, base classes last."""
-    names = set()
+    """Yield the public members of a class, in the order of their definition, base classes last.
+
+    Class methods are left out, because they construct objects of the asynchronous class.
+    """
+    yielded_names = set()
     # The last class is object.
     for owner in cls.__mro__[:-1]:
+        # A member may be annotated without a value. Then vars() does not have it.
         for name in (*vars(owner), *inspect.get_annotations(owner)):
             is_constructor = isinstance(vars(owner).get(name), classmethod)
-            if not name.startswith("_") and name not in names and not is_constructor:
-                names.add(name)
+            if not name.startswith("_") and name not in yielded_names and not is_constructor:
+                yielded_names.add(name)
                 yield _member(owner, name)
 
 
@@ -254,7 +263,8 @@ def _member(owner: type, name: str) -> Member:
     """Return a member of a class. Its kind follows from its definition and the texts of its annotations."""
     definition = vars(owner).get(name)
     if isinstance(definition, FunctionType):
-        # The annotation is "AsyncIterator[...]" or the like, or the name of a class of iterators.
+        # A function whose annotation is "AsyncIterator[...]" or the like returns an asynchronous iterator, as
+        # does one whose annotation is the name of a class with a method __anext__().
         return_type = str(definition.__annotations__.get("return"))
         is_iterator = ASYNC_ITERATOR.match(return_type) or hasattr(
             definition.__globals__.get(return_type), "__anext__"
@@ -271,13 +281,21 @@ def _member(owner: type, name: str) -> Member:
     else:
         annotation, namespace = inspect.get_annotations(owner)[name], vars(sys.modules[owner.__module__])
     value_class = namespace.get(str(annotation))
+    # A facet is an attribute whose class has coroutine functions.
     if isinstance(value_class, type) and any(map(inspect.iscoroutinefunction, vars(value_class).values())):
         return Member(name, "facet", getter, value_class)
     return Member(name, "value", getter)
 
 
 class BlockingIterator(Iterator[T]):
-    """Iterates over an asynchronous iterator in a portal; each step blocks until the next item."""
+    """Iterates over an asynchronous iterator; each step blocks until the next item.
+
+    Args:
+        portal: Calls functions in the event loop of the asynchronous iterator.
+        source: The asynchronous iterator.
+        name: The method that returned it, for errors.
+        owner: The object that has this method, for errors.
+    """
 
     def __init__(self, portal: Caller, source: AsyncIterator[T], name: str, owner: str) -> None:
         self._portal = portal
@@ -304,7 +322,7 @@ class BlockingIterator(Iterator[T]):
 
 
 class Blocking:
-    """The base of derived classes."""
+    """The base of derived classes, whose methods block the thread of the caller instead of being awaited."""
 
     _path = "scheduler"
     """How the caller reaches the object, for errors."""
@@ -341,10 +359,16 @@ class Blocking:
         return self._portal().call(functools.partial(getattr(self._target(), name), *args, **kwargs))
 
     def _iterate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingIterator[Any]:
+        """Call a method of the asynchronous object that returns an iterator; return a blocking iterator."""
         return BlockingIterator(self._portal(), self._call(name, args, kwargs), name, self._owner_name)
 
     def _open_facet(self, cls: type[BlockingFacet], name: str) -> BlockingFacet:
-        """Return a facet of this object, of a derived class."""
+        """Return a facet of this object: an attribute with methods of its own, which block too.
+
+        Args:
+            cls: The class that was derived from that of the asynchronous facet.
+            name: The name of the attribute.
+        """
         return cls(
             FacetOwner(
                 name=self._owner_name,
@@ -358,7 +382,10 @@ class Blocking:
 
 @dataclass(frozen=True, slots=True)
 class FacetOwner:
-    """What a facet needs of the object that has it. Each call of a method calls the functions anew."""
+    """What a facet, an attribute with methods of its own, needs of the object that has it.
+
+    Each call of a method of the facet calls the functions here anew.
+    """
 
     name: str
     """The object, for errors."""
@@ -411,14 +438,20 @@ def derive(
             of ``base`` with the same name and a leading underscore.
     """
     path = path or cls.__name__
-    attributes = {
-        member.name: _derive_member(member, path, member.name in by_hand) for member in members_of(cls)
-    }
-    return type(name, (base,), {"__doc__": f"The public members of `{path}`, blocking."} | attributes)
+    attributes: dict[str, Any] = {"__doc__": f"The public members of `{path}`, blocking."}
+    for member in members_of(cls):
+        attributes[member.name] = _derive_member(member, path, member.name in by_hand)
+    return type(name, (base,), attributes)
 
 
 def _derive_member(member: Member, path: str, is_by_hand: bool) -> Any:
-    """Return the blocking counterpart of a member: a function, a property or a constant."""
+    """Return the blocking counterpart of a member: a function, a property or a constant.
+
+    Args:
+        member: The member.
+        path: How users name an object of its class.
+        is_by_hand: Whether the base class implements it; see ``derive()``.
+    """
     name, facet = member.name, member.facet
     if member.kind == "constant":
         return member.source

@@ -111,7 +111,10 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, host: object, port: object, database: object) -> Address | None:
-        """Return an address in one spelling; None if a part is unknown, or there are several hosts."""
+        """Return an address, equal for all spellings of it; None if its host or its database is not known.
+
+        The host is not known if there are several ones.
+        """
         digits = str(port or DEFAULT_PORT)
         if not isinstance(host, str) or not host or "," in host:
             return None
@@ -132,6 +135,7 @@ def address_parts(dsn: str) -> dict[str, str]:
     # The colons of an IPv6 address are in brackets, so none of them is taken for that before a port.
     host, _, port = hosts.rpartition(":") if re.search(r":\d*$", hosts) else (hosts, "", "")
     address = {"host": unquote(host).strip("[]"), "port": port, "database": unquote(parts.path[1:])}
+    # The options of the DSN may have parts of the address, too.
     for name, values in parse_qs(parts.query).items():
         address["database" if name == "dbname" else name] = values[-1]
     return {name: address[name] for name in ("host", "port", "database") if address.get(name)}
@@ -150,18 +154,23 @@ def mask_dsn(dsn: str) -> str:
     account, separator, hosts = parts.netloc.rpartition("@")
     user, has_password, _ = account.partition(":")
     netloc = f"{user}:{MASK}{separator}{hosts}" if has_password else parts.netloc
-    query = [
-        f"{pair.partition('=')[0]}={MASK}" if _is_secret(pair) or _option_of(pair) not in NAMES else pair
-        for pair in _pairs_of(parts.query)
-    ]
-    return f"{parts.scheme}://{netloc}{parts.path}" + (f"?{'&'.join(query)}" if parts.query else "")
+    pairs: list[str] = []
+    for pair in _pairs_of(parts.query):
+        if _is_secret(pair) or _option_of(pair) not in NAMES:
+            name, _, _ = pair.partition("=")
+            pairs.append(f"{name}={MASK}")
+        else:
+            pairs.append(pair)
+    query = f"?{'&'.join(pairs)}" if parts.query else ""
+    return f"{parts.scheme}://{netloc}{parts.path}{query}"
 
 
 def passwords_in(dsn: str) -> list[str]:
     """Return the passwords of a DSN, as they are written in it and decoded."""
     parts = urlsplit(dsn)
-    account = parts.netloc.rpartition("@")[0]
-    passwords = [account.partition(":")[2]]
+    account, _, _ = parts.netloc.rpartition("@")
+    _, _, password_of_account = account.partition(":")
+    passwords = [password_of_account]
     passwords += [pair.partition("=")[2] for pair in _pairs_of(parts.query) if _is_secret(pair)]
     decoded_passwords = map(unquote, passwords)
     return [password for password in dict.fromkeys([*passwords, *decoded_passwords]) if password]
@@ -209,15 +218,19 @@ def _is_readable(dsn: str) -> bool:
 
 
 def _pairs_of(query: str) -> list[str]:
-    """Return the options. A semicolon separates them too, as some drivers read it: a password may follow."""
+    """Return the options in a query, each as ``name=value``.
+
+    A semicolon separates them too, as some drivers read it: a password may follow.
+    """
     return re.split("[&;]", query)
 
 
 def _option_of(pair: str) -> str:
+    """Return the decoded name of an option, from ``name=value``."""
     return unquote(pair.partition("=")[0])
 
 
 def _is_secret(pair: str) -> bool:
-    """Return whether an option is a password, or has an unknown name like that of one."""
+    """Return whether an option, as ``name=value``, is a password or has an unknown name like that of one."""
     option = _option_of(pair)
     return option.lower() in _SECRETS or (option not in NAMES and _LIKE_SECRETS.search(option) is not None)

@@ -183,18 +183,24 @@ def connect_arguments(dsn: str | None, name: str) -> ConnectArguments:
     """
     parts = urlsplit(dsn or "postgresql://")
     options = _options_of(dsn or "")
-    has_host = bool(parts.netloc.rpartition("@")[2]) or "host" in options
+    _, _, hosts = parts.netloc.rpartition("@")
+    has_host = bool(hosts) or "host" in options
     # Without a host in the DSN, asyncpg connects to the hosts in PGHOST.
     if not has_host:
         check_hosts(os.environ.get("PGHOST", ""), "PGHOST")
+    # Without a DSN and a service, asyncpg reads the variables and files itself. Nothing has to be translated.
     if dsn is None and not os.environ.get("PGSERVICE"):
         _check_user("", {}, name)
         return ConnectArguments(None, _tls_settings({}, name))
-    netloc, path = parts.netloc, "" if parts.path == "/" else parts.path
+    netloc = parts.netloc
+    path = "" if parts.path == "/" else parts.path
     _add_service(options, netloc, path, name)
     _check_user(netloc, options, name)
     _check_values(options, name)
-    settings = _translate(options, name) | _tls_settings(options, name)
+    # Both calls remove the options that asyncpg does not read, so the others remain in the DSN. The first one
+    # may change the sslmode, which the second one reads.
+    settings = _translate(options, name)
+    settings |= _tls_settings(options, name)
     query = f"?{urlencode(options, quote_via=quote)}" if options else ""
     return ConnectArguments(f"postgresql://{netloc}{path}{query}", settings)
 
@@ -217,8 +223,10 @@ def check_hosts(hosts: str, origin: str) -> None:
 def _check_user(netloc: str, options: Mapping[str, str], name: str) -> None:
     """Raise ConfigurationError if nothing names the user, as in a container whose user has only a number."""
     account, _, _ = netloc.rpartition("@")
-    if account.partition(":")[0] or options.get("user") or os.environ.get("PGUSER"):
+    user, _, _ = account.partition(":")
+    if user or options.get("user") or os.environ.get("PGUSER"):
         return
+    # asyncpg then takes the user of the process, by the same call.
     try:
         getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -268,7 +276,7 @@ def _timeout_of(options: Mapping[str, str], name: str) -> float | None:
 
 
 def _translate(options: dict[str, str], name: str) -> dict[str, Any]:
-    """Remove the options that asyncpg does not read, and return what they become."""
+    """Remove the options that asyncpg does not read, and return the arguments of ``connect()`` for them."""
     settings: dict[str, Any] = {}
     for option in LEFT_OUT:
         options.pop(option, None)
@@ -291,6 +299,7 @@ def _translate(options: dict[str, str], name: str) -> dict[str, Any]:
     # asyncpg cannot bind the channel. A certificate that is verified protects from the same attack.
     if options.pop("channel_binding", None) == "require" and options.get("sslmode") not in VERIFYING:
         options["sslmode"] = "verify-full"
+        # If no root certificates are named, those of the operating system verify the certificate.
         if "sslrootcert" not in options and not os.environ.get("PGSSLROOTCERT"):
             options["sslrootcert"] = SYSTEM
     return settings
@@ -356,6 +365,7 @@ def _tls_settings(options: dict[str, str], name: str) -> dict[str, Any]:
     """
     mode = options.get("sslmode") or os.environ.get("PGSSLMODE") or ""
     root = _file_of(options, "sslrootcert")
+    # asyncpg would take this value for the path of a file, so it gets a context for TLS instead.
     if root is not None and root.text == SYSTEM:
         if mode not in {"", "verify-full"}:
             raise ConfigurationError(
@@ -365,6 +375,7 @@ def _tls_settings(options: dict[str, str], name: str) -> dict[str, Any]:
         return {"ssl": _system_context(options, name)}
     if mode == "disable":
         return {}
+    # In all other modes, asyncpg does not verify the server, so it does not read these two files.
     if mode in VERIFYING | {"require"}:
         for option in ("sslrootcert", "sslcrl"):
             if (file := _file_of(options, option)) is not None:
@@ -380,7 +391,10 @@ def _tls_settings(options: dict[str, str], name: str) -> dict[str, Any]:
 
 
 def _system_context(options: dict[str, str], name: str) -> ssl.SSLContext:
-    """Return a context that trusts the certificates of the operating system, with the client's."""
+    """Return a TLS context that trusts the certificates of the operating system, and has the client's one.
+
+    The options that the context replaces are removed from ``options``.
+    """
     context = ssl.create_default_context()
     _load_client_certificate(context, options, name)
     if (revoked := _file_of(options, "sslcrl")) is not None:
@@ -391,13 +405,14 @@ def _system_context(options: dict[str, str], name: str) -> ssl.SSLContext:
     # asyncpg gets the context in place of these options.
     for option in ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslcrl"):
         options.pop(option, None)
-    for option, limit in (
+    for option, attribute in (
         ("ssl_min_protocol_version", "minimum_version"),
         ("ssl_max_protocol_version", "maximum_version"),
     ):
-        if text := options.pop(option, None):
+        if version := options.pop(option, None):
             try:
-                setattr(context, limit, ssl.TLSVersion[text.replace(".", "_")])
+                # The member for "TLSv1.2" is called TLSv1_2.
+                setattr(context, attribute, ssl.TLSVersion[version.replace(".", "_")])
             except KeyError:
                 raise ConfigurationError(f"{name} has {option}=, which must be TLSv1.2 or TLSv1.3") from None
     return context
@@ -433,6 +448,7 @@ class _File(NamedTuple):
     text: str
     """The value: a path, or ``SYSTEM``."""
     is_of_dsn: bool
+    """Whether the option of the DSN has the path; otherwise the environment variable does."""
 
     def origin(self, name: str) -> str:
         """Return where the path comes from, for a message."""
@@ -443,11 +459,16 @@ def _file_of(options: Mapping[str, str], option: str) -> _File | None:
     """Return the file that an option or its environment variable names; None if neither does."""
     variable = f"PG{option.upper()}"
     text = options.get(option) or os.environ.get(variable)
-    return None if not text else _File(option, variable, text, option in options)
+    if not text:
+        return None
+    return _File(option, variable, text, option in options)
 
 
 def _load(file: _File, name: str, load: Any, *arguments: Any) -> None:
-    """Call ``load``, which reads the file; raise ConfigurationError if it fails."""
+    """Call ``load(*arguments)``, which reads the file; raise ConfigurationError if that fails.
+
+    ``name`` is the setting that the DSN comes from, for the message.
+    """
     try:
         load(*arguments)
     # An SSLError is an OSError too, so it comes first.
@@ -464,5 +485,6 @@ def _load(file: _File, name: str, load: Any, *arguments: Any) -> None:
 
 
 def _read_byte(path: str) -> None:
+    """Raise OSError if a file cannot be read."""
     with Path(path).open("rb") as file:
         file.read(1)

@@ -89,27 +89,30 @@ class Histogram(NamedTuple):
         first. The result is estimated as if the values of this bucket were evenly spread around their mean.
         Values beyond the last bound count as that bound.
         """
+        # The indexes of the buckets that have values.
         places = [place for place, number in enumerate(self.buckets) if number]
         if not places:
             return None
         if len(places) == 1:
             start, end = limits_of_bucket(places[0])
             return _within(start, self.total / self.number, end)
-        rank, number_below = share * self.number, 0
+        # Find the bucket that has the value of this rank, where 1 is the rank of the smallest value.
+        rank = share * self.number
+        number_below = 0
+        result_place = places[-1]
         for place in places[:-1]:
             if number_below + self.buckets[place] >= rank:
+                result_place = place
                 break
             number_below += self.buckets[place]
-        else:
-            place = places[-1]
-        start, end = limits_of_bucket(place)
+        start, end = limits_of_bucket(result_place)
         # The mean of a single bucket is unknown, so it is estimated. If the sum of all values is 5 % greater
         # than that of the middles of their buckets, the mean of each bucket is 5 % greater than its middle.
         sum_of_middles = sum(self.buckets[place] * sum(limits_of_bucket(place)) / 2 for place in places)
         mean = _within(start, (start + end) / 2 * self.total / sum_of_middles, end)
         # The values are evenly spread from mean - spread to mean + spread, which are within the bucket.
         spread = min(mean - start, end - mean)
-        share_of_bucket = max(rank - number_below, 0.0) / self.buckets[place]
+        share_of_bucket = max(rank - number_below, 0.0) / self.buckets[result_place]
         return mean + spread * (2 * share_of_bucket - 1)
 
     @property
@@ -130,8 +133,13 @@ def _within(start: float, value: float, end: float) -> float:
 
 
 def limits_of_bucket(place: int) -> tuple[float, float]:
-    """Return the bounds of a bucket. The last bucket has no end, so both of its bounds are the last one."""
-    return BOUNDS[place - 1] if place else 0.0, BOUNDS[min(place, len(BOUNDS) - 1)]
+    """Return the lower and the upper bound of a bucket in seconds.
+
+    The last bucket has no upper bound, so both are its lower bound.
+    """
+    start = BOUNDS[place - 1] if place else 0.0
+    last_place = len(BOUNDS) - 1
+    return start, BOUNDS[min(place, last_place)]
 
 
 def are_in_one_bucket(first: float, second: float) -> bool:
@@ -208,5 +216,8 @@ def _sums_by_place(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _has_counts(figures: JobFigures) -> bool:
-    """Return whether anything was counted. Lateness is added together with starts, so it is not examined."""
+    """Return whether anything was counted.
+
+    Lateness is not examined, because it is measured only of attempts that were counted as started.
+    """
     return bool(figures.scheduled or figures.started or any(figures.ended) or any(figures.durations.buckets))

@@ -23,7 +23,7 @@ ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | N
 T = TypeVar("T")
 
 Returned: TypeAlias = tuple[T, None] | tuple[None, BaseException]
-"""What a call returned, or what it raised."""
+"""What a call returned, and None; or None, and what the call raised."""
 
 # These read an attribute as Python itself has it, whatever a class of the user overrides.
 _module: Final = vars(type)["__module__"].__get__
@@ -55,7 +55,10 @@ def call_in_daemon(call: Callable[[], T], name: str) -> Future[Returned[T]]:
 
 
 def guarded(inspect: Callable[[], T], fallback: Callable[[str], T]) -> T:
-    """Return what an inspection returns; if it raises, what the fallback makes of the error's class name."""
+    """Return what ``inspect()`` returns, or else what ``fallback()`` returns for the error.
+
+    If ``inspect()`` raises any exception, ``fallback()`` gets the name of its class.
+    """
     try:
         return inspect()
     except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() and the like count as its errors
@@ -93,6 +96,7 @@ def ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     That is its cancellation, a Ctrl-C, or the GeneratorExit by which Python closes its coroutine. Any other
     exception is an error of the user code.
     """
+    # User code may raise a CancelledError itself. It ends the task only if the task was cancelled.
     if is_a(error, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
     if is_a(error, GeneratorExit):
@@ -111,8 +115,9 @@ def class_path(value: object) -> str:
     """Return the qualified name of the type of a value with its module, unless it is one of Python's own."""
     name = class_name(value)
     module = guarded(lambda: _module(type(value)), lambda _: None)
-    text = str.__str__(module) if is_a(module, str) else "builtins"
-    return name if text == "builtins" else f"{text}.{name}"
+    # A module that cannot be read, or that is no text, is left out like that of Python's own classes.
+    module_name = str.__str__(module) if is_a(module, str) else "builtins"
+    return name if module_name == "builtins" else f"{module_name}.{name}"
 
 
 def message_of(error: BaseException) -> str:
@@ -132,14 +137,14 @@ def leaves_of(error: BaseException) -> tuple[BaseException, ...]:
     if not is_a(error, BaseExceptionGroup):
         return (error,)
     leaves: list[BaseException] = []
-    nodes: list[BaseException] = [error]
-    while nodes:
-        node = nodes.pop()
-        if is_a(node, BaseExceptionGroup):
+    remaining: list[BaseException] = [error]
+    while remaining:
+        exception = remaining.pop()
+        if is_a(exception, BaseExceptionGroup):
             # The last one is examined first, so the members are added in reverse order.
-            nodes.extend(reversed(_exceptions(node)))
+            remaining.extend(reversed(_exceptions(exception)))
         else:
-            leaves.append(node)
+            leaves.append(exception)
     return tuple(leaves)
 
 
@@ -168,7 +173,7 @@ def exc_info_of(error: BaseException) -> ExcInfo | None:
     info = (type(error), error, traceback_of(error))
 
     def checked() -> ExcInfo | None:
-        # It reads what a handler would read, so it raises if a handler would.
+        # This reads what a handler of logging reads, so it raises if the handler would.
         TracebackException(*info, limit=1)
         return info
 

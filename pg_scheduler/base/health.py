@@ -171,7 +171,7 @@ def judge(facts: HealthFacts) -> Health:
         return Health(facts.state, 0, 0, state_checks)
     checks = (*state_checks, *_checks_of_parts(facts, worker))
     next_due_s = None
-    # Without a free slot, no job is claimed when it becomes due.
+    # Without a free slot, no job is claimed when it becomes due, so its due time is not shown.
     if worker.next_due_at is not None and worker.slots_busy < worker.slots:
         due_in_s = max(worker.next_due_at - facts.now, 0.0)
         next_due_s = due_in_s if due_in_s <= LATEST_DUE_S else None
@@ -179,6 +179,7 @@ def judge(facts: HealthFacts) -> Health:
 
 
 def _scheduler_check(facts: HealthFacts) -> HealthCheck:
+    """Check that no error has stopped the Scheduler."""
     text = _STATES[facts.state]
     if facts.fault is not None:
         text = f"stopped by {facts.fault}; the log has its traceback"
@@ -186,6 +187,7 @@ def _scheduler_check(facts: HealthFacts) -> HealthCheck:
 
 
 def _started_check(facts: HealthFacts) -> HealthCheck:
+    """Check that ``start()`` has completed."""
     has_started = facts.state in {"running", "draining"}
     text = "start() has completed" if has_started else "start() has not completed"
     return HealthCheck("started", has_started, text, ("started", "ready"))
@@ -210,12 +212,14 @@ def _checks_of_parts(facts: HealthFacts, worker: WorkerFacts) -> Iterator[Health
     elif worker.must_drain:
         drain_reason = "by request"
     yield HealthCheck("draining", drain_reason is None, drain_reason or "no", ("ready",))
+    # The last two are for information: without notifications and the lock, jobs start later, but run.
     yield HealthCheck("listener", worker.listener is None, worker.listener or "notifications arrive")
     lock = "held" if worker.has_liveness_lock else "not held: jobs of a killed process wait for its lease"
     yield HealthCheck("liveness_lock", worker.has_liveness_lock, lock)
 
 
 def _event_loop_check(worker: WorkerFacts) -> HealthCheck:
+    """Check that the event loop is not blocked for longer than it may be."""
     blocked_s = worker.blocked_s
     is_ok = blocked_s is None or blocked_s <= worker.max_loop_block_s
     return HealthCheck("event_loop", is_ok, _blockage_text(worker) or "responds", ("live",))
@@ -227,7 +231,8 @@ def _blockage_text(worker: WorkerFacts) -> str | None:
         return None
     by = ", not by a job"
     if worker.blocking_job is not None:
-        by = " by job {} (id {})".format(*worker.blocking_job)
+        job_name, job_id = worker.blocking_job
+        by = f" by job {job_name} (id {job_id})"
     return f"blocked for {worker.blocked_s:.1f} s{by}"
 
 
@@ -241,6 +246,7 @@ def _claims_check(now: float, worker: WorkerFacts) -> HealthCheck:
     steady_s = STEADY_INTERVALS * worker.heartbeat_interval_s
     limit_s = MISSED_POLLS * worker.longest_sleep_s + max(ALLOWANCE_S, steady_s)
     idle_s = now - max(worker.claimed_at, worker.heartbeats_since)
+    # Both the event loop and the database work now if the last heartbeat is not older than usual.
     is_heartbeat_recent = now - worker.heartbeat_at <= steady_s
     hangs = is_heartbeat_recent and idle_s > limit_s
     text = f"no claim pass for {idle_s:.0f} s, although the database is available" if hangs else "made"

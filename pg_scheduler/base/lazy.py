@@ -38,6 +38,7 @@ def check_done(value: object, subject: str, remedy: str, *, allows_tasks: bool =
     is_future = issubclass(kind, Future)
     if is_future and allows_tasks:
         return
+    # A future that has its result has done its work.
     if is_future and guarded(lambda: untyped_value.done(), lambda _: False):  # noqa: PLW0108 - "done" may raise
         return
     if kind is CoroutineType:

@@ -63,12 +63,14 @@ def due_message(mark: str, *times: datetime | None) -> str:
 
     It ends with a time or the mark, so a statement may append a blank and one more time.
     """
-    return " ".join([DUE, mark, *("?" if time is None else f"{time.timestamp():.6f}" for time in times)])
+    texts = ["?" if time is None else f"{time.timestamp():.6f}" for time in times]
+    return " ".join([DUE, mark, *texts])
 
 
 def earliest_due(times: str) -> datetime | None:
     """Return the earliest time in a message about due jobs; None without times, or if one is unknown."""
+    # float() rejects "?", which stands for an unknown time, and "", which remains if there are no times.
     try:
         return min(datetime.fromtimestamp(float(time), UTC) for time in times.split(" "))
-    except (ValueError, OverflowError, OSError):  # none, unknown, or written by hand
+    except (ValueError, OverflowError, OSError):  # the last two for numbers that people have sent by hand
         return None

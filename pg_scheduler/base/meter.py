@@ -63,6 +63,11 @@ class Meter:
 
     The first 1,000 attempts of a name within a second are measured. Beyond that, and in the next second, one
     in 16 is, and counts as 16. The numbers of starts and outcomes are always exact.
+
+    Args:
+        now: Returns the time at which attempts start, for their lateness; None for the clock of this machine.
+        monotonic: Returns the seconds of a clock that is never set.
+        max_names: How many names of jobs, and labels of each metric, are counted separately.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class Meter:
         self._label_counts: dict[str, int] = {}
         self._rated_at = monotonic()
         self._batch = Batch(0, {})
+        # The figures as of the last batch; the next one has what was added since.
         self._in_batches: Mapping[str, JobFigures] = {}
 
     def record_scheduled(self, job_name: str, number: int = 1) -> None:
@@ -94,9 +100,9 @@ class Meter:
         Returns:
             For each attempt, the number of attempts that its measurement stands for; 0 if it is not measured.
         """
-        clock = self._monotonic()
-        if clock - self._rated_at >= RATE_INTERVAL_S:
-            self._rate(clock)
+        monotonic_now = self._monotonic()
+        if monotonic_now - self._rated_at >= RATE_INTERVAL_S:
+            self._rate(monotonic_now)
         names = [claim.job_name for claim in claims]
         weights = [0] * len(names)
         if not names:
@@ -139,8 +145,9 @@ class Meter:
         self._jobs[job_name].ended[_PLACES[outcome]] += number
 
     def count(self, metric: str, label: str = "", by: float = 1) -> None:
-        """Add to a counter."""
+        """Add to a counter of the process; ``label`` distinguishes the counters of a metric."""
         key = (metric, label)
+        # A new label may be one too many. Then the counter of ``OTHER`` is used.
         if key not in self._counters:
             key = self._bounded(key)
             self._counters.setdefault(key, 0)
@@ -151,7 +158,7 @@ class Meter:
         self._gauges[metric] = value
 
     def measure(self, metric: str, label: str, seconds: float) -> None:
-        """Add a duration to a histogram."""
+        """Add a duration to a histogram; ``label`` distinguishes the histograms of a metric."""
         key = (metric, label)
         if key not in self._durations:
             key = self._bounded(key)
@@ -175,12 +182,15 @@ class Meter:
         """
         if not self._batch.jobs:
             snapshot = self.snapshot()
-            if added := snapshot.jobs_since(self._in_batches):
-                self._batch, self._in_batches = Batch(self._batch.number + 1, added), snapshot.jobs
+            added = snapshot.jobs_since(self._in_batches)
+            if added:
+                self._batch = Batch(self._batch.number + 1, added)
+                self._in_batches = snapshot.jobs
         return self._batch if self._batch.jobs else None
 
     def settle(self, batch: Batch) -> None:
-        """Forget a batch that is written."""
+        """Forget a batch that is written, unless it is not the last one."""
+        # The number stays, so that the next batch gets a greater one.
         if batch.number == self._batch.number:
             self._batch = Batch(batch.number, {})
 
@@ -193,10 +203,10 @@ class Meter:
         self._label_counts[metric] = label_count + 1
         return key
 
-    def _rate(self, clock: float) -> None:
+    def _rate(self, monotonic_now: float) -> None:
         """Stop sampling the names that had few starts since the last call: measure their attempts again."""
-        limit = SAMPLED_FROM_PER_S * (clock - self._rated_at)
-        self._rated_at = clock
+        limit = SAMPLED_FROM_PER_S * (monotonic_now - self._rated_at)
+        self._rated_at = monotonic_now
         for job in self._jobs.values():
             if job.started - job.rated <= limit:
                 job.weight, job.skipped = 1, 0
@@ -246,13 +256,14 @@ class _Job:
         self.skipped = 0
 
     def start(self, number: int) -> slice:
-        """Count attempts that start; return the places of those that are measured."""
+        """Count attempts that start; return the slice of those among them that are measured."""
         self.started += number
         if self.weight == 1 and self.started - self.rated > SAMPLED_FROM_PER_S:
-            # Of each sample, the attempt in the middle is measured.
+            # From now on, one in ``SAMPLE_SIZE`` attempts is measured: the one in the middle of each sample.
             self.weight, self.skipped = SAMPLE_SIZE, SAMPLE_SIZE // 2
         first = self.skipped
-        # One in ``weight`` attempts is measured, also across calls: the next one is that many attempts away.
+        # The distance of ``weight`` attempts is kept across calls. So this is how many attempts of the next
+        # call precede the first one that is measured.
         self.skipped = (first - number) % self.weight
         return slice(first, number, self.weight)
 

@@ -71,6 +71,7 @@ def _validated(cls: type[T]) -> type[T]:
 
 
 def _message(cls: type, error: ValidationError) -> str:
+    """Return all faults that pydantic has found in the settings of a class, as one message."""
     return "; ".join(_fault(cls, fault["loc"], fault) for fault in error.errors())
 
 
@@ -88,8 +89,10 @@ def _fault(cls: type, path: tuple[int | str, ...], fault: Mapping[str, Any]) -> 
         return f"{name} is not a setting of {cls.__name__}"
     if fault["type"] == "missing":
         return f"{cls.__name__} requires {name}="
+    # A rule of pydantic begins with "Input should", and an error of the checks below with "should".
     rule = re.sub("^(Input|Value error,) should", "must", fault["msg"])
-    return f"{name} {rule}, not {'***' if field_name in SECRETS else repr(fault['input'])}"
+    shown_value = "***" if field_name in SECRETS else repr(fault["input"])
+    return f"{name} {rule}, not {shown_value}"
 
 
 @_validated
@@ -244,6 +247,7 @@ class VacuumConfig:
 
 
 def _check_identifier(name: str) -> str:
+    """Return the name of a schema. The error begins with "should"; see ``_fault()``."""
     size = len(name.encode())
     if not 0 < size <= MAX_IDENTIFIER_BYTES or "\x00" in name:
         raise ValueError(f"should have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character")
@@ -253,17 +257,19 @@ def _check_identifier(name: str) -> str:
 
 
 def _check_label(label: str) -> str:
+    """Return a label that PostgreSQL can store. The error begins with "should"; see ``_fault()``."""
     if not 0 < len(label) <= MAX_LABEL_LENGTH or not is_storable(label):
         raise ValueError(f"should have 1 to {MAX_LABEL_LENGTH} characters, no NUL and no lone surrogate")
     return label
 
 
 def _check_json(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return metadata that PostgreSQL can store. The error begins with "should"; see ``_fault()``."""
     try:
         text = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"should be values of JSON: {error}") from error
-    # JSON has a NUL as an escape.
+    # In JSON, a NUL is written as an escape.
     if "\\u0000" in text or not is_storable(text) or len(text) > MAX_METADATA_LENGTH:
         raise ValueError(
             f"should be at most {MAX_METADATA_LENGTH} characters of JSON without NUL and lone surrogates"

@@ -91,7 +91,13 @@ _TOKEN: Final = re.compile(
 
 
 class Token(NamedTuple):
-    """A part of a statement."""
+    """A part of a statement.
+
+    Attributes:
+        kind: The name of its group in ``_TOKEN``.
+        text: The part itself.
+        place: The number of characters before it.
+    """
 
     kind: str
     text: str
@@ -142,13 +148,15 @@ class _Rewriter:
     def rewritten(self) -> str:
         """Return the statement. Blanks and comments stay; other tokens depend on those around them."""
         tokens = list(self._tokens())
-        places = [place for place, token in enumerate(tokens) if token.kind != "blank"]
         texts = [token.text for token in tokens]
+        # The indexes of the tokens that are neither blanks nor comments.
+        indexes = [index for index, token in enumerate(tokens) if token.kind != "blank"]
         before = START
-        for place, following in zip(places, [*places[1:], None], strict=True):
-            after = START if following is None else tokens[following]
-            texts[place] = self._rewrite(before, tokens[place], after)
-            before = tokens[place]
+        for number, index in enumerate(indexes, 1):
+            is_last = number == len(indexes)
+            after = START if is_last else tokens[indexes[number]]
+            texts[index] = self._rewrite(before, tokens[index], after)
+            before = tokens[index]
         return "".join(texts)
 
     def _tokens(self) -> list[Token]:
@@ -189,6 +197,7 @@ class _Rewriter:
             raise self._error(token.place, "CASE a WHEN b: write CASE WHEN a = b")
         if word == "USING" and (after.text == "(" or after.kind == "operator"):
             raise self._error(token.place, "USING: write JOIN ... ON, or ORDER BY ... DESC")
+        # A string with a prefix, such as E'...', is not a standard string.
         if after.kind == "string" and after.place == token.place + len(word):
             raise self._error(token.place, f"{word} before a string: write a standard string")
         if after.text == "(" and word not in PARENTHESIZED:
@@ -198,7 +207,8 @@ class _Rewriter:
         elif word == "END" and len(self.levels) > 1:
             self.levels.pop()
         elif word not in OPERANDS:
-            # Any other keyword ends an expression, and may begin or end a list of assignments or of WITH.
+            # Any other keyword ends an expression. SET begins a list of assignments, and WITH one of queries
+            # with names. These lists last until a keyword that cannot be a part of them.
             level.precedence = NO_OPERATOR
             level.assigns = word == "SET" or (level.assigns and word not in {"FROM", "WHERE", "RETURNING"})
             level.awaits_assignment = word == "SET"
@@ -224,6 +234,7 @@ class _Rewriter:
             level.awaits_assignment = False
             level.precedence = NO_OPERATOR
             return token.text
+        # At the beginning of an expression, the operator has no operand on its left.
         begins_expression = before.is_keyword and before.text not in {"END", *OPERANDS}
         if before.kind == "operator" or before.text in {"(", "[", ",", "=>"} or begins_expression:
             raise self._error(token.place, f"prefix operator {token.text}: write the expression without it")
@@ -240,6 +251,7 @@ class _Rewriter:
     def _name(self, before: Token, token: Token, after: Token) -> str:
         """Return a name, qualified if it is that of a type or a function."""
         name = token.text
+        # The name is qualified already, or it qualifies the name behind it.
         if before.kind == "schema" or before.text == "." or after.text == ".":
             return name
         # A type follows a cast, or precedes a literal such as interval '1 s'.
@@ -250,6 +262,7 @@ class _Rewriter:
             raise self._error(token.place, f"{name} after another name: write AS before an alias")
         if after.text != "(" or name in SYNTAX:
             return name
+        # Without a space before the parenthesis, it is a function.
         if after.place == token.place + len(name):
             return f"pg_catalog.{name}"
         # With a space before the parenthesis, it is an alias or a table of WITH that names its columns.
@@ -258,6 +271,7 @@ class _Rewriter:
         raise self._error(token.place, f"{name} before a parenthesis: write no space after a function")
 
     def _error(self, place: int, message: str) -> ValueError:
+        """Return an error with the line of the statement that has this place."""
         line = self.sql.count("\n", 0, place) + 1
         text = self.sql.splitlines()[line - 1].strip()
         return ValueError(f"{message} (line {line}: {text})")

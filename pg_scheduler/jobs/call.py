@@ -22,7 +22,8 @@ from pg_scheduler.jobs.retry import Abort, RunAgain
 from pg_scheduler.jobs.rows import Claim
 
 
-def _ignore(_stack: str) -> None: ...
+def _ignore(_stack: str) -> None:
+    """Report nothing, where a call has no ``report_abandoned=``."""
 
 
 class RaisedError(Exception):
@@ -38,7 +39,7 @@ class CrashedError(Exception):
 
 
 class _Flag(NamedTuple):
-    """Whether an attempt that has ended was cancelled, in the form in which its job reads that."""
+    """Whether an attempt that has ended was cancelled, as an object that its `CurrentJob` can read."""
 
     is_cancelled: bool
 
@@ -170,11 +171,11 @@ class JobCall:
         self._report(stack)
 
     def cancel(self, reason: str = "cancelled") -> bool:
-        """Set the flag and call back; return False if the caller has to cancel ``run()`` as well.
+        """Set ``is_cancelled`` and call the callback of ``on_cancel()``, if there is one.
 
-        The caller has to do so if there is no callback, or if the callback has raised an exception. Even
-        then, the result is True while code of the attempt runs that cannot be stopped: ``run()`` is left
-        alone.
+        Return whether that suffices; if not, the caller has to cancel ``run()`` of the executor. It does not
+        suffice if there is no callback, or if the callback has raised an exception. But while code of the
+        attempt runs that cannot be stopped, ``run()`` is left alone in any case.
         """
         is_first_call = not self.is_cancelled
         self.is_cancelled = True
@@ -183,6 +184,7 @@ class JobCall:
         if self._on_cancel is None:
             return self.is_unstoppable
         try:
+            # The callback is called once, however often the attempt is cancelled.
             if is_first_call:
                 self._on_cancel()
         except BaseException as error:  # user code
@@ -202,11 +204,13 @@ class JobCall:
         try:
             return bool(is_running())
         except BaseException as error:  # noqa: BLE001 - user code
+            # It is not called again, so that the error is logged once.
             self._is_running = None
             self._log("is_running= of on_cancel() raised an exception, so the code counts as ended", error)
             return False
 
     def _log(self, problem: str, error: BaseException) -> None:
+        """Log a mistake of the executor of this attempt, from any thread."""
         claim = self.claim
         fields = record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt)
         text = "job %s (id %s, attempt %s): %s"

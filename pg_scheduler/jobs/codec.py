@@ -171,5 +171,5 @@ def _called(method: Callable[[bytes, str], bytes], data: bytes, job_name: str, p
         raise PayloadError(f"{problem}: {class_name(error)}") from None
     if not is_a(output, bytes):
         raise PayloadError(f"{problem}: it returned {class_name(output)}, not bytes")
-    # A copy of plain bytes, because a subclass may override any method.
+    # This makes a copy of plain bytes, because a subclass may override any method.
     return b"".join((output,))

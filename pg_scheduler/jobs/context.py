@@ -243,6 +243,7 @@ class CurrentJob:
         self._running().set_result(value)
 
     def _running(self) -> RunningAttempt:
+        """Return the attempt, which only the process of the worker has."""
         return _check_is_running(self._attempt, self.job_id)
 
 

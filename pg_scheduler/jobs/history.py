@@ -97,7 +97,7 @@ def history_entry(
     trace: Mapping[str, str] | None = None,
     step: str | None = None,
 ) -> str:
-    """Return the JSON text of an entry."""
+    """Return the JSON text of an entry in the history of a job; see ``AttemptError`` for its values."""
     # Middleware of the application has set the trace, so reading it may raise any exception.
     entry = {
         "outcome": outcome,
@@ -132,8 +132,12 @@ def note_step(error: BaseException, step: str) -> None:
 
 def step_of(error: BaseException) -> str | None:
     """Return the step whose function raised an exception, or a part of an exception group."""
-    steps = [guarded(partial(_noted_step, part), lambda _: None) for part in (error, *leaves_of(error))]
-    return next((storable(step) for step in steps if step is not None), None)
+    for part in (error, *leaves_of(error)):
+        # A class of the application may have no dictionary of attributes, or one that raises.
+        step = guarded(partial(_noted_step, part), lambda _: None)
+        if step is not None:
+            return storable(step)
+    return None
 
 
 def _noted_step(error: BaseException) -> str | None:
@@ -206,12 +210,14 @@ def _traceback_of(error: BaseException) -> str | None:
 
 def _shortened(chunk: str) -> str:
     """Return a part of a traceback, shortened: the beginning of a single line, the end of several lines."""
+    # Each part ends with a line feed.
     if "\n" in chunk[:-1]:
         return chunk[-MAX_LINES_LENGTH:]
     return chunk if len(chunk) <= MAX_CHUNK_LENGTH else chunk[:MAX_CHUNK_LENGTH] + " ...\n"
 
 
 def _end_of(text: str) -> str:
+    """Return the last 4 kB of a text in UTF-8."""
     # The cut may divide a character, whose remaining bytes are left out.
     return text.encode()[-MAX_TRACEBACK_BYTES:].decode(errors="ignore")
 
@@ -232,14 +238,18 @@ def errors_from(column: str | None) -> tuple[AttemptError, ...]:
 
 def instant_from(value: object) -> datetime | None:
     """Return the instant that a JSON value represents, in UTC; None if it represents none."""
+    if not isinstance(value, str):
+        return None
     try:
-        instant = datetime.fromisoformat(value) if isinstance(value, str) else None
-        return None if instant is None or instant.tzinfo is None else instant.astimezone(UTC)
+        instant = datetime.fromisoformat(value)
+        # A time without a zone is no instant.
+        return None if instant.tzinfo is None else instant.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
 def _is_valid(entry: Any) -> bool:
+    """Return whether an entry is an object with the number of an attempt and its outcome."""
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("attempt"), int)
@@ -249,6 +259,8 @@ def _is_valid(entry: Any) -> bool:
 
 
 def _error_from(entry: dict[str, Any]) -> AttemptError:
+    """Return a valid entry as an object; each other value of the wrong type becomes None."""
+
     def text(name: str) -> str | None:
         value = entry.get(name)
         return value if isinstance(value, str) else None
@@ -269,7 +281,10 @@ def _error_from(entry: dict[str, Any]) -> AttemptError:
 
 
 def _log_from(value: object) -> tuple[str, ...]:
-    return tuple(line for line in value if isinstance(line, str)) if isinstance(value, list) else ()
+    """Return the lines in the log of an entry; none if it has no list of texts."""
+    if not isinstance(value, list):
+        return ()
+    return tuple(line for line in value if isinstance(line, str))
 
 
 # -- log lines -----------------------------------------------------------------------------------------

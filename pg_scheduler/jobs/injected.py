@@ -60,10 +60,11 @@ def accepts_anything(signature: inspect.Signature) -> bool:
 
 
 def wrapped_signature(func: JobFunction, signature: inspect.Signature) -> inspect.Signature:
-    """Return the signature by which the arguments of a function are known.
+    """Return the signature that shows which names the arguments of a function have.
 
-    If a decorator's wrapper accepts anything, it is that of the function below. What the wrapper does with
-    the arguments is unknown: it may pass further ones, so this signature only gives arguments their names.
+    That is its own signature, unless the function is the wrapper of a decorator that accepts anything. Then
+    it is the signature of the function below the wrapper. It does not show which arguments are valid, because
+    the wrapper may pass further ones.
 
     Args:
         func: The function.
@@ -73,6 +74,7 @@ def wrapped_signature(func: JobFunction, signature: inspect.Signature) -> inspec
     while accepts_anything(signature) and callable(inner):
         try:
             signature = own_signature(inner)
+        # Without a signature of the function below, that of the wrapper stays.
         except (TypeError, ValueError):
             break
         inner = getattr(inner, "__wrapped__", None)
@@ -81,7 +83,9 @@ def wrapped_signature(func: JobFunction, signature: inspect.Signature) -> inspec
 
 def _is_injected(annotation: object, func: JobFunction) -> bool:
     """Return whether an annotation is ``Injected[T]``. The type T need not exist yet."""
-    if (text := text_of(annotation)) is not None:
+    # An annotation may be a text that is not evaluated, as in a module that defers its annotations.
+    text = text_of(annotation)
+    if text is not None:
         if "[" not in text:
             return False
         # The text is parsed and not evaluated, because names in T may be undefined.

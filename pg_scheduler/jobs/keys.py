@@ -132,6 +132,7 @@ def named_prefix(kind: str, name: str) -> str:
 
 def prefix_of(kind: str, blocked_on: str) -> str:
     """Return the part of a text in ``blocked_on`` before its key, which ``named_prefix()`` has made."""
+    # The name has no colon, so the next colon ends it.
     return blocked_on[: blocked_on.find(":", len(kind)) + 1]
 
 
@@ -154,6 +155,7 @@ def readable(text: str) -> str:
 
 def _character(escape: re.Match[str]) -> str:
     """Return the character that was escaped, or the escape itself if the character cannot be printed."""
+    # Each group is for one length of the escape. Only one of them has matched: the digits of the character.
     number = int("".join(filter(None, escape.groups())), 16)
     is_printable = 0x7F < number <= sys.maxunicode and chr(number).isprintable()
     return chr(number) if is_printable else escape[0]

@@ -112,9 +112,8 @@ class LimitNumbers(NamedTuple):
 
 def numbers_of(limit: Limit) -> LimitNumbers:
     """Return the numbers that a limit declares."""
-    return LimitNumbers(
-        limit.max_running, limit.max_starts, None if limit.per is None else limit.per.total_seconds()
-    )
+    per_s = None if limit.per is None else limit.per.total_seconds()
+    return LimitNumbers(limit.max_running, limit.max_starts, per_s)
 
 
 def lowest_numbers(declared: Sequence[LimitNumbers]) -> LimitNumbers:
@@ -124,12 +123,13 @@ def lowest_numbers(declared: Sequence[LimitNumbers]) -> LimitNumbers:
     """
     running = [numbers.max_running for numbers in declared if numbers.max_running is not None]
     starts = [(numbers.max_starts, numbers.per_s) for numbers in declared if numbers.max_starts is not None]
-    # Only the first places are compared, which are the numbers of starts.
+    # Only the numbers of starts are compared. Each is the first part of a pair.
     max_starts, per_s = min(starts, key=lambda start: start[0], default=(None, None))
     return LimitNumbers(min(running, default=None), max_starts, per_s)
 
 
 def _check_per(max_starts: int | None, per: object) -> None:
+    """Raise unless ``per`` is a valid time span, and is given exactly if ``max_starts`` is."""
     if per is not None and not isinstance(per, timedelta):
         raise TypeError(
             f"per must be a timedelta, not {type(per).__name__}: {per!r}; pass timedelta(seconds={per!r})"
@@ -144,6 +144,7 @@ def _check_per(max_starts: int | None, per: object) -> None:
 
 
 def _check_spread(spread: object, max_starts: int | None) -> None:
+    """Raise unless ``spread`` is a bool, which is False without ``max_starts``."""
     if not isinstance(spread, bool):
         raise TypeError(f"spread must be True or False, not {type(spread).__name__}: {spread!r}")
     if spread and max_starts is None:
@@ -175,7 +176,8 @@ def limits_of_job(
 ) -> list[tuple[str, LimitNumbers]]:
     """Return the limits of a job with these arguments, each as the text that identifies it and its numbers.
 
-    A limit that spreads its starts occurs twice: with the declared numbers, and with those of a step.
+    A limit that spreads its starts occurs twice: with the declared numbers, and with those of a step. A step
+    is the short time span within which a few attempts may start together.
 
     Raises:
         LimitKeyError: A key function raised, or returned something else than a short str or int.
@@ -195,12 +197,18 @@ def limits_of_every_job(limits: Sequence[Limit], task_name: str) -> list[tuple[s
 
 
 def is_shared_by_all(limits: Sequence[Limit], task_name: str, key: str) -> bool:
-    """Return whether every job of a task needs room in the limit of this text, whatever its arguments are."""
+    """Return whether a limit applies to every job of a task, whatever its arguments are.
+
+    ``key`` is the text that identifies the limit, ``limit:<name>:<key>``.
+    """
     return any(limit.key is None and _prefix(limit, task_name) == key for limit in limits)
 
 
 def _numbers_and_step(limit: Limit) -> list[LimitNumbers]:
-    """Return the numbers of a limit: those that it declares, and those of a step if it spreads its starts."""
+    """Return the numbers of a limit: those that it declares, and those of a step if it spreads its starts.
+
+    A step is the short time span within which a few attempts may start together.
+    """
     declared = numbers_of(limit)
     if not limit.spread or declared.max_starts is None or declared.per_s is None:
         return [declared]
@@ -212,6 +220,7 @@ def _numbers_and_step(limit: Limit) -> list[LimitNumbers]:
 
 
 def _key_of(limit: Limit, task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the key of a job with these arguments; empty for a limit without a key function."""
     if limit.key is None:
         return ""
     owner = f"limit {limit.name or task_name!r}"
@@ -219,11 +228,12 @@ def _key_of(limit: Limit, task_name: str, args: Sequence[Any], kwargs: Mapping[s
 
 
 def _prefix(limit: Limit, task_name: str) -> str:
+    """Return the text of a limit of a task without its key, ``limit:<name>:``."""
     return key_prefix(limit.name or task_name)
 
 
 def key_prefix(name: str) -> str:
-    """Return the text of a limit without its key."""
+    """Return the text of the limit of this name without its key, ``limit:<name>:``."""
     return named_prefix(BLOCKED_BY_LIMIT, name)
 
 
@@ -231,16 +241,19 @@ class LimitBook:
     """The limits of the registered tasks, by the part of ``blocked_on`` before the key."""
 
     def __init__(self, tasks: Iterable[tuple[str, Sequence[Limit]]]) -> None:
+        # A number set has the numbers of all limits that one task declares under a name.
         self._number_sets: defaultdict[str, list[tuple[LimitNumbers, ...]]] = defaultdict(list)
         self._declared: defaultdict[str, list[Limit]] = defaultdict(list)
         for task_name, limits in tasks:
             numbers_by_prefix: defaultdict[str, list[LimitNumbers]] = defaultdict(list)
             for limit in limits:
-                numbers_by_prefix[_prefix(limit, task_name)] += _numbers_and_step(limit)
-                self._declared[_prefix(limit, task_name)].append(limit)
+                prefix = _prefix(limit, task_name)
+                numbers_by_prefix[prefix] += _numbers_and_step(limit)
+                self._declared[prefix].append(limit)
             # A task may declare several limits of one name, whose numbers apply together.
             for prefix, numbers in numbers_by_prefix.items():
-                if (number_set := tuple(numbers)) not in self._number_sets[prefix]:
+                number_set = tuple(numbers)
+                if number_set not in self._number_sets[prefix]:
                     self._number_sets[prefix].append(number_set)
 
     def declared(self, blocked_on: str) -> Sequence[Limit]:

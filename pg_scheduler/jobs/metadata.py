@@ -94,7 +94,9 @@ def with_trace(task_data: str, trace: Mapping[str, str]) -> str:
     data = json.loads(task_data)
     metadata = data.pop("metadata", {})
     arguments = encode_object("task_data", data)
-    return f'{arguments[:-1]},"metadata":{encode_object("metadata", {TRACE: trace, **metadata})}}}'
+    # Trace context in the metadata of the job replaces this one.
+    metadata_text = encode_object("metadata", {TRACE: trace, **metadata})
+    return f'{arguments[:-1]},"metadata":{metadata_text}}}'
 
 
 def with_metadata(
@@ -115,12 +117,13 @@ def with_metadata(
     Raises:
         PayloadError: JSON cannot represent a value, or ``trace`` is not allowed or invalid.
     """
-    merged = (
-        inherited
-        if metadata is None
-        else {**inherited, **check_metadata(metadata, allows_trace=allows_trace)}
-    )
-    return f'{task_data[:-1]},"metadata":{to_json(merged)}}}' if merged else task_data
+    merged = inherited
+    if metadata is not None:
+        merged = {**inherited, **check_metadata(metadata, allows_trace=allows_trace)}
+    if not merged:
+        return task_data
+    # The key is inserted before the brace at the end of the object.
+    return f'{task_data[:-1]},"metadata":{to_json(merged)}}}'
 
 
 def metadata_of(task_data: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def check_function(func: object, *, allow_plain: bool = False) -> None:
             remedy = "; a lambda or a generator function cannot be a job"
         raise TypeError(f"Expected an async function (async def ...), not {func!r}{remedy}")
     if not hasattr(func, "__qualname__"):
-        # A partial has no name. Its repr would show arguments, so the message has its type only.
+        # It may be a partial, whose repr would show arguments. So the message has its type only.
         raise TypeError(
             f"Expected an async function with a name, not a {type(func).__name__}; "
             "pass the function, and its arguments as args="
@@ -135,10 +135,13 @@ def most_similar(name: str, names: Sequence[str]) -> str | None:
         return None
     candidates = [other for other in names[:MAX_COMPARED_NAMES] if len(other) <= MAX_COMPARED_LENGTH]
     last_part = name.rpartition(".")[2]
-    if same_last_part := [other for other in candidates if other.rpartition(".")[2] == last_part]:
+    same_last_part = [other for other in candidates if other.rpartition(".")[2] == last_part]
+    if same_last_part:
         # With a cutoff of 0, the closest of them is returned even if it is not similar.
         return difflib.get_close_matches(name, same_last_part, n=1, cutoff=0.0)[0]
-    return next(iter(difflib.get_close_matches(name, candidates, n=1)), None)
+    # The list has at most one name.
+    similar_names = difflib.get_close_matches(name, candidates, n=1)
+    return similar_names[0] if similar_names else None
 
 
 def likely_new_name(name: str, names: Sequence[str]) -> str | None:
@@ -150,5 +153,7 @@ def likely_new_name(name: str, names: Sequence[str]) -> str | None:
     similar_name = most_similar(name, names)
     if similar_name is None:
         return None
-    threshold = MOVED if name.rpartition(".")[2] == similar_name.rpartition(".")[2] else RENAMED
-    return similar_name if difflib.SequenceMatcher(None, similar_name, name).ratio() >= threshold else None
+    have_same_last_part = name.rpartition(".")[2] == similar_name.rpartition(".")[2]
+    least_similarity = MOVED if have_same_last_part else RENAMED
+    similarity = difflib.SequenceMatcher(None, similar_name, name).ratio()
+    return similar_name if similarity >= least_similarity else None

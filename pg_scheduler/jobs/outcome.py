@@ -181,10 +181,14 @@ class Outcome:
         """Return the outcome of an attempt that stored a step: retries before it do not count any more."""
         if not claim.retry_count:
             return self
+        # The change is added to the number in the row. That becomes 1 if this attempt is retried, else 0.
         return replace(self, change=replace(self.change, retries=self.change.retries - claim.retry_count))
 
     def without_texts(self, reason: str) -> Outcome:
-        """Return the outcome with a reason in place of the error and the value of the job."""
+        """Return the outcome with a reason in place of the error and the value of the job.
+
+        It is written instead of an outcome whose texts or value the table has refused.
+        """
         change = self.change
         result = change.kept
         if result is not None and result.error is not None:
@@ -193,6 +197,7 @@ class Outcome:
             result = KeptResult(result.seconds, no_value_reason=reason)
         error = None if change.error is None else reason
         entry = history_entry("refused", message=reason)
+        # ``after_crashes`` would make an outcome with the refused texts again.
         return replace(
             self, change=replace(change, error=error, entry=entry, kept=result), after_crashes=None
         )
@@ -208,8 +213,13 @@ class Outcome:
         """
         if self.make_event is None:
             return None
-        refused = partial(JobCancelled, reason=BY_CALLER) if is_cancelled else JobLost
-        make = self.make_event if accepted else refused
+        make: MakeEvent
+        if accepted:
+            make = self.make_event
+        elif is_cancelled:
+            make = partial(JobCancelled, reason=BY_CALLER)
+        else:
+            make = JobLost
         return make(claim.job_id, claim.job_name, claim.attempt)
 
     @classmethod
@@ -263,6 +273,7 @@ class Outcome:
         ``crashes`` is the number of earlier crashes of the job.
         """
         change = reclaim_change(crashed=True, crashes=crashes, max_crashes=max_crashes)
+        # The change has an error only after too many crashes: why the job is not run again.
         reason = change.error or error
         change = replace(change, error=reason, entry=history_entry("crashed", message=reason, trace=trace))
         event: MakeEvent = partial(JobFailed, error=reason)
@@ -321,6 +332,7 @@ def substitutes(
     change = outcome.change
     ends_job = change.status is not JobStatus.PENDING
     choices: list[Substitute] = []
+    # The table may refuse nothing but the deletion of the row.
     if deletes and change.status is JobStatus.COMPLETED:
         choices.append(Substitute(outcome, with_consequences=True, description="the job is deleted later"))
     if ends_job:
@@ -330,12 +342,15 @@ def substitutes(
     # job that could fail.
     if change.is_revoked:
         return choices
+    # Without any of these, the outcome has no text or value that could be left out.
     if change.error or change.kept or change.entry:
         reduced_outcome = outcome.without_texts(reason)
         description = "it was written without the error and the value of the job"
         choices.append(Substitute(reduced_outcome, with_consequences=True, description=description))
         if ends_job:
             choices.append(Substitute(reduced_outcome, with_consequences=False, description=description))
+    # The reason has the message of the server, which may contain what the table refuses. So the last choices
+    # have only the code of the error.
     for text in (reason, f"outcome refused by the table, SQLSTATE {state}"):
         failure = Outcome.fail(text, error, history_entry("refused", message=text))
         choices += [
@@ -361,7 +376,9 @@ def without_quarantine_remedy(error: str) -> str:
 
 
 def reclaim_change(*, crashed: bool, crashes: int, max_crashes: int | None) -> RowChange:
-    """Return the row change of an orphaned job.
+    """Return the row change of an orphaned job: one whose worker died, or does not hold it any more.
+
+    The job becomes pending again, unless too many workers died while they ran it.
 
     Args:
         crashed: Whether its worker died.
@@ -402,11 +419,14 @@ def decide(  # noqa: PLR0911 - one for each result
     match result:
         case ReturnResult(value):
             return completion_of(claim, value, max_result_bytes, codec)
+        # An attempt that raised a Snooze has not failed, so this case precedes that of all other errors.
         case ErrorResult(error) if (snooze := snooze_of(error)) is not None:
             return Outcome.snooze(delay_of(snooze))
         case ErrorResult(error, timed_out, log, trace):
+            # The reason of a Retry is its cause, which is stored instead.
             reason = reason_of(error)
-            entry = exception_entry("timeout" if timed_out else "error", reason, log, trace, step_of(error))
+            kind = "timeout" if timed_out else "error"
+            entry = exception_entry(kind, reason, log, trace, step_of(error))
             if not may_retry(claim, error, policy):
                 return _fail(claim, reason, entry)
             retry = retry_of(error)
@@ -451,7 +471,10 @@ def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
 
 
 def _retry_delay(claim: Claim, policy: RetryPolicy, spread: float) -> timedelta:
-    """Return the delay before a retry. If the policy of a user raises, the default policy gives the delay."""
+    """Return the delay before a retry. If the policy of a user raises, the default policy gives the delay.
+
+    ``spread`` is a random number from -1 to 1, by which the policy varies the delay.
+    """
     count = claim.retry_count
     return guarded(
         lambda: timedelta(seconds=check_delay("delay", policy.delay(count, spread=spread))),
@@ -472,7 +495,7 @@ def _broken_policy(claim: Claim, default: T, kind: str) -> T:
 
 
 def _fail(claim: Claim, error: BaseException, entry: str) -> Outcome:
-    """Return the outcome that fails the job with an error, which is kept as its result if it keeps one."""
+    """Return the outcome that fails a job with an error, which is also the result of a job that keeps one."""
     message, seconds = describe(error), keep_seconds(claim.options)
     result = None if seconds is None else kept_error(seconds, message, error)
     return Outcome.fail(message, error, entry, result)

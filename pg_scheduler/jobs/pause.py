@@ -38,7 +38,7 @@ class Pause:
 
     @property
     def stopped_names(self) -> set[str]:
-        """The names whose jobs no worker starts, also one that knows the task under another name."""
+        """The names whose jobs no worker starts, whatever name the worker itself has for the task."""
         return {self.name, *self.exact_names}
 
     @property
@@ -48,7 +48,7 @@ class Pause:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its time has ended."""
+        """Whether the end of the pause has come, by the time at which its row was read."""
         return self.ends_in is not None and self.ends_in <= 0
 
     @property
@@ -67,15 +67,20 @@ def linked_names(names: Iterable[str], pauses: Collection[Pause]) -> set[str]:
     Two pauses concern the same task if one has the name under which the other is stored. It does not suffice
     that both have some name: it could be the default name of two functions of several services.
     """
-    names = set(names)
-    linked = names.union(
-        *(pause.stopped_names for pause in pauses if not names.isdisjoint(pause.stopped_names))
-    )
-    # A pause that was added may have the name of one more pause, so this is repeated until none is added.
-    size = 0
-    while size < len(linked):
-        size = len(linked)
-        linked.update(*(pause.stopped_names for pause in pauses if pause.name in linked))
+    given_names = set(names)
+    linked = set(given_names)
+    # A pause that stops one of the given names concerns the task.
+    for pause in pauses:
+        if not given_names.isdisjoint(pause.stopped_names):
+            linked |= pause.stopped_names
+    # So does a pause that is stored under one of the names found so far. Its names may lead to more pauses,
+    # so this is repeated until no name is added.
+    former_size = 0
+    while former_size < len(linked):
+        former_size = len(linked)
+        for pause in pauses:
+            if pause.name in linked:
+                linked |= pause.stopped_names
     return linked
 
 

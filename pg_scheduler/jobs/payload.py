@@ -120,14 +120,16 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
         # ``**`` raises TypeError for a key that is not a str.
         text = to_json({"args": args, "kwargs": dict(**kwargs) if kwargs else {}})
     except (TypeError, ValueError, RecursionError):
+        # The check below raises an error that has the path of the invalid value.
         text = ""
     if text and _is_plain(text):
         return text
-    # The check visits each value, and its error has the path of the invalid one.
+    # The check visits each value.
     for index, value in enumerate(args):
         _check(value, f"args[{index}]", 1)
     named = dict(kwargs or {})
     _check(named, "kwargs", 0)
+    # Without a text, the encoder has failed, but the check has found nothing. Then it is called once more.
     return text or to_json({"args": args, "kwargs": named})
 
 
@@ -210,6 +212,7 @@ def size_beyond(limit: int | None, text: str) -> int | None:
     limit = MAX_JSON_BYTES if limit is None else min(limit, MAX_JSON_BYTES)
     if len(text) <= limit:
         return None
+    # An escape such as \u00e4 is longer than its character in UTF-8, so the text is written without escapes.
     size = len(_to_text(json.loads(text)).encode()) if "\\u" in text else len(text)
     return size if size > limit else None
 
@@ -298,12 +301,15 @@ def _check(value: Any, path: str, depth: int, verb: str = "pass") -> None:
 
 
 def _check_key(key: object, path: str) -> None:
+    """Raise PayloadError unless a key of a dict is a str that PostgreSQL can store."""
     if not isinstance(key, str):
         _refuse(path, f"has the key {key!r}, but JSON keys are str", "convert the keys with str()")
     _check_text(key, f"{path} key {key!r}")
 
 
 def _check_text(value: str, path: str) -> None:
+    """Raise PayloadError if a text has a NUL character or a lone surrogate, which PostgreSQL cannot store."""
+    # Most texts are ASCII, which has no surrogates.
     if value.isascii():
         if "\x00" in value:
             _refuse(path, "contains a NUL character, which PostgreSQL cannot store", WITHOUT_NUL)
@@ -319,6 +325,7 @@ def _check_text(value: str, path: str) -> None:
 
 def _conversion(value: object) -> str:
     """Return the expression that converts a value of a common type; empty for other types."""
+    # A class has the attributes of its objects, but they convert the objects only.
     if isinstance(value, type):
         return ""
     for kind, expression in CONVERSIONS.items():
@@ -330,6 +337,7 @@ def _conversion(value: object) -> str:
 
 
 def _refuse(path: str, reason: str, remedy: str) -> NoReturn:
+    """Raise PayloadError for the value with this path."""
     raise PayloadError(f"{path} {reason}; {remedy}")
 
 

@@ -63,17 +63,17 @@ def progress_text(
         codec: Encodes the note; None for none.
         job_name: The name of the job, for the codec.
     """
+    # The note is a text, or the object that a codec has made of it.
     note: Any = progress.note
     if note is not None and codec is not None and codec.key_id is not None:
         try:
             note = codec.encode(note, job_name)
         except PayloadError as error:
             note = storable(str(error))
-    values = {
-        "done": progress.done,
-        "total": progress.total,
-        "note": to_ascii(note) if in_ascii and isinstance(note, str) else note,
-    }
+    # An encoded note consists of ASCII anyway.
+    if in_ascii and isinstance(note, str):
+        note = to_ascii(note)
+    values = {"done": progress.done, "total": progress.total, "note": note}
     return json.dumps({name: value for name, value in values.items() if value is not None})
 
 
@@ -93,19 +93,26 @@ def progress_from(
             note = decode_text(note, codec, job_name)
         except PayloadError as error:
             note = str(error)
-    return JobProgress(
-        value["done"], total if _is_number(total) else None, note if isinstance(note, str) else None
-    )
+    valid_total = total if _is_number(total) else None
+    valid_note = note if isinstance(note, str) else None
+    return JobProgress(value["done"], valid_total, valid_note)
 
 
 def _checked(name: str, value: Any) -> float:
-    """Return a number as a plain int or float, because a subclass may override any method."""
+    """Return a number as a plain int or float, in a form that the database returns unchanged.
+
+    Raises:
+        TypeError: It is not an int or a float.
+        ValueError: It is not finite, or beyond 1e300.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(
             f"{name} must be an int or a float, not {value!r}; pass {name}=int(...) or float(...)"
         )
+    # A subclass may override any method.
     value = int.__int__(value) if isinstance(value, int) else float.__float__(value)
     if not _is_number(value):
+        # Python refuses to write an int of thousands of digits.
         text = f"{value}" if isinstance(value, float) else f"an int of {value.bit_length()} bits"
         raise ValueError(f"{name} must be finite and at most 1e300, not {text}")
     # The database writes a large float as its shortest digits, which Python would read as another int. The
@@ -114,4 +121,5 @@ def _checked(name: str, value: Any) -> float:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value is an int or a float from -1e300 to 1e300, which excludes NaN and infinities."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER

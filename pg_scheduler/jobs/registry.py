@@ -65,16 +65,23 @@ class TaskLists:
         return self._tasks_where(lambda task: task.share is not None)
 
     def _tasks_where(self, condition: Callable[[Task], bool]) -> dict[str, Task]:
+        """Return the tasks that fulfill a condition, by every name that resolves."""
         pairs = ((name, self._registry.resolve(name)) for name in self.names)
         return {name: task for name, task in pairs if task is not None and condition(task)}
 
 
 class TaskRegistry:
-    """Maps names to functions."""
+    """Maps the names of jobs to tasks, which are functions with options.
+
+    A registry may have a parent. It finds the tasks of its parent as well as its own.
+    """
 
     def __init__(self, parent: TaskRegistry | None = None) -> None:
         self._parent = parent
+        # The tasks by their exact names: each belongs to one task, such as ``module.qualname`` or an alias.
         self._exact: dict[str, Task] = {}
+        # By loose name, the tasks that have it, by their identity. Several tasks may have one, for
+        # example the bare ``__name__``. It finds a task only while a single one has it.
         self._loose: dict[str, dict[str, Task]] = {}
         # The names that code has declared by name= and aliases=. The others follow from functions.
         self._declared: set[str] = set()
@@ -116,12 +123,14 @@ class TaskRegistry:
         """
         check_function(func, allow_plain=True)
         existing_task = self.task_of(func)
-        # A function that is registered under the same name replaces the earlier one, as after a reload. A
-        # function that gets another name must do the same as the earlier one.
+        # The task is found by ``module.qualname``, so its function may be another object than ``func``. If
+        # the name stays, ``func`` replaces that function, as after a reload. If ``func`` gets another name,
+        # it has to do the same as that function, because both would be one task.
         if existing_task and (name or qualified_name(func)) != existing_task.name:
             _check_is_same(func, existing_task)
             if name is not None and name not in self.names_of(existing_task):
                 _check_is_no_twin(func, existing_task)
+        # Registering the same function again without new values changes nothing.
         gives_values = name is not None or options != NO_OPTIONS or bool(aliases) or bool(loose)
         if existing_task and not gives_values and existing_task.func is func:
             return existing_task
@@ -134,6 +143,7 @@ class TaskRegistry:
         # The other names of the existing task have to resolve to the new task, too.
         if existing_task:
             exact_names += [exact_name for exact_name, owner in self._exact.items() if owner is existing_task]
+        # Its loose names have to find the new task, too.
         loose_names = [loose_name for loose_name, bearers in self._loose.items() if task.identity in bearers]
         # No name is ever removed, so the sizes show whether any was added.
         size = self._size()
@@ -142,6 +152,7 @@ class TaskRegistry:
             self._exact[exact_name] = task
         for loose_name in (func.__name__, *loose, *loose_names):
             self._loose.setdefault(loose_name, {})[task.identity] = task
+        # The lists depend on names, executors, limits and shares only.
         has_other_executor = existing_task is not None and existing_task.executor != task.executor
         has_other_limits = (task.limits, task.share) != (previous_task.limits, previous_task.share)
         self.forget(lists=self._size() != size or has_other_executor or has_other_limits)
@@ -202,6 +213,7 @@ class TaskRegistry:
         return self.find_exact(qualified_name(func))
 
     def _size(self) -> tuple[int, int]:
+        """Return the numbers of exact names and of loose ones, a loose name once for each of its tasks."""
         return len(self._exact), sum(map(len, self._loose.values()))
 
     def every_name(self) -> set[str]:
@@ -209,7 +221,10 @@ class TaskRegistry:
         return {*self._exact, *self._loose, *(self._parent.every_name() if self._parent else ())}
 
     def find_exact(self, name: str) -> Task | None:
-        """Return the task with this name or alias, or None."""
+        """Return the only task that can have this name or alias; None if there is none.
+
+        Loose names, which several tasks may have, are not looked up.
+        """
         return self._exact.get(name) or (self._parent.find_exact(name) if self._parent else None)
 
     def tasks(self) -> list[Task]:
@@ -247,10 +262,16 @@ class TaskRegistry:
                 function of another service that merely has the same default name or bare name, but another
                 name as a task, is not stopped.
         """
-        declared = [
-            task for name in exact_names if (task := self.resolve(name)) and self.is_declared(name, task)
-        ]
-        return [*declared, *(task for name in names if (task := self.resolve(name)))]
+        stopped_tasks: list[Task] = []
+        for name in exact_names:
+            task = self.resolve(name)
+            if task and self.is_declared(name, task):
+                stopped_tasks.append(task)
+        for name in names:
+            task = self.resolve(name)
+            if task:
+                stopped_tasks.append(task)
+        return stopped_tasks
 
     def is_automatic(self, name: str, task: Task) -> bool:
         """Return whether a name of a task follows from its function, so that no code has chosen it."""
@@ -260,9 +281,9 @@ class TaskRegistry:
         """Return a name, followed by the other names of its task; several tasks may have a loose name."""
         task = self.resolve(name)
         tasks = self.bearers(name).values() if task is None else [task]
-        names = {
-            other for task in tasks for other in (task.name, *self.names_of(task), *self._loose_of(task))
-        }
+        names = set[str]()
+        for bearer in tasks:
+            names.update((bearer.name, *self.names_of(bearer), *self._loose_of(bearer)))
         return [name, *sorted(names - {name})]
 
     def _loose_of(self, task: Task) -> Iterator[str]:
@@ -285,6 +306,7 @@ class TaskRegistry:
         return {**inherited, **self._loose.get(name, {})}
 
     def _check_is_free(self, name: str, task: Task) -> None:
+        """Raise NameConflictError if another task has this exact name."""
         other = self.find_exact(name)
         if other and other.identity != task.identity:
             raise NameConflictError(
@@ -316,12 +338,13 @@ def _check_is_same(func: JobFunction, task: Task) -> None:
 
 
 def _check_is_no_twin(func: JobFunction, task: Task) -> None:
-    """Check that a function is not another one of the same ``def``, as of a factory or a loop, of a task.
+    """Check that a function and that of a task are not two functions of one ``def``, as in a loop.
 
-    If a module is imported again, its functions have equal code, but not the same code object.
+    Two such functions have the same code object. A function whose module was imported again has equal code,
+    but another code object than before.
 
     Raises:
-        NameConflictError: It is, so its name and options would replace those of the first function.
+        NameConflictError: They are, so the name and options of this function would replace those of the task.
     """
     code = _code_of(func)
     if func != task.func and code is not None and code is _code_of(task.func):
@@ -337,7 +360,10 @@ def _code_of(func: JobFunction) -> object:
 
 
 def _is_current(func: JobFunction) -> bool:
-    """Return whether its module has the function under its name, as after a change in a notebook."""
+    """Return whether a module has this function, and no other one, under the name of the function.
+
+    The function that a module had before a change, as in a notebook, is not current any more.
+    """
     value: object = sys.modules.get(func.__module__)
     for name in func.__qualname__.split("."):
         value = getattr(value, name, None)
@@ -367,8 +393,13 @@ def _have_same_values(objects: list[object], other_objects: list[object]) -> boo
 
     Types count, because True equals 1, but functions that have captured True and 1 behave differently.
     """
-    return len(objects) == len(other_objects) and all(
-        value is other
-        or (isinstance(value, COMPARED_TYPES) and type(value) is type(other) and value == other)
-        for value, other in zip(objects, other_objects, strict=True)
-    )
+    if len(objects) != len(other_objects):
+        return False
+    for value, other_value in zip(objects, other_objects, strict=True):
+        if value is other_value:
+            continue
+        are_plain = isinstance(value, COMPARED_TYPES) and type(value) is type(other_value)
+        are_equal = are_plain and value == other_value
+        if not are_equal:
+            return False
+    return True

@@ -37,7 +37,7 @@ class KeptResult:
         value: The value as JSON; None if there is none.
         no_value_reason: Why there is no value; None if there is one, or if the job did not complete. An
             encoded value has a reason too: how it is encoded, for readers who cannot decode it.
-        error: The error as JSON; None if the job completed.
+        error: The class, message and traceback of the error as JSON; None if the job completed.
     """
 
     seconds: float
@@ -92,8 +92,10 @@ def keep_seconds(options: str | None) -> float | None:
 def keep_seconds_of(options: Mapping[str, Any]) -> float | None:
     """Return the seconds for which the result of a job is kept; None if it is not kept."""
     seconds = options.get("keep_result")
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        return None
     # The comparison is negated, because any comparison with NaN is false.
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+    if not seconds > 0:
         return None
     return float(min(seconds, MAX_KEEP_S))
 
@@ -131,7 +133,9 @@ def kept_value(
 
 
 def encoded_value(text: str, codec: PayloadCodec | None, job_name: str) -> tuple[str, str | None]:
-    """Return the JSON of a value as it is stored, and a description of its encoding; None for no encoding.
+    """Return the JSON of a value as it is stored, and a description of its encoding for people.
+
+    Without a codec that has a key, the JSON is stored as it is, and the description is None.
 
     Raises:
         PayloadError: The codec failed.
@@ -168,6 +172,7 @@ def read_value(text: str | None, reason: str | None, codec: PayloadCodec | None)
     """
     try:
         value = value_from(text)
+        # An object in the form of an encoded value is one only if the row describes its encoding.
         if reason is not None and is_encoded(value):
             return value_from(decode_text(value, codec, str(value.get("job_name")))), None
     except ValueError as error:  # a PayloadError is one

@@ -212,8 +212,11 @@ def snooze_of(error: BaseException) -> Snooze | None:
 
     In a group of nothing but `Snooze`, it is the one with the longest delay.
     """
-    snoozes = [leaf for leaf in leaves_of(error) if is_a(leaf, Snooze)]
-    return max(snoozes, key=delay_of) if len(snoozes) == len(leaves_of(error)) else None
+    leaves = leaves_of(error)
+    snoozes = [leaf for leaf in leaves if is_a(leaf, Snooze)]
+    if len(snoozes) < len(leaves):
+        return None
+    return max(snoozes, key=delay_of)
 
 
 def retry_of(error: BaseException) -> Retry | None:
@@ -221,7 +224,8 @@ def retry_of(error: BaseException) -> Retry | None:
 
     In a group with several, it is the one with the longest delay.
     """
-    return max((leaf for leaf in leaves_of(error) if is_a(leaf, Retry)), key=delay_of, default=None)
+    retries = [leaf for leaf in leaves_of(error) if is_a(leaf, Retry)]
+    return max(retries, key=delay_of, default=None)
 
 
 def may_repeat(error: BaseException, policy: RetryPolicy) -> bool:
@@ -233,13 +237,14 @@ def may_repeat(error: BaseException, policy: RetryPolicy) -> bool:
     leaves = leaves_of(error)
     if any(is_a(leaf, Abort) for leaf in leaves):
         return False
-    ordinary = [leaf for leaf in leaves if not is_a(leaf, RunAgain)]
-    if len(ordinary) == len(leaves) and type(policy).allows is RetryPolicy.allows:
+    ordinary_leaves = [leaf for leaf in leaves if not is_a(leaf, RunAgain)]
+    all_are_ordinary = len(ordinary_leaves) == len(leaves)
+    if all_are_ordinary and type(policy).allows is RetryPolicy.allows:
         # The policy may name the class of a group, so it gets the group and not the exceptions in it.
         return policy.allows(error)
     # Otherwise the exceptions are passed one by one, without those that permit a retry anyway. A method of a
     # user need not know groups.
-    return all(bool(policy.allows(leaf)) for leaf in ordinary)
+    return all(bool(policy.allows(leaf)) for leaf in ordinary_leaves)
 
 
 def reason_of(error: BaseException) -> BaseException:
@@ -250,14 +255,20 @@ def reason_of(error: BaseException) -> BaseException:
     """
     # Code may set causes that form a circle.
     visited_ids = set[int]()
-    while is_a(error, Retry) and id(error) not in visited_ids and (cause := cause_of(error)) is not None:
+    while is_a(error, Retry) and id(error) not in visited_ids:
+        cause = cause_of(error)
+        if cause is None:
+            break
         visited_ids.add(id(error))
         error = cause
     return error
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Return whether an attempt failed for another reason than a `Retry` without a cause."""
+    """Return whether an attempt failed because of an error, and did not merely ask for a retry.
+
+    It asks for one by a `Retry` without a cause.
+    """
     return any(not is_a(reason_of(leaf), Retry) for leaf in leaves_of(error))
 
 

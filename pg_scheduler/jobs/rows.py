@@ -44,7 +44,7 @@ class PlainJob(NamedTuple):
         return len(self.task_data)
 
     def with_id(self, job_id: str) -> PlainJob:
-        """Return the job with another id, always as a plain ``PlainJob``: a job with that id may exist."""
+        """Return the job with another id, as a ``PlainJob`` and no subclass: a job with that id may exist."""
         return PlainJob(job_id, *self[1:])
 
     def due_at(self, execution_time: datetime) -> Self:
@@ -82,7 +82,9 @@ class Extras(NamedTuple):
 
         A share, which was in ``blocked_on``, is kept in the options until the other jobs have ended.
         """
-        extra_options = options if self.blocked_on is None else {**options, "share": self.blocked_on}
+        extra_options = options
+        if self.blocked_on is not None:
+            extra_options = {**options, "share": self.blocked_on}
         return self.with_options(**extra_options)._replace(blocked_on="after")
 
     def with_options(self, **options: object) -> Extras:
@@ -105,6 +107,7 @@ class Span(NamedTuple):
 
     def id_at(self, execution_time: datetime) -> str:
         """Return the id of the job of the span that contains a time."""
+        # The spans are numbered from 1970 on, and have negative numbers before.
         number = (execution_time - EPOCH) // self.per
         try:
             begin = (EPOCH + number * self.per).isoformat()
@@ -175,7 +178,7 @@ class ExtendedJob:
         return replace(self, row=self.row._replace(job_id=job_id), span=None)
 
     def due_at(self, execution_time: datetime) -> ExtendedJob:
-        """Return the job with another due time."""
+        """Return the job with another due time, and with the id that follows from it, if one does."""
         row = self.row.due_at(execution_time)
         if self.span is not None:
             row = row._replace(job_id=self.span.id_at(execution_time))
@@ -186,7 +189,10 @@ class ExtendedJob:
         return replace(self, row=self.row.with_task_data(task_data))
 
     def with_parents(self, rows: Mapping[str, str]) -> ExtendedJob:
-        """Return the job with the ids of its parents' rows: ``rows`` maps the ids in the call to these."""
+        """Return the job with the ids of the rows for which it waits, in place of the ids in the call.
+
+        ``rows`` maps an id in the call to the id of its row, where the two differ.
+        """
         if rows.keys().isdisjoint(self.after):
             return self
         # Two ids in the call may stand for one row.

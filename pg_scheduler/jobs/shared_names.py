@@ -77,12 +77,14 @@ def _fingerprint(code: CodeType) -> str:
     while pending:
         part = pending.pop()
         digest.update(part.co_code)
-        digest.update(repr((part.co_names, part.co_varnames, part.co_freevars)).encode(errors="replace"))
+        names = (part.co_names, part.co_varnames, part.co_freevars)
+        digest.update(repr(names).encode(errors="replace"))
         for constant in part.co_consts:
+            # The constants of a function include the code of the functions within it.
             if isinstance(constant, CodeType):
                 pending.append(constant)
                 continue
             # The order of a frozenset differs between processes.
-            text = repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
-            digest.update(text.encode(errors="replace"))
+            stable_constant = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+            digest.update(repr(stable_constant).encode(errors="replace"))
     return digest.hexdigest()

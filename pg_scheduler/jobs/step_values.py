@@ -87,13 +87,20 @@ class StoredStep(NamedTuple):
 
 
 def new_definition() -> str:
-    """Return what distinguishes the definition of a job from others with its id."""
+    """Return a random text for a new definition of a job.
+
+    It distinguishes the definition from earlier ones that had the same id.
+    """
     noise = os.urandom(6).hex()
     return f"{noise[:8]}-{noise[8:]}"
 
 
 def version_of(options: str | None) -> int | None:
-    """Return the mark of a job, from its options; None if it has none. See ``MARK``."""
+    """Return the mark of a job that has stored steps, from its options; None if it has none.
+
+    The mark is the version of the task when the job stored its first step; 0 while only others have stored
+    anything for the job.
+    """
     if options is None or MARK not in options:
         return None
     # The text may be elsewhere in the options, so only the parsed object shows whether there is a mark.
@@ -178,6 +185,7 @@ def step_value(name: str, text: str | None, codec: PayloadCodec | None = None) -
     """
     try:
         value = value_from(text)
+        # Any other object is a value of the job: step_text() refuses one with exactly these keys.
         if is_encoded(value) and value.keys() == ENCODED_KEYS:
             return value_from(decode_text(value, codec, value["job_name"]))
     except ValueError as error:  # a PayloadError is one
@@ -211,6 +219,7 @@ class ReturnType:
                 not defined.
         """
         if self._type is None:
+            # A value that is JSON needs no conversion, so an annotation that cannot be read does not matter.
             if self._undefined is not None and not is_json(value):
                 raise self._unusable(self._undefined) from self._undefined
             return value
@@ -241,6 +250,7 @@ class ReturnType:
             ) from error
 
     def _unusable(self, error: Exception) -> ConfigurationError:
+        """Return the error about a return annotation that cannot be evaluated or used."""
         return ConfigurationError(
             f"a step cannot use the return annotation of {self._name}(): {error}; "
             "define the type at the top level of a module, or remove the annotation"
@@ -248,7 +258,13 @@ class ReturnType:
 
 
 class SignalType:
-    """Converts the values of signals from JSON to the type for which a job waits; None for any type."""
+    """Converts the values of signals from JSON to the type ``kind`` for which a job waits.
+
+    If ``kind`` is None, the job takes any value as JSON carries it.
+
+    Raises:
+        ConfigurationError: pydantic does not support the type.
+    """
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind

@@ -92,7 +92,10 @@ def as_argument(name: str, value: Any) -> Any:
     """Return an option as a call takes it, from the value that a row stores."""
     if name == "priority":
         return JobPriority.from_db_value(value)
-    return timedelta(seconds=value) if name == "keep_result" and value is not None else value
+    # A row stores seconds, but calls accept nothing but a timedelta for this option.
+    if name == "keep_result" and value is not None:
+        return timedelta(seconds=value)
+    return value
 
 
 @dataclass(slots=True)
@@ -156,6 +159,7 @@ class JobSpec:
                 raise TypeError("a call() has its arguments; pass no args= and kwargs= with it")
             call = self.func
             self.func, self.args, self.kwargs = call.func, call.args, dict(call.kwargs)
+        # Most jobs have a function here, which stands for no other task. So its class is looked at first.
         if not isinstance(self.func, FunctionType) and (stand_in := stand_in_of(self.func)) is not None:
             self._take_over(stand_in)
 
@@ -173,7 +177,10 @@ class JobSpec:
 
 
 def have_common_options(spec: JobSpec, other: JobSpec) -> bool:
-    """Return whether two jobs have the same objects as function and options, so that one check suffices."""
+    """Return whether two jobs have the same objects as function and options, so that one check is enough.
+
+    Identity is compared because that is fast. If equal options are different objects, they are checked again.
+    """
     return (
         spec.func is other.func
         and spec.priority is other.priority
@@ -221,7 +228,10 @@ class Arity:
         self.counts: Final = _counts(self.signature)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:
-        """Raise TypeError unless the function accepts the arguments, and remember their number."""
+        """Raise TypeError unless the function accepts the arguments.
+
+        The number of positional and the names of keyword arguments are remembered as accepted.
+        """
         named = kwargs or {}
         try:
             if self.signature is not None:
@@ -230,6 +240,7 @@ class Arity:
             raise UnfitArgumentsError(
                 f"{self._name}() cannot be called with the arguments of the job: {error}"
             ) from None
+        # A function with ``**kwargs`` may be called with ever new names, so the memory is bounded.
         if len(self.accepted) < MAX_SHAPES:
             self.accepted.setdefault(tuple(named), set()).add(len(args))
 
@@ -241,6 +252,7 @@ def _counts(signature: inspect.Signature | None) -> range:
     """
     if signature is None:
         return range(sys.maxsize)
+    # How many positional arguments are required, and how many are accepted.
     minimum = maximum = 0
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -251,7 +263,8 @@ def _counts(signature: inspect.Signature | None) -> range:
                 return range(0)
         elif parameter.kind is not parameter.VAR_KEYWORD:
             maximum += 1
-            minimum += parameter.default is parameter.empty
+            if parameter.default is parameter.empty:
+                minimum += 1
     return range(minimum, maximum + 1)
 
 
@@ -397,23 +410,31 @@ class Task:
             ConfigurationError: An option is out of range, or ``unique`` names an unknown argument.
             PayloadError: JSON cannot represent the metadata.
         """
-        values = {
-            field.name: value
-            for field in fields(options)
-            if (value := getattr(options, field.name)) is not field.default
-        }
-        changes = {option: check(values[option]) for option, check in _CHECKS.items() if option in values}
-        if "executor" in values:
-            executor = check_executor(func, values["executor"])
+        # An option was given unless it has the default of ``TaskOptions``, which is UNSET or the like.
+        given_options: dict[str, Any] = {}
+        for option in fields(options):
+            value = getattr(options, option.name)
+            if value is not option.default:
+                given_options[option.name] = value
+        changes: dict[str, Any] = {}
+        for name_of_option, check in _CHECKS.items():
+            if name_of_option in given_options:
+                changes[name_of_option] = check(given_options[name_of_option])
+        if "executor" in given_options:
+            executor = check_executor(func, given_options["executor"])
         else:
             executor = self._executor_of(func)
         typed = self._typed_of(func, options.typed)
         return replace(self, func=func, name=name, executor=executor, typed=typed, **changes)
 
     def _typed_of(self, func: JobFunction, typed: bool | Unset) -> TypedArguments | None:
-        """Return the validator of a function; UNSET makes it typed if the function of the task is."""
-        is_typed = self.typed is not None if isinstance(typed, Unset) else check_kind("typed", typed, bool)
-        return TypedArguments(func) if is_typed else None
+        """Return the validator for the arguments of a function; None if they are not validated.
+
+        ``typed`` is whether they are; UNSET for what applies to the present function of the task.
+        """
+        if isinstance(typed, Unset):
+            return None if self.typed is None else TypedArguments(func)
+        return TypedArguments(func) if check_kind("typed", typed, bool) else None
 
     def _executor_of(self, func: JobFunction) -> str:
         """Return the executor for a function that replaces the one of the task, as after a reload.

@@ -26,6 +26,7 @@ from pg_scheduler.jobs.result import NoValue
 from pg_scheduler.jobs.values import LARGE, ValueType, as_returned, first_difference, path_of
 
 Bound: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""The positional arguments of a call, and the keyword arguments by their names."""
 
 ANY_TYPE: Final = ValueType(Any)
 
@@ -126,6 +127,7 @@ class TypedArguments:
         )
 
     def _form_of_result(self, value: Any) -> Any:
+        """Return what ``form_of_result()`` returns, or raise what the code of a value's class raises."""
         try:
             if self._return_type is None:
                 annotation = return_annotation(unwrapped(self._func))
@@ -166,32 +168,30 @@ class TypedArguments:
         # pydantic may return an argument by its name that the caller gave by its position, and vice versa.
         positional = self._positional
         for index, value in enumerate(args):
-            name = positional[index] if index < len(positional) else None
-            arrived = (
-                keyword_values[name]
-                if name is not None and name in keyword_values
-                else positional_values[index]
-            )
+            # Arguments beyond the positional parameters are those of ``*args``, which have no names.
+            if index < len(positional) and positional[index] in keyword_values:
+                arrived = keyword_values[positional[index]]
+            else:
+                arrived = positional_values[index]
             if first_difference(value, arrived) is not None:
                 return False
         for name, value in kwargs.items():
-            arrived = (
-                keyword_values[name] if name in keyword_values else positional_values[positional.index(name)]
-            )
+            if name in keyword_values:
+                arrived = keyword_values[name]
+            else:
+                arrived = positional_values[positional.index(name)]
             if first_difference(value, arrived) is not None:
                 return False
         return True
 
     def _type_of(self, index: int) -> ValueType:
         """Return the type of a positional argument."""
-        return (
-            self._types[self._positional[index]]
-            if index < len(self._positional)
-            else self._var_positional_type
-        )
+        if index < len(self._positional):
+            return self._types[self._positional[index]]
+        return self._var_positional_type
 
     def _type_named(self, name: str) -> ValueType:
-        """Return the type of a keyword argument."""
+        """Return the type of a keyword argument; that of ``**kwargs`` if no parameter has its name."""
         return self._types.get(name, self._var_keyword_type)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -234,9 +234,11 @@ class TypedArguments:
         all_have_names = len(names) == len(args) and not self._has_positional_only
         # If an argument is given twice, the validator has to see both values, to raise the error.
         if all_have_names and kwargs.keys().isdisjoint(names):
-            return adapter.validate_json(json.dumps({**dict(zip(names, args, strict=True)), **kwargs}))
+            args_by_name = dict(zip(names, args, strict=True))
+            return adapter.validate_json(json.dumps({**args_by_name, **kwargs}))
         if not kwargs:
             return adapter.validate_json(json.dumps(args))
+        # One text of JSON cannot have both arguments without names and keyword arguments.
         return adapter.validate_python(ArgsKwargs(tuple(args), dict(kwargs)))
 
     def _build(self) -> TypeAdapter[Bound]:
@@ -283,6 +285,7 @@ class TypedArguments:
 
 
 def _value_type(annotation: Any) -> ValueType:
+    """Return the type of the values of a parameter with this annotation."""
     try:
         return ValueType(annotation)
     except PydanticUserError:  # valid for a parameter only, such as Unpack
@@ -320,14 +323,16 @@ def problems(error: ValidationError, *, root: str | None = None) -> list[str]:
         root: What was validated; None for arguments.
     """
     details = error.errors(include_url=False, include_context=False, include_input=False)
-    return [
-        f"{_path(detail['loc']) if root is None else root + path_of(detail['loc'])}: {detail['msg']}"
-        for detail in details
-    ]
+    messages: list[str] = []
+    for detail in details:
+        place = detail["loc"]
+        path = _path(place) if root is None else root + path_of(place)
+        messages.append(f"{path}: {detail['msg']}")
+    return messages
 
 
 def _path(place: tuple[int | str, ...]) -> str:
-    """Return the path of a value such as ``order.lines[0].price``."""
+    """Return the path of a value within arguments, such as ``order.lines[0].price`` or ``args[0].price``."""
     # An error without a place is about all arguments together.
     head, *tail = place or ("arguments",)
     start = f"args[{head}]" if isinstance(head, int) else head

@@ -139,7 +139,8 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
     args, kwargs = decode(task_data)
     values = _arguments_by_name(signature, args, kwargs)
     if rule.args is not True:
-        # A rule may also name an argument that ``**kwargs`` of the function collects.
+        # A rule may also name an argument that ``**kwargs`` of the function collects. A parameter of the same
+        # name takes precedence.
         arguments = {**values.get(OTHER_NAMES, {}), **values}
         for name in rule.args:
             if name not in arguments and not _may_be_omitted(signature, name):
@@ -147,6 +148,7 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
                     f"unique names the argument {name!r}, which this job of {task!r} lacks; "
                     f"pass it by its name, as in kwargs={{{name!r}: ...}}"
                 )
+        # An argument may be missing here if its default is no JSON.
         values = {name: arguments[name] for name in rule.args if name in arguments}
     per_s = None if rule.per is None else rule.per.total_seconds()
     text = json.dumps([task, per_s, values], sort_keys=True, separators=(",", ":"))
@@ -172,32 +174,34 @@ def _arguments_by_name(
     keyword arguments for ``**kwargs`` under ``OTHER_NAMES``.
     """
     parameters = () if signature is None else tuple(signature.parameters.values())
-    positional = [
-        parameter
+    positional_names = [
+        parameter.name
         for parameter in parameters
         if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
     ]
-    values: dict[str, Any] = {
-        parameter.name: value for parameter, value in zip(positional, args, strict=False)
-    }
-    if surplus := list(args[len(positional) :]):
-        # The parameter has no name if the signature is unknown.
+    # One list may be longer: parameters may have defaults, and ``*args`` may collect further arguments.
+    values: dict[str, Any] = dict(zip(positional_names, args, strict=False))
+    collected_args = list(args[len(positional_names) :])
+    if collected_args:
+        # The parameter that collects them has no name if the signature is unknown.
         variadic = (parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL)
-        values[next(variadic, "*")] = surplus
-    by_name = {
+        values[next(variadic, "*")] = collected_args
+    keyword_names = {
         parameter.name
         for parameter in parameters
         if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
     }
-    values |= {name: value for name, value in kwargs.items() if name in by_name}
+    values |= {name: value for name, value in kwargs.items() if name in keyword_names}
     for parameter in parameters:
         if parameter.name not in values and parameter.default is not parameter.empty:
             try:
+                # The default is compared in the form in which JSON carries it, as arguments are.
                 values[parameter.name] = json.loads(json.dumps(parameter.default))
             except BaseException as error:
                 # The default may be any object. If JSON cannot represent it, the argument is left out.
                 if is_ctrl_c(error):
                     raise
-    if other_arguments := {name: value for name, value in kwargs.items() if name not in by_name}:
+    other_arguments = {name: value for name, value in kwargs.items() if name not in keyword_names}
+    if other_arguments:
         values[OTHER_NAMES] = other_arguments
     return values

@@ -100,13 +100,21 @@ def check_count(name: str, value: object, *, least: int = 0, most: int = MAX_INT
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r}")
     if not least <= value <= most:
+        # Python refuses to write an int of thousands of digits.
         text = value if value.bit_length() <= 64 else f"an int of {value.bit_length()} bits"
         raise ConfigurationError(f"{name} must be between {least} and {most}, not {text}")
     return value
 
 
 def check_seconds(name: str, value: object, expected: str, *, is_discreet: bool = False) -> float:
-    """Return a length of time in seconds. A discreet error hides values that may be arguments of a job."""
+    """Return a length of time in seconds.
+
+    Args:
+        name: The name of the parameter.
+        value: The length, in seconds or as a timedelta.
+        expected: What it must be, for the message.
+        is_discreet: Whether the message hides a value that may be an argument of a job.
+    """
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -186,11 +194,12 @@ def check_kind(name: str, value: object, kind: type[T]) -> T:
 
 
 def _shown(value: object) -> str:
+    """Return a rejected value for a message; empty for one that may be an argument of a job."""
     return f": {value!r}" if isinstance(value, SHOWN_TYPES) else ""
 
 
 def _members(kind: type, value: object) -> str:
-    """Return the remedy for a value that should be a member of an enum."""
+    """Return the remedy for a value that should be a member of an enum; empty if ``kind`` is no enum."""
     if not issubclass(kind, Enum):
         return ""
     text = value.lower() if isinstance(value, str) else value

@@ -83,22 +83,24 @@ class ValueType:
         self._may_have_sets = _may_have_sets(self._adapter.core_schema)
 
     def dump(self, value: Any, path: str) -> Any:
-        """Return the usual form of a value as JSON has it, which need not arrive equal.
+        """Return a value in its usual form of JSON, from which the reader need not get an equal value.
 
         Raises:
             PayloadError: JSON cannot represent the value.
         """
         kind = type(value)
+        # Such a value is JSON as it is. About NaN and infinities, the settings of the type decide.
         if kind in PLAIN and (kind is not float or math.isfinite(value)):
             return value
         return self._dump(value, path)
 
     def read(self, plain: Any) -> Any:
-        """Return a value from JSON.
+        """Return the value of the type that pydantic makes of a value of JSON.
 
         Raises:
             ValidationError: It does not fit the type.
         """
+        # It is passed as a text, because a strict type accepts some values, such as a date, only as JSON.
         return self._adapter.validate_json(json.dumps(plain))
 
     def encode(self, value: Any, path: str, *, in_union: bool = False) -> Any:
@@ -114,6 +116,7 @@ class ValueType:
             PayloadError: JSON cannot represent the value, or it would not arrive equal.
             ValidationError: It does not fit the type.
         """
+        # An iterator can be read once only, but the value is dumped and then compared.
         if isinstance(value, Iterator):
             value = list(value)
         # What the type makes of the value, or the error if it does not fit; computed only if it is needed.
@@ -121,31 +124,35 @@ class ValueType:
         # The first difference of a form that pydantic can read, and the first error of a form that it cannot.
         difference: Difference | None = None
         misfit: ValidationError | None = None
-        texts = set[str]()
+        # Often several forms of a value are the same. Each text is examined once.
+        examined_texts = set[str]()
         for form in self._forms(value, path, in_union=in_union):
             text = _text_of(form, path)
-            if text in texts:
+            if text in examined_texts:
                 continue
-            texts.add(text)
+            examined_texts.add(text)
             try:
                 arrived = self._adapter.validate_json(as_returned(text))
             except ValidationError as error:
                 misfit = misfit or error
                 continue
             form_difference = first_difference(value, arrived)
-            # A value that pydantic converts to the type may arrive as the converted value. If the type
-            # accepts the value from JSON only, it is sent as it is, and whatever arrives is right.
             if form_difference is not None:
                 if converted is _MISSING:
                     converted = self._converted(value)
+                # The value may be of another type than the declared one, such as a text instead of a number.
+                # Then the form is right if the value to which pydantic converts it arrives.
                 if not isinstance(converted, ValidationError):
                     form_difference = first_difference(converted, arrived)
+                # A strict type accepts some values from JSON only, such as the text of a date. Such a value
+                # is sent as it is, and whatever pydantic reads from it is right.
                 elif is_json(value) and form == value:
                     form_difference = None
             if form_difference is None:
                 return form
             difference = difference or form_difference
-        if (problem := difference or _unrepresentable(value)) is not None:
+        problem = difference or _unrepresentable(value)
+        if problem is not None:
             raise problem.error(path)
         # pydantic could read none of the forms. Its error is about the value if the value itself does not
         # fit the type. Otherwise the value fits, and only its JSON does not.
@@ -166,11 +173,18 @@ class ValueType:
             return error
 
     def _forms(self, value: Any, path: str, *, in_union: bool) -> Iterator[Any]:
-        """Yield the forms of a value to try, in order. In a union, each has the unset fields it needs."""
+        """Yield the forms of JSON in which a value may be sent, the usual one first.
+
+        If the reader may declare a union of types (``in_union``), these are only the forms that have the
+        fields by which the types are distinguished, even if the fields were not set.
+        """
         if not in_union:
+            # The fields of models that were not set are left out. The keys are first the aliases of the
+            # fields, and then their names.
             yield self.dump(value, path)
             yield self._dump(value, path, by_alias=False)
-            # Plain JSON contains no models, so it has no unset fields.
+            # The last form of plain JSON is the value itself. It contains no models, so the forms with unset
+            # fields below do not concern it.
             if is_json(value):
                 yield value
                 return
@@ -191,6 +205,7 @@ class ValueType:
             text = self._adapter.dump_json(value, round_trip=True, warnings=False, **options)
             form = json.loads(text)
         except (ValueError, RecursionError) as error:
+            # The message of pydantic does not have the path of the invalid part.
             difference = _unrepresentable(value)
             if difference is not None:
                 raise difference.error(path) from error
@@ -218,13 +233,18 @@ def encode_by_class(value: Any, path: str) -> Any:
 
 
 def _by_class(value: Any, path: str) -> Any:
-    """Do as ``encode_by_class()``, but raise RecursionError for a value that is nested too deep."""
+    """Return the form of a value as JSON, by the classes of its objects.
+
+    Raises:
+        RecursionError: The value is nested too deep; otherwise the errors of ``encode_by_class()``.
+    """
     kind = type(value)
     if kind in PLAIN:
         return value
     if kind in {list, tuple} or isinstance(value, Iterator):
         return [_by_class(item, f"{path}[{index}]") for index, item in enumerate(value)]
     if kind in {set, frozenset}:
+        # The members are sorted, since the order of a set differs between processes.
         return sorted((_by_class(item, f"{path}[...]") for item in value), key=_order)
     if kind is dict:
         return {_key(key, path): _by_class(item, f"{path}[{key!r}]") for key, item in value.items()}
@@ -242,30 +262,38 @@ def _text_of(form: Any, path: str) -> str:
     try:
         return json.dumps(form)
     except (ValueError, RecursionError) as error:
-        # If it finds the invalid part, its error has the path of that part.
+        # If check_json() finds the invalid part, it raises an error with the path of that part.
         check_json(form, path)
         raise PayloadError(f"{path} cannot be serialized: {error}") from error
 
 
 def is_json(value: Any, depth: int = MAX_JSON_DEPTH) -> bool:
-    """Return whether a value is JSON as it is, without looking at parts that are nested too deep anyway."""
+    """Return whether a value has nothing but None, bool, int, float, str, list and dict with str keys.
+
+    Parts below ``depth`` levels are not examined, because a value that is nested so deep is refused anyway.
+    """
     kind = type(value)
     if kind in PLAIN or depth == 0:
         return True
     if kind is list:
         return all(is_json(item, depth - 1) for item in value)
-    return kind is dict and all(type(key) is str and is_json(item, depth - 1) for key, item in value.items())
+    if kind is not dict:
+        return False
+    return all(type(key) is str and is_json(item, depth - 1) for key, item in value.items())
 
 
 def as_returned(text: str) -> str:
-    """Return JSON with its large floats as the database returns them: Python reads their digits as ints."""
+    """Return a text of JSON as the database returns it after it has stored the text.
+
+    The database writes a float from 1e16 on as digits without a point, so Python reads it as an int.
+    """
     if LARGE not in text:
         return text
     return json.dumps(json.loads(text, parse_float=_returned_number))
 
 
 def _returned_number(digits: str) -> float:
-    """Return the number that Python reads from the digits by which the database returns a float."""
+    """Return the number that Python reads for a float with these digits after the database has stored it."""
     return int(Decimal(digits)) if LARGE in digits.lower() else float(digits)
 
 
@@ -274,7 +302,7 @@ def _key(key: Any, path: str) -> str:
     if isinstance(key, str):
         # A subclass of str may override any method. So str() of a member of a str Enum is not its value.
         return str.__str__(key)
-    # The text of any other key is the one that pydantic writes for it in a dict.
+    # The text of any other key is the one that pydantic writes for it, in a dict of which it is the only key.
     (text,) = ValueType(dict[type(key), None]).encode({key: None}, path)  # type: ignore[misc]
     return str(text)
 
@@ -284,9 +312,10 @@ def _key(key: Any, path: str) -> str:
 
 def first_difference(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR0911 - one for each kind
     """Return the first part of a value that does not arrive as it was sent; None if all of it does."""
-    kind, other = type(original), type(arrived)
-    if kind is other:
+    kind, arrived_kind = type(original), type(arrived)
+    if kind is arrived_kind:
         if kind in COMPARABLE:
+            # NaN is the only value that differs from itself. It arrives as NaN, since the classes are equal.
             is_nan = original != original  # noqa: PLR0124
             return None if original == arrived or is_nan else _changed(original, arrived)
         if kind is list or kind is tuple:
@@ -304,42 +333,49 @@ def first_difference(original: Any, arrived: Any) -> Difference | None:  # noqa:
 
 def _in_others(original: Any, arrived: Any) -> Difference | None:
     """Return the first difference of values whose classes differ, or have no comparison of their own here."""
-    kind, other = type(original), type(arrived)
+    kind, arrived_kind = type(original), type(arrived)
     # What is declared as an Iterable arrives as an iterator.
     if isinstance(arrived, Iterator):
-        items, arrived_items = _items(original), list(arrived)
+        items = _items(original)
+        arrived_items = list(arrived)
         return _changed(original, arrived_items) if items is None else _in_items(items, arrived_items)
     if isinstance(original, Iterator):
         return Difference("is an iterator, which can be read only once", "pass a list")
     # A tuple may arrive as a list, but a NamedTuple has to arrive as an object of its class.
-    is_list_of_tuple = kind is tuple and other is list
-    is_same_named_tuple = isinstance(original, tuple) and kind is other
+    is_list_of_tuple = kind is tuple and arrived_kind is list
+    is_same_named_tuple = isinstance(original, tuple) and kind is arrived_kind
     if is_list_of_tuple or is_same_named_tuple:
         return _in_items(original, arrived)
     if isinstance(original, Mapping) and isinstance(arrived, dict):
+        # Two objects of OrderedDict are equal only if their keys have the same order.
         have_order = isinstance(original, OrderedDict) and isinstance(arrived, OrderedDict)
         if have_order and not _has_kept_order(original):
             return Difference(
                 "is an OrderedDict, whose order the database does not keep", "pass a list of pairs"
             )
         return _in_dicts(original, arrived)
-    # A value may arrive as an object of a base class, a number or a set as another kind of number or set.
-    is_alike = issubclass(kind, other) or any(
+    # An equal object of a base class is accepted. So is an equal number of another class of numbers, and an
+    # equal set of another class of sets.
+    is_alike = issubclass(kind, arrived_kind) or any(
         isinstance(original, family) and isinstance(arrived, family) for family in (Number, Set)
     )
-    return None if is_alike and _is_equal(original, arrived) else _changed(original, arrived)
+    is_accepted = is_alike and _is_equal(original, arrived)
+    return None if is_accepted else _changed(original, arrived)
 
 
 def _in_items(original: Sequence[Any], arrived: Sequence[Any]) -> Difference | None:
     """Return the first difference between two sequences."""
     if len(original) != len(arrived):
         return _changed(original, arrived)
-    # Comparing all items at once is faster than one after the other.
+    # Comparing all items at once is faster than one after the other. It suffices if both have the same
+    # classes of items, and ``==`` compares these completely.
     kinds = [*map(type, original)]
-    if set(kinds) <= COMPARABLE and kinds == [*map(type, arrived)] and [*original] == [*arrived]:
+    are_comparable = set(kinds) <= COMPARABLE and kinds == [*map(type, arrived)]
+    if are_comparable and [*original] == [*arrived]:
         return None
-    for index, (item, other) in enumerate(zip(original, arrived, strict=True)):
-        if (difference := first_difference(item, other)) is not None:
+    for index, (item, arrived_item) in enumerate(zip(original, arrived, strict=True)):
+        difference = first_difference(item, arrived_item)
+        if difference is not None:
             return difference.within(f"[{index}]")
     return None
 
@@ -359,23 +395,28 @@ def _in_dicts(original: Mapping[Any, Any], arrived: Mapping[Any, Any]) -> Differ
 
 def _in_models(original: BaseModel, arrived: Any) -> Difference | None:
     """Return the first difference between a model and the object as which it arrives."""
-    kind, other = type(original), type(arrived)
+    kind, arrived_kind = type(original), type(arrived)
     # A generic model may arrive with other type arguments.
-    if kind is not other and _origin(kind) is not _origin(other):
+    if kind is not arrived_kind and _origin(kind) is not _origin(arrived_kind):
         return _changed(original, arrived)
     values, arrived_values = original.__dict__, arrived.__dict__
     for name, field in kind.model_fields.items():
+        # A model that was made without validation may lack a field.
         value, arrived_value = values.get(name, _MISSING), arrived_values.get(name, _MISSING)
         if value is arrived_value:
             continue
-        if (difference := first_difference(value, arrived_value)) is not None:
-            return _of_field(field, difference).within("" if isinstance(original, RootModel) else f".{name}")
-    if (
-        difference := _in_dicts(original.__pydantic_extra__ or {}, arrived.__pydantic_extra__ or {})
-    ) is not None:
+        difference = first_difference(value, arrived_value)
+        if difference is not None:
+            # The JSON of a RootModel is that of its only field, so this field has no part in the path.
+            part = "" if isinstance(original, RootModel) else f".{name}"
+            return _of_field(field, difference).within(part)
+    # A model with extra="allow" has values of further names.
+    difference = _in_dicts(original.__pydantic_extra__ or {}, arrived.__pydantic_extra__ or {})
+    if difference is not None:
         return difference
     for name, value in (original.__pydantic_private__ or {}).items():
-        # Clients, locks and the like are made anew where the value arrives.
+        # Only plain values and containers are compared. Other private attributes, such as clients and locks,
+        # are made anew where the model arrives.
         if type(value) in COMPARABLE or isinstance(value, CONTAINERS):
             arrived_value = (arrived.__pydantic_private__ or {}).get(name, _MISSING)
             if first_difference(value, arrived_value) is not None:
@@ -387,14 +428,15 @@ def _in_models(original: BaseModel, arrived: Any) -> Difference | None:
 
 def _in_fields_set(original: BaseModel, arrived: BaseModel) -> Difference | None:
     """Return the first field that is set in only one of two models; None if there is none."""
-    names, arrived_names = original.model_fields_set, arrived.model_fields_set
-    if names == arrived_names:
+    set_names, arrived_set_names = original.model_fields_set, arrived.model_fields_set
+    if set_names == arrived_set_names:
         return None
     for name in type(original).model_fields:
-        if name in names and name not in arrived_names:
+        if name in set_names and name not in arrived_set_names:
             return Difference("is set, and would arrive as not set", REMEDY_OF_SET, path=f".{name}")
         # A field with another value than its default has to be dumped, so it is set where it arrives.
-        if name in arrived_names and name not in names and _is_default(original, name):
+        becomes_set = name in arrived_set_names and name not in set_names
+        if becomes_set and _is_default(original, name):
             return Difference("is not set, and would arrive as set", REMEDY_OF_SET, path=f".{name}")
     return None
 
@@ -409,17 +451,20 @@ def _in_dataclasses(original: Any, arrived: Any) -> Difference | None:
     # Fields with ``compare=False`` do not count for ``==`` either.
     for field in fields(original):
         if field.compare:
-            value, other = (getattr(instance, field.name, _MISSING) for instance in (original, arrived))
-            if (difference := first_difference(value, other)) is not None:
+            value = getattr(original, field.name, _MISSING)
+            arrived_value = getattr(arrived, field.name, _MISSING)
+            difference = first_difference(value, arrived_value)
+            if difference is not None:
                 return difference.within(f".{field.name}")
     return None
 
 
 def _is_same_time(original: datetime, arrived: datetime) -> bool:
     """Return whether two times are the same instant, or, without a zone, the same text."""
-    offset, other = original.utcoffset(), arrived.utcoffset()
-    if offset is None or other is None:
-        have_no_zone = offset is None and other is None
+    offset, arrived_offset = original.utcoffset(), arrived.utcoffset()
+    if offset is None or arrived_offset is None:
+        have_no_zone = offset is None and arrived_offset is None
+        # ``fold`` distinguishes the two times that one text has where a clock is set back.
         return have_no_zone and original == arrived and original.fold == arrived.fold
     # Between two zones, ``==`` is False for times that a change of the clock makes ambiguous, although they
     # are the same instant. Their difference is zero.
@@ -439,7 +484,8 @@ def _is_equal(original: Any, arrived: Any) -> bool:
         equal: Any = original == arrived
         if not isinstance(equal, bool):
             return True
-        return equal or bool(original != original)  # noqa: PLR0124 - NaN
+        # A value that differs from itself is NaN, which arrives as NaN.
+        return equal or bool(original != original)  # noqa: PLR0124
     except BaseException as error:  # user code
         if is_ctrl_c(error):
             raise
@@ -447,7 +493,7 @@ def _is_equal(original: Any, arrived: Any) -> bool:
 
 
 def _has_kept_order(original: Mapping[Any, Any]) -> bool:
-    """Return whether keys are in the order in which the database returns them: by length, then by bytes."""
+    """Return whether keys have the order in which a jsonb column returns them: by length, then by bytes."""
     keys = [str(key).encode() for key in original]
     return keys == sorted(keys, key=lambda key: (len(key), key))
 
@@ -459,10 +505,10 @@ def _origin(kind: type[BaseModel]) -> type:
 
 
 def _is_default(model: BaseModel, name: str) -> bool:
-    """Return whether a field that was not set has the value that it gets wherever the model arrives.
+    """Return whether a field that was not set has its default, so that the JSON need not have the field.
 
-    It is False for a default factory, which may return another value there, and for a ``Literal``, which may
-    distinguish the types of a union.
+    It is False for a default factory, which may return another value where the model arrives, and for a
+    ``Literal``, which may distinguish the types of a union.
     """
     field = type(model).model_fields[name]
     if field.default_factory is not None or get_origin(field.annotation) is Literal:
@@ -481,30 +527,36 @@ def _items(value: Any) -> list[Any] | None:
 
 def _changed(original: Any, arrived: Any) -> Difference:
     """Return the difference of a value that arrives as another one, or not at all (``_MISSING``)."""
-    name, other = type(original).__qualname__, type(arrived).__qualname__
+    class_name, arrived_class_name = type(original).__qualname__, type(arrived).__qualname__
     if hasattr(original, "get_secret_value"):
         return Difference(
-            f"is a {name}, which JSON shows as asterisks",
+            f"is a {class_name}, which JSON shows as asterisks",
             "pass a reference to the secret, or its get_secret_value() where a codec encrypts the values",
         )
-    if (difference := _unrepresentable(original)) is not None:
+    difference = _unrepresentable(original)
+    if difference is not None:
         return difference
     if arrived is _MISSING:
-        return Difference(f"is a {name}, and would be missing", "declare a serializer that dumps it")
+        return Difference(f"is a {class_name}, and would be missing", "declare a serializer that dumps it")
     if type(original) is not type(arrived):
         if isinstance(original, type(arrived)):
-            remedy = f"declare {name} where {other} is declared, or a union with a discriminator"
+            remedy = (
+                f"declare {class_name} where {arrived_class_name} is declared, or a union with a "
+                "discriminator"
+            )
         else:
-            remedy = DECLARE if type(arrived) in PLAIN else f"pass a {other}"
-        return Difference(f"is a {name}, and would arrive as a {other}", remedy)
+            remedy = DECLARE if type(arrived) in PLAIN else f"pass a {arrived_class_name}"
+        return Difference(f"is a {class_name}, and would arrive as a {arrived_class_name}", remedy)
     return Difference(
-        f"is a {name} that its JSON does not hold completely",
+        f"is a {class_name} that its JSON does not hold completely",
         "declare a serializer and a validator that fit each other",
     )
 
 
 def _of_field(field: Any, difference: Difference) -> Difference:
     """Return the difference of a field's value, in words about the field if its declaration is the cause."""
+    # A difference with a path concerns a part of the field's value, so the field is not the cause. The
+    # difference of a secret is caused by the class of its value.
     if difference.path or _is_secret(difference):
         return difference
     if field.exclude:
@@ -527,8 +579,8 @@ def _is_secret(difference: Difference) -> bool:
 
 def _unread(error: ValidationError) -> Difference:
     """Return the difference for a value whose JSON pydantic has written, but cannot read."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place, message = first["loc"], first["msg"]
+    details = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place, message = details["loc"], details["msg"]
     # The place of a key in a dict ends with the key and "[key]". The path is that of the dict.
     if "[key]" in place:
         return Difference(
@@ -536,7 +588,7 @@ def _unread(error: ValidationError) -> Difference:
             "use keys of type str, or pass a list of pairs",
             path=path_of(place[: place.index("[key]") - 1]),
         )
-    if first["type"] in {"missing", "extra_forbidden"}:
+    if details["type"] in {"missing", "extra_forbidden"}:
         return Difference(
             f"cannot be read from its JSON: {message}",
             "add populate_by_name=True to the model_config, so that its aliases fit both directions",
@@ -580,7 +632,8 @@ def _unrepresentable(value: Any, depth: int = 0) -> Difference | None:
             )
         case _ if depth < MAX_DEPTH:
             for part, item in _parts(value):
-                if (difference := _unrepresentable(item, depth + 1)) is not None:
+                difference = _unrepresentable(item, depth + 1)
+                if difference is not None:
                     return difference.within(part)
     return None
 
@@ -607,7 +660,11 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _unset_fields(value: Any) -> Any:
-    """Return the unset fields that a form leaves out, as ``exclude=`` of pydantic; None if there are none."""
+    """Return the unset fields of the models in a value that a form leaves out; None if there are none.
+
+    The result is what pydantic takes as ``exclude=``: a dict by the name, key or index of each part. Its
+    value is True for a part that is left out, and otherwise a dict of what is left out within the part.
+    """
     if isinstance(value, RootModel):
         return _unset_fields(value.root)
     parts: Iterable[tuple[Any, Any]]
@@ -624,16 +681,22 @@ def _unset_fields(value: Any) -> Any:
         parts = ((field.name, getattr(value, field.name, None)) for field in fields(value))
     else:
         return None
-    inner = {
-        name: unset_names
-        for name, item in parts
-        if name not in left_out and (unset_names := _unset_fields(item))
-    }
-    return {**left_out, **inner} or None
+    excluded = dict(left_out)
+    for name, item in parts:
+        if name in left_out:
+            continue
+        excluded_within = _unset_fields(item)
+        if excluded_within:
+            excluded[name] = excluded_within
+    return excluded or None
 
 
 def _may_have_sets(schema: Any) -> bool:
-    """Return whether a value of a type may contain a set."""
+    """Return whether a value of a type may contain a set.
+
+    ``schema`` is the core schema that pydantic has made of the type, or a part of that: a dict has its kind
+    under the key "type", and the schemas of parts of the type among its values.
+    """
     if isinstance(schema, Mapping):
         return schema.get("type") in {"set", "frozenset", "any"} or any(map(_may_have_sets, schema.values()))
     return isinstance(schema, list | tuple) and any(map(_may_have_sets, schema))
@@ -642,8 +705,8 @@ def _may_have_sets(schema: Any) -> bool:
 def _with_sorted_sets(value: Any, form: Any) -> Any:
     """Return the form of a value with the members of its sets sorted.
 
-    In the given form they have the order of the set object. A part whose shape was changed by a serializer
-    stays as it is.
+    pydantic dumps them in the order in which the set yields them, which differs between processes. A part
+    whose shape was changed by a serializer stays as it is.
     """
     if isinstance(value, RootModel):
         return _with_sorted_sets(value.root, form)
@@ -655,8 +718,10 @@ def _with_sorted_sets(value: Any, form: Any) -> Any:
     if isinstance(value, Mapping):
         if len(value) != len(form):
             return form
+        # The form has its keys, which are texts, in the order of the keys of the value.
         items = [*map(_with_sorted_sets, value.values(), form.values())]
         return dict(zip(form, items, strict=True))
+    # The value is an object, whose form has its fields.
     return {**form, **dict(_sorted_fields(value, form))}
 
 
@@ -668,7 +733,10 @@ def _sorted_fields(value: Any, form: Mapping[str, Any]) -> Iterator[tuple[str, A
     elif is_dataclass(value):
         aliases = dict.fromkeys(field.name for field in fields(value))
     for name, alias in aliases.items():
-        key = name if alias is None or alias not in form else alias
+        key = name
+        if alias is not None and alias in form:
+            key = alias
+        # The field may be left out, because it is unset or excluded.
         if key in form:
             yield key, _with_sorted_sets(getattr(value, name, None), form[key])
 

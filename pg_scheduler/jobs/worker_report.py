@@ -153,7 +153,8 @@ class ReportedHealth:
     @classmethod
     def of(cls, health: Mapping[str, Any]) -> ReportedHealth:
         """Return what the health in the row of a worker states."""
-        pool, last_block = _object(health.get("pool")), _object(health.get("last_blocked"))
+        pool = _object(health.get("pool"))
+        last_block = _object(health.get("last_blocked"))
         return cls(
             pool=PoolUse(_count(pool.get("size")), _count(pool.get("idle")), _count(pool.get("max"))),
             loop_lag_s=_seconds(health.get("loop_lag_s")),
@@ -171,9 +172,9 @@ class ReportedHealth:
         )
 
     def without_names(self) -> ReportedHealth:
-        """Return it without the names and ids of jobs, tasks and schedules.
+        """Return what is reported without the names and ids of jobs, tasks and schedules.
 
-        It has only what is copied here, so a new attribute is hidden unless this is changed.
+        Only the attributes that are listed here are copied. So a new attribute is hidden until it is listed.
         """
         return ReportedHealth(
             pool=self.pool,
@@ -245,16 +246,19 @@ class ReportedSettings:
     def limits(self) -> Iterator[ReportedLimit]:
         """The limits of its tasks."""
         for limit in _objects(self._values.get("limits")):
-            name, task = _text(limit.get("name")), _text(limit.get("task"))
+            name = _text(limit.get("name"))
+            task = _text(limit.get("task"))
             if name is not None and task is not None:
-                by_key, spread = limit.get("by_key") is True, limit.get("spread") is True
+                by_key = limit.get("by_key") is True
+                spread = limit.get("spread") is True
                 yield ReportedLimit(name, task, by_key, _limit_numbers(limit), spread)
 
     @property
     def shares(self) -> Iterator[ReportedShare]:
         """The shares of its tasks."""
         for share in _objects(self._values.get("shares")):
-            name, task = _text(share.get("name")), _text(share.get("task"))
+            name = _text(share.get("name"))
+            task = _text(share.get("task"))
             if name is not None and task is not None:
                 yield ReportedShare(name, task)
 
@@ -270,7 +274,7 @@ class ReportedSettings:
 
     @property
     def fingerprints(self) -> dict[str, dict[str, str]]:
-        """For the interpreter that has compiled its tasks, their fingerprints by name."""
+        """Hashes of the code of its tasks, by the interpreter that has compiled them, and by their names."""
         return {compiler: _texts(names) for compiler, names in _object(self._values.get(CODE)).items()}
 
     @property
@@ -307,6 +311,7 @@ class ReportedSettings:
         values = {
             name: options[name] for name in JOB_OPTIONS if name in options and _is_option(name, options[name])
         }
+        # A worker reports the names of the options that only its code can apply.
         in_code = _text_list(options.get("code"))
         metadata = _object(self._values.get(TASK_METADATA)).get(task)
         return ReportedOptions(
@@ -321,10 +326,9 @@ class ReportedSettings:
         pairs = _object(self._values.get("parameters")).get(task)
         if not isinstance(pairs, list):
             return None
-        # Each pair is the name of a parameter, and whether it is required.
-        return [
-            Parameter(*pair) for pair in pairs if isinstance(pair, list) and [*map(type, pair)] == [str, bool]
-        ]
+        # A valid pair is the name of a parameter, and whether it is required.
+        valid_pairs = [pair for pair in pairs if isinstance(pair, list) and [*map(type, pair)] == [str, bool]]
+        return [Parameter(*pair) for pair in valid_pairs]
 
     def positional_of(self, task: str) -> int:
         """Return how many of the parameters of a task take positional arguments; these come first."""
@@ -334,8 +338,10 @@ class ReportedSettings:
 def _abandoned(attempts: object) -> Iterator[AbandonedAttempt]:
     """Yield the reported attempts, without those that lack a valid value."""
     for attempt in _objects(attempts):
-        job_id, name = _text(attempt.get("job_id")), _text(attempt.get("job_name"))
-        number, since = _count(attempt.get("attempt")), instant_from(attempt.get("since"))
+        job_id = _text(attempt.get("job_id"))
+        name = _text(attempt.get("job_name"))
+        number = _count(attempt.get("attempt"))
+        since = instant_from(attempt.get("since"))
         if job_id and name is not None and number is not None and since is not None:
             reason = _text(attempt.get("reason")) or ""
             yield AbandonedAttempt(
@@ -345,7 +351,8 @@ def _abandoned(attempts: object) -> Iterator[AbandonedAttempt]:
 
 def _limit_numbers(limit: Mapping[str, Any]) -> LimitNumbers:
     """Return the numbers that are reported of a limit."""
-    max_starts, per_s = _count(limit.get("max_starts")), _seconds(limit.get("per_s"))
+    max_starts = _count(limit.get("max_starts"))
+    per_s = _seconds(limit.get("per_s"))
     # One of them means nothing without the other.
     if max_starts is None or per_s is None:
         max_starts = per_s = None
@@ -376,10 +383,14 @@ def _block(values: Mapping[str, Any], seconds_key: str, id_key: str, name_key: s
     seconds = _seconds(values.get(seconds_key))
     if seconds is None:
         return None
-    return LoopBlock(seconds, _text(values.get(id_key)), _text(values.get(name_key)), id_key in values)
+    job_id = _text(values.get(id_key))
+    job_name = _text(values.get(name_key))
+    # None under the key of the id states that no job blocked the event loop. Without the key, it is unknown.
+    return LoopBlock(seconds, job_id, job_name, names_culprit=id_key in values)
 
 
 def _without_culprit(block: LoopBlock | None) -> LoopBlock | None:
+    """Return a time for which the event loop was blocked, without the job that blocked it."""
     return None if block is None else LoopBlock(block.seconds, None, None, names_culprit=False)
 
 
@@ -399,30 +410,41 @@ def _seconds(value: object) -> float | None:
 
 
 def _count(value: object) -> int | None:
+    """Return an int that is not negative and that PostgreSQL can hold; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
         return None
     return value
 
 
 def _text(value: object) -> str | None:
+    """Return a text; None for any other value."""
     return value if isinstance(value, str) else None
 
 
 def _truth(value: object) -> bool | None:
+    """Return a bool; None for any other value."""
     return value if isinstance(value, bool) else None
 
 
 def _object(value: object) -> Mapping[str, Any]:
+    """Return an object of JSON; an empty one for any other value."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _objects(value: object) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+    """Return the objects in a list of JSON; none for any other value."""
+    if not isinstance(value, list):
+        return []
+    return [member for member in value if isinstance(member, Mapping)]
 
 
 def _text_list(value: object) -> tuple[str, ...]:
-    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
+    """Return the texts in a list of JSON; none for any other value."""
+    if not isinstance(value, list):
+        return ()
+    return tuple(text for text in value if isinstance(text, str))
 
 
 def _texts(value: object) -> dict[str, str]:
+    """Return the members of an object of JSON that are texts; none for any other value."""
     return {name: text for name, text in _object(value).items() if isinstance(text, str)}
