@@ -94,4 +94,5 @@ def unwrapped(func: Any) -> Any:
         return unwrapped(func.func)
     if inspect.isroutine(func) or isinstance(func, type):
         return func
+    # Any other object is called by the method ``__call__()`` of its class.
     return inspect.unwrap(getattr(type(func), "__call__", func))  # noqa: B004 - not whether, but what is called

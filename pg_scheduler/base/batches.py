@@ -68,6 +68,7 @@ def batches(
 def _divided(items: Sequence[T], lengths: Sequence[int]) -> Iterator[Sequence[T]]:
     """Yield items that are too large for one batch in several batches."""
     batch: list[T] = []
+    # Only the characters limit these batches: the number of all items together is within the bounds of one.
     room = BatchRoom(len(items))
     for item, characters in zip(items, lengths, strict=True):
         if not room.take(characters):

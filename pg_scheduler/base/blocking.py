@@ -476,6 +476,7 @@ def _derive_function(member: Member, path: str, is_by_hand: bool) -> Any:
         return run(name, args, kwargs)
 
     functools.update_wrapper(blocking, source)
+    # A caller without asyncio passes another type of connection.
     parameters = [
         parameter.replace(annotation=SYNC_CONNECTION) if parameter.name == CONNECTION else parameter
         for parameter in signature.parameters.values()

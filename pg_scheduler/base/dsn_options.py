@@ -309,7 +309,7 @@ def _translate(options: dict[str, str], name: str) -> dict[str, Any]:
 
 
 def _add_service(options: dict[str, str], netloc: str, path: str, origin: str) -> None:
-    """Replace the name of a service by its options, except those that the DSN has itself.
+    """Replace the name of a service by the options that a file defines for it, unless the DSN has them.
 
     ``origin`` is the setting that the DSN comes from, for messages.
     """
@@ -318,6 +318,7 @@ def _add_service(options: dict[str, str], netloc: str, path: str, origin: str) -
     if not service:
         return
     account, _, hosts = netloc.rpartition("@")
+    # What the DSN has itself, in its options or before these, takes precedence.
     names_in_dsn = set(options)
     # A host of the DSN is not combined with the port of the service, which belongs to another host.
     if hosts or "host" in options:

@@ -42,6 +42,7 @@ def call_in_daemon(call: Callable[[], T], name: str) -> Future[Returned[T]]:
     concurrent.futures for a cancellation, and passes SystemExit on to the event loop.
     """
     future: Future[Returned[T]] = Future()
+    # A future that runs cannot be cancelled, so the thread can always set its value.
     future.set_running_or_notify_cancel()
 
     def run() -> None:

@@ -80,11 +80,13 @@ class Inheritance:
             self._handlers = previous_handlers
 
     def _hold_signals(self) -> None:
+        """Block signals before a fork."""
         # Between the fork and the call of _disown(), the child still has the handlers of the parent, so a
         # signal to the child has to wait.
         self._masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
 
     def _release_signals(self) -> None:
+        """Restore the signals that were blocked before the fork, in the parent or in the child."""
         signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.pop(threading.get_ident()))
 
     def _disown(self) -> None:

@@ -65,6 +65,7 @@ async def _end_of(main: asyncio.Task[Any]) -> None:
             if not main.cancelling():
                 main.cancel()
             await asyncio.wait([main])
+            # The main task may have ended in another way. Then the cancellation has no further effect.
             if main.cancelled():
                 # If a Ctrl-C was the cause, the runner raises KeyboardInterrupt in place of this error.
                 raise

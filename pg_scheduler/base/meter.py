@@ -167,6 +167,7 @@ class Meter:
 
     def snapshot(self) -> Snapshot:
         """Return the current state; any thread may call it."""
+        # The dicts are copied, because the event loop may add keys while another thread reads them.
         return Snapshot(
             {name: job.figures() for name, job in self._jobs.copy().items()},
             self._counters.copy(),
@@ -287,6 +288,7 @@ class _Jobs(dict[str, _Job]):
 
     def __missing__(self, name: str) -> _Job:
         is_surplus = len(self) >= self._max_names or len(name) > MAX_NAME_LENGTH
+        # The entry OTHER itself is made in any case.
         if is_surplus and name != OTHER:
             return self[OTHER]
         job = self[name] = _Job()

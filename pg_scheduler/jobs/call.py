@@ -167,7 +167,11 @@ class JobCall:
             self._job = replace(self._job, _attempt=None, _cancellation=_Flag(self.is_cancelled))
 
     def report_abandoned(self, stack: str) -> None:
-        """Publish ``ThreadAbandoned``: the code runs on after ``stop_grace``."""
+        """Publish the event ``ThreadAbandoned``: the code runs on after ``stop_grace``.
+
+        Args:
+            stack: Where the code of the thread is, as a text.
+        """
         self._report(stack)
 
     def cancel(self, reason: str = "cancelled") -> bool:

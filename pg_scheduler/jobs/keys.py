@@ -119,6 +119,7 @@ def key_text(
         text = str.__str__(key)
     else:
         raise error(f"{subject} returned a {class_name(key)}; return a str or an int")
+    # A lone surrogate is accepted, because ascii_text() escapes it.
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_KEY_BYTES:
         raise error(f"{subject} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")

@@ -427,8 +427,10 @@ def decide(  # noqa: PLR0911 - one for each result
             reason = reason_of(error)
             kind = "timeout" if timed_out else "error"
             entry = exception_entry(kind, reason, log, trace, step_of(error))
+            # What was raised decides about a retry: the cause of a Retry might not permit one.
             if not may_retry(claim, error, policy):
                 return _fail(claim, reason, entry)
+            # A Retry has chosen the delay. Without one, the policy gives it.
             retry = retry_of(error)
             delay = _retry_delay(claim, policy, spread) if retry is None else delay_of(retry)
             return Outcome.retry(delay, describe(reason), reason, entry)

@@ -135,8 +135,10 @@ class TaskRegistry:
         if existing_task and not gives_values and existing_task.func is func:
             return existing_task
         previous_task = existing_task or Task(func, qualified_name(func), executor=default_executor(func))
-        task = previous_task.changed(func, previous_task.name if name is None else check_name(name), options)
-        declared_names = check_aliases(aliases) if name is None else [task.name, *check_aliases(aliases)]
+        task_name = previous_task.name if name is None else check_name(name)
+        task = previous_task.changed(func, task_name, options)
+        old_names = check_aliases(aliases)
+        declared_names = old_names if name is None else [task.name, *old_names]
         exact_names = [task.name, qualified_name(func), *declared_names]
         for exact_name in exact_names:
             self._check_is_free(exact_name, task)
@@ -163,10 +165,11 @@ class TaskRegistry:
 
         Raises:
             TypeError: It is not a coroutine function, nor a plain one that was declared.
-            NameConflictError: A function of the same name but with other code is registered, and this one has
-                not replaced it in its module; or a method of another object, or one with other captured
-                values. A row stores the name only.
+            NameConflictError: The registered function of this name is a method of another object, or has
+                other captured values; or it has other code, and this function has not replaced it in its
+                module. A row stores the name only, so the jobs of one of them would run the other one.
         """
+        # A task of Django, for example, stands for a registered function.
         if not isinstance(func, FUNCTIONS) and (stand_in := stand_in_of(func)) is not None:
             func = stand_in.func
         # A plain function is accepted only if it was declared.
@@ -228,9 +231,11 @@ class TaskRegistry:
         return self._exact.get(name) or (self._parent.find_exact(name) if self._parent else None)
 
     def tasks(self) -> list[Task]:
-        """Return every task once."""
+        """Return every task once, although several names may lead to it."""
         inherited = self._parent.tasks() if self._parent else []
-        return list({task.identity: task for task in (*inherited, *self._exact.values())}.values())
+        # A task of this registry replaces that of the parent with the same function.
+        tasks_by_identity = {task.identity: task for task in (*inherited, *self._exact.values())}
+        return list(tasks_by_identity.values())
 
     def names_of(self, task: Task) -> set[str]:
         """Return the explicit names of a task, its aliases among them."""
@@ -278,7 +283,10 @@ class TaskRegistry:
         return name != task.name and (name == task.identity or self.find_exact(name) is None)
 
     def names_like(self, name: str) -> list[str]:
-        """Return a name, followed by the other names of its task; several tasks may have a loose name."""
+        """Return a name, followed by the sorted other names of its task.
+
+        For a loose name that several tasks have, the names of all these tasks follow.
+        """
         task = self.resolve(name)
         tasks = self.bearers(name).values() if task is None else [task]
         names = set[str]()

@@ -61,6 +61,7 @@ class TypedArguments:
         self._names = [
             parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         ]
+        # All parameters that take one positional argument, also those without a usable name.
         self._positional = [
             parameter.name
             for parameter in parameters
@@ -86,6 +87,7 @@ class TypedArguments:
         if any(isinstance(value, Iterator) for value in args):
             args = [list(value) if isinstance(value, Iterator) else value for value in args]
         values = kwargs or {}
+        # Each argument is dumped to its usual form of JSON.
         types = [self._type_of(index) for index in range(len(args))]
         plain_args = [
             kind.dump(value, f"args[{index}]")

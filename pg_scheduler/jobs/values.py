@@ -104,7 +104,7 @@ class ValueType:
         return self._adapter.validate_json(json.dumps(plain))
 
     def encode(self, value: Any, path: str, *, in_union: bool = False) -> Any:
-        """Return the form of a value that arrives as it was sent.
+        """Return the form of JSON of a value from which the reader gets an equal value.
 
         Args:
             value: A value of the type, or one that pydantic converts to it, such as its form as JSON.
@@ -652,6 +652,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{index}]", item) for index, item in enumerate(value))
     elif isinstance(value, BaseModel):
         yield from ((f".{name}", item) for name, item in value.__dict__.items())
+    # is_dataclass() is true for a dataclass itself, too, which has no parts.
     elif is_dataclass(value) and not isinstance(value, type):
         yield from ((f".{field.name}", getattr(value, field.name, None)) for field in fields(value))
 
