@@ -137,7 +137,9 @@ def address_parts(dsn: str) -> dict[str, str]:
     address = {"host": unquote(host).strip("[]"), "port": port, "database": unquote(parts.path[1:])}
     # The options of the DSN may have parts of the address, too.
     for name, values in parse_qs(parts.query).items():
-        address["database" if name == "dbname" else name] = values[-1]
+        part = "database" if name == "dbname" else name
+        # Of an option that is repeated, the last value counts.
+        address[part] = values[-1]
     return {name: address[name] for name in ("host", "port", "database") if address.get(name)}
 
 

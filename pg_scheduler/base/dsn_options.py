@@ -220,8 +220,11 @@ def check_hosts(hosts: str, origin: str) -> None:
         )
 
 
-def _check_user(netloc: str, options: Mapping[str, str], name: str) -> None:
-    """Raise ConfigurationError if nothing names the user, as in a container whose user has only a number."""
+def _check_user(netloc: str, options: Mapping[str, str], origin: str) -> None:
+    """Raise ConfigurationError if nothing names the user, as in a container whose user has only a number.
+
+    ``origin`` is the setting that the DSN comes from, for the message; likewise in the functions below.
+    """
     account, _, _ = netloc.rpartition("@")
     user, _, _ = account.partition(":")
     if user or options.get("user") or os.environ.get("PGUSER"):
@@ -231,7 +234,7 @@ def _check_user(netloc: str, options: Mapping[str, str], name: str) -> None:
         getpass.getuser()
     except (OSError, KeyError, ImportError):
         raise ConfigurationError(
-            f"{name} has no user, and the user of this process has no name, only the number {os.getuid()}; "
+            f"{origin} has no user, and the user of this process has no name, only the number {os.getuid()}; "
             "write one, as in postgresql://user@host/database, or set PGUSER"
         ) from None
 
@@ -246,22 +249,22 @@ def _options_of(dsn: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(dsn).query))
 
 
-def _check_values(options: Mapping[str, str], name: str) -> None:
-    """Raise ConfigurationError if an option or its value cannot be used; ``name`` is where the DSN is set."""
+def _check_values(options: Mapping[str, str], origin: str) -> None:
+    """Raise ConfigurationError if an option or its value cannot be used."""
     for option, value in options.items():
         # With these values the option is left out; with None, whatever its value is.
         harmless_values = LEFT_OUT.get(option, frozenset())
         is_left_out = harmless_values is None or value.lower() in harmless_values
         if option in REFUSED and not is_left_out:
-            raise ConfigurationError(f"{name} has the option {option}: {REFUSED[option]}")
+            raise ConfigurationError(f"{origin} has the option {option}: {REFUSED[option]}")
     if options.get("channel_binding", "prefer") not in {"disable", "prefer", "require"}:
-        raise ConfigurationError(f"{name} has channel_binding=, which must be disable, prefer or require")
-    check_hosts(options.get("host", ""), f"host= of {name}")
+        raise ConfigurationError(f"{origin} has channel_binding=, which must be disable, prefer or require")
+    check_hosts(options.get("host", ""), f"host= of {origin}")
     # _timeout_of() raises ConfigurationError if the value is not a number.
-    _timeout_of(options, name)
+    _timeout_of(options, origin)
 
 
-def _timeout_of(options: Mapping[str, str], name: str) -> float | None:
+def _timeout_of(options: Mapping[str, str], origin: str) -> float | None:
     """Return the seconds of ``connect_timeout=``; infinity for 0, as for libpq, None without the option."""
     text = options.get("connect_timeout")
     if text is None:
@@ -270,17 +273,17 @@ def _timeout_of(options: Mapping[str, str], name: str) -> float | None:
         timeout_s = int(text)
     except ValueError:
         raise ConfigurationError(
-            f"{name} has connect_timeout=, which must be a number of seconds such as 10"
+            f"{origin} has connect_timeout=, which must be a number of seconds such as 10"
         ) from None
     return float(timeout_s) if timeout_s > 0 else math.inf
 
 
-def _translate(options: dict[str, str], name: str) -> dict[str, Any]:
+def _translate(options: dict[str, str], origin: str) -> dict[str, Any]:
     """Remove the options that asyncpg does not read, and return the arguments of ``connect()`` for them."""
     settings: dict[str, Any] = {}
     for option in LEFT_OUT:
         options.pop(option, None)
-    timeout_s = _timeout_of(options, name)
+    timeout_s = _timeout_of(options, origin)
     if timeout_s is not None:
         del options["connect_timeout"]
         # None is asyncpg's way to say that there is no limit.
@@ -334,24 +337,25 @@ def _add_service(options: dict[str, str], netloc: str, path: str, origin: str) -
     options.update({option: value for option, value in values.items() if option not in names_in_dsn})
 
 
-def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str]:
+def _read_service(service: str, file: str | None, origin: str) -> Mapping[str, str]:
     """Return the options of a service from the first file that defines it."""
     paths = [Path(file) if file else _in_home(f".{SERVICE_FILE}")]
     if folder := os.environ.get("PGSYSCONFDIR"):
         paths.append(Path(folder) / SERVICE_FILE)
     for path in paths:
+        # libpq knows no other comments and delimiters.
         parser = configparser.RawConfigParser(comment_prefixes=("#",), delimiters=("=",))
         try:
             parser.read(path, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError) as error:
             # The message of the error may quote a password.
             raise ConfigurationError(
-                f"{name} names the service {service!r}, but {path} cannot be read ({type(error).__name__})"
+                f"{origin} names the service {service!r}, but {path} cannot be read ({type(error).__name__})"
             ) from None
         if parser.has_section(service):
             return dict(parser[service])
     raise ConfigurationError(
-        f"{name} names the service {service!r}, which is not defined in {' or '.join(map(str, paths))}; "
+        f"{origin} names the service {service!r}, which is not defined in {' or '.join(map(str, paths))}; "
         "define it there, or set PGSERVICEFILE to the file that does"
     )
 
@@ -359,7 +363,7 @@ def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str
 # -- certificates --------------------------------------------------------------------------------------
 
 
-def _tls_settings(options: dict[str, str], name: str) -> dict[str, Any]:
+def _tls_settings(options: dict[str, str], origin: str) -> dict[str, Any]:
     """Check the files of certificates. Return ``ssl=`` if the operating system's are used, otherwise nothing.
 
     asyncpg itself reads the files that the options name. Here they are loaded only for clearer errors.
@@ -370,36 +374,36 @@ def _tls_settings(options: dict[str, str], name: str) -> dict[str, Any]:
     if root is not None and root.text == SYSTEM:
         if mode not in {"", "verify-full"}:
             raise ConfigurationError(
-                f"{root.origin(name)} needs sslmode=verify-full, not {mode}: public authorities sign the "
+                f"{root.origin(origin)} needs sslmode=verify-full, not {mode}: public authorities sign the "
                 "certificates of everyone, for other names"
             )
-        return {"ssl": _system_context(options, name)}
+        return {"ssl": _system_context(options, origin)}
     if mode == "disable":
         return {}
     # In all other modes, asyncpg does not verify the server, so it does not read these two files.
     if mode in VERIFYING | {"require"}:
         for option in ("sslrootcert", "sslcrl"):
             if (file := _file_of(options, option)) is not None:
-                _load(file, name, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations, file.text)
+                _load(file, origin, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations, file.text)
     if mode in VERIFYING and root is None and not _in_home(ROOT_FILE).exists():
         raise ConfigurationError(
-            f"{name} has sslmode={mode}, but no root certificate (~/{ROOT_FILE} does not exist); pass "
+            f"{origin} has sslmode={mode}, but no root certificate (~/{ROOT_FILE} does not exist); pass "
             "sslrootcert= with the file of your hosting service, or sslrootcert=system for the certificates "
             "of the operating system"
         )
-    _load_client_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), options, name)
+    _load_client_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), options, origin)
     return {}
 
 
-def _system_context(options: dict[str, str], name: str) -> ssl.SSLContext:
+def _system_context(options: dict[str, str], origin: str) -> ssl.SSLContext:
     """Return a TLS context that trusts the certificates of the operating system, and has the client's one.
 
     The options that the context replaces are removed from ``options``.
     """
     context = ssl.create_default_context()
-    _load_client_certificate(context, options, name)
+    _load_client_certificate(context, options, origin)
     if (revoked := _file_of(options, "sslcrl")) is not None:
-        _load(revoked, name, context.load_verify_locations, revoked.text)
+        _load(revoked, origin, context.load_verify_locations, revoked.text)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
     if ssl.HAS_ALPN:
         context.set_alpn_protocols([ALPN])
@@ -415,11 +419,13 @@ def _system_context(options: dict[str, str], name: str) -> ssl.SSLContext:
                 # The member for "TLSv1.2" is called TLSv1_2.
                 setattr(context, attribute, ssl.TLSVersion[version.replace(".", "_")])
             except KeyError:
-                raise ConfigurationError(f"{name} has {option}=, which must be TLSv1.2 or TLSv1.3") from None
+                raise ConfigurationError(
+                    f"{origin} has {option}=, which must be TLSv1.2 or TLSv1.3"
+                ) from None
     return context
 
 
-def _load_client_certificate(context: ssl.SSLContext, options: Mapping[str, str], name: str) -> None:
+def _load_client_certificate(context: ssl.SSLContext, options: Mapping[str, str], origin: str) -> None:
     """Load the certificate of the client into a context, if the options or the environment name one."""
     certificate = _file_of(options, "sslcert")
     if certificate is None:
@@ -428,12 +434,12 @@ def _load_client_certificate(context: ssl.SSLContext, options: Mapping[str, str]
     # load_cert_chain() would not report which of the two files cannot be read.
     for file in (certificate, key):
         if file is not None:
-            _load(file, name, _read_byte, file.text)
+            _load(file, origin, _read_byte, file.text)
     password = options.get("sslpassword", "")
     # Without a callable, OpenSSL would ask for the password of the key on the terminal.
     _load(
         certificate,
-        name,
+        origin,
         context.load_cert_chain,
         certificate.text,
         None if key is None else key.text,
@@ -451,9 +457,9 @@ class _File(NamedTuple):
     is_of_dsn: bool
     """Whether the option of the DSN has the path; otherwise the environment variable does."""
 
-    def origin(self, name: str) -> str:
-        """Return where the path comes from, for a message."""
-        return f"{self.option} of {name}" if self.is_of_dsn else self.variable
+    def origin(self, dsn_origin: str) -> str:
+        """Return where the path comes from, for a message: an option of the DSN, or a variable."""
+        return f"{self.option} of {dsn_origin}" if self.is_of_dsn else self.variable
 
 
 def _file_of(options: Mapping[str, str], option: str) -> _File | None:
@@ -465,23 +471,23 @@ def _file_of(options: Mapping[str, str], option: str) -> _File | None:
     return _File(option, variable, text, option in options)
 
 
-def _load(file: _File, name: str, load: Any, *arguments: Any) -> None:
+def _load(file: _File, origin: str, load: Any, *arguments: Any) -> None:
     """Call ``load(*arguments)``, which reads the file; raise ConfigurationError if that fails.
 
-    ``name`` is the setting that the DSN comes from, for the message.
+    ``origin`` is the setting that the DSN comes from, for the message.
     """
     try:
         load(*arguments)
     # An SSLError is an OSError too, so it comes first.
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"{file.origin(name)} names a file without a certificate and key in the format PEM that fit: "
+            f"{file.origin(origin)} names a file without a certificate and key in the format PEM that fit: "
             f"{file.text} ({error.reason or type(error).__name__})"
         ) from None
     except OSError as error:
         raise ConfigurationError(
-            f"{file.origin(name)} names a file that cannot be read: {file.text} ({error.strerror}); correct "
-            "the path, which is relative to the working directory, or mount the file"
+            f"{file.origin(origin)} names a file that cannot be read: {file.text} ({error.strerror}); "
+            "correct the path, which is relative to the working directory, or mount the file"
         ) from None
 
 

@@ -206,6 +206,7 @@ class Meter:
 
     def _rate(self, monotonic_now: float) -> None:
         """Stop sampling the names that had few starts since the last call: measure their attempts again."""
+        # Up to this number of starts since the last call, all attempts of a name are measured.
         limit = SAMPLED_FROM_PER_S * (monotonic_now - self._rated_at)
         self._rated_at = monotonic_now
         for job in self._jobs.values():

@@ -180,7 +180,10 @@ def count_others(error: BaseException) -> str:
 
 
 def entry_in_ascii(entry: str) -> str:
-    """Return an entry for a database whose encoding lacks one of its characters."""
+    """Return an entry with escapes in place of all characters beyond ASCII.
+
+    It is for a database whose encoding lacks one of these characters.
+    """
     values = json.loads(entry)
     log = [to_ascii(line) for line in values.pop("log", ())]
     trace = {to_ascii(name): to_ascii(value) for name, value in values.pop("trace", {}).items()}
@@ -324,8 +327,11 @@ class KeptLog:
         lines = self._lines.get(None)
         # A subclass of str may override any method.
         line = str.__str__(line)
-        if lines is not None:
-            lines.append(line if len(line) <= MAX_LINE_LENGTH else line[:MAX_LINE_LENGTH] + " ...")
+        if lines is None:
+            return
+        if len(line) > MAX_LINE_LENGTH:
+            line = line[:MAX_LINE_LENGTH] + " ..."
+        lines.append(line)
 
 
 kept_log: Final = KeptLog()

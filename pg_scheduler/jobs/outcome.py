@@ -190,6 +190,7 @@ class Outcome:
         It is written instead of an outcome whose texts or value the table has refused.
         """
         change = self.change
+        # A job that keeps its result keeps the error of a failure, or else a value.
         result = change.kept
         if result is not None and result.error is not None:
             result = kept_error(result.seconds, reason, None)
@@ -241,6 +242,7 @@ class Outcome:
     ) -> Outcome:
         """Make the job pending again, due after the delay. ``exception`` and ``entry`` as in ``fail()``."""
         entry = entry or history_entry("error", message=error)
+        # The 1 is added to the retries in the row.
         change = RowChange(JobStatus.PENDING, error, delay.total_seconds(), retries=1, entry=entry)
         return cls(change, partial(JobRetried, error=error, delay=delay, exception=exception))
 

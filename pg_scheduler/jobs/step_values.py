@@ -234,7 +234,7 @@ class ReturnType:
             ) from error
 
     def from_json(self, step: str, plain: Any) -> Any:
-        """Return a value from the form that JSON represents.
+        """Return what the function returned, as its return annotation declares it, from its form as JSON.
 
         Raises:
             Abort: It does not fit the annotation, which has changed. A retry would not change that.
@@ -274,7 +274,7 @@ class SignalType:
             raise ConfigurationError(f"kind={kind!r} of a wait is no type for pydantic: {error}") from error
 
     def from_json(self, name: str, plain: Any) -> Any:
-        """Return the value of a signal from the form that JSON represents.
+        """Return the value of a signal as the type for which the job waits, from its form as JSON.
 
         Raises:
             Abort: It does not fit the type, which a retry would not change.

@@ -107,7 +107,10 @@ def check_unique(value: object) -> Uniqueness | None:
 
 
 def check_unique_names(unique: Uniqueness | None, signature: inspect.Signature | None, function: str) -> None:
-    """Raise ValueError if a rule names a parameter that the function lacks."""
+    """Raise ConfigurationError if a rule names a parameter that the function lacks.
+
+    An explicit key, and a rule about all arguments, name none.
+    """
     if not isinstance(unique, Unique) or unique.args is True or signature is None:
         return
     parameters = signature.parameters
