@@ -154,13 +154,15 @@ UNAVAILABLE: Final = frozenset({"InterfaceError", "InternalClientError", "Operat
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether a later retry can succeed."""
+    """Return whether an error ends by itself, so that a later retry can succeed."""
     if isinstance(error, asyncpg.InvalidCachedStatementError):  # the table was altered
         return True
+    # The first two characters of an SQLSTATE are its class.
     if state := sqlstate_of(error):
         return state[:2] in TRANSIENT_CLASSES or state in TRANSIENT_STATES
     if isinstance(error, asyncpg.DataError | ValueError):  # an invalid argument, found before it was sent
         return False
+    # These libraries may not be installed, so their classes are recognised by their names.
     if _library_of(error) in FOREIGN_LIBRARIES:
         classes = (*type(error).__mro__, *type(_source_of(error)).__mro__)
         return any(kind.__name__ in UNAVAILABLE for kind in classes)
@@ -181,9 +183,11 @@ def has_ended_during_call(error: BaseException) -> bool:
     asyncpg removes the protocol of a connection that is closed or terminated, as by ``pool.terminate()``. If
     that happens between two steps of a call, such as PREPARE and EXECUTE, the second one finds None.
     """
-    # A subclass is an error of user code, and to read its attributes may raise anything.
+    # A subclass is an error of user code, and to read its attributes may raise anything. Only an attribute of
+    # None is missing because asyncpg has removed the protocol.
     if type(error) is not AttributeError or error.obj is not None:
         return False
+    # The last frame is the one that raised the error.
     modules = [str(frame.f_globals.get("__name__")) for frame, _line in walk_tb(error.__traceback__)]
     return bool(modules) and modules[-1].partition(".")[0] == "asyncpg"
 
@@ -223,6 +227,7 @@ def _source_of(error: BaseException | None) -> Any:
 
 
 def _library_of(error: object) -> str | None:
+    """Return the library that defines the class of an error or one of its bases; None if none does."""
     roots = (kind.__module__.partition(".")[0] for kind in type(error).__mro__)
     return next((root for root in roots if root in LIBRARIES), None)
 
@@ -241,9 +246,10 @@ def _remove_values(error: BaseException) -> None:
     if isinstance(error, asyncpg.PostgresError):
         error.detail = None
     elif _library_of(error) in FOREIGN_LIBRARIES:
-        # Their messages have the DETAIL in the lines after the first one.
+        # Their messages have the DETAIL in the lines after the first one. The message is the first argument
+        # of such an exception, and no other one is kept.
         for exception in (error, _source_of(error)):
-            exception.args = tuple(str(part).partition("\n")[0] for part in exception.args[:1])
+            exception.args = tuple(str(message).partition("\n")[0] for message in exception.args[:1])
 
 
 NO_ANSWER: Final = (
@@ -259,14 +265,18 @@ def _describe(error: BaseException) -> str:
         return ENDED_WHILE_IDLE
     if has_ended_during_call(error):
         return ENDED_DURING_CALL
-    text = _message_of(error) or (NO_ANSWER if isinstance(error, TimeoutError) else "")
+    text = _message_of(error)
+    # A TimeoutError mostly has no text.
+    if not text and isinstance(error, TimeoutError):
+        text = NO_ANSWER
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _message_of(error: BaseException) -> str:
     """Return the message of an error, without the statement and the values that other libraries add."""
-    is_foreign = _library_of(error) in FOREIGN_LIBRARIES
-    return str(_source_of(error)).partition("\n")[0] if is_foreign else str(error)
+    if _library_of(error) in FOREIGN_LIBRARIES:
+        return str(_source_of(error)).partition("\n")[0]
+    return str(error)
 
 
 def is_conflict(fault: Exception) -> bool:
@@ -281,11 +291,12 @@ def is_lock_timeout(fault: Exception) -> bool:
 
 def is_refusal(error: BaseException) -> bool:
     """Return whether a constraint or code of the application refused a row, so other rows may be written."""
-    # raise_translated() makes this error of a missing privilege too, which is no refusal.
+    # raise_translated() raises this error for a missing privilege too, which is no refusal of a row.
     if isinstance(error, SchemaForbiddenError) and error.__cause__ is not None:
         return _is_of_application(error.__cause__)
     if isinstance(error, asyncpg.PostgresError):
-        return _is_of_application(error) or (error.sqlstate or "")[:2] not in MISTAKES
+        is_mistake = (error.sqlstate or "")[:2] in MISTAKES
+        return _is_of_application(error) or not is_mistake
     return isinstance(error, PayloadError)
 
 
@@ -303,6 +314,8 @@ def _is_of_application(error: BaseException) -> bool:
     routine = getattr(error, "server_source_function", None)
     if routine == POLICY_ROUTINE:
         return True
+    # The statement was interrupted, or it waited for a lock. This can happen within a trigger too, so the
+    # context does not show that the trigger has raised the error.
     if routine == INTERRUPTING_ROUTINE or sqlstate_of(error) in WAITS:
         return False
     context: str = getattr(error, "context", None) or ""
@@ -333,6 +346,7 @@ def may_be_of_one_change(error: Exception) -> bool:
 def may_be_of_record(error: Exception) -> bool:
     """Return whether a record for people may have caused an error, so that the rest may succeed without it.
 
+    A service writes such a record, as for the audit or a count of failures, together with a change of jobs.
     The table of the record may refuse it, may be missing, or may be locked by another transaction.
     """
     if isinstance(error, DatabaseUnavailableError):
@@ -356,11 +370,14 @@ def connecting() -> Iterator[None]:
         yield
     except Exception as error:  # user code: a callable of the pool
         raise_rejected(error)
-        raise
+        raise  # an error that is transient, or that this library has raised
 
 
 def raise_rejected(error: Exception) -> None:
-    """Raise a permanent error of taking or returning a connection as ``connecting()`` does."""
+    """Raise ConnectionRejectedError for a permanent error of taking or returning a connection.
+
+    Return for a transient error, and for one of this library: the caller raises these unchanged.
+    """
     if not isinstance(error, SchedulerError) and not is_transient(error):
         raise ConnectionRejectedError(_describe_rejection(error)) from error
 
@@ -419,7 +436,7 @@ def translated() -> _Translated:
 
 
 class _Translated:
-    """A context manager; one made of a generator costs three times as much."""
+    """The context manager of ``translated()``; one made of a generator costs three times as much."""
 
     __slots__ = ()
 
@@ -511,12 +528,16 @@ def _describe_unstorable(error: BaseException) -> str:
 
 def _unstorable_character(error: BaseException) -> str:
     """Return the character that the encoding of the database lacks; empty if the server does not name it."""
+    # The message may show the bytes of the character, such as "0xe2 0x82 0xac".
     if encoded := _BYTE.findall(_message_of(error)):
         return bytes.fromhex("".join(encoded)).decode("utf-8", "replace")
     source = _source_of(error)
-    context = getattr(source, "context", None) or getattr(getattr(source, "diag", None), "context", None)
+    # asyncpg has the context in the error, psycopg in ``diag``.
+    context = getattr(source, "context", None)
+    if not context:
+        context = getattr(getattr(source, "diag", None), "context", None)
     if isinstance(context, str) and (escaped := _ESCAPE.search(context)):
-        # The server's context ends with the escape that it could not convert.
+        # The server's context ends with the escape of the character, such as \u20ac, in a text of JSON.
         text: str = json.loads(f'"{escaped[0]}"')
         # The character may be half of a surrogate pair, which cannot be printed: it becomes a question mark.
         return text[-1].encode("utf-8", "replace").decode()

@@ -131,15 +131,21 @@ class Connections:
         """The context manager of the route ``dedicated``: the dedicated connection, except in test kits.
 
         It yields None where the pool cannot spare a connection, and in the transaction of a test."""
+        # A connection is kept for the next call only if the pool has enough others.
         has_spare = size > MIN_FREE_CONNECTIONS + 2
         self.sticky_connection: Final = StickyConnection(pool, options) if has_spare else None
         self.admission_connection: Final = StickyConnection(pool, options) if has_spare else None
+        step_connection_count = size // POOL_PER_STEP_CONNECTION if has_spare else 0
         self.step_connections: Final = tuple(
-            StickyConnection(pool, options)
-            for _ in range(size // POOL_PER_STEP_CONNECTION if has_spare else 0)
+            StickyConnection(pool, options) for _ in range(step_connection_count)
         )
-        # One connection runs statements. A large enough pool has one for LISTEN too, then a dedicated one.
-        service_count = 1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
+        # The connections that services use: one for statements. A large enough pool has one for LISTEN too,
+        # and a still larger one has the dedicated connection.
+        service_count = 1
+        if size > MIN_FREE_CONNECTIONS:
+            service_count += 1
+        if size > MIN_FREE_CONNECTIONS + 1:
+            service_count += 1
         # Bounds for the attempts that hold an advisory lock, and for the steps that get no kept connection.
         self._lock_holders = asyncio.Semaphore(max(size - service_count, 1))
         self._step_slots = asyncio.Semaphore(
@@ -263,8 +269,12 @@ class Connections:
             running_loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             running_loop = None
-        # Without a loop in this thread, that of the pool may run in another thread and use the pool.
-        if running_loop is not self._loop and (running_loop is not None or self._loop.is_running()):
+        if running_loop is None:
+            # The loop of the pool may run in another thread, and use the pool there at the same time.
+            may_use_pool = not self._loop.is_running()
+        else:
+            may_use_pool = running_loop is self._loop
+        if not may_use_pool:
             raise RuntimeError(FOREIGN_LOOP)
 
     @asynccontextmanager
@@ -291,7 +301,7 @@ class Connections:
                 await release_to(self._pool, connection, self.options.call_timeout_s)
         except Exception as error:
             raise_translated(error)
-            raise
+            raise  # an error that needs no translation
 
     def sticky(self, *, reserved: bool = False) -> AbstractAsyncContextManager[Connection]:
         """Yield a connection that the next call is likely to reuse; ``reserved`` as in ``acquire()``.
@@ -303,7 +313,10 @@ class Connections:
         return self.sticky_connection
 
     def step(self) -> AbstractAsyncContextManager[Connection]:
-        """Yield a connection for a step of a job; the next step is likely to reuse it.
+        """Return what yields a connection for a step of a job; the next step is likely to reuse it.
+
+        Each connection that is kept for steps serves one step at a time. If all are in use, or if jobs use up
+        the pool, the step gets another connection.
 
         Steps that run at the same time wait for one another only if too few connections would be left for
         services, for example while a lock of the whole table of steps stops all of them.
@@ -397,7 +410,7 @@ class Connections:
     async def give_back_session(self, connection: Connection) -> None:
         """Release or close a connection that ``take_session()`` returned."""
         timeout_s = self.options.call_timeout_s
-        # If it cannot be closed or released, no caller could do anything about that.
+        # If the connection cannot be closed or released, the caller could not do anything about that.
         with suppress(DatabaseUnavailableError), translated():
             if isinstance(connection, PoolConnectionProxy):
                 await release_to(self._pool, connection, timeout_s)
@@ -444,9 +457,11 @@ class Connections:
                 with suppress(Exception), terminate_unanswered(connection):
                     async with asyncio.timeout(timeout_s):
                         await transaction.rollback()
+                # The cause of a translated error is the error of asyncpg.
                 source = error.__cause__ if isinstance(error, DatabaseUnavailableError) else error
                 if isinstance(source, asyncpg.InterfaceError) and not is_open(connection):
-                    # The text of asyncpg is about a connection that was released, which is not the cause.
+                    # asyncpg has noticed the end of the connection, but its text is about a connection that
+                    # was released to the pool, which is not the cause.
                     raise ConnectionLostError(ENDED_WHILE_IDLE) from error
                 if has_ended_during_call(error):
                     raise ConnectionLostError(ENDED_DURING_CALL) from error
@@ -490,7 +505,7 @@ class Connections:
             ConfigurationError: The connection goes through a pooler.
         """
         async with AsyncExitStack() as stack:
-            # A connection to the direct DSN takes none from the pool.
+            # Only a connection of the pool counts. One to the direct DSN takes none from the pool.
             if self._direct_dsn is None:
                 await stack.enter_async_context(self._lock_holders)
             connection = await stack.enter_async_context(self.hold_session())
@@ -502,7 +517,11 @@ class Connections:
             yield connection
 
     async def connect(self) -> Connection:
-        """Open a connection outside of the pool, in the caller's event loop, with the hooks of the pool."""
+        """Open a connection outside of the pool, in the caller's event loop, with the hooks of the pool.
+
+        It leads to the ``keeper_dsn`` if that is given, else to the ``direct_dsn``; without both, it leads to
+        where the connections of the pool lead.
+        """
         resolve_in_threads(asyncio.get_running_loop())
         dsn = self._keeper_dsn or self._direct_dsn
         if dsn:
@@ -649,6 +668,7 @@ class StickyConnection:
         await self._turn.acquire()
         try:
             if self._connection is None or not is_open(self._connection):
+                # A connection that has ended is returned too, or the pool would count it as used for good.
                 await self._return()
                 self._connection = await take_from(self._pool, self._options.call_timeout_s)
         except BaseException as error:  # let the next user in
@@ -674,6 +694,7 @@ class StickyConnection:
             with translated():
                 # After any error, the next user gets a fresh connection.
                 connection = self._connection
+                # The statement may still run in the server, so such a connection cannot be reset.
                 if connection is not None and isinstance(error, TimeoutError | asyncio.CancelledError):
                     terminate(connection)
                 await self._return()
@@ -692,6 +713,7 @@ class StickyConnection:
                 await self._return()
 
     def _start_release(self) -> None:
+        """Start the task that releases an idle connection; the timer calls this."""
         self.releasing = start_in_background(self._release_if_idle(), "pg_scheduler release")
 
     async def _release_if_idle(self) -> None:

@@ -210,7 +210,7 @@ def load_variant(
     selects: bool = False,
     finds: bool = False,
 ) -> Query:
-    """Return a statement as one call needs it.
+    """Return a statement as one call needs it: with or without some of its parts.
 
     Args:
         schema: The schema of the tables.
@@ -240,9 +240,13 @@ def load_variant(
 
 
 def names_by_text(schema: str) -> dict[str, str]:
-    """Return the names of the statements by text; some have several, see ``load_variant()``."""
+    """Return the name of the statement that each text belongs to.
+
+    A statement has several texts if ``load_variant()`` can change it, and this returns all of them.
+    """
     names: dict[str, str] = {}
     for name, query in load_queries(schema).items():
+        # For each argument of load_variant(), the values that make a difference for this statement.
         records = (True, False) if query.is_recorded else (True,)
         omissions = (False, True) if name in LEFT_OUT else (False,)
         deletions = (False, True) if name in DELETING else (False,)
@@ -257,6 +261,7 @@ def names_by_text(schema: str) -> dict[str, str]:
                 is_limited=is_limited,
             )
             names[variant.text] = name
+    # Such a statement can also return the rows that it is about to change, or change only some of them.
     for name in REFUSABLE:
         for leaves_out in (False, True):
             names[load_variant(schema, name, leaves_out=leaves_out, finds=True).text] = name
@@ -265,13 +270,15 @@ def names_by_text(schema: str) -> dict[str, str]:
 
 
 def compose_query(schema: str, name: str, **fragments: str) -> Query:
-    """Return one statement, with these texts instead of fragments of the files."""
+    """Return one statement. The given texts replace the fragments of these names in the files."""
     sources = _sources()
     schema_fragments = {
         "channel": f"'{channel_of(schema)}'",
         "lock_mask": f"'{_lock_mask_of(schema)}'::bigint",
     }
-    query = _query(name, sources.texts[name], {**sources.fragments, **schema_fragments, **fragments})
+    # Of several fragments with one name, the last one counts.
+    all_fragments = {**sources.fragments, **schema_fragments, **fragments}
+    query = _query(name, sources.texts[name], all_fragments)
     return replace(query, text=qualify(query.text, schema))
 
 
@@ -292,7 +299,7 @@ def _lock_mask_of(schema: str) -> int:
 
 
 def load_fragment(name: str) -> str:
-    """Return one fragment."""
+    """Return one fragment of the files ``*.sql``, with the fragments that it contains itself."""
     fragments = _sources().fragments
     return _expand(fragments[name], fragments)
 
@@ -307,8 +314,12 @@ class _Sources(NamedTuple):
 
 @cache
 def _sources() -> _Sources:
-    """Return the texts of all files. The comments of fragments are removed, those of statements stay."""
-    fragments, texts = {**_PRIORITIES, **_COUNTS}, {}
+    """Return the statements and fragments of all files.
+
+    The comments of fragments are removed, since these stand within statements. Those of statements stay.
+    """
+    fragments: dict[str, str] = {**_PRIORITIES, **_COUNTS}
+    texts: dict[str, str] = {}
     for kind, name, text in _parts():
         if kind == "fragment" and name in fragments:
             raise LookupError(f"two fragments are named {name!r}")
@@ -344,7 +355,9 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
         text = text[match.end() :]
     if "route" not in declared:
         raise LookupError(f"statement {name!r} declares no route; write '-- route: ...' below its name")
+    is_shareable = declared["route"].startswith("shared, ")
     routes = declared["route"].removeprefix("shared, ")
+    # These are read before the fragments replace their names. A variant of the statement has empty ones.
     is_recorded = "{into_audit}" in text or "{counted_failures}" in text
     limits_wait = "{within_lock_limit}" in text
     try:
@@ -360,7 +373,7 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
             name=name,
             text=text,
             routes=tuple(Route(route) for route in routes.split(" | ")),
-            is_shareable=routes != declared["route"],
+            is_shareable=is_shareable,
             timeout=Timeout(declared.get("timeout", Timeout.CALL)),
             is_recorded=is_recorded,
             limits_wait=limits_wait,
@@ -370,6 +383,7 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
 
 
 def _expand(text: str, fragments: Mapping[str, str]) -> str:
+    """Return a text with the fragments in place of their names. ``{schema}`` stays as it is."""
     while _PLACEHOLDER.search(text):  # a fragment may contain others
         text = _PLACEHOLDER.sub(lambda match: fragments[match[1]], text)
     return text

@@ -165,7 +165,7 @@ class Statements:
         return channel_of(self._schema or await self.schema(on=on))
 
     async def query(self, name: str, *, on: Connection | None = None) -> Query:
-        """Return a statement by name."""
+        """Return a statement by name, with the schema of the tables in its text."""
         return load_query(self._schema or await self.schema(on=on), name)
 
     @asynccontextmanager
@@ -238,6 +238,7 @@ class Statements:
         schema = self._schema or await self.schema(on=on)
         query = load_query(schema, name)
         omits_record = query.is_recorded and not writes_records()
+        # Without any of these, the statement has the text that was loaded above.
         if left_out or only or finds or deletes or omits_record:
             query = load_variant(
                 schema,
@@ -248,6 +249,7 @@ class Statements:
                 selects=bool(only),
                 finds=finds,
             )
+        # The variant has one more parameter: the rows that it leaves out, or the only ones that it changes.
         if left_out or only:
             args = *args, list(left_out or only)
         if on is not None:
@@ -263,7 +265,8 @@ class Statements:
             )
 
             async def attempt(connection: Connection | None, _: str | None) -> list[asyncpg.Record]:
-                # Without a connection, the statement sets the lock timeout itself.
+                # Without a connection, the statement sets its lock timeout itself. So the second parameter, a
+                # lock timeout for statements that take it as an argument, is not used.
                 if connection is None:
                     return await self._fetch_from(limited, args, route)
                 with translated():
@@ -275,7 +278,7 @@ class Statements:
     async def _fetch_from(
         self, query: Query, args: Sequence[Any], route: Route | None
     ) -> list[asyncpg.Record]:
-        """Run a statement on the connection of a route."""
+        """Run a statement on the connection of a route; None for the first one of its routes."""
         route = route or query.routes[0]
         if route not in query.routes or route not in self._acquire:
             raise LookupError(f"statement {query.name!r} does not run on route {route.value!r}; pass on=")
@@ -287,6 +290,7 @@ class Statements:
                 if dedicated_connection is not None:
                     return list(await dedicated_connection.fetch(query.text, *args, timeout=timeout_s))
         self.connections.check_loop()
+        # The shared connection needs no reset by a pool, so it is tried before the connection of the route.
         if query.is_shareable and self._shared.is_free:
             with suppress(DatabaseUnavailableError):  # another connection may not have the problem
                 return await self._shared.fetch(query.text, *args)
@@ -294,7 +298,7 @@ class Statements:
             return list(await connection.fetch(query.text, *args, timeout=timeout_s))
 
     def lock_retries(self, name: str) -> LockRetries:
-        """Return the LockRetries of a call, whose messages have this name."""
+        """Return what counts and delays the attempts of one call to get a lock; messages have this name."""
         return LockRetries(self.fetch, self.lock_reports, name, self.call_timeout_s)
 
     async def repeat_while_locked(
@@ -322,6 +326,7 @@ class Statements:
             if not is_locked_out(fault):
                 raise
             await retries.pause(fault)
+        # From now on, another session can watch the transaction and find out which one holds the lock.
         while True:
             try:
                 async with (
@@ -340,7 +345,9 @@ class Statements:
         self, name: str, *args: Any, on: Connection | None = None, route: Route | None = None
     ) -> list[asyncpg.Record]:
         """Fetch, and run the statement again after a deadlock, unless it is part of a transaction."""
-        for _ in range(MAX_ATTEMPTS - 1 if on is None else 0):
+        # A deadlock ends the whole transaction of ``on``, so its statement cannot run again alone.
+        repeated_attempts = MAX_ATTEMPTS - 1 if on is None else 0
+        for _ in range(repeated_attempts):
             try:
                 return await self.fetch(name, *args, route=route)
             except DatabaseUnavailableError as fault:
@@ -378,6 +385,8 @@ class Statements:
                 ):
                     return await run(transaction)
             except DatabaseUnavailableError as fault:
+                # pause() raises an error when the time limit of the call is over. So only deadlocks and other
+                # conflicts are counted.
                 if is_lock_timeout(fault):
                     await retries.pause(fault)
                     continue
@@ -388,7 +397,10 @@ class Statements:
     async def run_divided(
         self, job_ids: Collection[str], run: Callable[[Sequence[str], Transaction], Awaitable[None]]
     ) -> dict[str, Exception]:
-        """Run statements for jobs in a transaction that waits for no lock for long, in halves if it fails.
+        """Run statements for jobs in a transaction that waits for no lock for long.
+
+        If the transaction fails because of a lock or a refused row, the jobs are divided into halves, each
+        with a transaction of its own, until the jobs that cannot be changed are alone.
 
         Returns:
             The jobs that are left, with the errors: another transaction holds a lock, or the table refused a
@@ -405,6 +417,7 @@ class Statements:
             except (DatabaseUnavailableError, *REFUSALS) as error:
                 if not may_be_of_one_change(error):
                     raise
+                # Many parts may meet locks now, so each of them waits for a shorter time.
                 lock_timeout_ms = DIVIDED_LOCK_TIMEOUT_MS
                 if len(part) == 1:
                     remaining_jobs[part[0]] = error
@@ -444,6 +457,7 @@ class Statements:
             except DatabaseUnavailableError as fault:
                 if not is_lock_timeout(fault):
                     raise
+                # What the attempt has written is undone, so its events must not be published.
                 del events[event_count:]
                 with translated():
                     await connection.execute(ROLL_BACK_WRITE, timeout=self.call_timeout_s)
@@ -475,11 +489,12 @@ class Statements:
         """
         query = await self.query(name)
         self.connections.check_loop()
-        async with (
+        source = (
             self.connections.acquire()
             if lock_timeout_ms is None
             else self.connections.transaction(lock_timeout_ms=lock_timeout_ms)
-        ) as connection:
+        )
+        async with source as connection:
             tag: str = await connection.execute(query.text, *args, timeout=self.call_timeout_s)
         # A tag ends with the number of rows, such as ``DELETE 3``.
         return int(tag.rpartition(" ")[2])
@@ -508,6 +523,8 @@ def _name_of(run: Callable[..., object]) -> str:
     """Return the name of the method that runs statements, for messages."""
     while isinstance(run, partial):
         run = run.func
+    # The name of a nested function begins with that of its method. An object that is no function has only the
+    # name of its class.
     return getattr(run, "__qualname__", type(run).__name__).partition(".<locals>")[0]
 
 
@@ -516,4 +533,5 @@ def _discard(_event: Event) -> None:
 
 
 def _user_of_this_host() -> Author:
+    """Return this host as the author. This is the default until a Scheduler sets ``get_author``."""
     return Author(platform.node())

@@ -99,6 +99,8 @@ class DependencyRepository:
     async def _lock_parents(self, job_ids: Collection[str], transaction: Transaction) -> Sequence[Record]:
         """Return jobs that others are to wait for, and lock them until the edges are committed.
 
+        An edge is a row that makes one job, the child, wait for another one, its parent.
+
         A transaction of the library keeps the parents from ending meanwhile. A transaction of the application
         may stay open for long, so it only keeps the parents from being deleted, and its commit marks them.
         """
@@ -109,20 +111,23 @@ class DependencyRepository:
     async def lock_dependents(self, jobs: Sequence[AnyJob], transaction: Transaction) -> None:
         """Lock the existing jobs of a call before it writes them, if some are to wait for others.
 
-        Only a transaction of the application needs these locks. It holds only the keys of parents, so two
-        such transactions could close a cycle that neither sees.
+        Only a transaction of the application needs these locks. It does not lock the rows of parents
+        completely, so two such transactions could let their jobs wait for each other, and neither sees that.
         """
         if isinstance(transaction, CallersTransaction):
             job_ids, keys = [job.job_id for job in jobs], [job.unique_key for job in jobs if job.unique_key]
             await self._statements.fetch("lock_dependents", job_ids, keys, on=transaction.connection)
 
     async def mark_uncommitted(self) -> None:
-        """Mark the parents in the transaction of a test, whose commit never comes."""
+        """Do what the commit does with the jobs that others wait for, in a test that never commits.
+
+        This marks the parents, and applies the consequences of those that have ended already.
+        """
         rows = await self._statements.fetch("mark_uncommitted")
         await self._consequences.apply([row["job_id"] for row in rows if row["has_ended"]])
 
     async def keeping(self, job_ids: Collection[str], connection: Connection | None = None) -> set[str]:
-        """Return those of the jobs whose results are kept when they end."""
+        """Return the ids of those of the jobs whose results are kept when they end."""
         rows = await self._statements.fetch("keeping_jobs", list(job_ids), on=connection)
         return {row["job_id"] for row in rows}
 
@@ -160,6 +165,7 @@ class DependencyRepository:
         if readers := [job for job in jobs if job.passes_results]:
             check_kept(readers, {row["job_id"] for row in rows if row["keeps_result"]})
             prefixes = await self._passed_results.clear([job.job_id for job in readers], connection)
+            # Only an edge of a step has a definition, and these are the edges of ``after=``.
             passed_edges = [
                 Edge(parent, job.job_id, "") for job in readers for parent in job.after if parent in ended_ids
             ]
@@ -174,6 +180,7 @@ class DependencyRepository:
                     reason = NOT_COMPLETED.format(parent, statuses[parent].value)
                     cancel_reasons.setdefault(job.job_id, reason)
         if edges:
+            # The statement takes three arrays: the parents, the children and the outcomes.
             await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=connection)
             unfinished_ids = {edge.parent_id for edge in edges}
             # In a caller's transaction, only parents among the jobs themselves are marked here. The commit
@@ -184,6 +191,7 @@ class DependencyRepository:
                 await self._statements.fetch("mark_parents", list(unfinished_ids), on=connection)
             await self._check_cycles(children, edges, connection, replaced=replaced)
         waiting_ids = {edge.child_id for edge in edges}
+        # The jobs of which every parent has ended as they want.
         free_ids = [child for child in children if child not in waiting_ids and child not in cancel_reasons]
         cancelled = await self._decide(free_ids, cancel_reasons, transaction)
         events += [
@@ -205,6 +213,7 @@ class DependencyRepository:
         among the new jobs can form a cycle.
         """
         parent_ids = {edge.parent_id for edge in edges}
+        # Each pair has a parent and a child.
         if replaced:
             pairs = await self._ancestor_edges(children, parent_ids.union(children), connection)
         elif not parent_ids.isdisjoint(children):
@@ -223,10 +232,11 @@ class DependencyRepository:
     async def _ancestor_edges(
         self, job_ids: Collection[str], locked: Collection[str], connection: Connection
     ) -> list[tuple[str, str]]:
-        """Return the parent and child of every edge above jobs.
+        """Return the parent and child of every edge above jobs: to their parents, from these, and so on.
 
-        Another transaction may add an edge above a job that is not locked, and so close a cycle with edges of
-        this transaction. Neither sees the edges of the other one, so such transactions follow one another.
+        ``locked`` has the ids of the jobs that this transaction has locked. Another transaction may add an
+        edge above any other job, and so close a cycle with edges of this transaction. Neither sees the edges
+        of the other one, so such transactions follow one another.
         """
         rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
         if any(row["parent_id"] not in locked for row in rows):
@@ -244,7 +254,8 @@ class DependencyRepository:
 
         Args:
             job_id: The job that waits. Its row is locked.
-            definition: What distinguishes the job that waits from earlier and later ones with its id.
+            definition: The text that distinguishes the job that waits from earlier and later jobs with its
+                id.
             awaited: The jobs that it waits for.
             transaction: The transaction.
 
@@ -260,6 +271,7 @@ class DependencyRepository:
         unfinished_ids = [row["job_id"] for row in locked_rows if not row["has_ended"]]
         edges = [Edge(parent, job_id, definition) for parent in ended_ids]
         await self._passed_results.copy(edges, {job_id: OF_CHILD}, connection)
+        # With an edge for each unfinished job, the end of the last one lets the waiting job continue.
         if unfinished_ids:
             await self._statements.fetch("await_jobs", unfinished_ids, job_id, definition, on=connection)
             await self._statements.fetch("mark_parents", unfinished_ids, on=connection)
@@ -270,9 +282,9 @@ class DependencyRepository:
     async def lock_retried(self, job_id: str, transaction: Transaction) -> None:
         """Lock a job, so that the statement that retries it sees which other jobs it still waits for.
 
-        The end of another job locks this one before it deletes the edge. At another isolation level than READ
-        COMMITTED, a transaction of the application does not see that the edge is gone, so its commit wakes a
-        scan.
+        The transaction that ends another job locks this one before it deletes the edge, which is the row that
+        makes this job wait. At another isolation level than READ COMMITTED, a transaction of the application
+        does not see that the edge is gone, so its commit wakes a scan.
         """
         await self._statements.fetch("lock_jobs", [job_id], on=transaction.connection)
         if isinstance(transaction, CallersTransaction):
@@ -285,7 +297,8 @@ class DependencyRepository:
 
         Args:
             children: The jobs that were retried.
-            parents: The jobs whose children they are by their marks; None for jobs that are no children.
+            parents: The jobs whose steps have started them, as their options state; None for jobs that no
+                step has started.
             connection: The connection of the transaction.
         """
         if job_ids := sorted({job_id for job_id in parents if job_id is not None}):
@@ -293,7 +306,10 @@ class DependencyRepository:
             await self._statements.fetch("wait_again", children, on=connection)
 
     async def forget_children(self, job_ids: Collection[str], connection: Connection) -> None:
-        """Let jobs with new definitions wait no longer for the children of their former definitions."""
+        """Let jobs with new definitions wait no longer for the children of their former definitions.
+
+        The children are jobs that a step of the former definition has started.
+        """
         await self._statements.fetch("delete_child_edges", list(job_ids), on=connection)
 
     async def resolve(
@@ -302,9 +318,11 @@ class DependencyRepository:
         transaction: Transaction,
         cancel_reasons: Mapping[str, str] | None = None,
     ) -> None:
-        """Derive from the rows whether jobs still wait, and unblock or cancel those that do not.
+        """Read whether jobs still wait for others, and unblock or cancel those that do not.
 
-        Then apply the consequences of the cancelled jobs.
+        An edge is broken if it leads to a job that has ended or does not exist. First delete the broken ones,
+        and pass the results of the jobs that have ended. At the end, apply the consequences of the cancelled
+        jobs.
 
         Args:
             children: The jobs.
@@ -319,15 +337,16 @@ class DependencyRepository:
         await self._pass_results(_edges(broken_rows), locked_rows, connection)
         for row in broken_rows:
             status = row["status"]
+            # A job that waits for the completion of another one waits in vain if that one ended otherwise.
             if row["outcome"] == COMPLETED and status != JobStatus.COMPLETED.value:
                 parent = row["parent_id"]
+                # There is no status if there is no such job.
                 reason = NOT_COMPLETED.format(parent, status) if status else NOT_FOUND.format(parent)
                 reasons.setdefault(row["child_id"], reason)
         free_ids = [child for child in children if child not in reasons]
         ended_ids = await self._decide(free_ids, reasons, transaction)
-        await self._consequences.run(
-            ended_ids + await self._end_awaited(locked_rows, connection), transaction
-        )
+        ended_ids += await self._end_awaited(locked_rows, connection)
+        await self._consequences.run(ended_ids, transaction)
 
     async def release_children(
         self, parents: Sequence[EndedJob], transaction: Transaction
@@ -339,6 +358,7 @@ class DependencyRepository:
         """
         connection = transaction.connection
         statuses = {parent.job_id: parent.status for parent in parents}
+        # A child of a step names the waiting job in its own options, even if the table lacks the edge.
         marked_edges = [edge for parent in parents if (edge := _edge_of_child(parent)) is not None]
         jobs_of_steps = [edge.child_id for edge in marked_edges]
         locked_rows = await self._statements.fetch(
@@ -351,8 +371,10 @@ class DependencyRepository:
         # not see. Only now are these all known, because edges that are committed later are not taken.
         if unlocked_ids := sorted({row["child_id"] for row in rows} - {row["job_id"] for row in locked_rows}):
             locked_rows += await self._statements.fetch("lock_jobs", unlocked_ids, on=connection)
+        # A dict, as a set that keeps the order.
         edges = dict.fromkeys(_edges(rows))
-        # The edge of an older release has no definition, but it leads from the same child to the same job.
+        # The edge of an older release has no definition, but it connects the same two jobs. So the edge that
+        # the options state is only added if that one is not there.
         edges |= dict.fromkeys(edge for edge in marked_edges if edge._replace(definition=None) not in edges)
         await self._pass_results(edges, locked_rows, connection)
         for row in rows:
@@ -370,7 +392,7 @@ class DependencyRepository:
         """Pass the results of jobs that have ended along their edges, and end the steps that waited."""
         prefixes = _prefixes(locked_rows)
         await self._passed_results.copy(edges, prefixes, connection)
-        # A job whose replacement waits for the end of its attempt has another prefix.
+        # A job whose new definition waits for the end of the running attempt has another prefix.
         if readers := [job_id for job_id, prefix in prefixes.items() if prefix == PASSED]:
             await self._end_child_steps(readers, connection)
 
@@ -382,11 +404,13 @@ class DependencyRepository:
             await self._notify(due, connection)
 
     async def _notify(self, due: datetime, connection: Connection) -> None:
-        """Let the commit notify workers of jobs that are due at this time."""
+        """Let the commit notify workers of jobs, the first of which is due at this time."""
         await self._statements.fetch("notify", [due_message("", due)], on=connection)
 
     async def repair(self, position: ScanPosition, *, blocks: int, jobs: int) -> ScanPosition:
-        """Read a part of the edges and of the jobs that wait; correct what does not agree with other rows.
+        """Read a part of the edges and of the jobs that wait, and correct what was written by hand.
+
+        A job has to wait exactly as long as it has an edge to a job that has not ended.
 
         Args:
             position: Where to continue.
@@ -409,18 +433,19 @@ class DependencyRepository:
             # Jobs that are locked are left to the next scan.
             await self._statements.run_divided(suspects, self.resolve)
         # A page that is not full is the last one, so the next scan begins at the first job again.
-        last_row = page[-1] if len(page) == jobs else None
-        return ScanPosition(
-            block=end if end < size else 0,
-            job=(
-                ScanPosition().job
-                if last_row is None
-                else (last_row["priority"], last_row["due"], last_row["job_id"])
-            ),
-        )
+        next_job = ScanPosition().job
+        if len(page) == jobs:
+            last_row = page[-1]
+            next_job = (last_row["priority"], last_row["due"], last_row["job_id"])
+        next_block = end if end < size else 0
+        return ScanPosition(next_block, next_job)
 
     async def _end_awaited(self, locked_rows: Sequence[Record], connection: Connection) -> list[str]:
-        """Let the consequences of cancelled jobs follow that wait for no job any more; return their ids."""
+        """Let the consequences of jobs follow that were cancelled while they waited; return their ids.
+
+        If a job of a schedule is cancelled while it waits for the previous job of the schedule, its
+        consequences are delayed until that one has ended.
+        """
         awaited = [row["job_id"] for row in locked_rows if row["is_awaited"]]
         rows = await self._statements.fetch("end_awaited", awaited, on=connection) if awaited else []
         return [row["job_id"] for row in rows]
@@ -430,7 +455,8 @@ class DependencyRepository:
     ) -> list[str]:
         """Unblock the jobs that wait for no other job any more, and cancel those that wait in vain.
 
-        The jobs must be locked by an earlier statement.
+        A job waits in vain if it needs the completion of a job that has ended otherwise. The jobs must be
+        locked by an earlier statement.
 
         Args:
             free_ids: The jobs of which an edge was deleted, or which have none.
@@ -452,6 +478,7 @@ class DependencyRepository:
             ids, reasons = list(cancel_reasons), list(cancel_reasons.values())
             await self._statements.fetch("delete_edges", ids, on=connection)
             for row in await self._statements.fetch("cancel_blocked", ids, reasons, now, on=connection):
+                # A job that runs ends later: its new definition is cancelled at the end of the attempt.
                 if row["ended"]:
                     event_args = row["job_id"], row["job_name"], row["attempt"]
                     events.append(JobCancelled(*event_args, reason=cancel_reasons[row["job_id"]]))
@@ -461,14 +488,16 @@ class DependencyRepository:
 
 
 def _edges(rows: Sequence[Record]) -> list[Edge]:
+    """Return the edges of rows of ``scheduler_after``, by which one job waits for another."""
     return [Edge(row["parent_id"], row["child_id"], row["definition"]) for row in rows]
 
 
 def _edge_of_child(job: EndedJob) -> Edge | None:
-    """Return the edge by which the job of a step waits for its child, by the mark of the child.
+    """Return the edge by which the job of a step waits for the job that the step has started, its child.
 
-    The child is the parent of the edge. None for a job that is no child. The table of edges may lack the
-    edge, if the job of the step or the child itself was retried meanwhile.
+    The options of the child state it. The child is the parent of the edge, since the other job waits for it.
+    None for a job that no step has started. The table of edges may lack the edge, if the job of the step or
+    the child itself was retried meanwhile.
     """
     mark = job.options.get(CHILD_OF)
     if not isinstance(mark, dict):
@@ -480,7 +509,10 @@ def _edge_of_child(job: EndedJob) -> Edge | None:
 
 
 def _prefixes(locked_rows: Sequence[Record]) -> dict[str, str]:
-    """Return the prefixes of the names of passed results, by the jobs that read them."""
+    """Return the prefixes of the names of passed results, by the ids of the jobs that read them.
+
+    A job that reads no results has none.
+    """
     return {row["job_id"]: row["passed_to"] for row in locked_rows if row["passed_to"] is not None}
 
 

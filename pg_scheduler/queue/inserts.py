@@ -69,6 +69,7 @@ class InsertRepository(Repository):
         """
         if not jobs:
             return set()
+        # One job has a statement of its own, whose parameters are values instead of arrays.
         job, is_one, now = jobs[0], len(jobs) == 1, created_at or self._statements.now
         run = partial(self._run, lock_timeout=lock_timeout, connection=connection, route=route)
         sends_nothing = message is None
@@ -80,6 +81,7 @@ class InsertRepository(Repository):
             values = (*job[:GENERATED_FIELDS], now, expires_at)
             await run("insert_generated_job", *values)
             return {job.job_id}
+        # The statements for many jobs take an array for each column.
         columns = job if is_one else zip(*jobs, strict=True)
         if sends_nothing and not is_one and all(isinstance(job, GeneratedIdJob) for job in jobs):
             await run("insert_generated_jobs", *columns, now)
@@ -106,9 +108,11 @@ class InsertRepository(Repository):
         is_one = len(jobs) == 1
         if connection is not None and is_one and _is_immediate(jobs[0]):
             return await self._enqueue_generated(jobs[0], NO_EXTRAS, message, connection)
+        # The statement for one job takes its values, the one for many jobs takes an array for each column.
+        columns = _delayed(jobs[0]) if is_one else zip(*map(_delayed, jobs), strict=True)
         rows = await self._run(
             "enqueue_job" if is_one else "enqueue_jobs",
-            *(_delayed(jobs[0]) if is_one else zip(*map(_delayed, jobs), strict=True)),
+            *columns,
             self._statements.now,
             message,
             lock_timeout=lock_timeout,
@@ -146,6 +150,7 @@ class InsertRepository(Repository):
         connection: Connection | None = None,
     ) -> dict[str, datetime] | set[str]:
         """Insert the jobs whose ids and unique keys are free, with delays, as ``enqueue()`` does."""
+        # As in enqueue(), there is a cheaper statement for a job that is due now, in a caller's transaction.
         if connection is not None and len(jobs) == 1:
             row, extras = jobs[0].row, jobs[0].extras
             if extras.unique_key is None and extras.blocked_on is None and _is_immediate(row):
@@ -170,6 +175,7 @@ class InsertRepository(Repository):
         """
 
         def values_of(job_ids: Collection[str]) -> list[object]:
+            """Return the parameters for these jobs: an array for each column, and the time."""
             columns = zip(*(job for job in jobs if job.job_id in job_ids), strict=True)
             return [*columns, created_at or self._statements.now]
 
@@ -192,6 +198,7 @@ class InsertRepository(Repository):
         """
 
         def values_of(job_ids: Collection[str]) -> list[object]:
+            """Return the parameters for these jobs: an array for each column, and the time."""
             chosen_jobs = [job for job in jobs if job.job_id in job_ids]
             columns = zip(*(job.row for job in chosen_jobs), strict=True)
             now = created_at or self._statements.now
@@ -219,6 +226,8 @@ class InsertRepository(Repository):
         if lock_timeout is not None:
             return await statements.fetch_retrying(name, *values, lock_timeout, route=route)
 
+        # The first attempt has a limit, the lock timeout that the statement sets. Later ones have a
+        # connection, whose transaction has a lock timeout already.
         async def attempt(on: Connection | None, limit: str | None) -> list[Record]:
             return await statements.fetch_retrying(name, *values, limit, on=on, route=route)
 
@@ -262,7 +271,10 @@ class InsertRepository(Repository):
         values_of: Callable[[Collection[str]], list[object]],
         connection: Connection | None,
     ) -> None:
-        """Insert or replace jobs. If the consequences of an ended job are left to a scan, apply them first.
+        """Insert or replace jobs. If the consequences of an ended job were left to a scan, apply them first.
+
+        The consequences are what follows the end of a job, for example for the jobs that wait for it. A new
+        definition would overwrite the column that lists them.
 
         Args:
             name: The statement. It only locks a row whose consequences are not applied yet, and does not
@@ -288,6 +300,7 @@ class InsertRepository(Repository):
             # The statement has to lock the rows in this transaction before their consequences are applied.
             if locked_ids := await replace(remaining_ids, transaction.connection):
                 await self._consequences.run(locked_ids, transaction)
+                # Now the statement has no reason to leave out a job, so the application suppresses the change.
                 if await replace(locked_ids, transaction.connection):
                     raise SuppressedChangeError(change="insert or update")
 
@@ -301,7 +314,10 @@ class InsertRepository(Repository):
         message: str | None,
         created_at: datetime | None = None,
     ) -> list[object]:
-        """Return the parameters of a statement that inserts extended jobs."""
+        """Return the parameters of a statement that inserts extended jobs, with an array for each column.
+
+        ``rows`` has the columns that plain jobs have too, with due times or delays.
+        """
         columns, extras = zip(*rows, strict=True), zip(*(job.extras for job in jobs), strict=True)
         return [*columns, created_at or self._statements.now, message, *extras]
 
@@ -318,7 +334,7 @@ class InsertRepository(Repository):
         ``created_at`` is as for ``insert()``, but COPY cannot read the time of its statement. If it is None,
         the jobs get the default of the column, which is the begin of the transaction.
         """
-        # The connection of another library has no COPY.
+        # The connection of another library has no method for COPY.
         if as_foreign(connection) is not None:
             for batch in batches(jobs, batch_size, _lengths):
                 await self.insert(batch, connection=connection, created_at=created_at)
@@ -326,6 +342,7 @@ class InsertRepository(Repository):
         if not jobs:
             return
         schema, now = await self._statements.schema(on=connection), created_at or self._statements.now
+        # Without a time, the server sets the column created_at by its default.
         columns = COLUMNS if now is None else (*COLUMNS, "created_at")
         connections = self._statements.connections
         async with connections.acquire() if connection is None else nullcontext(connection) as session:
@@ -342,18 +359,22 @@ class InsertRepository(Repository):
 
 
 def _lengths(jobs: Sequence[GeneratedIdJob]) -> list[int]:
-    """Return what ``characters`` would of each job. In a bulk call, a property would cost a call per job."""
+    """Return the length of the arguments of each job, by which batches are divided.
+
+    This is what the property ``characters`` returns, but a property would cost a call for each job.
+    """
     return [len(job.task_data) for job in jobs]
 
 
 def _is_immediate(job: PlainJob) -> bool:
-    """Return whether a delayed job with a generated id is due now and never expires."""
+    """Return whether a delayed job has a generated id, is due now, and never expires."""
+    # The due time of a delayed job is EPOCH plus its delay.
     has_no_delay, never_expires = job.execution_time == EPOCH, job.misfire_grace_time is None
     return isinstance(job, GeneratedIdJob) and has_no_delay and never_expires
 
 
 def _delayed(row: PlainJob) -> tuple[Any, ...]:
-    """Return a row with its delay in seconds instead of its due time."""
+    """Return the row of a delayed job with its delay in seconds, instead of ``EPOCH`` plus the delay."""
     return (*row[:2], (row.execution_time - EPOCH).total_seconds(), *row[3:])
 
 
@@ -380,7 +401,11 @@ _double = Struct(">id").pack
 
 
 async def packed(jobs: Sequence[PlainJob], created_at: datetime | None) -> AsyncIterator[bytes]:
-    """Yield the COPY stream in chunks."""
+    """Yield jobs in the binary format of COPY, in chunks: a header, for each job a row, and a trailer.
+
+    A row is the number of its columns, then each column as its number of bytes and its value. Without
+    ``created_at``, the rows do not have this column.
+    """
     column_count = _count(len(COLUMNS) + (created_at is not None))
     created_at_column = b"" if created_at is None else _instant(_microseconds(created_at))
     shared_values: object = None
@@ -403,7 +428,7 @@ async def packed(jobs: Sequence[PlainJob], created_at: datetime | None) -> Async
 
 
 def _shared_columns(job: PlainJob) -> bytes:
-    """Return the columns of a row after its id and its arguments."""
+    """Return the columns of a row after its id and its arguments, in the binary format of COPY."""
     due, grace = _microseconds(job.execution_time), job.misfire_grace_time
     return b"".join(
         (
@@ -413,17 +438,20 @@ def _shared_columns(job: PlainJob) -> bytes:
             _integer(4, job.max_retries),
             NULL if grace is None else _integer(4, grace),
             NULL if job.timeout_seconds is None else _double(8, job.timeout_seconds),
+            # This is when the job expires. The grace time has seconds.
             NULL if grace is None else _instant(due + grace * 1_000_000),
         )
     )
 
 
 def _text(value: str) -> bytes:
+    """Return a text as binary COPY has it: its number of bytes, and its bytes in UTF-8."""
     data = value.encode()
     return _size(len(data)) + data
 
 
 def _instant(microseconds: int) -> bytes:
+    """Return a column with an instant, from its microseconds since the beginning of the year 2000."""
     return _bigint(8, microseconds)
 
 

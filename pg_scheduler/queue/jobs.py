@@ -167,7 +167,7 @@ class JobRepository(Repository):
 
     async def cancel_within(self, transaction: Transaction, job_id: str, reason: str) -> StatusChange:
         """Cancel a job as ``cancel()`` does, in a transaction that has locked it and uses no savepoints."""
-        # The last parameter is whether the consequences are applied afterwards, as they are here.
+        # The last parameter, True, is whether this transaction applies the consequences afterwards.
         change = partial(self._statements.fetch, "cancel_job", job_id, self._statements.now, reason, True)
         return _status_change(await self._change_with_others(change, job_id, transaction))
 
@@ -189,6 +189,7 @@ class JobRepository(Repository):
         )
 
         async def retry_linked(transaction: Transaction) -> list[Record]:
+            """Retry the child of another job's step, or a job that may wait for other jobs again."""
             on = transaction.connection
             if any(row["may_wait"] for row in rows):
                 await self._dependencies.lock_retried(job_id, transaction)
@@ -196,6 +197,7 @@ class JobRepository(Repository):
             await self._dependencies.wait_again([job_id], [row["parent"] for row in linked_rows], on)
             return linked_rows
 
+        # The statement has left such a job unchanged.
         if any(row["parent"] is not None or row["may_wait"] for row in rows):
             rows = await self._statements.run_retrying(retry_linked, within=connection)
         return rows[0]["due"] if rows else None
@@ -269,6 +271,7 @@ class JobRepository(Repository):
     ) -> list[Record]:
         """Change one job by a statement, and apply the consequences for others; return the changed rows."""
         rows = await change(on=transaction.connection)
+        # This statement changes a job with consequences too, so only the application can keep it as it is.
         if rows and not rows[0]["changed"]:
             raise SuppressedChangeError
         await self._consequences.follow([job_id], transaction)
@@ -300,11 +303,13 @@ class JobRepository(Repository):
             "find_unfinished", after, MAX_CANCELLED_JOBS, MAX_EXAMINED_ROWS, *filters, on=within
         )
         ids = [row["job_id"] for row in candidates if row["matches"]]
-        # The statement ends after that many matches, or after MAX_EXAMINED_ROWS.
+        # The statement ends after this number of matches, or after MAX_EXAMINED_ROWS. In the first case, the
+        # next call begins after the last match.
         end = ids[-1] if len(ids) == MAX_CANCELLED_JOBS else _end_of(candidates)
         if not ids:
             return [], end
         now, run = self._statements.now, self._statements.fetch_retrying
+        # As in cancel(): only the commit would mark jobs for which the caller's transaction has added others.
         if within is not None:
             await self._statements.fetch("mark_awaited", ids, on=within)
         # As in _change(), the last parameter is whether the consequences are applied afterwards.
@@ -313,6 +318,7 @@ class JobRepository(Repository):
         if linked_ids := [row["job_id"] for row in rows if not row["changed"]]:
 
             async def cancel(transaction: Transaction) -> list[Record]:
+                """Cancel these jobs, and apply the consequences of their ends in the same transaction."""
                 changed = await self._statements.fetch(
                     "cancel_jobs", linked_ids, now, reason, *filters, True, on=transaction.connection
                 )
@@ -335,7 +341,7 @@ class JobRepository(Repository):
         by_s: float = 0,
         connection: Connection | None = None,
     ) -> list[TouchedJob]:
-        """Change when pending jobs are due; return those of the jobs that exist.
+        """Change when pending jobs are due; return all of the jobs that exist, whether moved or not.
 
         The caller notifies the workers if a job is due soon.
 
@@ -351,11 +357,14 @@ class JobRepository(Repository):
         return [TouchedJob(*row) for row in rows]
 
     async def keep(self, job_id: str) -> bool:
-        """Take the misfire grace time from a pending job; return False if it has none, or is not pending."""
+        """Let a pending job never expire, by removing its misfire grace time; return whether it had one."""
         return bool(await self._statements.fetch("keep_job", job_id))
 
     async def version(self, job_id: str) -> str | None:
-        """Return the version that `change()` wants; None if the job does not exist, or cannot be changed."""
+        """Return a text that differs after each change of a job, for `change()`.
+
+        It is None if the job does not exist, or cannot be changed.
+        """
         version: str | None = await self._statements.value("job_version", job_id)
         return version
 
@@ -366,7 +375,7 @@ class JobRepository(Repository):
 
         Args:
             job_id: The job.
-            version: The `version()` to which the change was decided.
+            version: What `version()` returned before the caller decided the change.
             task_data: The arguments, as a row stores them. The job keeps its metadata.
             priority: The priority, as a row stores it.
 
@@ -392,13 +401,15 @@ class JobRepository(Repository):
         """
         args = worker_id, names, limit, self._statements.now
         try:
-            # None stands for all late jobs, except those that the table has refused to expire.
+            # None stands for all jobs past their misfire grace time. The list has the ids of those that the
+            # table has refused to expire, which are left out.
             rows = await self._expire(
                 *args, None, list(self._refused_expiries.keys()), left_out=unexpiring_names
             )
         except REFUSALS as error:
             if not is_refusal(error):
                 raise
+            # The table has refused one of the jobs, so the statement has expired none of them.
             rows = await self._expire_accepted(*args, unexpiring_names)
         await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
         return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
@@ -427,7 +438,7 @@ class JobRepository(Repository):
         )
 
         async def expire(ids: Sequence[str]) -> list[Record]:
-            # Only these jobs expire, and none of them is left out.
+            # Only the jobs of the first list expire. The second one is empty: none of them is left out.
             return await self._expire(worker_id, names, limit, now, list(ids), [])
 
         return await self._refused_expiries.change_parts([row["job_id"] for row in late_rows], expire)
@@ -470,7 +481,8 @@ class JobRepository(Repository):
         # One row more than the page shows whether another page follows.
         rows = await self._statements.fetch("list_jobs", after, *filters_in_columns, limit + 1)
         jobs = [job_from(row, self._statements.codec) for row in rows[:limit]]
-        return Page(jobs, next=jobs[-1].job_id if len(rows) > limit else None)
+        has_next_page = len(rows) > limit
+        return Page(jobs, next=jobs[-1].job_id if has_next_page else None)
 
     async def _find_jobs(self, after: str | None, limit: int, filters: JobFilters) -> Page[Job]:
         """Return a page of jobs with some metadata, among a bounded number of rows.
@@ -486,7 +498,10 @@ class JobRepository(Repository):
             del values["place"]
             if values.pop("matches"):
                 jobs.append(job_from(values, self._statements.codec))
-        return Page(jobs[:limit], next=jobs[limit - 1].job_id if len(jobs) > limit else _end_of(rows))
+        if len(jobs) > limit:
+            # The last job only shows that another page follows.
+            return Page(jobs[:limit], next=jobs[limit - 1].job_id)
+        return Page(jobs, next=_end_of(rows))
 
     async def count_jobs(self, names: Sequence[str] | None) -> JobCounts:
         """Return the number of jobs in each status: of all jobs, or of those with one of these names."""
@@ -513,13 +528,14 @@ class JobRepository(Repository):
             added_at: When the schedules were added, by their ids.
             connection: The transaction that inserts the jobs.
         """
-        times = json.dumps({schedule_id: at.isoformat() for schedule_id, at in added_at.items()})
+        added_at_json = json.dumps({schedule_id: at.isoformat() for schedule_id, at in added_at.items()})
         # The server asks for the privilege to delete before it looks for rows, and most often there are none.
-        obsolete = await self._statements.fetch("find_obsolete", list(job_ids), times, on=connection)
+        obsolete = await self._statements.fetch("find_obsolete", list(job_ids), added_at_json, on=connection)
         if not obsolete:
             return set()
         obsolete_ids = [row["job_id"] for row in obsolete]
-        rows = await self._statements.fetch("free_fire_times", obsolete_ids, times, on=connection)
+        # Another transaction may have changed some of them meanwhile. These are not deleted.
+        rows = await self._statements.fetch("free_fire_times", obsolete_ids, added_at_json, on=connection)
         return {row["job_id"] for row in rows}
 
     async def ids(self, *, due_at: datetime | None = None) -> set[str]:
@@ -527,7 +543,11 @@ class JobRepository(Repository):
         return {row["job_id"] for row in await self._statements.fetch("job_ids", due_at)}
 
     async def read_revoked(self, job_ids: Collection[str]) -> dict[str, tuple[JobStatus, bool]]:
-        """Return the statuses of those ids that exist, and whether consequences wait for their attempts."""
+        """Return the status of each of these jobs that exists, and whether consequences wait for its attempt.
+
+        A worker reads this for attempts that it has to stop. If a job was cancelled while its attempt runs,
+        the jobs and schedules that depend on it wait until the attempt has ended.
+        """
         rows = await self._statements.fetch("read_revoked", list(job_ids))
         return {row["job_id"]: (JobStatus(row["status"]), row["is_awaited"]) for row in rows}
 
@@ -548,11 +568,12 @@ class JobRepository(Repository):
         """
         now = self._statements.now
         refused, statements = self._refused_corrections, self._statements
+        # This corrects the times that the steps store. They are not counted.
         await refused.fetch("correct_waits", now, limit, statements=statements)
         return await refused.number("correct_due_times", now, limit, statements=statements)
 
     async def find_uncorrected(self) -> Uncorrected:
-        """Return what `correct_due_times()` may have left, without a lock."""
+        """Return what `correct_due_times()` may have left; this takes no lock."""
         (row,) = await self._rows(Uncorrected, "find_uncorrected", self._statements.now)
         return row
 
@@ -562,7 +583,8 @@ class JobRepository(Repository):
 
 
 def _status_change(rows: Sequence[Record]) -> StatusChange:
-    """Return what a statement that changes one job has changed."""
+    """Return what a statement that changes one job has changed, from its only row."""
+    # The statement has found no job that it may change.
     if not rows:
         return StatusChange(False)
     (row,) = rows
@@ -570,8 +592,14 @@ def _status_change(rows: Sequence[Record]) -> StatusChange:
 
 
 def _end_of(rows: Sequence[Record]) -> str | None:
-    """Return the id of the last row that could be examined; None if all rows were examined."""
-    return rows[-1]["job_id"] if rows and rows[-1]["place"] == MAX_EXAMINED_ROWS else None
+    """Return the id of the last examined row if the statement examined as many as it may; else None.
+
+    ``place`` is the number of a row among those that were examined, counted from 1.
+    """
+    if rows and rows[-1]["place"] == MAX_EXAMINED_ROWS:
+        last_id: str = rows[-1]["job_id"]
+        return last_id
+    return None
 
 
 def _cancelled_job(row: Record) -> CancelledJob:

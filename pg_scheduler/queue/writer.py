@@ -58,9 +58,10 @@ class Kinds(NamedTuple):
 
 
 def split(jobs: Sequence[AnyJob]) -> Kinds:
-    """Divide jobs by what writes them."""
+    """Divide jobs by the statements that write them."""
     kinds = Kinds([], [], [], [])
     for job in jobs:
+        # A job with a generated id is a PlainJob too, so this is tested first.
         if isinstance(job, GeneratedIdJob):
             kinds.copied.append(job)
         elif isinstance(job, PlainJob):
@@ -70,13 +71,14 @@ def split(jobs: Sequence[AnyJob]) -> Kinds:
         else:
             kinds.extended.append(job)
     if keys := {job.unique_key for job in kinds.dependents} - {None}:
-        # Of the jobs with one unique key, the first is inserted. So all jobs with such a key are written
-        # together, in their order.
+        # Of several jobs with one unique key, the first one is inserted. So if one of them waits for others,
+        # all jobs with this key are written together, in their order.
         dependents = [
             job for job in jobs if isinstance(job, ExtendedJob) and (job.after or job.unique_key in keys)
         ]
         extended = [job for job in kinds.extended if job.unique_key not in keys]
         kinds = kinds._replace(extended=extended, dependents=dependents)
+    # For so few jobs INSERT is faster, so they are written as plain jobs.
     if len(kinds.copied) < MIN_COPY_JOBS:
         return kinds._replace(plain=[*kinds.plain, *kinds.copied], copied=[])
     return kinds
@@ -129,9 +131,13 @@ class Replaced(NamedTuple):
 
 
 class Groups:
-    """Ids of jobs and unique keys that may belong to one row, directly or through others."""
+    """Ids of jobs and unique keys that may belong to one row, directly or through others.
+
+    This is a union-find structure: the nodes of a group are a tree, whose root stands for the group.
+    """
 
     def __init__(self) -> None:
+        # The next node on the way to the root, by node. A root is its own parent, or has no entry.
         self._parents: dict[Node, Node] = {}
 
     def join(self, job_id: str, key: str | None) -> None:
@@ -144,12 +150,13 @@ class Groups:
         return self._root(Node(is_key=False, text=job_id))
 
     def _root(self, node: Node) -> Node:
-        """Return the node that stands for the group of a node: the one without a parent."""
+        """Return the node that stands for the group of a node: the root of its tree."""
         path: list[Node] = []
         while (parent := self._parents.get(node, node)) != node:
             path.append(node)
             node = parent
-        # The next search is short then, however long a chain of jobs is.
+        # From now on, the root is the parent of each node on the path. So the next search takes one step,
+        # however long a chain of jobs is.
         self._parents.update(dict.fromkeys(path, node))
         return node
 
@@ -184,6 +191,7 @@ class JobWriter:
         """
         kinds, inserts = split(jobs), self._store.inserts
         connection = within.connection if isinstance(within, Transaction) else within
+        # COPY inserts all of its jobs or fails, since no other job has one of the generated ids.
         inserted = {job.job_id for job in kinds.copied}
         for plain_jobs in _batches(kinds.plain, batch_size):
             inserted |= await inserts.insert(
@@ -195,6 +203,7 @@ class JobWriter:
             )
         await inserts.copy(kinds.copied, batch_size, connection=connection, created_at=created_at)
         if kinds.dependents:
+            # If a dependent waits for a refused job, it waits for the existing job in its place.
             write = partial(
                 self._insert_and_block,
                 kinds.dependents,
@@ -206,13 +215,16 @@ class JobWriter:
         return inserted
 
     async def find_overlapping(self, jobs: Sequence[AnyJob], connection: Connection | None) -> list[int]:
-        """Return the places of the jobs of a call that may replace each other.
+        """Return the indexes of those jobs of a call that may replace each other.
 
-        A job gets the row with its id or the row that holds its key. If jobs share one id or one key, the
-        last definition counts, and they are not returned. Jobs rarely share a row in another way.
+        A job replaces the row that has its id, or the row that holds its unique key. So two jobs may replace
+        one row although their ids and their keys differ, if one has the id of the row and the other has its
+        key. Jobs that only share one id, or only share one key, are not returned: the last definition counts.
         """
+        # No row has a generated id, so a job with such an id replaces none.
         named_jobs = {place: job for place, job in enumerate(jobs) if not isinstance(job, GeneratedIdJob)}
         keys = {key for job in named_jobs.values() if (key := job.unique_key) is not None}
+        # Without keys, jobs share a row only if they share its id.
         if len(named_jobs) < 2 or not keys:
             return []
         ids = list({job.job_id for job in named_jobs.values()})
@@ -220,14 +232,15 @@ class JobWriter:
         groups = Groups()
         for job in named_jobs.values():
             groups.join(job.job_id, job.unique_key)
+        # A job that has ended does not hold its key any more.
         for row in rows:
             groups.join(row.job_id, row.unique_key if row.is_unfinished else None)
-        jobs_of_groups = defaultdict[Node, list[int]](list)
+        places_by_group = defaultdict[Node, list[int]](list)
         for place, job in named_jobs.items():
-            jobs_of_groups[groups.of(job.job_id)].append(place)
+            places_by_group[groups.of(job.job_id)].append(place)
         existing_ids = {row.job_id for row in rows}
         overlapping_places: list[int] = []
-        for places in jobs_of_groups.values():
+        for places in places_by_group.values():
             if not _share_one_name([named_jobs[place] for place in places], existing_ids):
                 overlapping_places += places
         return sorted(overlapping_places)
@@ -262,7 +275,10 @@ class JobWriter:
         keys_by_id: dict[str, str] = {}
         for job in jobs:
             if isinstance(job, ExtendedJob) and (key := job.unique_key) is not None:
-                unique_jobs[key] = job.with_id(unique_jobs[key].job_id) if key in unique_jobs else job
+                if key in unique_jobs:
+                    unique_jobs[key] = job.with_id(unique_jobs[key].job_id)
+                else:
+                    unique_jobs[key] = job
                 keys_by_id[job.job_id] = key
         kinds = split([job for job in jobs if job.unique_key is None])
         replaced_jobs = [
@@ -273,6 +289,7 @@ class JobWriter:
             *overlapping_jobs,
         ]
         # A transaction of the application has to lock all of these jobs before it writes the first one.
+        # Otherwise it and another such transaction may wait for each other; see ``dependencies.py``.
         if within is not None and any(map(is_dependent, replaced_jobs)):
             async with self._store.statements.transaction(within=within) as transaction:
                 await self._store.dependencies.lock_dependents(replaced_jobs, transaction)
@@ -299,14 +316,16 @@ class JobWriter:
     async def check_parents(
         self, jobs: Sequence[ExtendedJob], inserted: Iterable[AnyJob], connection: Connection | None
     ) -> None:
-        """Check that each parent exists, or is inserted by the same call.
+        """Check that each parent, a job that others wait for, exists or is inserted by the same call.
 
         Raises:
             JobNotFoundError: A parent does not exist.
             ValueError: A parent keeps no result, but a job reads it.
         """
+        # By the id of each job of the call, whether its result is kept. A plain job keeps none.
         keeps_by_id = {job.job_id: isinstance(job, ExtendedJob) and job.keeps_result for job in inserted}
-        # A dict keeps the order, by which the error names the first missing parent.
+        # These are the parents that have to exist. A dict keeps the order, by which the error names the first
+        # missing one.
         parents = {parent: None for job in jobs for parent in job.after if parent not in keeps_by_id}
         if parents:
             statuses = await self._store.jobs.statuses_of(parents, connection=connection)
@@ -320,13 +339,14 @@ class JobWriter:
     async def check_parents_of_new(
         self, jobs: Sequence[ExtendedJob], inserted: Sequence[AnyJob], connection: Connection | None
     ) -> None:
-        """Check the parents as ``check_parents()`` does, but leave existing jobs as they are.
+        """Check the parents as ``check_parents()`` does, for a call that leaves existing jobs as they are.
 
-        A job whose id or unique key is taken is not inserted, so its parents do not matter. And a parent that
-        exists keeps its result, or not, by its row.
+        A job whose id or unique key is taken is not inserted, so its parents do not matter. And the row of a
+        parent that exists decides whether its result is kept, not the definition of the call.
         """
         inserted_by_id = {job.job_id: job for job in inserted}
         ids = {job.job_id for job in jobs}
+        # The parents that the call would insert may exist already, too.
         ids |= {parent for job in jobs for parent in job.after if parent in inserted_by_id}
         keys = [key for job in jobs if (key := job.unique_key) is not None]
         rows = await self._store.unique_keys.find_conflicts(ids, keys, connection=connection)
@@ -343,6 +363,7 @@ class JobWriter:
     ) -> JobConflictError | None:
         """Return the first conflict of jobs that were not inserted; None if there is no conflict any more."""
         keys = [key for job in jobs if (key := job.unique_key) is not None]
+        # Without a key, each of the jobs was refused because of its id, so the first one is the answer.
         if not keys:
             job_id = jobs[0].job_id
             statuses = await self._store.jobs.statuses_of([job_id], connection=connection)
@@ -396,30 +417,34 @@ class JobWriter:
             refused = [job for job in jobs if job.job_id not in inserted]
             for batch in _batches(await self._freed(refused, queues, transaction), MAX_PLANNED):
                 inserted |= await insert(batch)
+        # The links are computed again: now each job waits for the newest job before it that was inserted.
         new_jobs = [[] if queue.is_unique else _linked(queue, inserted) for queue in queues]
         if dependents := [job for queue_jobs in new_jobs for job in queue_jobs if job.after]:
             await self._store.dependencies.block(dependents, transaction)
-        return [
-            await self._insert_unique(queue, transaction, message, planned_at)
-            if queue.is_unique
-            else Queued(queue_jobs)
-            for queue, queue_jobs in zip(queues, new_jobs, strict=True)
-        ]
+        results: list[Queued] = []
+        for queue, queue_jobs in zip(queues, new_jobs, strict=True):
+            if queue.is_unique:
+                results.append(await self._insert_unique(queue, transaction, message, planned_at))
+            else:
+                results.append(Queued(queue_jobs))
+        return results
 
     async def _freed(
         self, jobs: Sequence[ExtendedJob], queues: Sequence[Queue], transaction: Transaction
     ) -> list[ExtendedJob]:
-        """Return the jobs whose ids are free now, among some that were not inserted.
+        """Delete cancelled jobs that have the ids of new jobs; return the new jobs whose ids are free now.
 
         A fire time is part of the id of its job. So if a schedule was removed with its jobs, and added again,
         a cancelled job of the earlier schedule may have the id. This transaction deletes that job and inserts
         the new one, so the fire time has one job whatever happens meanwhile.
         """
-        added_at = {queue.schedule_id: queue.added_at for queue in queues if queue.added_at is not None}
-        if not added_at:
+        added_at_by_schedule = {
+            queue.schedule_id: queue.added_at for queue in queues if queue.added_at is not None
+        }
+        if not added_at_by_schedule:
             return []
         freed_ids = await self._store.jobs.free_fire_times(
-            [job.job_id for job in jobs], added_at, transaction.connection
+            [job.job_id for job in jobs], added_at_by_schedule, transaction.connection
         )
         return [job for job in jobs if job.job_id in freed_ids]
 
@@ -430,15 +455,21 @@ class JobWriter:
         inserted: list[ExtendedJob] = []
         last_job_id, conflict = queue.last_job_id, None
         for job in queue.jobs:
+            # A queue of this job alone, so that it waits for the last job that was inserted.
             (linked,) = _linked(queue._replace(jobs=[job], last_job_id=last_job_id))
             insert = partial(
                 self._insert_and_block, [linked], transaction, message=message, created_at=planned_at
             )
-            if await insert() or (await self._freed([linked], [queue], transaction) and await insert()):
+            is_inserted = bool(await insert())
+            if not is_inserted and await self._freed([linked], [queue], transaction):
+                is_inserted = bool(await insert())
+            if is_inserted:
                 inserted.append(linked)
                 last_job_id = linked.job_id
             else:
-                conflict = await self.conflict([linked], transaction.connection) or conflict
+                # The job that was in the way may be gone by now. Then an earlier conflict is reported.
+                new_conflict = await self.conflict([linked], transaction.connection)
+                conflict = new_conflict or conflict
         return Queued(inserted, conflict)
 
     # -- jobs that wait for others -------------------------------------------------------------------------
@@ -479,13 +510,14 @@ class JobWriter:
             dependents = [job for job in jobs if job.after and job.job_id in inserted]
             awaited_ids = {parent for job in dependents for parent in job.after}
             absent_ids = awaited_ids - inserted
+            # Jobs of the call that others wait for, and that were refused because of their unique keys.
             absent_jobs = [
                 job
                 for job in [*refused_jobs, *jobs]
                 if job.unique_key is not None and job.job_id in absent_ids
             ]
             holders = await self._lock_holders(absent_jobs, awaited_ids, transaction) if absent_jobs else {}
-            # The holder of a key may have ended meanwhile, so the next round inserts the job with that key.
+            # The job that held a key may have ended meanwhile, so the next round inserts the job of the call.
             remaining_jobs = [job for job in absent_jobs if job.job_id not in holders]
             if not remaining_jobs:
                 break
@@ -509,16 +541,21 @@ class JobWriter:
         rows = await self._store.unique_keys.find_conflicts(ids, keys, connection=transaction.connection)
         existing_ids = {row.job_id for row in rows}
         by_key = {row.unique_key: row.job_id for row in rows if row.is_unfinished}
-        holders = {
+        holders_of_keys = {
             job.job_id: by_key[job.unique_key]
             for job in jobs
             if job.job_id not in existing_ids and job.unique_key in by_key
         }
         unfinished_ids = await self._store.dependencies.lock_unfinished(
-            {*awaited_ids, *holders.values()}, transaction
+            {*awaited_ids, *holders_of_keys.values()}, transaction
         )
-        holders = {job_id: holder for job_id, holder in holders.items() if holder in unfinished_ids}
-        return {job_id: job_id for job_id in ids if job_id in existing_ids} | holders
+        # An existing job with the same id is waited for under this id.
+        holders = {job_id: job_id for job_id in ids if job_id in existing_ids}
+        for job_id, holder in holders_of_keys.items():
+            # A job that has ended before it was locked does not hold the key any more.
+            if holder in unfinished_ids:
+                holders[job_id] = holder
+        return holders
 
     async def _replace_and_block(
         self,
@@ -544,7 +581,10 @@ class JobWriter:
             batch_size: Jobs per statement.
             created_at: When they are created; None for the time of the statement.
         """
-        ordered_rows = [await self._replace_one(job, transaction, created_at) for job in overlapping_jobs]
+        # Each of these jobs has the id of its row from now on.
+        overlapping_rows = [
+            await self._replace_one(job, transaction, created_at) for job in overlapping_jobs
+        ]
         # Another transaction may give one of these jobs a key of the call. Then the unique job replaces it.
         for batch in _batches(dependents, batch_size):
             await self._store.inserts.replace_extended(
@@ -553,16 +593,17 @@ class JobWriter:
         written_jobs = await self._replace_unique(unique_jobs.values(), transaction, batch_size, created_at)
         by_key = {job.unique_key: job for job in written_jobs}
         # Of several definitions of one row, the last one counts.
-        by_id = {job.job_id: job for job in [*ordered_rows, *dependents, *written_jobs]}
+        by_id = {job.job_id: job for job in [*overlapping_rows, *dependents, *written_jobs]}
         # The row of a unique job may have another id than the one by which the call names the job.
-        rows = {job.job_id: row.job_id for job, row in zip(overlapping_jobs, ordered_rows, strict=True)}
-        rows |= {job_id: by_key[key].job_id for job_id, key in keys.items()}
+        pairs = zip(overlapping_jobs, overlapping_rows, strict=True)
+        row_ids = {job.job_id: row.job_id for job, row in pairs}
+        row_ids |= {job_id: by_key[key].job_id for job_id, key in keys.items()}
         waiting_jobs = [
-            job.with_parents(rows) for job in by_id.values() if isinstance(job, ExtendedJob) and job.after
+            job.with_parents(row_ids) for job in by_id.values() if isinstance(job, ExtendedJob) and job.after
         ]
         if waiting_jobs:
             await self._store.dependencies.block(waiting_jobs, transaction, replaced=True)
-        return Replaced(by_key, [job.job_id for job in ordered_rows])
+        return Replaced(by_key, [job.job_id for job in overlapping_rows])
 
     async def _replace_one(
         self, job: AnyJob, transaction: Transaction, created_at: datetime | None
@@ -653,6 +694,8 @@ class JobWriter:
                 raise JobConflictError(holder.job_id, holder.status, holder.unique_key)
             # The row to replace is the one that holds the key. If none does, it is the one with the id.
             target = job.job_id if holder is None else holder.job_id
+            # If two jobs have one row as their target, the first one replaces it. The next round looks up the
+            # target of the other one again.
             targets.setdefault(target, job.with_id(target))
         return targets
 
@@ -667,6 +710,7 @@ def _share_one_name(jobs: Sequence[AnyJob], existing_ids: Collection[str]) -> bo
     keys, ids = {job.unique_key for job in jobs}, {job.job_id for job in jobs}
     # Jobs without a key can share a row only by their id.
     share_id = keys == {None}
+    # A job whose id exists may replace the row with this id, instead of the row that holds its key.
     have_own_ids = len(ids) == len(jobs) and ids.isdisjoint(existing_ids)
     share_key = len(keys) == 1 and have_own_ids
     return len(jobs) == 1 or share_id or share_key
@@ -699,7 +743,10 @@ def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[Exten
         if inserted is None or job_id in inserted:
             ids = (previous_id, newest_id)
             parents = tuple(dict.fromkeys(parent_id for parent_id in ids if parent_id is not None))
-            linked_jobs.append(job.queued_after(parents) if queue.is_ordered and parents else job)
+            if queue.is_ordered and parents:
+                linked_jobs.append(job.queued_after(parents))
+            else:
+                linked_jobs.append(job)
             newest_id = job_id
         previous_id = job_id
     return linked_jobs
