@@ -357,7 +357,7 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
         raise LookupError(f"statement {name!r} declares no route; write '-- route: ...' below its name")
     is_shareable = declared["route"].startswith("shared, ")
     routes = declared["route"].removeprefix("shared, ")
-    # These are read before the fragments replace their names. A variant of the statement has empty ones.
+    # These names show which variants the statement has, and are replaced by the fragments below.
     is_recorded = "{into_audit}" in text or "{counted_failures}" in text
     limits_wait = "{within_lock_limit}" in text
     try:

@@ -36,12 +36,16 @@ def fail(future: Future, error: BaseException) -> None:
 
 def _answer_after_failure(task: Task, on_failure: Callable[[Task], Iterable[Future]]) -> None:
     """Give the error of a task to the futures that it left unanswered; do nothing if the task returned."""
+    # For a task that was cancelled, exception() raises the cancellation instead of returning it.
     error = None if task.cancelled() else task.exception()
     if error is None and not task.cancelled():
         return
     for future in on_failure(task):
-        # A cancellation or a SystemExit was meant for the task, and not for those who wait for an answer.
-        fail(future, error if isinstance(error, Exception) else _interrupted(task, error))
+        if isinstance(error, Exception):
+            fail(future, error)
+        else:
+            # A cancellation or a SystemExit was meant for the task, and not for those who wait for an answer.
+            fail(future, _interrupted(task, error))
 
 
 def _interrupted(task: Task, cause: BaseException | None) -> ServiceCancelledError:

@@ -57,17 +57,18 @@ class BulkInserter:
         job was given a due time.
         """
         # Jobs that may replace each other are written one after the other, and all others together.
+        # A place is the index of a job in the call.
         overlapping_places: list[int] = []
         if conflict_resolution is ConflictResolution.REPLACE:
             overlapping_places = await self._writer.find_overlapping(jobs, connection)
         overlapping_jobs = [jobs[place] for place in overlapping_places]
         excluded_places = set(overlapping_places)
-        distinct_jobs = _choose(
-            (job for place, job in enumerate(jobs) if place not in excluded_places), conflict_resolution
-        )
+        other_jobs = (job for place, job in enumerate(jobs) if place not in excluded_places)
+        distinct_jobs = _choose(other_jobs, conflict_resolution)
         dependents = [
             job for job in [*distinct_jobs, *overlapping_jobs] if isinstance(job, ExtendedJob) and job.after
         ]
+        # Under IGNORE, a job that exists is not written, so the jobs that it would wait for do not matter.
         if dependents and conflict_resolution is ConflictResolution.IGNORE:
             await self._writer.check_parents_of_new(dependents, distinct_jobs, connection)
         elif dependents:
@@ -77,6 +78,7 @@ class BulkInserter:
             return [job.job_id for job in jobs]
 
         async def write(within: Connection | Transaction | None) -> list[str | None]:
+            """Write the jobs; return for each job of the call its id, or None if it was not inserted."""
             if conflict_resolution is ConflictResolution.REPLACE:
                 # A unique job has the id of the row that it replaced, which may differ from its own id.
                 replaced_rows = await self._writer.replace(
@@ -89,6 +91,7 @@ class BulkInserter:
                 replaced_ids: list[str | None] = [
                     replaced_rows.by_key.get(job.unique_key, job).job_id for job in jobs
                 ]
+                # Jobs that were written one by one may have got other rows.
                 for place, job_id in zip(overlapping_places, replaced_rows.overlapping, strict=True):
                     replaced_ids[place] = job_id
                 return replaced_ids
@@ -119,9 +122,10 @@ class BulkInserter:
         if not jobs:
             return
         independents = [job for job in jobs if not is_dependent(job)]
+        dependents = [job for job in jobs if is_dependent(job)]
 
         async def write(transaction: Transaction) -> None:
-            for part in (independents, [job for job in jobs if is_dependent(job)]):
+            for part in (independents, dependents):
                 remaining_jobs = part
                 for _ in range(MAX_ROUNDS):
                     inserted = await self._writer.insert(
@@ -149,7 +153,7 @@ def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> 
     Raises:
         JobConflictError: An id or a unique key occurs twice, and the resolution is RAISE.
     """
-    distinct_jobs: dict[str, AnyJob] = {}
+    distinct_jobs: dict[str, AnyJob] = {}  # by id
     # No other job has a generated id, so these need no order.
     generated: list[AnyJob] = []
     keys: set[str] = set()
@@ -157,6 +161,7 @@ def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> 
         if isinstance(job, GeneratedIdJob):
             generated.append(job)
             continue
+        # The other resolutions permit several jobs with one key: the first or the last one counts.
         if conflict_resolution is ConflictResolution.RAISE and (key := job.unique_key) is not None:
             if key in keys:
                 raise JobConflictError(job.job_id, None, key)
@@ -169,6 +174,9 @@ def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> 
 
 
 def _sort_key(job: AnyJob) -> tuple[str, str]:
-    """Return what jobs are sorted by. Jobs with one unique key keep their order: the first is inserted."""
+    """Return what jobs are sorted by: jobs without a unique key by their ids, then the others by their keys.
+
+    Jobs with one unique key keep the order of the call, since only the first of them is inserted.
+    """
     key = job.unique_key
     return ("", job.job_id) if key is None else (key, "")

@@ -97,6 +97,7 @@ class Consequences:
             SuppressedChangeError: A trigger keeps the consequences in a row although they are applied.
         """
         connection = transaction.connection
+        # The jobs of a generation end because those of the generation before have ended.
         generations = 0
         while job_ids and generations < MAX_GENERATIONS:
             generations += 1
@@ -113,15 +114,16 @@ class Consequences:
                 if affected := [job for job in jobs if key in job.on_end]:
                     ended_ids += await handler(affected, transaction)
             job_ids = ended_ids
-        # The chain is longer than one transaction may follow. The commit wakes a scan, which continues.
+        # The chain is longer than one transaction may follow. A message of the commit wakes a scan, which
+        # continues.
         if job_ids:
             await self._statements.fetch("notify", [ENDED], on=connection)
 
     async def follow(self, job_ids: Collection[str], transaction: Transaction) -> None:
-        """Apply the consequences of those jobs that a call has ended, or leave them to a service.
+        """Apply the consequences of those jobs that a call has ended, or leave them to a scan of a worker.
 
         A transaction of the application at another isolation level than READ COMMITTED does not see what
-        others have committed since its begin. So a service applies the consequences as soon as it commits.
+        others have committed since its begin. So a worker applies the consequences as soon as it commits.
         """
         if isinstance(transaction, CallersTransaction):
             # At READ COMMITTED, the statement does nothing and returns no row.
@@ -131,7 +133,7 @@ class Consequences:
         await self.run(job_ids, transaction)
 
     async def apply(self, job_ids: Collection[str]) -> None:
-        """Apply the consequences of jobs that have ended before, and publish the events.
+        """Apply the consequences of jobs whose ends are committed, and publish the events.
 
         Consequences that meet a lock, or that the table refuses, are left for a later scan.
         """
@@ -139,8 +141,11 @@ class Consequences:
             self.on_left()
 
     async def _apply(self, job_ids: Collection[str], *, locked_pause_s: float) -> bool:
-        """Apply consequences; return whether some are left. A scan leaves out their jobs for some seconds."""
-        locked_ids: set[str] = set()
+        """Apply the consequences of jobs that have ended; return whether some are left.
+
+        A scan leaves out the jobs whose consequences are left: for ``locked_pause_s`` seconds if a lock is
+        the reason, and for ``REFUSED_PAUSE_S`` if the table has refused a change.
+        """        locked_ids: set[str] = set()
 
         async def run_unlocked(part: Sequence[str], transaction: Transaction) -> None:
             """Apply the consequences of those jobs of which no row is locked.
@@ -148,7 +153,8 @@ class Consequences:
             For these jobs, no statement of the transaction waits for a row. If each locked job made a scan
             wait, thousands of them could keep it from a job that is free.
             """
-            # All jobs of this part have ended, so they are the jobs whose rows change and the jobs that end.
+            # The first parameter is the jobs whose rows change, the second one those of them that have ended:
+            # all. The statement returns the jobs of which another transaction has locked a row.
             rows = await self._statements.fetch("lock_settled", part, part, on=transaction.connection)
             locked_ids.update(row["job_id"] for row in rows)
             await self.run([job_id for job_id in part if job_id not in locked_ids], transaction)
@@ -186,6 +192,7 @@ class Consequences:
         the consequences later.
         """
         args = list(attempts), list(attempts.values()), worker_id
+        # It returns the jobs whose consequences need not wait any more.
         rows = await self._statements.fetch("report_ends", *args, on=transaction.connection)
         if with_consequences:
             await self.run([row["job_id"] for row in rows], transaction)
@@ -228,6 +235,7 @@ def _wake_no_one() -> None:
 
 
 def _ended_job(row: Record) -> EndedJob:
+    """Return the job of a row of ``lock_ended``."""
     return EndedJob(
         row["job_id"],
         row["job_name"],

@@ -85,9 +85,11 @@ class Enqueuer:
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         if notify is not None:
             _check_notify(notify, connection)
+        # Whether the caller's transaction commits is unknown, so there is no event of a job in one.
         publishes = connection is None and self._events.wants(JobScheduled)
         replaces = conflict_resolution is ConflictResolution.REPLACE
-        # A due time that has passed by the server's clock, but not by this host's, becomes a delay again.
+        # A due time that has passed by the server's clock, but not by this host's, becomes a delay again. A
+        # delayed job has EPOCH plus its delay as its due time.
         if not is_delayed and (delay := self._delay_of(job)) is not None:
             job, is_delayed = job.due_at(EPOCH + delay), True
         if is_delayed and needs_time(job, conflict_resolution):
@@ -104,9 +106,9 @@ class Enqueuer:
         else:
             insert = self._statement_of(job, is_delayed=is_delayed)
             if not await insert(job, connection, notify):
-                existing = await self._find_or_insert(job, insert, conflict_resolution, connection, notify)
-                if existing is not None:
-                    return existing
+                existing_id = await self._find_or_insert(job, insert, conflict_resolution, connection, notify)
+                if existing_id is not None:
+                    return existing_id
         if connection is None and self._meter is not None:
             self._meter.record_scheduled(job.job_name)
         if publishes:
@@ -127,13 +129,14 @@ class Enqueuer:
         time.
         """
         behind_s = -self._store.statements.clock_offset_s
+        # If this host's clock is not behind, no time has passed by the server's clock only.
         if behind_s <= 0:
             return None
         delay = job.execution_time - datetime.now(UTC)
         return delay if timedelta(0) <= delay < timedelta(seconds=behind_s) else None
 
     def _by_server_time(self, job: AnyJob) -> AnyJob:
-        """Return a job with its due time corrected to the server's clock, if ``_delay_of()`` applies."""
+        """Return a job with its due time moved to the server's clock, if only that clock has passed it."""
         delay = self._delay_of(job)
         return job if delay is None else job.due_at(self._store.statements.server_now + delay)
 
@@ -150,7 +153,8 @@ class Enqueuer:
     ) -> bool:
         """Insert a job that waits for others; return whether it was inserted.
 
-        The last parameter, ``notify``, has no effect: if the job need not wait, the commit notifies workers.
+        The last parameter, ``notify``, is there because this stands for other statements. It has no effect:
+        if the job need not wait, the commit notifies workers.
         """
         return bool(await self._writer.insert([job], connection))
 
@@ -221,6 +225,7 @@ class Enqueuer:
             now = await self._store.statements.read_clock(on=connection)
             jobs = [job.due_at(now) if job.execution_time is EPOCH else job for job in jobs]
             first_due = _first_due(jobs)
+        # The clock of this host is behind that of the server.
         if self._store.statements.clock_offset_s < 0:
             jobs = [self._by_server_time(job) for job in jobs]
         if change is not None:
@@ -241,6 +246,7 @@ class Enqueuer:
             if start:
                 await asyncio.sleep(0)
             batch = slice(start, start + METER_BATCH)
+            # A job that was not inserted has no id in the list.
             names = (job.job_name for job, job_id in zip(jobs[batch], ids[batch], strict=True) if job_id)
             for name, number in Counter(names).items():
                 meter.record_scheduled(name, number)
@@ -266,6 +272,7 @@ def _check_notify(notify: Notify, connection: Connection | None) -> None:
 
 
 def _first_due(jobs: Sequence[AnyJob]) -> datetime | None:
+    """Return the earliest due time of jobs; None if there are no jobs."""
     return min((job.execution_time for job in jobs), default=None)
 
 

@@ -45,8 +45,8 @@ class FailureAlerts:
     async def enqueue(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
         """Enqueue the alerts of those jobs that failed or expired.
 
-        It returns no ids, because handlers of consequences return the jobs that they have ended, and this one
-        ends none.
+        This is a handler of consequences, which has to return the ids of the jobs that it ends. It ends none,
+        so it returns an empty sequence.
         """
         failed_jobs = [job for job in ended if job.status in FAILURES and _task_of(job)]
         if failed_jobs:
@@ -90,6 +90,7 @@ class FailureAlerts:
 
 
 def _is_of_a_span(alert: AnyJob) -> bool:
+    """Return whether at most one alert is enqueued in a time span, so that the span decides its id."""
     return isinstance(alert, ExtendedJob) and alert.span is not None
 
 
@@ -108,7 +109,9 @@ def _shortened(job_id: str, suffix: str) -> str:
     """Return a job id with room for a suffix. The end of an id that is too long becomes a hash."""
     if len(job_id.encode()) + len(suffix) <= MAX_ID_BYTES:
         return job_id
-    start = job_id.encode()[: MAX_ID_BYTES - len(suffix) - HASH_CHARACTERS].decode(errors="ignore")
+    # The cut may divide a character of several bytes, whose first bytes are ignored.
+    room = MAX_ID_BYTES - len(suffix) - HASH_CHARACTERS
+    start = job_id.encode()[:room].decode(errors="ignore")
     return start + sha256(job_id.encode()).hexdigest()[:HASH_CHARACTERS]
 
 
@@ -119,5 +122,11 @@ def _task_of(job: EndedJob) -> str:
 
 
 def _failed_tasks(job: EndedJob) -> list[str]:
+    """Return the tasks of the alerts that have failed before this job, which is an alert itself.
+
+    The list is empty for any other job. What is no name was written by hand, and is left out.
+    """
     names = job.on_end.get("failed_tasks")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    if not isinstance(names, list):
+        return []
+    return [name for name in names if isinstance(name, str)]

@@ -27,14 +27,15 @@ class Sender:
 
     def __init__(self, middleware: Sequence[Middleware], codec: PayloadCodec | None = None) -> None:
         self._codec: Final = codec
-        headers = (getattr(instance, "headers", None) for instance in middleware)
-        self._headers: Final[list[Any]] = [method for method in headers if method is not None]
+        # Only some middleware has this method, which returns strings for the metadata of a job by name.
+        methods = (getattr(instance, "headers", None) for instance in middleware)
+        self._headers: Final[list[Any]] = [method for method in methods if method is not None]
         self._sending: Final = [
             instance.sending for instance in middleware if isinstance(instance, SendingMiddleware)
         ]
 
     def call_of(self, job: AnyJob, due: datetime) -> ScheduledCall:
-        """Return a job as middleware sees it."""
+        """Return what middleware sees of a job that is due at this time."""
         schedule_id = job.schedule_id if isinstance(job, ExtendedJob) else None
         return ScheduledCall(job.job_id, job.job_name, due, schedule_id, job.task_data, self._codec)
 
@@ -52,7 +53,9 @@ class Sender:
             yield
 
     def with_headers(self, task_data: str, call: ScheduledCall) -> str:
-        """Return the arguments and metadata of a job with headers; unchanged if its metadata has some.
+        """Return the arguments and metadata of a job with the headers that middleware adds to the metadata.
+
+        They are unchanged if the metadata has headers already.
 
         Raises:
             TypeError: A middleware returned something else than strings by name.
@@ -104,9 +107,13 @@ class SendingEnqueuer:
         notify: Notify | None = None,
     ) -> str:
         """Insert one validated job, as ``Enqueuer.insert()``."""
+        # The id of such a job depends on its due time, or its statement needs it. So it is read before.
         if is_delayed and needs_time(job, conflict_resolution):
             job, is_delayed = await self.enqueuer.at_due_time(job, connection), False
-        due = datetime.now(UTC) + (job.execution_time - EPOCH) if is_delayed else job.execution_time
+        due = job.execution_time
+        # For middleware, the time of this host is close enough. A delayed job is due at EPOCH plus its delay.
+        if is_delayed:
+            due = datetime.now(UTC) + (due - EPOCH)
         call = self._sender.call_of(job, due)
         with self._sender.sending(call):
             job = job.with_task_data(self._sender.with_headers(job.task_data, call))
@@ -131,7 +138,7 @@ class SendingEnqueuer:
             )
 
     async def _add_to_all(self, jobs: Sequence[AnyJob]) -> list[AnyJob]:
-        """Return the jobs with their headers, and yield to the event loop at intervals."""
+        """Return the jobs with the headers of middleware, and yield to the event loop at intervals."""
         changed: list[AnyJob] = []
         for start in range(0, len(jobs), PREPARE_BATCH):
             if start:

@@ -106,13 +106,18 @@ class InsertBatcher:
         self._busy = False
 
     async def insert(self, job: AnyJob, connection: Connection | None, notify: Notify | None = None) -> bool:
-        """Insert a job; return False if its id exists or its unique key is taken."""
+        """Insert a job; return False if its id exists or its unique key is taken.
+
+        ``notify`` is how workers are notified of a job in the transaction of the caller.
+        """
         if connection is not None:
             return await self._insert_within(job, connection, notify)
         # If another call already waits for the same id or unique key, this call waits behind that one.
+        # The call of has() is avoided as long as no call waits.
         another_call_waits = bool(self._locked.names) and self._locked.has(job)
         if not another_call_waits:
             try:
+                # A statement is in progress, so this job is inserted by the next one.
                 if self._busy:
                     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
                     self._waiting.append((job, answer))
@@ -132,7 +137,11 @@ class InsertBatcher:
         return await self._locked.insert(job, self._write)
 
     async def _insert_within(self, job: AnyJob, connection: Connection, notify: Notify | None) -> bool:
-        """Insert a job in the transaction of the caller, and notify workers by its commit or afterwards."""
+        """Insert a job in the transaction of the caller, and notify workers by its commit or afterwards.
+
+        A message that the statement sends reaches the workers at the commit. Without a message, the outbox
+        notifies them after the transaction. A job that is due later needs neither.
+        """
         due, message = job.execution_time, None
         is_near = self._outbox.is_near(due, self._origin)
         if is_near and self._outbox.is_sent_by_commit(connection, notify):
@@ -159,6 +168,7 @@ class InsertBatcher:
             # A statement for delayed jobs appends the time of its call, which only the server knows.
             due_times = () if self._is_delayed else (due,)
             message = self._outbox.message_to_carry(*due_times)
+        # The message covers the jobs that were committed before this time.
         began = time.monotonic()
         if wait.session is None:
             inserted = await self._insert(jobs, message=message, lock_timeout=wait.timeout)
@@ -189,12 +199,14 @@ class InsertBatcher:
         return wait
 
     def _insert_next(self) -> None:
+        """Start the task that inserts the jobs of the calls that wait."""
         start_answering(self._insert_waiting(), "pg_scheduler insert", self._failed)
 
     async def _insert_waiting(self) -> None:
         """Insert the jobs of the calls that wait, statement by statement, until no call waits."""
         is_shared = False
-        # After a shared statement, the callers get a chance to call again before the batcher is idle.
+        # After a statement that several calls shared, one more round follows even if no call waits: within
+        # the sleep, these callers get their answers and may call again.
         while self._waiting or is_shared:
             await asyncio.sleep(0)
             self._batch = self._take()
@@ -204,7 +216,8 @@ class InsertBatcher:
         self._busy = False
 
     def _failed(self, task: asyncio.Task[None]) -> list[asyncio.Future[bool]]:
-        """Return the answers that a failed task owes, and start another task for the calls that wait."""
+        """Return the futures that a failed task has not answered; start another task for calls that wait."""
+        # The calls of the statement in progress. Each entry is a job and the future of its call.
         entries, self._batch = list(self._batch.values()), {}
         if task.cancelled():  # the event loop may be ending
             entries += self._waiting
@@ -215,7 +228,7 @@ class InsertBatcher:
         return [answer for _, answer in entries]
 
     def _take(self) -> Batch:
-        """Take the jobs of the next statement from those that wait."""
+        """Remove the jobs of the next statement from those that wait, and return them."""
         batch: Batch = {}
         room = BatchRoom(MAX_JOBS)
         later_entries: list[tuple[AnyJob, asyncio.Future[bool]]] = []
@@ -240,6 +253,7 @@ class InsertBatcher:
             if not may_be_of_one_job:
                 raise
             if len(batch) == 1:
+                # The job that caused the error is alone now.
                 for _, answer in batch.values():
                     fail(answer, error)
                 return
@@ -247,12 +261,13 @@ class InsertBatcher:
                 await self._answer(part, DIVIDED_WAIT)
         else:
             for job_id, (_, answer) in batch.items():
+                # The future is done if its caller was cancelled meanwhile.
                 if not answer.done():
                     answer.set_result(job_id in inserted)
 
 
 def _divided(batch: Batch) -> list[Batch]:
-    """Return two parts of a batch: jobs with generated ids, which hardly ever wait, and the others.
+    """Divide a batch into two: jobs with generated ids, which hardly ever wait for locks, and the others.
 
     If all jobs are of one of these kinds, return two halves.
     """
@@ -287,18 +302,22 @@ class LockedInserts:
             DatabaseUnavailableError: The transaction did not end within the time limit of a call.
         """
         timeout_s = self._store.connections.options.call_timeout_s
+        # These are times of the monotonic clock.
         began = time.monotonic()
         deadline = began + timeout_s
         blockers: list[Blocker] = []
-        # A pool with one connection needs it for other statements too. So a turn is as short as possible
-        # there, and a pause follows.
+        # A job that waits has turns, in each of which a statement waits for the lock on a connection. A pool
+        # with one connection needs it for other statements too. So a turn is as short as possible there, and
+        # a pause follows.
         has_one_connection = self._store.connections.pool.get_max_size() == 1
         with self._counted(job):
             while True:
                 try:
                     async with self._turn:
                         left_s = deadline - time.monotonic()
-                        turn_s = 0 if has_one_connection else min(TURNS_S / self._waiting, left_s)
+                        turn_s = 0.0
+                        if not has_one_connection:
+                            turn_s = min(TURNS_S / self._waiting, left_s)
                         timeout = f"{max(turn_s, MIN_TURN_S) * 1000:.0f}ms"
                         wait = LockWait(timeout, may_carry=False, session=partial(self._session, blockers))
                         return bool(await write([job], wait))
@@ -312,6 +331,7 @@ class LockedInserts:
                         ) from fault.__cause__
                     self._report(time.monotonic() - began, blockers)
                 if has_one_connection:
+                    # Other statements use the connection meanwhile.
                     await asyncio.sleep(PAUSE_S)
 
     def _report(self, seconds: float, blockers: Sequence[Blocker]) -> None:
@@ -322,7 +342,7 @@ class LockedInserts:
 
     @contextmanager
     def _counted(self, job: AnyJob) -> Iterator[None]:
-        """Count a job among those that wait, until the block ends."""
+        """Count a job among those that wait, and its id and unique key, until the block ends."""
         names = _names_of(job)
         self._waiting += 1
         self.names.update(names)
@@ -330,6 +350,7 @@ class LockedInserts:
             yield
         finally:
             self._waiting -= 1
+            # This subtraction also removes the names whose count is 0 then.
             self.names -= Counter(names)
 
     @asynccontextmanager
@@ -350,6 +371,7 @@ def _names_of(job: AnyJob) -> list[str]:
 def _describe(job: AnyJob, timeout_s: float, blockers: Sequence[Blocker]) -> str:
     """Return the message about a job that was not inserted in time, with the sessions that it waits for."""
     key, holders = job.unique_key, describe_holders(blockers)
+    # No other transaction can have inserted a generated id, so only a trigger can have met a lock.
     if isinstance(job, GeneratedIdJob) and key is None:
         return (
             f"job not inserted within {timeout_s:g} s, because a trigger of the application needs a lock of "

@@ -300,7 +300,7 @@ class InsertRepository(Repository):
             # The statement has to lock the rows in this transaction before their consequences are applied.
             if locked_ids := await replace(remaining_ids, transaction.connection):
                 await self._consequences.run(locked_ids, transaction)
-                # Now the statement has no reason to leave out a job, so the application suppresses the change.
+                # Now the statement has no reason to leave out a job: the application suppresses the change.
                 if await replace(locked_ids, transaction.connection):
                     raise SuppressedChangeError(change="insert or update")
 

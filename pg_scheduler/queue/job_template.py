@@ -90,6 +90,7 @@ class JobTemplate(NamedTuple):
             failed_tasks: For an alert: the tasks of the alerts that failed before it, and its own task. If
                 the alert fails too, no task among these is enqueued again, or alerts would never end.
         """
+        # Some options have columns of their own. The others are in one column, as JSON.
         columns, other_options = resolve_options(options, task, misfire_grace_time=misfire_grace_time)
         other_options |= marks
         on_end = dict(consequences)
@@ -126,7 +127,7 @@ class JobTemplate(NamedTuple):
         *,
         has_id: bool = False,
     ) -> AnyJob:
-        """Return the job of a row: the row itself unless the job has a value that plain jobs lack.
+        """Return the job of a row: a plain job, which is the row itself, unless it has further values.
 
         The parameters are those of ``extend()``.
         """
@@ -161,6 +162,7 @@ class JobTemplate(NamedTuple):
             ValueError: The job would wait for itself.
         """
         extras, span = self.extras, None
+        # A text is a unique key itself, and a rule gives the job one, or the id of a time span.
         if isinstance(unique, str):
             extras = extras._replace(unique_key=unique)
         elif unique is not None:
@@ -178,6 +180,7 @@ class JobTemplate(NamedTuple):
         job = ExtendedJob(
             row, extras, parents.job_ids, parents.outcome, span, passes_results=parents.passes_results
         )
+        # The due time decides the time span, and so the id of the job.
         if span is not None:
             job = job.due_at(row.execution_time)
         if job.job_id in parents.job_ids:
@@ -185,7 +188,10 @@ class JobTemplate(NamedTuple):
         return job
 
     def _unique_text(self, unique: Unique, row: PlainJob, arguments: str | None, *, has_id: bool) -> str:
-        """Return the unique key of a job; with ``per=``, the text before the time span in its id."""
+        """Return the unique key of a job by a rule; with ``per=``, the text before the time span in its id.
+
+        ``has_id`` is whether the caller gave the job its id.
+        """
         if unique.per is not None and has_id:
             raise ConfigurationError(
                 "the id of a job with unique and per= is derived from its time span, but this job has the id "
@@ -205,7 +211,7 @@ class JobTemplate(NamedTuple):
 def resolve_options(
     values: Mapping[str, Any], task: Task | None, *, misfire_grace_time: int | None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the options of a job as its row stores them: those in columns, and those in ``options``.
+    """Return the options of a job as its row stores them: those with columns, and those in ``options``.
 
     Args:
         values: The checked values that the call or the schedule gives. The others are those of the task.

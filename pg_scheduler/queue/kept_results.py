@@ -52,8 +52,8 @@ class KeptResultRepository:
         """Store the results of jobs that ended without a value: failed, cancelled or expired.
 
         If an attempt ended the job, the result of the attempt was stored before, with more details, and
-        stays. It returns no ids, because handlers of consequences return the jobs that they have ended, and
-        this one ends none.
+        stays. This is a handler of consequences, which has to return the ids of the jobs that it ends. It
+        ends none, so it returns an empty sequence.
         """
         results = {
             job.job_id: _kept_end(job, seconds)
@@ -69,7 +69,7 @@ class KeptResultRepository:
     ) -> dict[str, JobResult | None]:
         """Return the results of those jobs that exist, by id; None for a job that has not ended."""
         rows = await self._statements.fetch("get_results", job_ids, self._statements.now, on=connection)
-        # A job does not exist if it has neither a row nor a kept result, which has a status.
+        # ``status`` is that of the kept result. A job that has neither a row nor a result does not exist.
         return {
             row["job_id"]: _result_from(row, self._statements.codec)
             for row in rows
@@ -83,14 +83,23 @@ class KeptResultRepository:
 
 
 def _kept_end(job: EndedJob, seconds: float) -> KeptResult:
-    """Return what a job keeps as its result if its attempt has stored none, from its row."""
+    """Return what a job keeps as its result if its attempt has stored none, from its row.
+
+    It is kept for so many seconds.
+    """
+    # An attempt that completes stores its result, so a person has set this status.
     if job.status is JobStatus.COMPLETED:
         return KeptResult(seconds, no_value_reason=SET_BY_HAND)
-    return KeptResult(seconds) if job.error is None else kept_error(seconds, job.error, None)
+    if job.error is None:
+        return KeptResult(seconds)
+    return kept_error(seconds, job.error, None)
 
 
 def _result_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
-    """Return the kept result of a job, else the parts of it that its row has; None if it has not ended."""
+    """Return the kept result of a job, else what the row of the job has of it; None if it has not ended.
+
+    The columns of the job's row begin with ``row_``. The others are those of the kept result.
+    """
     job_id = row["job_id"]
     status = terminal(row["row_status"])
     # The job has not ended. If a result is kept, it is that of an earlier job with this id.
@@ -131,14 +140,15 @@ def _row_error(message: str, kind: str | None) -> JobError:
     other message has no class.
     """
     name, _, text = message.partition(": ")
-    # The message has the name of the class without its module, which ``kind`` has too.
+    # The message has the name of the class only. ``kind`` has the name of its module and a dot before that,
+    # unless the class is a built-in one.
     if kind is None or not f".{kind}".endswith(f".{name}"):
         return JobError("", message)
     return JobError(name, text)
 
 
 def terminal(status: str | None) -> JobStatus | None:
-    """Return a terminal status; None for any other text, such as one that was written by hand."""
+    """Return the status of a job that has ended; None for any other text, perhaps written by hand."""
     member = next((member for member in JobStatus if member.value == status), None)
     return member if member is not None and member.is_finished else None
 
@@ -157,6 +167,7 @@ def error_from(value: object) -> JobError:
     """Return an error from its JSON, which may be written by hand."""
     if not isinstance(value, dict):
         return JobError("", json.dumps(value))
-    texts = [value.get(key) for key in ("type", "message", "traceback")]
-    kind, message, trace = (text if isinstance(text, str) else None for text in texts)
+    values = [value.get(key) for key in ("type", "message", "traceback")]
+    # What is no text was written by hand, and counts as missing.
+    kind, message, trace = (text if isinstance(text, str) else None for text in values)
     return JobError(kind or "", message or "", trace)

@@ -48,7 +48,7 @@ class LockRepository(Repository):
         return await self._statements.number("session_pid", on=connection)
 
     async def find_holders(self) -> tuple[str, ...]:
-        """Return the sessions with the strongest locks on the tables, for a message; none if unknown.
+        """Return the sessions with the strongest locks on the table of jobs, for a message; none if unknown.
 
         Many services meet the lock of a table at the same time. One of them searches, and the others wait for
         that search and share what it finds. If it finds no session, the next service searches again.
@@ -68,7 +68,7 @@ class LockRepository(Repository):
         return await self._rows(Blocker, "find_blockers", pid)
 
     def watching(self, connection: Connection, blockers: list[Blocker]) -> AbstractAsyncContextManager[None]:
-        """Look up the sessions for which a transaction waits within the block, and add them to the list."""
+        """Look up which sessions a transaction waits for within the block; put them into ``blockers``."""
         return watching(self._statements.fetch, connection, blockers)
 
     @asynccontextmanager
@@ -94,6 +94,7 @@ class LockRepository(Repository):
                 try:
                     yield is_held
                 finally:
+                    # The server releases the lock of a session that has ended.
                     if is_held and is_open(connection):
                         with translated():
                             await connection.fetchval(drop.text, key, timeout=timeout_s)

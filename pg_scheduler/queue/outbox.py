@@ -79,7 +79,9 @@ class Outbox:
     ) -> None:
         self._store = store
         self._events = events
+        # A job that is due within so many seconds from now requires a notification.
         self._horizon_s = horizon_s
+        # This identifies the sender in a message, since a process ignores its own messages.
         self.mark = mark
         self._notify = notify
         self._meter = meter
@@ -119,16 +121,21 @@ class Outbox:
         return max(self._next_send - time.monotonic(), 0.0) if self._messages else None
 
     def is_near(self, due: datetime, now: datetime | None = None) -> bool:
-        """Return whether a job due at this time requires a notification. Clocks may differ by the horizon.
+        """Return whether a job due at this time requires a notification: it is due within the horizon.
 
-        A process without heartbeats does not know how far its clock differs from the server's. If its clock
-        is behind by more than the horizon, a notification may be missing; if it is ahead, some are
-        superfluous.
+        ``now`` is the time to compare with; None for that of the server as far as this process knows it.
+
+        Clocks may differ by the horizon. A process without heartbeats does not know how far its clock differs
+        from the server's. If its clock is behind by more than the horizon, a notification may be missing; if
+        it is ahead, some are superfluous.
         """
         return (due - (now or self._store.statements.server_now)).total_seconds() <= self._horizon_s
 
     def may_carry(self) -> bool:
-        """Return whether an insert of a job that is due soon should send the notification itself."""
+        """Return whether an insert of a job that is due soon should send the notification itself.
+
+        It should not if the last notification was sent a moment ago: the outbox merges those that follow.
+        """
         return time.monotonic() >= self._next_send
 
     def message_to_carry(self, *times: datetime) -> str:
@@ -148,6 +155,7 @@ class Outbox:
         if self._meter is not None:
             self._meter.count("notifications_sent")
         queued_at = self._messages.get(DUE)
+        # The queued notification is about jobs that this one covers too.
         if queued_at is not None and queued_at < since:
             del self._messages[DUE]
             if not self._messages:
@@ -171,6 +179,7 @@ class Outbox:
             return
         if connection is not None:
             if self.is_sent_by_commit(connection, notify):
+                # A message in a transaction of a caller has no mark, so this process does not ignore it.
                 await self._store.locks.notify([due_message("", due)], connection=connection)
             else:
                 self.notify_due_after(connection, due, notify)
@@ -199,7 +208,9 @@ class Outbox:
         read = transaction_of(connection)
         if (notify or self._notify) != "hint" or read is None:
             return
-        loop, transaction = asyncio.get_running_loop(), guarded(read, lambda _: None)
+        loop = asyncio.get_running_loop()
+        # This calls code of another library or of the application. The result is None if that fails.
+        transaction = guarded(read, lambda _: None)
         # A method belongs to one connection. Any other function may read the connection of the current
         # context, so its result may differ at the next call.
         of_one_connection = isinstance(read, MethodType)
@@ -210,7 +221,7 @@ class Outbox:
                 self._watched[read] = watch
         else:
             watch.due, watch.wait_s = _earliest(watch.due, due), self.first_look_s
-            # The next look is soon enough. So many calls in one transaction cost a single timer.
+            # If the next look comes soon, it stays, so that many calls in one transaction cost one timer.
             if watch.timer is None or watch.timer.when() - loop.time() <= 2 * self.first_look_s:
                 return
             watch.timer.cancel()
@@ -222,7 +233,8 @@ class Outbox:
         After a wait of the horizon, give up: then nodes find the job by polling.
         """
         current = guarded(watch.read, lambda _: None)  # a released or closed connection may raise anything
-        # A library without an object for its transactions returns True while one is open.
+        # A library without an object for its transactions returns True while one is open. Any other object
+        # than the first one stands for a later transaction of the connection.
         is_another = current is not watch.transaction and current is not True
         has_ended = not current or is_another
         if has_ended:
@@ -232,6 +244,7 @@ class Outbox:
             watch.wait_s *= 2
             watch.timer = asyncio.get_running_loop().call_later(watch.wait_s, self._look, watch)
             return
+        # A later transaction of the connection may have a watch of its own, which stays.
         if isinstance(watch.read, MethodType) and self._watched.get(watch.read) is watch:
             del self._watched[watch.read]
 
@@ -271,14 +284,19 @@ class Outbox:
             DatabaseUnavailableError: The messages were not sent. They are sent with the next ones.
         """
         self._cancel_timer()
-        messages, self._messages, due = self._messages, {}, self._due
+        # Messages that are added during the statement belong to the next one.
+        messages, due = self._messages, self._due
+        self._messages = {}
         if messages:
             texts = [due_message(self.mark, due) if message == DUE else message for message in messages]
             try:
                 await self._store.locks.notify(texts)
             except BaseException:  # a cancellation too: the messages go with the next ones
-                if DUE in messages:
-                    self._due = _earliest(due, self._due) if DUE in self._messages else due
+                # Jobs may have been added meanwhile. The message covers them and those of the failed one.
+                if DUE in messages and DUE in self._messages:
+                    self._due = _earliest(due, self._due)
+                elif DUE in messages:
+                    self._due = due
                 self._messages = messages | self._messages
                 raise
             if self._meter is not None:
@@ -289,10 +307,12 @@ class Outbox:
         """Queue the notification of a due job, or merge it with the queued one; call ``on_due`` at once."""
         if self._on_due is not None:
             self._on_due(due)
+        # Without a queued message, ``_due`` is the time of an earlier one that was sent.
         self._due = _earliest(self._due, due) if DUE in self._messages else due
         self._messages[DUE] = time.monotonic()
 
     def _add(self, message: str) -> None:
+        """Queue a message, and let it be sent soon."""
         self._messages[message] = time.monotonic()
         self._announce_message()
 
@@ -316,7 +336,8 @@ class Outbox:
         try:
             await self.flush()
         except (DatabaseUnavailableError, ConfigurationError) as fault:
-            # The change that the message announces is committed, and other nodes find it by polling.
+            # The change that the message announces is committed, and other nodes find it by polling. So the
+            # caller gets no error. The message is sent with the next ones, whose time is unknown.
             self._events.publish(ServiceRetrying("notifier", fault, float("inf")))
 
     def _set_timer(self, carrier_wait_s: float = carrier_wait_s) -> None:
@@ -331,6 +352,7 @@ class Outbox:
             self._timer = None
 
     def _timer_fired(self) -> None:
+        """Wake the service that sends the messages; if none is attached, start a task that sends them."""
         self._timer = None
         if self._on_message is not None:
             self._on_message()
@@ -347,5 +369,5 @@ def _earliest(due: datetime | None, other_due: datetime | None) -> datetime | No
 def _heartbeat_requests(worker_ids: Collection[str]) -> list[str]:
     """Return the messages that request heartbeats of workers."""
     messages = (f"{HEARTBEAT_REQUEST} {worker_id}" for worker_id in worker_ids)
-    # A longer id was written by hand: no worker listens for it.
+    # A message that is too long has a worker id that was written by hand: no worker listens for it.
     return [message for message in messages if len(message.encode()) <= MAX_NOTIFICATION_BYTES]

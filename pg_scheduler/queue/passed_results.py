@@ -72,11 +72,13 @@ class PassedResultRepository(Repository):
     async def clear(self, job_ids: Sequence[str], connection: Connection) -> dict[str, str]:
         """Delete what former jobs with these ids have stored as steps.
 
-        Return, by the ids of the jobs, the prefixes for the names of the results that are passed to them. The
-        results for a job whose former attempt runs wait for the end of that attempt under another prefix.
+        Return, by the ids of the jobs, the prefixes for the names of the results that are passed to them. If
+        an attempt of a former job runs, the results wait for its end under another prefix.
         """
-        running_rows = await self._statements.fetch("clear_steps", job_ids, on=connection)
-        return dict.fromkeys(job_ids, PASSED) | {row["job_id"]: NEXT for row in running_rows}
+        prefixes = dict.fromkeys(job_ids, PASSED)
+        for row in await self._statements.fetch("clear_steps", job_ids, on=connection):
+            prefixes[row["job_id"]] = NEXT
+        return prefixes
 
     async def copy(self, edges: Iterable[Edge], prefixes: Mapping[str, str], connection: Connection) -> None:
         """Pass the results of jobs that have ended to jobs that are locked.
@@ -87,6 +89,7 @@ class PassedResultRepository(Repository):
             connection: The connection of the transaction.
         """
         if passed_edges := [edge for edge in edges if edge.child_id in prefixes]:
+            # An array for each field of the edges.
             parents, readers, definitions = zip(*passed_edges, strict=True)
             names = [prefixes[reader] for reader in readers]
             now = self._statements.now
@@ -95,11 +98,14 @@ class PassedResultRepository(Repository):
             )
 
     async def take_over(self, job_ids: Sequence[str], connection: Connection) -> None:
-        """Delete what the former definitions of jobs stored, and pass the results to the new ones."""
+        """Delete what the former definitions of jobs stored, and give the new ones the results that waited.
+
+        These are results that were passed while an attempt of a former definition ran.
+        """
         await self._statements.fetch("take_over_results", job_ids, on=connection)
 
     async def names(self, job_id: str) -> list[str]:
-        """Return the names of the results that were passed to a job, in the order of the other jobs' ids."""
+        """Return the names of the results that were passed to a job, ordered by the ids of their jobs."""
         return [row["name"] for row in await self._statements.fetch("passed_names", job_id)]
 
     async def get(self, job_id: str, names: Sequence[str]) -> list[JobResult]:
@@ -128,18 +134,28 @@ class PassedResultRepository(Repository):
         """Return the results with these names that were passed to a job, by name."""
         rows = await self._statements.fetch("passed_results", job_id, names)
         codec = self._statements.codec
-        results = {row["name"]: _passed_from(row, codec) for row in rows}
-        return {name: result for name, result in results.items() if result is not None}
+        results: dict[str, ChildResult] = {}
+        for row in rows:
+            result = _passed_from(row, codec)
+            # It is None for a result that was written by hand.
+            if result is not None:
+                results[row["name"]] = result
+        return results
 
 
 def _digest(text: str) -> str:
+    """Return a hash of an id or a name, which has a fixed length in the name of a result."""
     return sha256(text.encode()).hexdigest()
 
 
 def _passed_from(row: Any, codec: PayloadCodec | None) -> ChildResult | None:
-    """Return a result; None if it was written by hand and has no terminal status."""
+    """Return the result of a row; None if it was written by hand and has no terminal status.
+
+    The row has the value of the other job and, as JSON, a description of its end.
+    """
     end = object_from(row["described"])
     status, attempts, error = terminal(end.get("status")), end.get("attempts"), end.get("error")
+    # ``terminal()`` returns None for a text that is not the status of an ended job.
     if status is None:
         return None
     value, reason = read_value(row["value"], end.get("no_value_reason"), codec)
@@ -155,6 +171,7 @@ def _passed_from(row: Any, codec: PayloadCodec | None) -> ChildResult | None:
         started_at=_instant(end.get("started_at")),
         finished_at=_instant(end.get("finished_at")),
     )
+    # Where this is unknown, the description lacks it, and the job counts as a child.
     return ChildResult(result, end.get("is_child") is not False)
 
 

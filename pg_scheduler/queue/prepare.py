@@ -42,7 +42,14 @@ _common_values = attrgetter("func", *JOB_OPTIONS)
 
 
 class _Derivation(NamedTuple):
-    """The function and the options of the last job of a task, and the template that follows from them."""
+    """The function and the options of the last job of a task, and the template that follows from them.
+
+    Attributes:
+        task: The task; None if it is not registered in this process.
+        kinds: The types of the values, in their order.
+        values: The function and the options.
+        template: The template.
+    """
 
     task: Task | None
     kinds: list[type]
@@ -67,6 +74,7 @@ class JobPreparer:
         self._max_payload_bytes = max_payload_bytes
         # The arguments are escaped ASCII. A text of at most this length is not too large under either limit.
         self._safe_length = min(max_payload_bytes or MAX_JSON_BYTES, MAX_JSON_BYTES)
+        # By the name of the task, and whether the job has no due time.
         self._derivations: dict[tuple[str | None, bool], _Derivation] = {}
 
     def prepare(
@@ -102,10 +110,12 @@ class JobPreparer:
             # A value that is the same object as in the job before has been validated. If all common values
             # are, the job has the same template.
             if spec is not previous_spec:
+                # Whether the job has the same function and options as the job before.
                 is_alike = have_common_options(check_kind("a job", spec, JobSpec), previous_spec)
                 if (due_time := spec.execution_time) is not previous_spec.execution_time:
                     due = EPOCH if due_time is None and allows_now else check_execution_time(due_time)
-                    # Only a job with a due time has the default of the misfire grace time.
+                    # Only a job with a due time gets the default of the misfire grace time, which is a part
+                    # of the template.
                     is_alike = is_alike and due_time is not None and previous_spec.execution_time is not None
                 if not is_alike:
                     template = self._template(spec, allows_names=allows_names)
@@ -118,13 +128,16 @@ class JobPreparer:
     ) -> AnyJob:
         """Return the row of a job, with the next of the ids if the caller gave it none."""
         task = template.task
+        # The unique key and the share of a job follow from its arguments before a codec encodes them.
         task_data = arguments = template.encode(spec.args, spec.kwargs)
         if self._codec is not None:
             task_data = self._codec.encode_arguments(arguments, template.name)
+        # A row has the arguments and the metadata in one text.
         if spec.metadata is not None or template.metadata:
             task_data = with_metadata(task_data, template.metadata, spec.metadata, allows_trace=allows_trace)
         if len(task_data) > self._safe_length:
             check_size(task_data, self._max_payload_bytes)
+        # The class of a job without an id of the caller shows that no other job has its id.
         if (job_id := spec.job_id) is None:
             row: PlainJob = GeneratedIdJob(next(ids), task_data, due, *template.columns)
         else:
@@ -175,6 +188,7 @@ class JobPreparer:
         A job that is given by an alias of its task keeps the alias as its name.
         """
         func: object = spec.func
+        # A job is given by the name of its task, or by a function, which is registered if it is not yet.
         if isinstance(func, str) and (allows_names or isinstance(func, TaskName)):
             name, task = check_name(func), self._tasks.resolve(func)
         else:
@@ -182,6 +196,7 @@ class JobPreparer:
             adopted = self._tasks.adopted.get(function) if isinstance(function, FunctionType) else None
             task = adopted or self._tasks.adopt(function)
             name = task.name
+        # The function and all options of the job.
         values = _common_values(spec)
         kinds = [*map(type, values)]
         key = None if task is None else task.name, spec.execution_time is None
@@ -195,17 +210,19 @@ class JobPreparer:
             or values != derivation.values
         ):
             derivation = _Derivation(task, kinds, values, self._new_template(name, task, spec))
+            # Values of other types may be equal in any way, so they are checked for each job.
             if COMPARED_TYPES.issuperset(kinds):
                 self._derivations[key] = derivation
         return derivation.template
 
     def _new_template(self, name: str, task: Task | None, spec: JobSpec) -> JobTemplate:
         """Check the options that a job gives, and return the template of jobs with these options."""
-        options = {
-            option: declared.check(value)
-            for option, declared in JOB_OPTIONS.items()
-            if not isinstance(value := getattr(spec, option), Unset)
-        }
+        options: dict[str, Any] = {}
+        for name_of_option, option in JOB_OPTIONS.items():
+            value = getattr(spec, name_of_option)
+            # An option that the job does not give is that of its task.
+            if not isinstance(value, Unset):
+                options[name_of_option] = option.check(value)
         # A job without a due time is due when it is inserted, so it has no default by which it could expire.
         grace = None if spec.execution_time is None else self._grace
         return JobTemplate.of(name, task, options, misfire_grace_time=grace)
@@ -226,10 +243,12 @@ def _parents_of(spec: JobSpec) -> Parents:
         )
     if after_outcome not in OUTCOMES:
         raise ValueError(f"after_outcome must be 'completed' or 'ended', not {after_outcome!r}")
+    # A text is iterable too, but its characters are no ids.
     if isinstance(after, str) or not isinstance(after, Iterable):
         raise TypeError(
             f"after must be a list of job ids, not {type(after).__name__}: {after!r}; pass after=[job_id]"
         )
+    # A dict keeps the order and each id once. An id of None stands for a job that was not inserted.
     job_ids = tuple(dict.fromkeys(check_job_id(parent) for parent in after if parent is not None))
     return Parents(job_ids, after_outcome, spec.pass_results) if job_ids else NO_PARENTS
 
@@ -261,13 +280,14 @@ def new_job_id() -> str:
 
 
 def new_job_ids(count: int) -> Iterator[str]:
-    """Yield ``count`` new ids, with one read of the clock and of the entropy source."""
+    """Yield ``count`` new ids (UUID version 7), with one read of the clock and of the entropy source."""
     global _last_timestamp  # noqa: PLW0603 - the counter that keeps ids of one tick in order
     # A timestamp has 48 bits of milliseconds and 12 of their fractions: 15 hexadecimal digits.
     now = time.time_ns() * 4096 // 1_000_000
     # The random part of an id has 8 bytes, which are 16 hexadecimal digits.
     noise = os.urandom(8 * count).hex()
     for start in range(0, 16 * count, 16):
+        # An id of the same tick as the previous one, or after the clock was set back, gets the next number.
         _last_timestamp = timestamp = max(_last_timestamp + 1, now)
         time_digits, random_digits = f"{timestamp:015x}", noise[start : start + 16]
         yield (

@@ -56,6 +56,7 @@ class ResultWaiters:
         if future is None:
             self._waiting[job_id] = future = asyncio.get_running_loop().create_future()
         self._caller_counts[job_id] = self._caller_counts.get(job_id, 0) + 1
+        # A new caller is answered soon if the job has ended already.
         self._interval_s = FIRST_INTERVAL_S
         self._wake.set()
         if self._task is None or self._task.done():
@@ -63,6 +64,7 @@ class ResultWaiters:
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
+                # Other callers may wait for the same future, so the cancellation of this one must not cancel it.
                 return await asyncio.shield(future)
         except TimeoutError as error:
             # The query may have failed with a TimeoutError, too, which is raised unchanged.
@@ -77,7 +79,7 @@ class ResultWaiters:
                 self._waiting.pop(job_id, None)
 
     def announce(self, job_id: str) -> None:
-        """Query now, because this job has ended."""
+        """Query now if a caller waits for this job, because it has ended."""
         if job_id in self._waiting:
             self._wake.set()
 
@@ -87,8 +89,8 @@ class ResultWaiters:
             self._wake.clear()
             try:
                 await self._query()
-            # A closed pool is a DatabaseUnavailableError too, but only with another one may the next query
-            # succeed.
+            # A closed pool is a DatabaseUnavailableError too, but it never opens again. After any other error
+            # of this class, the next query may succeed.
             except PoolClosedError:
                 raise
             except DatabaseUnavailableError:
@@ -117,6 +119,6 @@ class ResultWaiters:
                     future.set_result(result)
 
     def _failed(self, _: asyncio.Task[None]) -> list[asyncio.Future[JobResult]]:
-        """Forget all callers that wait; return their futures, which get the error of the task."""
+        """Forget all callers that wait; return their futures, which get the error of the failed task."""
         waiting, self._waiting = self._waiting, {}
         return list(waiting.values())

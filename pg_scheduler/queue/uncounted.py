@@ -37,7 +37,8 @@ class UncountedJobs:
         If there are more than ``MAX_JOBS`` by now, the others are not counted.
         """
         room = MAX_JOBS - len(self._failures)
-        self._failures.update({job_id: _Failure(status, text) for job_id, text in [*texts.items()][:room]})
+        noted_texts = [*texts.items()][:room]
+        self._failures.update({job_id: _Failure(status, text) for job_id, text in noted_texts})
 
     def forget(self, job_id: str) -> None:
         """Drop a job that was counted after all."""
@@ -45,9 +46,11 @@ class UncountedJobs:
 
     async def count(self) -> int:
         """Count the jobs that still have their status; return how many these are."""
+        # This is a copy, because other tasks may note and forget jobs during the statement.
         failures = dict(self._failures)
         if not failures:
             return 0
+        # Two arrays in the order of the ids.
         statuses, texts = zip(*failures.values(), strict=True)
         job_count = await self._statements.number("count_failures", list(failures), texts, statuses)
         for job_id, failure in failures.items():

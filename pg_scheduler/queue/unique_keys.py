@@ -68,12 +68,13 @@ class UniqueKeyRepository(Repository):
     async def lock_holders(self, keys: Collection[str], connection: Connection) -> dict[str, Holder]:
         """Lock the unfinished jobs with these keys, and return them by key."""
         rows = await self._statements.fetch("lock_key_holders", list(keys), on=connection)
+        # The columns are the first fields of a Holder. All of these jobs are unfinished, the default of the last.
         return {row["unique_key"]: Holder(*row) for row in rows}
 
     async def restart(
         self, job_id: str, change: Callable[[], Awaitable[T]], *, within: Connection | None = None
     ) -> T:
-        """Run a statement that may make a finished job unfinished again.
+        """Run a statement that may make a finished job unfinished again, so that it needs its unique key.
 
         Args:
             job_id: The job.
@@ -96,4 +97,5 @@ class UniqueKeyRepository(Repository):
                 if holder_rows:
                     holder = holder_rows[0]
                     raise JobConflictError(holder["job_id"], holder["status"], holder["unique_key"]) from None
+                # The job that held the key has ended since, so the statement runs again.
         raise JobConflictError(job_id, ENDED)

@@ -101,7 +101,9 @@ class ForeignConnection:
 
     async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> list[Row]:  # noqa: ARG002
         """Run a statement and return its rows. The connection has time limits of its own."""
+        # The type and the text of each value.
         typed_texts = [_WRITERS.get(type(value), _write_other)(value) for value in values]
+        # The rewritten statement has a placeholder for each use of a value that is not NULL.
         rewritten = rewrite(statement, tuple([kind for kind, _ in typed_texts]))
         texts = [text for _, text in typed_texts]
         rows = await self._run(rewritten.text, [texts[place] for place in rewritten.places])
@@ -148,11 +150,13 @@ class ForeignConnection:
         await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
 
     async def _undo_savepoint(self) -> None:
+        """Undo what was written since the savepoint, and remove it, which the rollback does not."""
         await self.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
         await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[None]:
+        """Run the block in a transaction, on a connection that has none."""
         await self.execute(BEGIN)
         try:
             yield
@@ -165,9 +169,12 @@ class ForeignConnection:
     async def _run(self, statement: str, texts: Sequence[str]) -> Iterable[str]:
         """Return the rows of a statement: an adapter returns them, or something to await for them."""
         rows = self._adapter.run(statement, texts)
+        # This is the usual case, and the check for an Awaitable costs more.
         if isinstance(rows, list):
             return rows
-        return await rows if isinstance(rows, Awaitable) else rows
+        if isinstance(rows, Awaitable):
+            return await rows
+        return rows
 
 
 def as_foreign(connection: object) -> ForeignConnection | None:
@@ -184,9 +191,11 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
         kinds: The types of its values; None for NULL.
     """
     places: list[int] = []
+    # The statement in pieces: by turns the text before a token, and the token as it is rewritten.
     parts: list[str] = []
     # For each word, the index in ``parts`` of its first occurrence outside of brackets.
     starts: dict[str, int] = {}
+    # How many brackets are open, and where the previous token has ended.
     depth = end = 0
     for token in _TOKEN.finditer(statement):
         parts.append(statement[end : token.start()])
@@ -215,6 +224,8 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
     # The first word decides the kind of the statement. What precedes it, such as a WITH clause, stays there.
     word, begin = min(starts.items(), key=lambda item: item[1])
     prefix, body = "".join(parts[:begin]).strip(), _without_end(parts[begin:returning])
+    # A SELECT becomes one more query of the WITH clause, from which its rows are read as JSON. Any other
+    # statement returns its columns as JSON. If it has none, it returns rows without contents.
     if word == "SELECT":
         text = f"{prefix}," if prefix else "WITH"
         text += f" {ROW} AS ({body})\nSELECT {ROW_TEXT} FROM {ROW}"
@@ -232,24 +243,32 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
 
 
 def _without_end(parts: Sequence[str]) -> str:
-    """Return a text without its semicolon, which comments may have followed."""
+    """Join the parts of a text, without the semicolon at the end.
+
+    Blanks may follow the semicolon, where a comment was removed.
+    """
     return "".join(parts).rstrip().removesuffix(";")
 
 
 def _write_other(value: Any) -> tuple[str | None, str]:
-    """Return the type and the text of a value of a subclass, or of an array."""
-    return next((write for base, write in _WRITERS.items() if isinstance(value, base)), _write_array)(value)
+    """Return the type and the text of a value whose class has no writer: of a subclass, or an array."""
+    for base, write in _WRITERS.items():
+        if isinstance(value, base):
+            return write(value)
+    return _write_array(value)
 
 
 def _write_integer(value: int) -> tuple[str, str]:
-    return "int4" if -MAX_INTEGER <= value <= MAX_INTEGER else "int8", str(value)
+    """Return the smaller type that can hold an integer, and its text."""
+    kind = "int4" if -MAX_INTEGER <= value <= MAX_INTEGER else "int8"
+    return kind, str(value)
 
 
 def _write_array(values: Iterable[Any]) -> tuple[str, str]:
     """Return the type and the text of an array; without any value but NULL, it is one of texts."""
     elements = [_WRITERS.get(type(element), _write_other)(element) for element in values]
     kinds = {kind for kind, _ in elements if kind is not None} or {"text"}
-    # An array without numbers has elements of one type.
+    # Numbers may have several types, of which the widest can hold all. Other elements have one type.
     kind = next((candidate for candidate in WIDEST if candidate in kinds), min(kinds))
     # NULL is not quoted: with quotes it would be a text.
     text = ",".join(
@@ -270,7 +289,7 @@ _WRITERS: Final[Mapping[type, Callable[[Any], tuple[str | None, str]]]] = {
 
 
 def _quoted(text: str) -> str:
-    """Return an element of an array."""
+    """Return an element of an array in quotes, as the text format of PostgreSQL writes it."""
     escaped = text.replace("\\", r"\\").replace('"', r"\"")
     return f'"{escaped}"'
 
@@ -280,13 +299,18 @@ def _row_from(text: str) -> Row:
     row = Row(json.loads(text))
     for name, value in row.items():
         if value is not None and (name in TIME_COLUMNS or name.endswith("_at")):
-            is_array = isinstance(value, list)
-            row[name] = [*map(_time_from, value)] if is_array else _time_from(value)
+            if isinstance(value, list):
+                row[name] = [_time_from(element) for element in value]
+            else:
+                row[name] = _time_from(value)
     return row
 
 
 def _time_from(text: str) -> datetime:
-    """Return a time in UTC. In the time zone of the session it may be some hours after the year 9999."""
+    """Return the time of a text in UTC. The text is in the time zone of the session.
+
+    There it may be some hours after the year 9999, the last one that Python can represent.
+    """
     if not text.startswith("10000-01-01"):
         return datetime.fromisoformat(text).astimezone(UTC)
     # Python has no year 10000. So the day before is read, and a day is added when the time is in UTC.

@@ -151,7 +151,7 @@ _ORDINARY: Final = "r"
 
 
 class _Cause(NamedTuple):
-    """What keeps the statements from the tables, with places for the table and the name of a part."""
+    """What makes a table unusable, as texts in which ``{table}`` and ``{name}`` stand for names."""
 
     problem: str
     remedy: str
@@ -219,7 +219,8 @@ def check_relations(parts: Iterable[Part], schema: str, *, ignored: Container[st
                 ),
                 then("call scheduler.initialize_db() or start(), which creates the table"),
             )
-        if part.kind not in ignored and (cause := _CAUSES.get(part.kind)):
+        cause = _CAUSES.get(part.kind)
+        if cause is not None and part.kind not in ignored:
             problem, remedy, statement = (text.format(table=table, name=part.name) for text in cause)
             raise SchemaMismatchError(problem, execute(statement, before=remedy))
 
@@ -246,6 +247,7 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
         value = values.get(_key(part))
         if value is None and part.name in optional:
             continue
+        # ``values`` has no part with this key, so the table lacks it.
         if value is None:
             differences.append(f"{part.kind} {part.name} of {part.table} is missing")
             only_indexes_differ = only_indexes_differ and part.name in index_statements()
@@ -283,27 +285,30 @@ class TableColumn(NamedTuple):
 
 @cache
 def table_columns() -> Mapping[str, Sequence[TableColumn]]:
-    """Return the columns of the newest version, by table."""
+    """Return the columns of the newest version, by table, as ``schema.txt`` lists them."""
     columns: dict[str, list[TableColumn]] = {}
-    # What precedes the first table is left out.
-    for table, text in zip(TABLES, re.split(r"^table ", _SHAPE, flags=re.MULTILINE)[1:], strict=True):
+    # The first text precedes the first table.
+    _, *texts = re.split(r"^table ", _SHAPE, flags=re.MULTILINE)
+    for table, text in zip(TABLES, texts, strict=True):
         primary = re.search(r"^    constraint \w+ PRIMARY KEY \((.+)\)$", text, re.MULTILINE)
-        key = primary[1].split(", ") if primary else []
-        columns[table] = [
-            TableColumn(name, column["type"], not column["is_set"], name in key)
-            for name, definition in re.findall(r"^    column (\w+) (.+)$", text, re.MULTILINE)
-            if (column := _COLUMN.fullmatch(definition))
-        ]
+        key_names = primary[1].split(", ") if primary else []
+        columns[table] = []
+        for name, definition in re.findall(r"^    column (\w+) (.+)$", text, re.MULTILINE):
+            column = _COLUMN.fullmatch(definition)
+            if column is not None:
+                is_nullable = not column["is_set"]
+                columns[table].append(TableColumn(name, column["type"], is_nullable, name in key_names))
     return columns
 
 
 def missing_shipped_indexes(parts: Iterable[Part]) -> list[str]:
-    """Return the shipped indexes that the tables of these parts lack.
+    """Return the names of the shipped indexes that tables lack, from the parts that the tables have.
 
     They are still to be built, or they were dropped, or they are invalid: an invalid index is none of the
     parts.
     """
     keys = {_key(part) for part in parts}
+    # The first value of a key is the name of the table. A table that does not exist lacks no index.
     tables = {table for table, *_ in keys}
     return [
         part.name
@@ -316,9 +321,10 @@ def missing_shipped_indexes(parts: Iterable[Part]) -> list[str]:
 def index_statements() -> Mapping[str, str]:
     """Return by name the statement that builds each index while jobs run; ``{schema}`` precedes its table.
 
-    A primary key is a constraint whose index cannot be built alone.
+    The index of a primary key is left out, because it belongs to a constraint and cannot be built alone.
     """
-    # qualify_builtins() rejects functions in upper case, and btree, the default, before a parenthesis.
+    # The statements are passed to qualify_builtins(), which rejects a function in upper case, and also the
+    # word btree before a parenthesis. An index without that word is a btree too.
     return {
         part.name: addition.replace("INDEX", "INDEX CONCURRENTLY", 1)
         .replace(" USING btree", "", 1)
@@ -330,14 +336,15 @@ def index_statements() -> Mapping[str, str]:
 
 
 def unlogged_tables(parts: Iterable[Part]) -> list[str]:
-    """Return the tables that the server empties after a crash."""
+    """Return the unlogged tables, which the server empties after a crash."""
     return sorted(part.table for part in parts if part.kind == "relation" and part.value == "u")
 
 
 @cache
 def shipped_storage() -> Mapping[str, Mapping[str, str]]:
-    """Return the storage settings of the newest version, by table."""
+    """Return the storage settings of the newest version, by the names of the table and of the setting."""
     storage: dict[str, dict[str, str]] = {}
+    # The entries of a table follow that of the table itself.
     table = ""
     for entry in _ENTRY.split(_SHAPE):
         kind, _, text = entry.strip().partition(" ")
@@ -353,18 +360,24 @@ def _key(part: Part) -> tuple[str, str, str]:
     """Return what identifies a part of a table: its name, or the definition of an index without its name."""
     if part.kind != "index":
         return part.table, part.kind, part.name
+    # A definition is "CREATE UNIQUE INDEX name ON table USING btree (column)", perhaps without UNIQUE.
     command, _, definition = part.value.partition(" USING ")
-    return part.table, command.partition(" INDEX ")[0], _STORAGE.sub("", definition)
+    kind, _, _ = command.partition(" INDEX ")
+    return part.table, kind, _STORAGE.sub("", definition)
 
 
 @cache
 def _expected_parts() -> tuple[tuple[Part, str], ...]:
-    """Return the parts of the newest version, each with the statement that adds it."""
+    """Return the parts of the newest version, each with the statement that adds it; see ``_parse()``."""
     return tuple(_parse(_SHAPE))
 
 
 def _parse(shape: str) -> Iterator[tuple[Part, str]]:
-    """Yield the parts that ``schema.txt`` lists, each with the statement that adds it."""
+    """Yield the parts that ``schema.txt`` lists, each with the statement that adds it.
+
+    In the statement, ``{table}`` stands for the qualified name of the table.
+    """
+    # The entries of a table follow that of the table itself.
     table = ""
     for entry in _ENTRY.split(shape):
         kind, _, text = " ".join(entry.split()).partition(" ")
@@ -385,14 +398,18 @@ def _parse(shape: str) -> Iterator[tuple[Part, str]]:
 
 
 def _alteration(command: str) -> str:
-    """Return the statement that alters a table by this command, with a place for the name of the table."""
+    """Return the statement that alters a table by this command, with ``{table}`` for its name.
+
+    ``str.format()`` replaces that, so braces of the command are doubled.
+    """
     return _ALTER + command.replace("{", "{{").replace("}", "}}")
 
 
 def _alter_type(column: Part, addition: str) -> str:
     """Return the statement that changes the type of a column.
 
-    Its default and the constraints that use it are removed before and added again after.
+    Its default and the constraints that use it are removed before and added again after. ``addition`` is the
+    statement that adds the column, which contains its default.
     """
     name = column.name
     removals, additions = [], []
@@ -401,7 +418,8 @@ def _alter_type(column: Part, addition: str) -> str:
         removals.append(f"ALTER COLUMN {name} DROP DEFAULT")
         additions.append(f"ALTER COLUMN {name} SET DEFAULT {default}")
     for part, command in _expected_parts():
-        if (part.table, part.kind) == (column.table, "constraint") and re.search(rf"\b{name}\b", command):
+        is_constraint = part.kind == "constraint" and part.table == column.table
+        if is_constraint and re.search(rf"\b{name}\b", command):
             removals.append(f"DROP CONSTRAINT IF EXISTS {part.name}")
             additions.append(command.removeprefix(_ALTER))
     commands = [
