@@ -52,15 +52,18 @@ def open_connections(pool: asyncpg.Pool) -> list[asyncpg.Connection]:
 def open_transaction(connection: asyncpg.Connection | PoolConnectionProxy) -> object:
     """Return the object of the open transaction, False without one.
 
-    It is True for a transaction that asyncpg did not begin, or that it is ending.
+    It is True for a transaction that asyncpg did not begin, or that it is ending: these have no object.
     """
     untyped_connection: Any = connection
-    return untyped_connection.is_in_transaction() and (untyped_connection._top_xact or True)  # noqa: SLF001
+    if not untyped_connection.is_in_transaction():
+        return False
+    return untyped_connection._top_xact or True  # noqa: SLF001
 
 
 def server_host(connection: asyncpg.Connection) -> str:
     """Return the host of the server, or the path of its socket."""
     untyped_connection: Any = connection
+    # This is the path of a socket, or a host and a port.
     address = untyped_connection._addr  # noqa: SLF001
     return address if isinstance(address, str) else str(address[0])
 
@@ -71,8 +74,11 @@ def address_of(connection: asyncpg.Connection) -> Address | None:
     host, params = server_host(connection), untyped_connection._params  # noqa: SLF001
     # The host may be the path of a socket, such as /run/postgresql/.s.PGSQL.5432.
     folder, is_socket, suffix = host.rpartition(SOCKET_NAME)
-    port = suffix if is_socket else untyped_connection._addr[1]  # noqa: SLF001
-    return Address.of(folder if is_socket else host, port, params.database or params.user)
+    # The server takes the name of the user for a missing name of a database.
+    database = params.database or params.user
+    if is_socket:
+        return Address.of(folder, suffix, database)
+    return Address.of(host, untyped_connection._addr[1], database)  # noqa: SLF001
 
 
 def address_of_pool(pool: asyncpg.Pool) -> Address | None:
@@ -83,6 +89,7 @@ def address_of_pool(pool: asyncpg.Pool) -> Address | None:
     # Since asyncpg 0.30 a pool may have a connect= of its owner, which may connect to any address.
     if getattr(untyped_pool, "_connect", asyncpg.connect) is not asyncpg.connect:
         return None
+    # The arguments of create_pool() have precedence over the parts of the DSN.
     settings = untyped_pool._connect_kwargs  # noqa: SLF001
     overrides = {name: settings[name] for name in Address._fields if settings.get(name)}
     parameters = address_parts(untyped_pool._connect_args[0] or "") | overrides  # noqa: SLF001
@@ -171,7 +178,7 @@ async def prepare_as_pool(pool: asyncpg.Pool, connection: asyncpg.Connection) ->
 
 
 def classes_of(pool: asyncpg.Pool) -> dict[str, Any]:
-    """Return the classes of a pool, and the event loop of the caller, as arguments of asyncpg."""
+    """Return the classes of a pool, and the event loop of the caller, as arguments of asyncpg.connect()."""
     untyped_pool: Any = pool
     return {
         "loop": asyncio.get_running_loop(),
@@ -198,6 +205,7 @@ async def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> 
 
 
 async def _result_of(call: Callable[[], Any]) -> Any:
+    """Return the result of a function, or what awaiting it returns if the function is async."""
     result = call()
     return await result if isawaitable(result) else result
 

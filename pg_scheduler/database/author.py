@@ -38,14 +38,18 @@ class Author(NamedTuple):
 
     def values(self, via: str | None = None, **details: Any) -> tuple[str, str, str]:
         """Return the parameters of a statement that writes a record: actor, way and details as JSON."""
-        origin = {"host": platform.node(), **({} if self.release is None else {"release": self.release})}
+        origin = {"host": platform.node()}
+        if self.release is not None:
+            origin["release"] = self.release
         return self.actor, via or self.via, json.dumps({**origin, **details})
 
 
 def release_of(metadata: Mapping[str, Any] | None) -> str | None:
-    """Return the release of the application that the metadata of a Scheduler name; None if it names none."""
+    """Return the release of the application, from the metadata of a Scheduler; None if these name none."""
     release = (metadata or {}).get("release")
-    return release[:MAX_RELEASE_LENGTH] if isinstance(release, str) and release else None
+    if not isinstance(release, str) or not release:
+        return None
+    return release[:MAX_RELEASE_LENGTH]
 
 
 _acting: ContextVar[Author | None] = ContextVar("pg_scheduler_author", default=None)
@@ -68,7 +72,7 @@ def current_author() -> Author | None:
 
 
 def writes_records() -> bool:
-    """Return whether the caller's statements are to write records."""
+    """Return whether the caller's statements are to write records for people, such as those of the audit."""
     return _records.get()
 
 
@@ -97,7 +101,7 @@ async def with_record(
 
 @contextmanager
 def without_records() -> Iterator[None]:
-    """Let the statements of the block write no records."""
+    """Let the statements of the block write no records for people, such as those of the audit."""
     token = _records.set(False)
     try:
         yield
@@ -118,7 +122,7 @@ def logging_refusal_of(subject: str) -> Iterator[None]:
 
 
 def report_refused(subject: str, refusal: Exception) -> None:
-    """Log that the server refused what only people read."""
+    """Log that the server refused to store what only people read, which ``subject`` names."""
     logger.warning(
         "the server refused %s (%s: %s); jobs run on without it; check the triggers, constraints, locks and "
         "privileges of the table",

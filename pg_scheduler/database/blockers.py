@@ -50,14 +50,18 @@ class Blocker(NamedTuple):
     def __str__(self) -> str:
         if not self.pid:
             return "a prepared transaction, see pg_prepared_xacts"
-        name = f", application {self.application_name!r}" if self.application_name else ""
-        return f"pid {self.pid}{name}" + (f", in transaction since {self.began_at}" if self.began_at else "")
+        text = f"pid {self.pid}"
+        if self.application_name:
+            text += f", application {self.application_name!r}"
+        if self.began_at:
+            text += f", in transaction since {self.began_at}"
+        return text
 
 
 def take_turns(blockers: Sequence[Blocker], seconds: float) -> bool:
-    """Return whether transactions hold a lock in turns: each of these is younger than half of the wait.
+    """Return whether transactions hold a lock in turns, so that ending one of them would not help.
 
-    It is False if there are none, or if the age of one is unknown.
+    This is so if each of the transactions that hold it now is younger than half of the wait, ``seconds``. It is False if there are none, or if the age of one is unknown.
     """
     now = time.monotonic()
     # The age of a transaction is what it was when it was seen, and the time since then.
@@ -69,7 +73,10 @@ def take_turns(blockers: Sequence[Blocker], seconds: float) -> bool:
 
 @asynccontextmanager
 async def watching(fetch: Fetch, connection: Connection, blockers: list[Blocker]) -> AsyncIterator[None]:
-    """Find the sessions for which a transaction waits within the block, and put them into the list."""
+    """Find the sessions for which a transaction waits within the block, and put them into the list.
+
+    A task searches for them on another connection, because this one waits in a statement.
+    """
     ((pid,),) = await fetch("session_pid", on=connection)
     search = start_in_background(_find_blockers(fetch, pid, blockers), "pg_scheduler blockers")
     try:

@@ -31,7 +31,7 @@ async def check_codecs(connection: Connection, timeout_s: float) -> None:
     Raises:
         ConfigurationError: A value changed, or its codec raised an exception.
     """
-    # Normally one query for all types is enough. The others find the type with the codec.
+    # Normally one query for all types is enough. The further ones find out which type has the codec.
     if await _returns_unchanged(connection, VALUES, timeout_s):
         return
     for name, value in VALUES.items():
@@ -54,7 +54,8 @@ async def _returns_unchanged(connection: Connection, values: Mapping[str, object
         if is_transient(error):
             raise
         return False
+    if row is None:
+        return False
+    pairs = zip(row, values.values(), strict=True)
     # The types are compared too, because 1 == True, for example.
-    return row is not None and all(
-        type(value) is type(sent) and value == sent for value, sent in zip(row, values.values(), strict=True)
-    )
+    return all(type(received) is type(sent) and received == sent for received, sent in pairs)

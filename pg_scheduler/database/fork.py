@@ -47,6 +47,7 @@ class InheritedSockets:
 
         A child that was forked without the hooks of Python, as under uWSGI, closes those of its parent now.
         """
+        # This process is a child, and the hook has not closed the sockets: otherwise it had noted the new id.
         if self._pid != os.getpid():
             self.close()
         self._owners.add(owner)
@@ -60,6 +61,7 @@ class InheritedSockets:
         A child that is forked meanwhile inherits a socket that is in no list yet, so the child cannot close
         it. Then this process closes the connection, and opens another one.
         """
+        # How many connections were opened in this call.
         openings = 0
         while True:
             openings += 1
@@ -72,7 +74,7 @@ class InheritedSockets:
             await connection.close(timeout=CLOSE_TIMEOUT_S)
 
     def count_fork(self) -> None:
-        """Note that the process forks."""
+        """Note that the process forks, so that ``open()`` notices a fork during an opening."""
         self._fork_count += 1
 
     def close(self) -> None:
@@ -83,6 +85,7 @@ class InheritedSockets:
             connections += owner.open_connections()
         self._owners.clear()
         self._connections_outside_pools.clear()
+        # A connection that is closed has the number -1.
         replace_by_null(number for number in map(file_number, connections) if number >= 0)
 
 

@@ -50,7 +50,7 @@ class DedicatedConnection:
         return self._connection
 
     async def __aenter__(self) -> Connection | None:
-        """Wait for the connection and return it, or None if the pool cannot spare one."""
+        """Wait until no other user has the connection, and return it; None if the pool cannot spare one."""
         self.is_in_use = True
         await self._turn.acquire()
         try:

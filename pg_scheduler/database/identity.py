@@ -50,6 +50,7 @@ class Identity(NamedTuple):
 
     def is_same(self, other: Identity) -> bool:
         """Return whether both are one database, by what could be read of both."""
+        # A system identifier is unique. Where a role may not read it, the origin has to suffice.
         if self.system is not None and other.system is not None:
             return (self.system, self.database) == (other.system, other.database)
         return (self.origin, self.database) == (other.origin, other.database)
@@ -150,7 +151,9 @@ class IdentityRepository:
         )
 
     async def guard_again(self, on_copy: OnCopy) -> None:
-        """Guard a worker that runs, and whose row is missing: the tables may have been exchanged.
+        """Check the database again for a worker that runs, and whose row is missing.
+
+        The tables may have been exchanged, for example by those of a restored dump.
 
         Raises:
             DatabaseCopyError: Its tables are now a copy of those of another database, as for `guard()`.
@@ -158,7 +161,8 @@ class IdentityRepository:
         if self.started_in is None:
             return
         identity, recorded = await self.read()
-        # The record still names the database in which this worker has started, but this is another one.
+        # The record still names the database in which this worker has started, but this is another one. So
+        # these are the tables of the worker, with its jobs: they have moved, and are no copy to refuse.
         has_moved = (
             recorded is not None and recorded.is_same(self.started_in) and not identity.is_same(recorded)
         )
@@ -193,15 +197,20 @@ class IdentityRepository:
         return await self._statements.run_retrying(adopt)
 
     async def held(self, *, on: Connection | None = None) -> tuple[list[Hold], list[Hold]]:
-        """Return the tasks and the schedules that a copy holds."""
+        """Return the tasks and the schedules that were paused because the database is a copy."""
         tasks = await self._statements.fetch("held_tasks", HELD, HELD_INSTEAD, on=on)
         schedules = await self._statements.fetch("held_schedules", HELD, HELD_INSTEAD, on=on)
         return _holds(tasks), _holds(schedules)
 
     async def release(self) -> Released:
-        """End what `adopt()` holds. Tasks and schedules that were paused until a time are paused so again."""
+        """End the pauses of tasks and schedules that `adopt()` has made.
+
+        Those that were paused until a time before are paused until that time again. The caller resumes the
+        other schedules, which the result names.
+        """
 
         async def release(transaction: Transaction) -> Released:
+            """Restore the pauses in one transaction with their audit records."""
             connection, now = transaction.connection, self._statements.now
             tasks, schedules = await self.held(on=connection)
             rows = await self._statements.fetch("resume_held_tasks", _as_json(tasks), now, on=connection)
@@ -225,10 +234,14 @@ class IdentityRepository:
         return await self._statements.run_retrying(release)
 
     async def _record_release(self, action: str, hold: Hold, *, on: Connection) -> None:
-        details = {} if action == "resume_task" else {key: hold.former(key) for key in ("until", "note")}
+        """Write the audit record of a task or a schedule whose hold ends, with the pause that it has again."""
+        details = {}
+        if action != "resume_task":
+            details = {"until": hold.former("until"), "note": hold.former("note")}
         await self._audit.record(action, hold.name, on=on, **details)
 
     async def _record(self, identity: Identity, *, on: Connection | None = None) -> None:
+        """Record a database as the one in which workers run these tables."""
         values = *identity, self._statements.author.actor, self._statements.now
         await self._statements.fetch("record_database", *values, on=on)
 
@@ -240,7 +253,10 @@ def _as_json(holds: Sequence[Hold]) -> str:
 
 
 def _holds(rows: Sequence[Iterable[Any]]) -> list[Hold]:
-    """Return the holds of rows with a name and a note, without rows whose note is not that of a hold."""
+    """Return the holds of rows with a name and a note, without rows whose note is not that of a hold.
+
+    The note of a hold is ``HELD``, or begins with ``HELD_INSTEAD``, and the former pause follows as JSON.
+    """
     holds = []
     for name, note in rows:
         former_pause = None

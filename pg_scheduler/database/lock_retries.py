@@ -32,7 +32,7 @@ REPORT_INTERVAL_S: Final = 60.0
 
 
 def describe_holders(blockers: Sequence[Blocker]) -> str:
-    """Return the sessions that a call waits for, for a message."""
+    """Return a text that names the sessions that a call waits for, for a message."""
     return " and ".join(map(str, blockers)) or "one that pg_locks and pg_stat_activity may show"
 
 
@@ -48,25 +48,31 @@ class LockReports:
         self._next_at: dict[str, float] = {}
 
     def report(self, name: str, seconds: float, blockers: Sequence[Blocker]) -> None:
-        """Log that a call waits, unless a record has named these holders in the last minute."""
+        """Log that a call waits, unless a record has named these holders in the last minute.
+
+        Args:
+            name: What the call does, for the message.
+            seconds: How long it has waited.
+            blockers: The sessions that hold the lock.
+        """
         now, holders = time.monotonic(), describe_holders(blockers)
         are_turns = take_turns(blockers, seconds)
         self._next_at = {subject: next_at for subject, next_at in self._next_at.items() if next_at > now}
+        # If transactions hold the lock in turns, the holders differ each time, so calls of a name count.
         subject = name if are_turns else holders
         if subject in self._next_at:
             return
         self._next_at[subject] = now + REPORT_INTERVAL_S
-        logger.warning(
-            "a call has waited %.0f s for a lock that transactions hold one after the other (%s), "
-            "such as %s; let fewer jobs or calls change the same row at once, for example by a limit"
-            if are_turns
-            else "a call has waited %.0f s for a lock of another transaction (%s): %s; end that "
-            "transaction, or shorten those of your application",
-            seconds,
-            name,
-            holders,
-            extra=record_fields(),
+        message = (
+            "a call has waited %.0f s for a lock of another transaction (%s): %s; end that "
+            "transaction, or shorten those of your application"
         )
+        if are_turns:
+            message = (
+                "a call has waited %.0f s for a lock that transactions hold one after the other (%s), "
+                "such as %s; let fewer jobs or calls change the same row at once, for example by a limit"
+            )
+        logger.warning(message, seconds, name, holders, extra=record_fields())
 
 
 class LockRetries:
@@ -105,7 +111,10 @@ class LockRetries:
 
     @asynccontextmanager
     async def watching(self, connection: Connection) -> AsyncIterator[None]:
-        """Find out what the transaction of an attempt waits for, before the call reports it."""
+        """Find out within the block which sessions hold the lock that a transaction waits for.
+
+        This takes further statements, so it is only done when a record or an error is to name the sessions.
+        """
         if not self._must_find_holder:
             yield
             return
@@ -118,6 +127,7 @@ class LockRetries:
         Raises:
             DatabaseUnavailableError: The time limit of the call is over.
         """
+        # How long the call has waited, and after which time it is logged.
         seconds, report_after_s = self._seconds, self._reports.report_after_s
         if seconds >= self._timeout_s:
             waited, holders = f"for {self._timeout_s:g} s ({self._name})", describe_holders(self._blockers)
@@ -133,7 +143,9 @@ class LockRetries:
                 )
             raise DatabaseUnavailableError(problem) from fault.__cause__
         # If no attempt has found the holder of the lock yet, the record is delayed until twice this time.
-        if not self._is_reported and seconds >= report_after_s * (1 if self._blockers else 2):
+        if not self._blockers:
+            report_after_s *= 2
+        if not self._is_reported and seconds >= report_after_s:
             self._is_reported = True
             self._reports.report(self._name, seconds, self._blockers)
         await asyncio.sleep(min(self._backoff.next_delay_s(), self._timeout_s - seconds))

@@ -43,7 +43,7 @@ def create_pool(dsn: str | None, name: str, **settings: Any) -> asyncpg.Pool:
 
 
 async def open_own_pool(dsn: str | None, name: str, **settings: Any) -> asyncpg.Pool:
-    """Return an open pool that works through a pooler too: there it caches no statements.
+    """Return an open pool that works through a pooler such as PgBouncer too: there it caches no statements.
 
     The parameters and errors are those of `create_pool()`.
     """
@@ -54,6 +54,7 @@ async def open_own_pool(dsn: str | None, name: str, **settings: Any) -> asyncpg.
     except BaseException:  # whatever it was, no caller has the pool to close it
         pool.terminate()
         raise
+    # The setting cannot be changed in an open pool.
     pool.terminate()
     return await create_pool(dsn, name, **{**settings, "statement_cache_size": 0})
 
@@ -100,6 +101,7 @@ async def probe_statements(pool: asyncpg.Pool, connection: Connection) -> None:
         while len(sessions) < MAX_SESSIONS:
             sessions.append(await inherited_sockets.open(partial(connect_as_pool, pool)))
             await sessions[-1].execute("BEGIN", timeout=PROBE_TIMEOUT_S)
+            # This statement is prepared in the first session, and has now been executed in another one.
             if await connection.fetchval(PROCESS_ID, timeout=PROBE_TIMEOUT_S) != session:
                 return
     except TimeoutError:

@@ -39,6 +39,7 @@ def probe_settings(interval_s: int) -> dict[str, str]:
         "tcp_keepalives_idle": str(interval_s),
         "tcp_keepalives_interval": str(interval_s),
         "tcp_keepalives_count": str(PROBES),
+        # This setting has milliseconds, and those above have seconds.
         "tcp_user_timeout": str(interval_s * (PROBES + 1) * 1000),
     }
 

@@ -269,12 +269,11 @@ class Connections:
             running_loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             running_loop = None
-        if running_loop is None:
-            # The loop of the pool may run in another thread, and use the pool there at the same time.
-            may_use_pool = not self._loop.is_running()
-        else:
-            may_use_pool = running_loop is self._loop
-        if not may_use_pool:
+        if running_loop is self._loop:
+            return
+        # If no loop runs in this thread, that of the pool may run in another thread, and use the pool there
+        # at the same time.
+        if running_loop is not None or self._loop.is_running():
             raise RuntimeError(FOREIGN_LOOP)
 
     @asynccontextmanager

@@ -123,6 +123,7 @@ class PoolDatabase:
             return
         source = original.connection if isinstance(original, BlockingConnection) else original
         with translated():
+            # The connection of the driver, which leads to one database for all its life.
             link = await link_of(source)
             if link is None or link in self._links:
                 return
@@ -135,6 +136,8 @@ class PoolDatabase:
                 own_database = await self._database_of_pool(
                     is_blocking=isinstance(original, BlockingConnection)
                 )
+                # The database of the pool cannot be asked now. The connection is accepted, but its next call
+                # checks it again.
                 if own_database is None:
                     return
                 self._check_is_same(await self._identify(connection), own_database)
@@ -144,6 +147,7 @@ class PoolDatabase:
 
     @staticmethod
     def _check_is_same(database: Database, own_database: Database) -> None:
+        """Raise ConfigurationError unless both are one database."""
         if not database.is_same(own_database):
             raise ConfigurationError(
                 f"connection leads to {database}, and this Scheduler to {own_database}; pass a connection to "
@@ -151,6 +155,7 @@ class PoolDatabase:
             )
 
     async def _identify(self, connection: Connection) -> Database:
+        """Ask a session for its database."""
         with translated():
             row, *_ = await connection.fetch(IDENTITY, timeout=self._timeout_s)
         return Database(*row)
@@ -166,6 +171,7 @@ class PoolDatabase:
         try:
             if not is_blocking:
                 return await self._read_own()
+            # A blocking caller has no event loop, so the new connection gets one of its own.
             with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
                 return runner.run(self._read_own())
         except DatabaseUnavailableError:

@@ -24,6 +24,7 @@ def job_from(row: Any, codec: PayloadCodec | None) -> Job:
     values = dict(row)
     task_data = values.pop("task_data")
     no_args_reason = None
+    # The codec may lack a key, or the text may be written by hand. The job is shown without arguments then.
     try:
         args, kwargs = decode(task_data, codec, values["job_name"])
     except PayloadError as error:
@@ -45,7 +46,7 @@ def job_from(row: Any, codec: PayloadCodec | None) -> Job:
 
 
 def worker_from(row: Any) -> Worker:
-    """Convert a row of list_workers."""
+    """Convert a row of list_workers, in which some columns are texts of JSON."""
     values = dict(row)
     for column in ("metadata", "settings", "health"):
         values[column] = object_from(values[column])

@@ -68,6 +68,7 @@ class RefusedRows:
         self._are_jobs = are_jobs
         self._is_retried = is_retried
         self._by_pass = by_pass
+        # Until when a row is left out, by its key and the monotonic clock.
         self._pause_ends: dict[str, float] = {}
 
     def keys(self) -> Collection[str]:
@@ -84,7 +85,10 @@ class RefusedRows:
         return max(min(self._pause_ends.values(), default=float("inf")) - time.monotonic(), 0.0)
 
     async def attempt(self, key: str, run: Callable[[], Awaitable[T]]) -> T | None:
-        """Do something with one row; return None if the row is left out, or is from now on."""
+        """Run a change of one row; return None if the row is left out already, or is refused now.
+
+        A row that is refused is left out for some time, in which its change is not attempted again.
+        """
         if key in self.keys():
             return None
         try:
@@ -98,13 +102,16 @@ class RefusedRows:
     async def change_parts(
         self, keys: Sequence[str], run: Callable[[Sequence[str]], Awaitable[list[asyncpg.Record]]]
     ) -> list[asyncpg.Record]:
-        """Run a statement for these rows, in halves if it is refused; return the rows of its executions."""
+        """Run a statement for the rows with these keys, in halves if it is refused.
+
+        Return what its executions return. The rows that are refused even alone are left out for some time.
+        """
         rows: list[asyncpg.Record] = []
         await self._change_accepted(lambda selection: run(selection.only), keys, rows)
         return rows
 
     async def fetch(self, name: str, *args: Any, statements: Statements) -> list[asyncpg.Record]:
-        """Run a named statement that leaves out rows which the table has refused; see ``change()``."""
+        """Run a named statement that changes many rows, but none that the table refuses; see ``change()``."""
 
         async def run(selection: Selection) -> list[asyncpg.Record]:
             return await statements.fetch(name, *args, **selection._asdict())
@@ -112,16 +119,23 @@ class RefusedRows:
         return await self.change(run)
 
     async def number(self, name: str, *args: Any, statements: Statements) -> int:
-        """Run a named statement that counts its rows as ``change()`` does; return the sum."""
+        """Run a named statement as ``fetch()`` does; return the sum of the numbers that it returns.
+
+        Each of its executions changes some rows, and returns how many.
+        """
         return sum(row[0] for row in await self.fetch(name, *args, statements=statements))
 
     async def change(self, run: Run) -> list[asyncpg.Record]:
-        """Run a statement; leave out the rows that are refused. Return the rows of all its executions.
+        """Run a statement that changes many rows; leave out those that the table refuses.
+
+        If one row is refused, the statement changes none. So the rows that it was about to change are read
+        and changed in halves. Then it runs again for further rows. Return the rows of all its executions.
 
         Raises:
             asyncpg.PostgresError: It is refused although it changes no row, so no row is the reason.
         """
         rows: list[asyncpg.Record] = []
+        # How many rows were refused, and how often no row was found that could have been refused.
         refusal_count = misses = 0
         while True:
             try:
@@ -141,6 +155,7 @@ class RefusedRows:
                     continue
             new_refusals = await self._change_accepted(run, [row[0] for row in key_rows], rows)
             refusal_count += new_refusals
+            # All rows were accepted this time, so nothing keeps the next pass from further rows.
             if not new_refusals:
                 return rows
             # The statement runs again: other rows take the places of those that are left out now.
@@ -150,6 +165,7 @@ class RefusedRows:
 
         Return how many of the other rows are left out now.
         """
+        # If nearly all rows are refused, the loop ends before the last one.
         parts, refusal_count = deque([keys]), 0
         while parts and refusal_count < MAX_REFUSALS + len(rows):
             part = parts.popleft()
@@ -158,6 +174,7 @@ class RefusedRows:
             except REFUSALS as error:
                 if not is_refusal(error):
                     raise
+                # One of several rows is refused, so each half is changed alone.
                 if len(part) > 1:
                     parts += [part[: len(part) // 2], part[len(part) // 2 :]]
                     continue

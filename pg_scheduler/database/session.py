@@ -56,6 +56,7 @@ def check_connection(connection: object) -> Connection | None:
     if isinstance(connection, BlockingConnection):
         return cast("Connection", ForeignConnection(adapter_for(connection.connection, is_async=False)))
     if isinstance(connection, (asyncpg.Connection, PoolConnectionProxy)):
+        # A connection that has ended is returned. Its first statement raises the error.
         if is_open(connection) and not connection.is_in_transaction():
             raise ValueError(NO_TRANSACTION)
         return connection
@@ -77,7 +78,7 @@ def can_set_savepoints(connection: Connection) -> bool:
     """
     if as_foreign(connection) is not None or not is_open(connection):
         return True
-    # It is True, and no object, for a transaction that asyncpg did not begin.
+    # This is True, instead of an object, for a transaction that asyncpg did not begin.
     return open_transaction(connection) is not True
 
 
@@ -87,7 +88,9 @@ def transaction_of(connection: Connection) -> Callable[[], object] | None:
     The functions for the same connection of asyncpg are equal.
     """
     foreign = as_foreign(connection)
-    return MethodType(open_transaction, connection) if foreign is None else foreign.transaction_of
+    if foreign is not None:
+        return foreign.transaction_of
+    return MethodType(open_transaction, connection)
 
 
 def check_pool(pool: asyncpg.Pool) -> None:
@@ -122,6 +125,7 @@ async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy
         # An InterfaceError has many causes. If the pool is the cause, check_pool() raises a clearer error.
         if isinstance(error, asyncpg.InterfaceError):
             check_pool(pool)
+        # If a connection is free, the timeout is that of opening or resetting it.
         if isinstance(error, TimeoutError) and count_free(pool) <= 0:
             raise TimeoutError(
                 f"no connection of the pool was free for {timeout_s:g} s, all {pool.get_max_size()} "
@@ -146,7 +150,10 @@ async def release_to(pool: asyncpg.Pool, connection: PoolConnectionProxy, timeou
 
 
 def is_open(connection: Connection) -> bool:
-    """Return whether a held connection is open. The pool's proxy of a broken one rejects every call."""
+    """Return whether a held connection is open.
+
+    The pool makes a proxy of a connection for each use. The proxy of a broken one rejects every call.
+    """
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:
@@ -180,9 +187,9 @@ async def prepare_to_hold(
         Whether the session belongs to this connection; see ``is_own_session()``.
     """
     rows = ", ".join(f"('{name}', '{value}')" for name, value in held_settings(interval_s).items())
-    query = _HOLD.replace("('name', 'setting')", rows).replace(
-        "'process'", f"'{connection.get_server_pid()}'"
-    )
+    # The process that the connection was opened to. Only in a session of this process are the settings made.
+    process = f"'{connection.get_server_pid()}'"
+    query = _HOLD.replace("('name', 'setting')", rows).replace("'process'", process)
     with terminate_unanswered(connection):
         # Behind a pooler the process of the session is another one, so nothing is set, and the count is 0.
         count: int = await connection.fetchval(query, timeout=timeout_s)
@@ -196,6 +203,7 @@ def noticing_end(connection: Connection, call: Callable[[], None]) -> Iterator[N
     """Call a function if the session ends within the block."""
 
     def notice(_connection: object) -> None:
+        """Call the function without the connection, which asyncpg passes to a listener."""
         call()
 
     connection.add_termination_listener(notice)
@@ -231,11 +239,13 @@ async def transact(connection: Connection, timeout_s: float) -> AsyncIterator[No
             yield
         return
     # The default of the role may be another level. There, of two jobs that end at the same instant, neither
-    # transaction sees the end of the other, and a job that waits for both is not unblocked.
+    # transaction sees the end of the other, and a job that waits for both is not unblocked. A savepoint has the
+    # level of its transaction.
     transaction = connection.transaction(
         isolation=None if connection.is_in_transaction() else "read_committed"
     )
-    # Not wait_for(): the connection may end before the first step of its task, and asyncpg fails on that.
+    # This is not wait_for(), which may run the call in a task of its own. If the connection ends before the
+    # first step of that task, asyncpg fails.
     async with asyncio.timeout(timeout_s):
         await transaction.start()
     try:

@@ -26,8 +26,10 @@ class SharedConnection:
     def __init__(self, options: ConnectionOptions) -> None:
         self._options = options
         self._connection: Connection | None = None
+        # Whether the session of the connection has the settings for statements of this library.
         self._has_settings = False
         self._turn = asyncio.Lock()
+        # When the server last responded, by the monotonic clock.
         self._answered_at = 0.0
 
     @property
@@ -68,7 +70,8 @@ class SharedConnection:
                     self._has_settings = True
                 rows = list(await connection.fetch(query, *args, timeout=timeout_s))
             except Exception as error:
-                # A PostgresError is an answer of the server, so the connection works.
+                # A PostgresError is an answer of the server, so the connection works. After any other
+                # transient error, such as a timeout, its state is unknown.
                 if is_transient(error) and not isinstance(error, asyncpg.PostgresError):
                     terminate(connection)
                 raise_translated(error)
@@ -78,6 +81,7 @@ class SharedConnection:
 
     async def take_back(self) -> None:
         """Stop sharing, wait for the running statement and reset the settings."""
+        # From now on, no statement begins on the connection.
         connection, self._connection = self._connection, None
         async with self._turn:
             if connection is not None and is_open(connection):

@@ -145,7 +145,8 @@ class Consequences:
 
         A scan leaves out the jobs whose consequences are left: for ``locked_pause_s`` seconds if a lock is
         the reason, and for ``REFUSED_PAUSE_S`` if the table has refused a change.
-        """        locked_ids: set[str] = set()
+        """
+        locked_ids: set[str] = set()
 
         async def run_unlocked(part: Sequence[str], transaction: Transaction) -> None:
             """Apply the consequences of those jobs of which no row is locked.

@@ -64,7 +64,7 @@ class ResultWaiters:
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                # Other callers may wait for the same future, so the cancellation of this one must not cancel it.
+                # Other callers may wait for the same future, so the end of this wait must not cancel it.
                 return await asyncio.shield(future)
         except TimeoutError as error:
             # The query may have failed with a TimeoutError, too, which is raised unchanged.

@@ -68,7 +68,7 @@ class UniqueKeyRepository(Repository):
     async def lock_holders(self, keys: Collection[str], connection: Connection) -> dict[str, Holder]:
         """Lock the unfinished jobs with these keys, and return them by key."""
         rows = await self._statements.fetch("lock_key_holders", list(keys), on=connection)
-        # The columns are the first fields of a Holder. All of these jobs are unfinished, the default of the last.
+        # The columns are the first fields of a Holder. All of these jobs are unfinished, as is its default.
         return {row["unique_key"]: Holder(*row) for row in rows}
 
     async def restart(

@@ -551,10 +551,8 @@ class JobWriter:
         )
         # An existing job with the same id is waited for under this id.
         holders = {job_id: job_id for job_id in ids if job_id in existing_ids}
-        for job_id, holder in holders_of_keys.items():
-            # A job that has ended before it was locked does not hold the key any more.
-            if holder in unfinished_ids:
-                holders[job_id] = holder
+        # A job that has ended before it was locked does not hold the key any more.
+        holders |= {job_id: holder for job_id, holder in holders_of_keys.items() if holder in unfinished_ids}
         return holders
 
     async def _replace_and_block(

@@ -105,11 +105,13 @@ def with_percent(statement: str) -> str:
     The clause that returns rows without contents is left out, because a driver spends more time on such a row
     than on the statement.
     """
-    return PLACEHOLDER.sub("%s", statement.removesuffix(EMPTY_ROWS).replace("%", "%%"))
+    # The drivers take %% for the character itself.
+    escaped = statement.removesuffix(EMPTY_ROWS).replace("%", "%%")
+    return PLACEHOLDER.sub("%s", escaped)
 
 
 def has_rows(statement: str) -> bool:
-    """Return whether the rows of a statement have contents; there may be no rows."""
+    """Return whether a statement is one whose rows have contents, even if it finds no row."""
     return not (statement.startswith(COMMANDS) or statement.endswith(EMPTY_ROWS))
 
 
@@ -118,13 +120,18 @@ def library_of(connection: object) -> str | None:
 
     The ``__class__`` counts too, because that of a proxy is the class of its target.
     """
-    return "django" if isinstance(connection, str) else _library_of((type(connection), connection.__class__))
+    # A text is an alias of Django.
+    if isinstance(connection, str):
+        return "django"
+    return _library_of((type(connection), connection.__class__))
 
 
 @lru_cache(maxsize=100)
 def _library_of(classes: tuple[type, ...]) -> str | None:
+    """Return the library that defines one of these classes or their bases; None if none does."""
     bases = (base for kind in classes for base in kind.__mro__)
-    return next((root for base in bases if (root := base.__module__.partition(".")[0]) in LIBRARIES), None)
+    packages = (base.__module__.partition(".")[0] for base in bases)
+    return next((package for package in packages if package in LIBRARIES), None)
 
 
 def adapter_for(
@@ -156,9 +163,11 @@ def adapter_for(
         adapter = ConnectionAdapter(_not_here)
     if adapter is not None and adapter.is_async is is_async:
         return adapter
+    # What follows raises the error for a connection that the caller cannot use.
     kind = type(connection).__name__  # its repr could be a DSN with a password
     if adapter is None:
         raise TypeError(f"connection must not be of the type {kind}; {ACCEPTED}")
+    # The class of the caller, and the class that takes the connection.
     here, other = takers if is_async else takers[::-1]
     how = "blocks" if is_async else "is asynchronous"
     raise TypeError(f"a connection of the type {kind} {how}; use {other} for it, not {here}")
@@ -182,7 +191,7 @@ async def asyncpg_connection_of(connection: object) -> asyncpg.Connection | Pool
 
 
 def _separate(adapter: ConnectionAdapter) -> ConnectionAdapter:
-    """Return an adapter of an application for one call.
+    """Return an adapter of an application for one call, which differs from those of other calls.
 
     Calls whose ``transaction`` is equal are taken for calls on one connection. An adapter of an application
     may use another connection in each context, so its function is wrapped: no two partials are equal.
@@ -215,6 +224,7 @@ def address_of_link(link: Any) -> Address | None:
 
 @lru_cache(maxsize=len(LIBRARIES))
 def _module_of(library: str) -> Any:
+    """Return the module of this package for a library. It imports the library, so it is imported late."""
     return import_module(f"pg_scheduler.database.callers.{library}")
 
 

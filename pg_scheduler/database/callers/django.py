@@ -36,12 +36,18 @@ async def link_of(connection: object) -> Any:
 
 
 def _wrapper_of(connection: object) -> Any:
+    """Return the connection of an alias, or behind a proxy of Django; any other object as it is."""
     target: Any = _of_alias(connection) if isinstance(connection, str) else connection
-    # django.db.connection is a proxy.
+    # django.db.connection is a proxy, which stands for another connection in each thread.
     return connections[target.alias] if isinstance(target, ConnectionProxy) else target
 
 
 def _of_alias(alias: str) -> BaseDatabaseWrapper:
+    """Return the connection of an alias in the settings of Django.
+
+    Raises:
+        ValueError: There is no such alias.
+    """
     try:
         return connections[alias]
     except ConnectionDoesNotExist:
@@ -51,6 +57,7 @@ def _of_alias(alias: str) -> BaseDatabaseWrapper:
 
 
 def _run(connection: Any, statement: str, texts: Sequence[str]) -> list[str]:
+    """Execute a statement on a connection; return its rows, which have one text each."""
     # After an error Django refuses every statement, also the ROLLBACK that makes the connection usable again.
     if statement.startswith("ROLLBACK"):
         connection.needs_rollback = False

@@ -59,17 +59,20 @@ def _encoded(statement: str) -> bytes:
 
 
 async def _run_async(connection: AsyncConnection[Any], statement: str, texts: Sequence[str]) -> list[str]:
+    """Execute a statement on an asynchronous connection; return its rows, which have one text each."""
     async with AsyncTextCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(_encoded(statement), texts)
         return [row[0] for row in await cursor.fetchall()] if has_rows(statement) else []
 
 
 def _run(connection: Connection[Any], statement: str, texts: Sequence[str]) -> list[str]:
+    """Execute a statement on a blocking connection; return its rows, which have one text each."""
     with TextCursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(_encoded(statement), texts)
         return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []
 
 
 def _is_in_transaction(connection: AsyncConnection[Any]) -> bool:
+    """Return whether a transaction is open; psycopg has no object for it. False if the connection is lost."""
     status = connection.pgconn.transaction_status
     return status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}

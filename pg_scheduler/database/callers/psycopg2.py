@@ -14,6 +14,7 @@ from pg_scheduler.database.callers.adapter import ConnectionAdapter, has_rows, w
 
 def adapter_for(connection: object) -> ConnectionAdapter | None:
     """Return what runs statements on a connection; None for any other object."""
+    # A connection in asynchronous mode returns before its statement is executed, so it is not supported.
     if isinstance(connection, Connection) and not connection.async_:
         return ConnectionAdapter(partial(_run, connection), is_async=False)
     return None
@@ -25,6 +26,7 @@ async def link_of(connection: Connection) -> Connection:
 
 
 def _run(connection: Connection, statement: str, texts: Sequence[str]) -> list[str]:
+    """Execute a statement on a connection; return its rows, which have one text each."""
     with connection.cursor(cursor_factory=Cursor) as cursor:
         # The owner of the connection may have registered another conversion of texts.
         register_type(UNICODE, cursor)

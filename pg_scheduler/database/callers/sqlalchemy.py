@@ -41,6 +41,7 @@ def _async_adapter_for(connection: object) -> ConnectionAdapter | None:
             partial(_run_async, connection), transaction=MethodType(_transaction_of, connection)
         )
     if isinstance(connection, AsyncSession | async_scoped_session):
+        # A scoped session stands for another session in each context. Its call returns the present one.
         session = connection() if isinstance(connection, async_scoped_session) else connection
         return ConnectionAdapter(
             partial(_run_in_session, connection), transaction=session.sync_session.get_transaction
@@ -49,14 +50,14 @@ def _async_adapter_for(connection: object) -> ConnectionAdapter | None:
 
 
 async def driver_connection_of(source: Any) -> object:
-    """Return the connection of the driver of an asynchronous session or connection, in its transaction.
+    """Return the connection of the driver of an asynchronous session or connection of SQLAlchemy.
 
-    None for any other object.
+    If no transaction is open on it, one is begun. None for any other object.
     """
     if _async_adapter_for(source) is None:
         return None
     connection = await _async_connection_of(source)
-    # SQLAlchemy begins the transaction with its first statement.
+    # SQLAlchemy begins the transaction with its first statement, so this one has no other effect.
     await connection.exec_driver_sql("SELECT 1")
     return (await connection.get_raw_connection()).driver_connection
 
@@ -69,14 +70,17 @@ async def link_of(source: Any) -> object:
     """
     if isinstance(source, Connection | Session | scoped_session):
         return _connection_of(source).connection.driver_connection
+    # The raw connection is SQLAlchemy's own wrapper of that of the driver.
     return (await (await _async_connection_of(source)).get_raw_connection()).driver_connection
 
 
 def _connection_of(source: Connection | Session | scoped_session[Session]) -> Connection:
+    """Return the connection of a session, or the connection itself."""
     return source if isinstance(source, Connection) else source.connection()
 
 
 async def _async_connection_of(source: Any) -> AsyncConnection:
+    """Return the connection of an asynchronous session, or the connection itself."""
     # Only a connection has this method; a session has connection().
     connection: AsyncConnection = (
         source if hasattr(source, "get_raw_connection") else await source.connection()
@@ -85,20 +89,24 @@ async def _async_connection_of(source: Any) -> AsyncConnection:
 
 
 def _transaction_of(source: AsyncConnection) -> object:
+    """Return the object of the open transaction; None without one, or before the connection is opened."""
     blocking = source.sync_connection
     return None if blocking is None else blocking.get_transaction()
 
 
 async def _run_in_session(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
+    """Execute a statement on the connection of an asynchronous session; return its rows."""
     return await _run_async(await source.connection(), statement, texts)
 
 
 async def _run_async(connection: AsyncConnection, statement: str, texts: Sequence[str]) -> list[str]:
+    """Execute a statement on an asynchronous connection; return its rows, which have one text each."""
     statement = _for_driver(statement, connection.dialect)
     return _rows(await connection.exec_driver_sql(statement, tuple(texts), OPTIONS))
 
 
 def _run(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
+    """Execute a statement on a blocking session or connection; return its rows, which have one text each."""
     connection = _connection_of(source)
     return _rows(
         connection.exec_driver_sql(_for_driver(statement, connection.dialect), tuple(texts), OPTIONS)
@@ -113,10 +121,12 @@ def _for_driver(statement: str, dialect: Dialect) -> str:
     """
     if dialect.name != "postgresql":
         raise TypeError(f"connection leads to {dialect.name}, and not to PostgreSQL")
+    # This driver takes the placeholders $1, $2 as they are. The others take %s.
     if dialect.paramstyle == "numeric_dollar":
         return statement.removesuffix(EMPTY_ROWS)
     return with_percent(statement)
 
 
 def _rows(result: CursorResult[Any]) -> list[str]:
+    """Return the only column of the rows; an empty list for a statement that returns no rows."""
     return list(result.scalars()) if result.returns_rows else []

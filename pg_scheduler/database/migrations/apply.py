@@ -119,7 +119,8 @@ async def apply(
     home = await home_schema(connection, schema)
     migrations = tuple(shipped)
     # The transaction of a caller cannot be repeated: a deadlock ends it.
-    for _ in range(0 if connection.is_in_transaction() else _MAX_ATTEMPTS - 1):
+    repeated_attempts = 0 if connection.is_in_transaction() else _MAX_ATTEMPTS - 1
+    for _ in range(repeated_attempts):
         # Nodes that run jobs meanwhile lock the same tables in other orders.
         with suppress(asyncpg.DeadlockDetectedError):
             return await _apply(connection, migrations, home, target, on_step)
@@ -143,12 +144,14 @@ async def _apply(
         state = await read_state(connection, home, shipped)
         # Migrations that are still missing may add what is ignored here. check_shape() looks at it below.
         check_relations(state.parts, home, ignored=ADDED_LATER)
+        # Without records, either no migration was ever applied, or the table of the records was lost.
         if not state.applied and await restore_records(
             connection, home, shipped, state.tables, is_new=is_new
         ):
             state = await read_state(connection, home, shipped)
             repairs.append(f"the records in {RECORDS}")
         steps = plan(state.applied, shipped, target)
+        # A database with an unsuitable encoding can still be migrated down.
         if any(step.up for step in steps):
             await check_encoding(connection)
         if missing := missing_tables(state, shipped):
@@ -158,6 +161,7 @@ async def _apply(
         for step in steps:
             on_step(step)
             await _execute(connection, home, step)
+        # The state was read before these changes.
         if steps or repairs:
             state = await read_state(connection, home, shipped)
         check_shape(state, home)
@@ -175,6 +179,7 @@ async def _apply(
             ", ".join(repairs),
             extra=record_fields(),
         )
+    # Migrations that add an index leave it out on large tables, where its build would block jobs for long.
     is_newest = max(state.applied, default=0) == shipped[-1].version
     if steps and is_newest and (missing := missing_shipped_indexes(state.parts)):
         logger.warning(

@@ -69,6 +69,7 @@ async def check_engine(connection: AnyConnection, other: AnyConnection) -> None:
 
 
 async def _unsupported(connection: AnyConnection, reason: str) -> ConfigurationError:
+    """Return the error about a server that is not PostgreSQL, with what it calls itself and the reason."""
     engine = await connection.fetchval(_VERSION, timeout=QUERY_TIMEOUT_S)
     return ConfigurationError(
         f"the server is {engine!r}, and {reason}; connect to PostgreSQL 14 or newer: CockroachDB, Aurora "

@@ -89,7 +89,7 @@ class BuildProgress(NamedTuple):
 
 
 async def build_progress(connection: AnyConnection, pid: int) -> BuildProgress | None:
-    """Return how far the index got that a session builds; None if it builds none.
+    """Return the progress of the index that another session builds; None if it builds none.
 
     Args:
         connection: Another connection of the role that builds it.
@@ -153,6 +153,7 @@ async def _build(connection: AnyConnection, home: str, name: str) -> None:
         await connection.execute(_DROP + index, timeout=BUILD_TIMEOUT_S)
     statement = qualify_builtins(index_statements()[name])
     await connection.execute(qualify(statement, home), timeout=BUILD_TIMEOUT_S)
+    # The new index exists, so the one with another definition is not used any more.
     await connection.execute(f"{_DROP}{index}{_REPLACED}", timeout=BUILD_TIMEOUT_S)
 
 
@@ -168,7 +169,10 @@ async def _missing_indexes(connection: AnyConnection, home: str) -> list[str]:
 
 @asynccontextmanager
 async def _only_builder(connection: AnyConnection, home: str) -> AsyncIterator[None]:
-    """Hold a lock, so that the index that another session is building is not taken for an invalid one."""
+    """Hold an advisory lock for the schema, so that only one session builds indexes.
+
+    The index that a session is building looks like an invalid one, which another session would drop.
+    """
     digest = hashlib.sha256(home.encode()).digest()
     key = _LOCK_CLASS, int.from_bytes(digest[:4], "big", signed=True)
     while not await connection.fetchval(_TRY_LOCK, *key, timeout=QUERY_TIMEOUT_S):  # noqa: ASYNC110 - a lock raises no event

@@ -113,11 +113,13 @@ def plan(
             f"target is {target}, but this release has the schema versions 0 to {newest_shipped}"
         )
     check(applied, migrations.values())
+    # A database that is newer than this release stays as it is.
     if target is None:
         target = max(newest_shipped, newest_applied)
     # A migration above the target has to be reverted, and only its own release has the SQL for that.
     if newest_applied > max(newest_shipped, target):
         raise _too_new(newest_applied, newest_shipped)
+    # The target may be newer than this release, if the database is.
     versions = range(1, min(newest_shipped, target) + 1)
     down = [
         Step(migrations[version], up=False) for version in sorted(applied, reverse=True) if version > target
@@ -167,6 +169,7 @@ def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:
     newest_shipped = max(migrations, default=0)
     for version, (checksum, needs) in sorted(applied.items()):
         migration = migrations.get(version)
+        # A migration of a newer release: ``needs`` is the version that this release must have at least.
         if migration is None:
             if needs is None or needs > newest_shipped:
                 raise _too_new(max(applied), newest_shipped)
@@ -183,6 +186,7 @@ def table_names(migrations: Iterable[Migration]) -> list[str]:
 
     ``scheduler_migrations``, which records the migrations, is not among them.
     """
+    # A dict keeps the order.
     names: dict[str, None] = {}
     for migration in migrations:
         for statement in _TABLE_COMMAND.finditer(migration.up):
@@ -194,6 +198,7 @@ def table_names(migrations: Iterable[Migration]) -> list[str]:
 
 
 def _too_new(newest_applied: int, newest_shipped: int) -> SchemaTooNewError:
+    """Return the error about a database that a newer release has migrated."""
     return SchemaTooNewError(
         f"the database is at schema version {newest_applied}, but this release of pg_scheduler supports "
         f"versions up to {newest_shipped}",

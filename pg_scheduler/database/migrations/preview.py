@@ -37,6 +37,7 @@ async def pending_steps(
     try:
         state = await read_state(connection, home, shipped)
     except SchemaMissingError:
+        # There are no tables yet, so no migration was applied.
         return plan({}, shipped, target)
     return plan(state.applied, shipped, target)
 

@@ -89,8 +89,8 @@ async def recreate_tables(
     """Create the missing tables of a schema with these applied migrations.
 
     If ``scheduled_jobs`` is among them, all schedules declared in code start over: missed fire times are not
-    made up for. So it is with pg-scheduler 0.2, which keeps its schedules in that table. A disabled schedule
-    remains disabled.
+    made up for. The same happens in pg-scheduler 0.2, which keeps its schedules in that table. A disabled
+    schedule remains disabled.
 
     Args:
         connection: A connection in a transaction, with the migration lock.
@@ -129,11 +129,13 @@ async def restore_records(
         SchemaMissingError: The tables lack a part, so it is unknown which migrations were applied.
     """
     tables = set(existing)
+    # There are no other tables than those of pg-scheduler 0.2, which a migration may have changed or not.
     if tables <= set(_TABLES_OF_0_2):
         names = [qualify(f"{{schema}}{table}", home) for table in _TABLES_OF_0_2]
         if not await connection.fetchval(_IS_MIGRATED, *names, timeout=MIGRATION_TIMEOUT_S):
             return False
-    # This release has just created a new table of the records, so it is not compared and has no stand-in.
+    # The migrations create empty temporary tables, the stand-ins, with which the tables are compared. If this
+    # release has just created the table of the records, that table has no stand-in and is not compared.
     compared = tables if is_new else tables | {RECORDS}
     stand_ins = await _run_again(connection, home, shipped, [RECORDS] if is_new else [])
     arguments = home, list(compared), list(LATER_INDEXES)
@@ -180,10 +182,11 @@ async def _run_again(
 
 
 def _redirect(script: str, home: str, tables: Iterable[str], missing: Sequence[str]) -> str:
-    """Return a script that names the missing tables in their schema, and stand-ins in place of all others."""
+    """Return a script that changes the missing tables, and temporary tables in place of all others."""
     schema = quote_identifier(home)
 
     def qualified(match: re.Match[str]) -> str:
+        """Return the name of a table or an index with the schema in which the script is to find it."""
         name = match[1]
         # The name of an index begins with the name of its table. The name of that table may begin with the
         # name of another one, so the longest name is that of the table.
@@ -195,5 +198,6 @@ def _redirect(script: str, home: str, tables: Iterable[str], missing: Sequence[s
 
 
 async def _drop_stand_ins(connection: AnyConnection, tables: Iterable[str]) -> None:
+    """Drop the temporary tables that stood in for tables of these names."""
     names = ", ".join(f"pg_temp.{table}" for table in tables)
     await connection.execute(f"DROP TABLE IF EXISTS {names}", timeout=MIGRATION_TIMEOUT_S)

@@ -66,7 +66,10 @@ class _Source(NamedTuple):
 
 
 def shipped_routines(home: str) -> dict[Routine, str]:
-    """Return what the newest migrations create in a schema, each with its statement, functions first."""
+    """Return the functions and triggers of the newest version, each with the statement that creates it.
+
+    Functions come first, because triggers call them.
+    """
     return {
         Routine(kind, name, _text(qualify(source.body, home))): qualify(source.statement, home)
         for (kind, name), source in _newest_sources().items()
@@ -74,14 +77,14 @@ def shipped_routines(home: str) -> dict[Routine, str]:
 
 
 def missing_routines(existing: Collection[Routine], home: str) -> list[Routine]:
-    """Return what a schema lacks, or has with another text."""
+    """Return the functions and triggers that a schema lacks, or has with another text."""
     texts = {routine._replace(body=_text(routine.body)) for routine in existing}
     return [routine for routine in shipped_routines(home) if routine not in texts]
 
 
 @cache
 def _newest_sources() -> dict[tuple[str, str], _Source]:
-    """Return by kind and name what the last migration that creates a routine contains of it."""
+    """Return the source of each function and trigger, by kind and name, from the last migration with it."""
     scripts = [migration.up for migration in shipped_migrations()]
     # Of several migrations that create a routine, the last one remains under its key.
     routines = {
@@ -98,5 +101,5 @@ def _newest_sources() -> dict[tuple[str, str], _Source]:
 
 
 def _text(body: str) -> str:
-    """Return the text of a function with the line endings of every system."""
+    """Return the text of a function with line feeds only, whatever line endings its file had."""
     return "\n".join(body.splitlines())

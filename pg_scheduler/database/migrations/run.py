@@ -64,13 +64,13 @@ def run_migrations(
     if home is None:
         raise no_schema(run(SEARCH_PATH)[0][0])
     run(lock(home))
-    values = {
+    quoted_names = {
         "home": qualify("{schema}", home).removesuffix("."),
         "records": qualify(f"{{schema}}{RECORDS}", home),
     }
-    ((is_in_transaction, has_schema, has_records),) = run(
-        _EXISTING.format_map({name: text.replace("'", "''") for name, text in values.items()})
-    )
+    # The names stand within texts of the statement, where a quote is doubled.
+    literals = {key: name.replace("'", "''") for key, name in quoted_names.items()}
+    ((is_in_transaction, has_schema, has_records),) = run(_EXISTING.format_map(literals))
     if not is_in_transaction:
         raise ConfigurationError("migrations must be in a transaction, not on an autocommit connection")
     applied: dict[int, Applied] = {}
@@ -79,6 +79,7 @@ def run_migrations(
     check(applied, migrations)
     # A step up is pending if the database lacks its migration, and a step down if the database has it.
     pending_steps = [step for step in steps if step.up is (step.migration.version not in applied)]
+    # If nothing is left to revert, the database may lack lower versions too, which were reverted since.
     if pending_steps or start < target:
         _check_neighbours(applied, start, target, home)
     if pending_steps and not has_schema:

@@ -71,7 +71,10 @@ def script(steps: Sequence[Step], home: str) -> list[str]:
 
 
 def lock(home: str) -> str:
-    """Return the statement that waits for the lock, and hides all but built-in names until ``UNPIN``."""
+    """Return the statement that waits for the lock under which a schema is migrated.
+
+    It also sets the search path, so that unqualified names lead to built-in objects only, until ``UNPIN``.
+    """
     digest = hashlib.sha256(home.encode()).digest()
     key = int.from_bytes(digest[:4], "big", signed=True)
     return f"{_PIN},\n    pg_catalog.pg_advisory_xact_lock({_LOCK_CLASS}, {key});"
@@ -90,13 +93,17 @@ def step_statements(step: Step, home: str) -> list[str]:
         verb, text, record = "apply", migration.up, insert_record(home, migration)
     else:
         verb, text, record = "revert", migration.down, delete_record(home, migration)
+    # The first statement begins with a comment that names the migration.
     heading = f"-- {verb} {migration.version:04} {migration.name}\n"
     statements = (qualify(statement, home) for statement in _split(text))
     return [heading + next(statements, ""), *statements, record]
 
 
 def _split(text: str) -> Iterator[str]:
-    """Yield the statements of a migration. asyncpg prepares one at a time for SQLAlchemy."""
+    """Yield the statements of a migration one by one, because asyncpg prepares only one at a time.
+
+    A semicolon in a comment, a text or the body of a function does not end a statement.
+    """
     start = 0
     for part in _PART.finditer(text):
         if part["end"]:

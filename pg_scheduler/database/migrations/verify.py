@@ -197,8 +197,9 @@ async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[M
         raise SchemaMissingError(f"schema {schema!r} has no tables of pg_scheduler")
     query = qualify(_STATE, schema)
     # An older schema still has tables that later migrations drop. So each migration is asked alone for its
-    # tables.
-    names = [*dict.fromkeys(name for migration in shipped for name in table_names([migration])), RECORDS]
+    # tables. A dict keeps their order, and each name once.
+    created = dict.fromkeys(name for migration in shipped for name in table_names([migration]))
+    names = [*created, RECORDS]
     try:
         rows = await connection.fetch(query, schema, names, timeout=QUERY_TIMEOUT_S)
     except asyncpg.UndefinedColumnError as error:
@@ -237,7 +238,10 @@ def check_shape(state: SchemaState, schema: str, *, optional: Container[str] = L
 
 
 def differing_routines(state: SchemaState, schema: str) -> list[Routine]:
-    """Return the functions and triggers to create, if exactly the newest migrations were applied."""
+    """Return the functions and triggers that are missing or have another text, to create them.
+
+    There are none if the schema has older or newer migrations, whose functions and triggers may differ.
+    """
     return missing_routines(state.routines, schema) if state.is_newest else []
 
 
@@ -247,6 +251,7 @@ def missing_tables(state: SchemaState, shipped: Iterable[Migration]) -> list[str
     The list is empty if a newer release has migrated the schema: that release may have dropped them.
     """
     migrations = {migration.version: migration for migration in shipped}
+    # The database has a migration that this release does not know.
     if not state.applied.keys() <= migrations.keys():
         return []
     created = table_names(migrations[version] for version in sorted(state.applied))
