@@ -59,9 +59,10 @@ class Blocker(NamedTuple):
 
 
 def take_turns(blockers: Sequence[Blocker], seconds: float) -> bool:
-    """Return whether transactions hold a lock in turns, so that ending one of them would not help.
+    """Return whether transactions hold a lock in turns, so that the end of one of them would not help.
 
-    This is so if each of the transactions that hold it now is younger than half of the wait, ``seconds``. It is False if there are none, or if the age of one is unknown.
+    This is so if each of the transactions that hold it now is younger than half of the wait, ``seconds``. It
+    is False if there are none, or if the age of one is unknown.
     """
     now = time.monotonic()
     # The age of a transaction is what it was when it was seen, and the time since then.

@@ -234,7 +234,7 @@ class IdentityRepository:
         return await self._statements.run_retrying(release)
 
     async def _record_release(self, action: str, hold: Hold, *, on: Connection) -> None:
-        """Write the audit record of a task or a schedule whose hold ends, with the pause that it has again."""
+        """Write the audit record of a task or schedule whose hold ends, with the pause that it has again."""
         details = {}
         if action != "resume_task":
             details = {"until": hold.former("until"), "note": hold.former("note")}

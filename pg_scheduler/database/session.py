@@ -125,7 +125,7 @@ async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy
         # An InterfaceError has many causes. If the pool is the cause, check_pool() raises a clearer error.
         if isinstance(error, asyncpg.InterfaceError):
             check_pool(pool)
-        # If a connection is free, the timeout is that of opening or resetting it.
+        # If a connection is free, the timeout is that of opening or preparing it.
         if isinstance(error, TimeoutError) and count_free(pool) <= 0:
             raise TimeoutError(
                 f"no connection of the pool was free for {timeout_s:g} s, all {pool.get_max_size()} "
@@ -239,8 +239,8 @@ async def transact(connection: Connection, timeout_s: float) -> AsyncIterator[No
             yield
         return
     # The default of the role may be another level. There, of two jobs that end at the same instant, neither
-    # transaction sees the end of the other, and a job that waits for both is not unblocked. A savepoint has the
-    # level of its transaction.
+    # transaction sees the end of the other, and a job that waits for both is not unblocked. A savepoint has
+    # the level of its transaction.
     transaction = connection.transaction(
         isolation=None if connection.is_in_transaction() else "read_committed"
     )
