@@ -28,7 +28,7 @@ class AuditRepository(Repository):
         return await self._statements.number("insert_audit", now, action, subject, *author, on=on)
 
     async def vacuum(self, before: datetime, limit: int) -> int:
-        """Delete old records and old bulk runs; return how many of the kind of which more were deleted.
+        """Delete old records and old bulk runs; return how many records or runs, whichever is greater.
 
         Args:
             before: The instant before which a record was made, or a bulk run was last changed.

@@ -461,6 +461,7 @@ def raise_translated(error: Exception) -> None:
     rows, since it may be logged. Statements call it in an except clause, which costs nothing as long as no
     statement fails.
     """
+    # This library has raised it, so it needs no translation.
     if isinstance(error, SchedulerError):
         return
     is_of_application = _is_of_application(error)
@@ -470,6 +471,7 @@ def raise_translated(error: Exception) -> None:
             "DISCARD ALL or DEALLOCATE, or a pooler shares the session; pass statement_cache_size=0 to "
             "asyncpg.create_pool(), or write pgbouncer=true as an option of the DSN"
         ) from error
+    # The error becomes the cause of what is raised below, or the caller raises it.
     _remove_values(error)
     state = sqlstate_of(error)
     if state in UNSTORABLE:

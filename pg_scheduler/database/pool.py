@@ -616,6 +616,7 @@ class HeldSession(AbstractAsyncContextManager[Connection | None]):
         except BaseException:  # a cancellation too
             await self._connections.give_back_session(connection)
             raise
+        # Behind a pooler in transaction mode, the next transaction may run in another session.
         return connection if self._has_own_session else None
 
     async def __aexit__(

@@ -186,7 +186,7 @@ class Statements:
         Args:
             within: The outer transaction, or the connection of a caller in a transaction; None for neither.
             reserved: Whether it may use the dedicated connection, which must be for a short time.
-            savepoints: Whether it may have savepoints.
+            savepoints: Whether it may have savepoints; it begins in one round trip less without them.
             lock_timeout_ms: The longest wait for a lock, after which it fails; None for that of the session.
 
         Raises:

@@ -46,7 +46,10 @@ class Sender:
 
     @contextmanager
     def sending(self, call: ScheduledCall | None, count: int = 1) -> Iterator[None]:
-        """Surround the call that stores jobs: one with its ``call``, or ``count`` jobs with None."""
+        """Run the block, which stores jobs, within ``sending()`` of all middleware.
+
+        The middleware gets the job if the block stores a single one, else None and the number of jobs.
+        """
         with ExitStack() as stack:
             for sending in self._sending:
                 stack.enter_context(sending(call, count))

@@ -252,6 +252,8 @@ class InsertRepository(Repository):
         # may not write.
         is_plain = extra_values == (None, None)
         fetch = partial(statements.fetch, on=connection)
+        # Without a message, the caller needs the time of the call to notify workers later. Otherwise the
+        # statement adds that time to the message, and returns no row.
         if message is None:
             if is_plain:
                 rows = await fetch("enqueue_due_job", *values)

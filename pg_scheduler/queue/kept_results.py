@@ -36,6 +36,7 @@ class KeptResultRepository:
         The results of attempts, which are their outcomes, replace all others. If the results follow from the
         rows, and an end has a result already, that one is kept.
         """
+        # The statement takes an array for each field, in the order of the ids.
         values = results.values()
         await self._statements.fetch(
             "keep_results",

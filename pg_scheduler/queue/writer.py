@@ -580,9 +580,7 @@ class JobWriter:
             created_at: When they are created; None for the time of the statement.
         """
         # Each of these jobs has the id of its row from now on.
-        overlapping_rows = [
-            await self._replace_one(job, transaction, created_at) for job in overlapping_jobs
-        ]
+        overlapping_rows = [await self._replace_one(job, transaction, created_at) for job in overlapping_jobs]
         # Another transaction may give one of these jobs a key of the call. Then the unique job replaces it.
         for batch in _batches(dependents, batch_size):
             await self._store.inserts.replace_extended(

@@ -226,16 +226,21 @@ def load_migrations(folder: Traversable) -> tuple[Migration, ...]:
         FileNotFoundError: The folder or a down file is missing.
         ValueError: The versions are not 1, 2, 3 and so on.
     """
-    migrations = [
-        Migration(
-            version=int(name["version"]),
-            name=name["name"],
-            up=file.read_text(encoding="utf-8"),
-            down=(folder / file.name.replace(".up.sql", ".down.sql")).read_text(encoding="utf-8"),
+    migrations: list[Migration] = []
+    for up_file in folder.iterdir():
+        match = _FILE_NAME.fullmatch(up_file.name)
+        # A down file is read together with its up file.
+        if match is None:
+            continue
+        down_file = folder / up_file.name.replace(".up.sql", ".down.sql")
+        migrations.append(
+            Migration(
+                version=int(match["version"]),
+                name=match["name"],
+                up=up_file.read_text(encoding="utf-8"),
+                down=down_file.read_text(encoding="utf-8"),
+            )
         )
-        for file in folder.iterdir()
-        if (name := _FILE_NAME.fullmatch(file.name))
-    ]
     migrations.sort(key=lambda migration: migration.version)
     versions = [migration.version for migration in migrations]
     if not versions or versions != list(range(1, len(versions) + 1)):
