@@ -408,7 +408,7 @@ class DependencyRepository:
         await self._statements.fetch("notify", [due_message("", due)], on=connection)
 
     async def repair(self, position: ScanPosition, *, blocks: int, jobs: int) -> ScanPosition:
-        """Read a part of the edges and of the jobs that wait, and correct what was written by hand.
+        """Read a part of the edges and of the jobs that wait; correct what does not agree with other rows.
 
         A job has to wait exactly as long as it has an edge to a job that has not ended.
 

@@ -361,7 +361,7 @@ class JobRepository(Repository):
         return bool(await self._statements.fetch("keep_job", job_id))
 
     async def version(self, job_id: str) -> str | None:
-        """Return a text that differs after each change of a job, for `change()`.
+        """Return a digest of the arguments and the priority of a job, for `change()` to notice other changes.
 
         It is None if the job does not exist, or cannot be changed.
         """
