@@ -319,6 +319,7 @@ def _is_of_application(error: BaseException) -> bool:
     if routine == INTERRUPTING_ROUTINE or sqlstate_of(error) in WAITS:
         return False
     context: str = getattr(error, "context", None) or ""
+    # A line about a function names its language, such as PL/pgSQL.
     lines = [line for line in context.splitlines() if not line.startswith("COPY ")]
     functions = [line for line in lines if PROCEDURAL in line]
     if functions and OWN_TRIGGER in functions[0]:

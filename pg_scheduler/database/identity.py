@@ -119,6 +119,9 @@ class IdentityRepository:
     async def guard(self, on_copy: OnCopy) -> None:
         """Record the database at the first start, and refuse, adopt or hold a copy.
 
+        A copy, such as a restored dump, has jobs that the workers of the original run. To adopt a copy is to
+        record it as a database of its own. To hold it is to pause all of its tasks and schedules, too.
+
         Raises:
             DatabaseCopyError: It is a copy with unfinished jobs or schedules, and ``on_copy`` is "refuse".
         """
@@ -247,7 +250,7 @@ class IdentityRepository:
 
 
 def _as_json(holds: Sequence[Hold]) -> str:
-    """Return holds as the statements that end them read them."""
+    """Return held tasks or schedules as JSON, for the statement that ends their holds."""
     values = [{"name": hold.name, "note": hold.note, "pause": hold.former_pause} for hold in holds]
     return json.dumps(values)
 

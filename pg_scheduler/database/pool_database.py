@@ -121,6 +121,7 @@ class PoolDatabase:
         """
         if not self._has_database:
             return
+        # The connection of a caller without asyncio is wrapped.
         source = original.connection if isinstance(original, BlockingConnection) else original
         with translated():
             # The connection of the driver, which leads to one database for all its life.

@@ -86,12 +86,15 @@ class Consequences:
         """Called when consequences are left to a scan, so that a worker scans soon."""
 
     def set_handlers(self, **handlers: Handler) -> None:
-        """Set the handlers of some keys of ``on_end``. Other keys keep the handlers that were set before."""
+        """Set the handlers of some keys of ``on_end``, the column that lists what follows the end of a job.
+
+        Other keys keep the handlers that were set before.
+        """
         all_handlers = self._handlers | handlers
         self._handlers = {key: all_handlers[key] for key in ORDER if key in all_handlers}
 
     async def run(self, job_ids: Collection[str], transaction: Transaction) -> None:
-        """Apply the consequences of those jobs that have ended.
+        """Apply the consequences of those jobs that have ended, such as that jobs which wait for them start.
 
         Raises:
             SuppressedChangeError: A trigger keeps the consequences in a row although they are applied.
@@ -123,7 +126,7 @@ class Consequences:
         """Apply the consequences of those jobs that a call has ended, or leave them to a scan of a worker.
 
         A transaction of the application at another isolation level than READ COMMITTED does not see what
-        others have committed since its begin. So a worker applies the consequences as soon as it commits.
+        others have committed since its begin. So a worker applies the consequences after its commit.
         """
         if isinstance(transaction, CallersTransaction):
             # At READ COMMITTED, the statement does nothing and returns no row.
@@ -137,6 +140,7 @@ class Consequences:
 
         Consequences that meet a lock, or that the table refuses, are left for a later scan.
         """
+        # If some are left, a worker of this process scans soon.
         if await self._apply(job_ids, locked_pause_s=FIRST_PAUSE_S):
             self.on_left()
 

@@ -102,7 +102,8 @@ class DependencyRepository:
         An edge is a row that makes one job, the child, wait for another one, its parent.
 
         A transaction of the library keeps the parents from ending meanwhile. A transaction of the application
-        may stay open for long, so it only keeps the parents from being deleted, and its commit marks them.
+        may stay open for long, so it only keeps the parents from being deleted. Its commit marks them as jobs
+        that others wait for.
         """
         if isinstance(transaction, CallersTransaction):
             return await self._statements.fetch("hold_parents", list(job_ids), on=transaction.connection)
@@ -172,6 +173,8 @@ class DependencyRepository:
             await self._passed_results.copy(passed_edges, prefixes, connection)
         edges: list[NewEdge] = []
         cancel_reasons: dict[str, str] = {}
+        # A job waits for each parent that has not ended. If another one should have completed, but has not,
+        # the job is cancelled for that reason.
         for job in jobs:
             for parent in job.after:
                 if parent not in ended_ids:
@@ -194,6 +197,7 @@ class DependencyRepository:
         # The jobs of which every parent has ended as they want.
         free_ids = [child for child in children if child not in waiting_ids and child not in cancel_reasons]
         cancelled = await self._decide(free_ids, cancel_reasons, transaction)
+        # The number of the attempt is 0, because none has begun.
         events += [
             JobBlocked(job.job_id, job.job_name, 0, AFTER) for job in jobs if job.job_id in waiting_ids
         ]
@@ -232,7 +236,7 @@ class DependencyRepository:
     async def _ancestor_edges(
         self, job_ids: Collection[str], locked: Collection[str], connection: Connection
     ) -> list[tuple[str, str]]:
-        """Return the parent and child of every edge above jobs: to their parents, from these, and so on.
+        """Return every edge above jobs, as its parent and child: to their parents, to theirs, and so on.
 
         ``locked`` has the ids of the jobs that this transaction has locked. Another transaction may add an
         edge above any other job, and so close a cycle with edges of this transaction. Neither sees the edges
@@ -459,7 +463,8 @@ class DependencyRepository:
         locked by an earlier statement.
 
         Args:
-            free_ids: The jobs of which an edge was deleted, or which have none.
+            free_ids: The jobs that may wait for no other job any more: an edge of theirs was deleted, or they
+                have none. Those that still have an edge are left as they are.
             cancel_reasons: The reasons why jobs are cancelled, by their ids.
             transaction: The transaction.
 
@@ -469,11 +474,11 @@ class DependencyRepository:
         connection, events = transaction
         ended_ids: list[str] = []
         now = self._statements.now
-        unblocked = (
-            await self._statements.fetch("unblock_jobs", free_ids, now, on=connection) if free_ids else []
-        )
-        if unblocked:
-            await self._notify(min(row["due"] for row in unblocked), connection)
+        unblocked_rows: list[Record] = []
+        if free_ids:
+            unblocked_rows = await self._statements.fetch("unblock_jobs", free_ids, now, on=connection)
+        if unblocked_rows:
+            await self._notify(min(row["due"] for row in unblocked_rows), connection)
         if cancel_reasons:
             ids, reasons = list(cancel_reasons), list(cancel_reasons.values())
             await self._statements.fetch("delete_edges", ids, on=connection)

@@ -51,21 +51,22 @@ class FailureAlerts:
         failed_jobs = [job for job in ended if job.status in FAILURES and _task_of(job)]
         if failed_jobs:
             now = await self._store.statements.read_clock(on=transaction.connection)
-            alerts = [
-                self._preparer.prepare_alert(
+            alerts: list[AnyJob] = []
+            for job in failed_jobs:
+                arguments = {
+                    "job_id": job.job_id,
+                    "job_name": job.job_name,
+                    "error": job.error,
+                    "attempts": job.failed_attempts,
+                }
+                alert = self._preparer.prepare_alert(
                     _task_of(job),
                     now,
-                    {
-                        "job_id": job.job_id,
-                        "job_name": job.job_name,
-                        "error": job.error,
-                        "attempts": job.failed_attempts,
-                    },
+                    arguments,
                     job_id=alert_id(job.job_id),
                     failed_tasks=_failed_tasks(job),
                 )
-                for job in failed_jobs
-            ]
+                alerts.append(alert)
             await self._insert(alerts, now, transaction)
         return ()
 

@@ -271,6 +271,7 @@ def _divided(batch: Batch) -> list[Batch]:
 
     If all jobs are of one of these kinds, return two halves.
     """
+    # An entry is a job and the future of its call.
     generated = {job_id: entry for job_id, entry in batch.items() if isinstance(entry[0], GeneratedIdJob)}
     if 0 < len(generated) < len(batch):
         return [generated, {job_id: entry for job_id, entry in batch.items() if job_id not in generated}]

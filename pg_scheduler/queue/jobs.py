@@ -172,7 +172,7 @@ class JobRepository(Repository):
         return _status_change(await self._change_with_others(change, job_id, transaction))
 
     async def retry(self, job_id: str, connection: Connection | None = None) -> datetime | None:
-        """Make a finished job due now and reset its retries and crashes; return when it is due.
+        """Make a finished job due now, as if it had had no retries and crashes; return when it is due.
 
         The result is None, and nothing is changed, if there is no finished job with this id, or if it was
         cancelled and its attempt may still run.
@@ -183,14 +183,15 @@ class JobRepository(Repository):
         fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now)
         # The last parameter is whether the statement may also change the child of a step, and a job that may
         # wait for others again. If not, the statement returns such a job unchanged.
-        retry_others, retry_any = partial(fetch, False), partial(fetch, True)
+        retry_unlinked, retry_any = partial(fetch, False), partial(fetch, True)
         rows = await self._unique_keys.restart(
-            job_id, partial(retry_others, on=connection), within=connection
+            job_id, partial(retry_unlinked, on=connection), within=connection
         )
 
         async def retry_linked(transaction: Transaction) -> list[Record]:
             """Retry the child of another job's step, or a job that may wait for other jobs again."""
             on = transaction.connection
+            # Otherwise another job, for which this one waits, may end while the statement waits for the row.
             if any(row["may_wait"] for row in rows):
                 await self._dependencies.lock_retried(job_id, transaction)
             linked_rows = await self._unique_keys.restart(job_id, partial(retry_any, on=on), within=on)

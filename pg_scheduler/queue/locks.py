@@ -48,7 +48,7 @@ class LockRepository(Repository):
         return await self._statements.number("session_pid", on=connection)
 
     async def find_holders(self) -> tuple[str, ...]:
-        """Return the sessions with the strongest locks on the table of jobs, for a message; none if unknown.
+        """Return the sessions with the strongest locks on the tables, for a message; none if unknown.
 
         Many services meet the lock of a table at the same time. One of them searches, and the others wait for
         that search and share what it finds. If it finds no session, the next service searches again.
@@ -77,8 +77,8 @@ class LockRepository(Repository):
     ) -> AsyncIterator[bool]:
         """Try to take a lock for the block; yield whether it was taken.
 
-        If the session ends within the block, the lock is lost. The lock keeps attempts from overlapping; the
-        fencing token keeps their results apart.
+        If the session ends within the block, the lock is lost. The lock keeps attempts from overlapping. If
+        they overlap nevertheless, the fencing token, a number of each attempt, keeps their results apart.
 
         Args:
             key: The key of the lock.

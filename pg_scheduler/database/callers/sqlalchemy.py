@@ -70,8 +70,10 @@ async def link_of(source: Any) -> object:
     """
     if isinstance(source, Connection | Session | scoped_session):
         return _connection_of(source).connection.driver_connection
-    # The raw connection is SQLAlchemy's own wrapper of that of the driver.
-    return (await (await _async_connection_of(source)).get_raw_connection()).driver_connection
+    connection = await _async_connection_of(source)
+    # This is SQLAlchemy's own wrapper of the connection of the driver.
+    raw_connection = await connection.get_raw_connection()
+    return raw_connection.driver_connection
 
 
 def _connection_of(source: Connection | Session | scoped_session[Session]) -> Connection:

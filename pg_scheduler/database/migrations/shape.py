@@ -380,6 +380,7 @@ def _parse(shape: str) -> Iterator[tuple[Part, str]]:
     # The entries of a table follow that of the table itself.
     table = ""
     for entry in _ENTRY.split(shape):
+        # An entry may have several lines, which are joined. Its first word is its kind.
         kind, _, text = " ".join(entry.split()).partition(" ")
         name, _, value = text.partition(" ")
         if kind == "table":
