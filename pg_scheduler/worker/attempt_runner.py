@@ -76,8 +76,12 @@ class LockPause:
         self._is_outage = False
 
     async def wait(self, fault: DatabaseUnavailableError) -> None:
-        """Wait until connections may be attempted again. Attempts that fail during a pause share it."""
+        """Wait until connections may be attempted again. Attempts that fail during a pause share it.
+
+        ``fault`` is the error of the attempt that found no connection; it is logged from time to time.
+        """
         now = monotonic()
+        # The last pause is over, so this attempt begins the next one, which is longer.
         if now >= self._ends_at:
             seconds = self._backoff.next_delay_s()
             self._ends_at = now + seconds
@@ -90,7 +94,10 @@ class LockPause:
         self._is_outage = False
 
     def _report(self, fault: DatabaseUnavailableError, seconds: float, now: float) -> None:
-        """Log the outage from time to time; the first record is an ERROR if the server refused to connect."""
+        """Log the outage from time to time; the first record is an ERROR if the server refused to connect.
+
+        ``seconds`` is the length of the pause that begins at the monotonic time ``now``.
+        """
         if self._is_outage and now < self._report_at:
             return
         is_error = isinstance(fault, ConnectionRejectedError) and not self._is_outage
@@ -125,7 +132,7 @@ class AttemptRunner:
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
 
     async def run(self, attempt: Attempt) -> Result:
-        """Run an attempt, and return its result.
+        """Run an attempt, and return its result: how its code ended.
 
         Raises:
             asyncio.CancelledError: The attempt was cancelled.
@@ -152,8 +159,9 @@ class AttemptRunner:
             try:
                 value = await func(*args, **kwargs)
             finally:
-                # The values of cursors whose blocks Python has closed are still being written. If Python
-                # closes this coroutine too, as at the end of the event loop, it cannot wait for them.
+                # A cursor is how far a step has come, which is stored at the end of its block. If Python has
+                # closed such a block, the value is still being written. If Python closes this coroutine too,
+                # as at the end of the event loop, no task runs it, and it cannot wait.
                 if attempt.steps is not None and attempt.is_stepped:
                     await attempt.steps.wait_for_cursors()
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
@@ -207,6 +215,7 @@ class AttemptRunner:
         if lazy_executor is None:
             error = ConfigurationError(f"this Scheduler has no executor {task.executor!r}; pass executors=")
             return UnrunnableResult(error)
+        # While the executor runs as many jobs as it may, the attempt waits here, with its slot.
         async with lazy_executor.room:
             try:
                 await lazy_executor.start()
@@ -237,6 +246,7 @@ class AttemptRunner:
                 ThreadAbandoned(claim.job_id, claim.job_name, claim.attempt, stack)
             ),
         )
+        # The code of the job finds its cancellation flag by this context variable.
         cancellation.set(call)
         running = self._enter(attempt, view=AttemptInThread(attempt))
         # The first use of "call.job" finds the job by the current context, and remembers it. An executor may
@@ -263,11 +273,14 @@ class AttemptRunner:
         return result
 
     def _enter(self, attempt: Attempt, view: RunningAttempt) -> RunningJob:
-        """Make an attempt the job of this context, announce it, and begin its time limit.
+        """Make an attempt the current job of this context, announce it, and begin its time limit.
+
+        The caller passes the returned job to ``_leave()`` when the code of the attempt has ended.
 
         Args:
             attempt: The attempt.
-            view: What its code sees of it.
+            view: The object by which its code reaches the attempt: the attempt itself in the event loop, else
+                one that rejects what only works there.
         """
         claim = attempt.claim
         attempt.durability = self.durability
@@ -300,6 +313,7 @@ class AttemptRunner:
 
 def return_result(claim: Claim, value: object) -> Result:
     """Return the result of an attempt whose function returned a value; ``RETURNED`` if it is not kept."""
+    # A function that returns what it should have awaited or raised has not done its work.
     if value is not None:
         try:
             check_returned(value)

@@ -119,6 +119,7 @@ class Claimer(Service):
             await self._known_pauses.refresh()
             try:
                 if self._has_timed_out:
+                    # A due job may be too large to be read before the time limit of a statement.
                     await self._quarantine_oversized()
                 delay = await self._claim()
             except (*ROW_ERRORS, *REFUSALS) as error:
@@ -150,7 +151,8 @@ class Claimer(Service):
     def announce(self, due: datetime | None = None) -> None:
         """Claim soon, because a job was announced that is due at this time; None if the time is unknown.
 
-        The job may precede the cursor, so the cursor moves back.
+        Claims begin at a position in the order of the due times, which is the cursor. The job may precede
+        that position, so the position moves back.
         """
         if due is not None:
             self.cursor.return_to(due)
@@ -161,12 +163,15 @@ class Claimer(Service):
         self.wake()
 
     def rescan(self) -> None:
-        """Claim from the start of the index, since any job may precede the cursor."""
+        """Claim from the earliest due time on, since any job may precede the position where claims begin."""
         self._start_over()
         self.wake()
 
     def reconcile_claims(self) -> None:
-        """Before the next claim, release the rows claimed for this worker that it never received."""
+        """Let the next claim begin with a release of the jobs whose claims this worker never received.
+
+        They are claimed for it in their rows, because the answer to a claim was lost.
+        """
         self._may_have_unacknowledged = True
         self.wake()
 
@@ -174,7 +179,8 @@ class Claimer(Service):
         """Claim jobs and start them, if slots are free; return the seconds until the next claim."""
         limit = min(self._executor.room, self._size.limit)
         if limit == 0:
-            if self._result_buffer.has_results:  # no claim follows that would take them along
+            # A claim also writes completions. None follows now, so the completer has to write them.
+            if self._result_buffer.has_results:
                 self._signals.results_waiting()
             return self._polling.semaphore_full_interval
         if self._may_have_unacknowledged:
@@ -190,6 +196,7 @@ class Claimer(Service):
         answer = await self._fetch(names, limit, since, sent_at, crashed=not had_crashed_job)
         if answer.at is not None:
             self._clock.read(answer.at, sent_at)
+        # Expired jobs count too: a claim with as many jobs as it asked for may have left further ones.
         claims = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         is_full = len(claims) == limit
         self._measure(len(claims), limit, sent_at)
@@ -208,23 +215,29 @@ class Claimer(Service):
             await self._submit(jobs, starts_now=not is_full or self._executor.free < 2 * limit)
         if claims:
             self._pacing.reset_polls()
+        # No claim follows at once that would write the completions, so the completer has to write them.
         if not is_full:
-            self._signals.results_waiting()  # no claim follows that would take results along
+            self._signals.results_waiting()
         is_done = self._move_cursor(answer, claims, is_full=is_full, is_at_start=is_at_start)
         # A claim reads several crashed jobs but claims one, so it may have left jobs for which it had room.
         if not is_done or answer.crashed is not None:
-            return 0
+            return 0  # seconds, so the next claim follows at once
         delay = self._next_delay(sent_at, answer.due_in)
         # This claim left out crashed jobs, because one was in flight. If that one has ended meanwhile, the
         # next crashed job need not wait for the usual delay.
         if had_crashed_job and not self._in_flight.runs_crashed_job:
             # No crashed job is claimed before the result of the last one is written.
             is_result_unwritten = self._in_flight.has_crashed_job
-            return min(delay, self._polling.min_interval) if is_result_unwritten else 0
+            if is_result_unwritten:
+                return min(delay, self._polling.min_interval)
+            return 0
         return delay
 
     def _measure(self, claim_count: int, limit: int, sent_at: float) -> None:
-        """Count a claim by how full it was, and measure how long its answer took."""
+        """Count a claim by how full it was, and measure how long its answer took, for the statistics.
+
+        ``sent_at`` is a time of the monotonic clock.
+        """
         if self._meter is None:
             return
         if claim_count == limit:
@@ -237,13 +250,14 @@ class Claimer(Service):
         self._meter.measure("exchange_duration", "", time.monotonic() - sent_at)
 
     def _claimable_names(self) -> Sequence[str]:
-        """Return the names to claim. The list is the same object until it changes."""
+        """Return the names of jobs to claim. The list is the same object until it changes."""
         return self._refused_claims.claimable(self._names())
 
     async def _release_paused(self, jobs: list[Claim], sent_at: float) -> list[Claim]:
         """Release claimed jobs of tasks that were paused during a claim that took long; return the others.
 
-        The network may have delayed the claim or its answer, or the event loop was blocked in between.
+        The network may have delayed the claim or its answer, or the event loop was blocked in between. A
+        claim that was sent less than a second ago, at the monotonic time ``sent_at``, is not checked.
         """
         self._known_pauses.mark_stale_since(sent_at)
         if not jobs or self._known_pauses.is_fresh():
@@ -262,6 +276,8 @@ class Claimer(Service):
     async def _submit(self, jobs: list[Claim], *, starts_now: bool) -> None:
         """Start claimed jobs, now or once the next claim is sent; limited ones when they are admitted."""
         unlimited_jobs = self._admission.keep_limited(jobs) if self._tasks.lists.limited else jobs
+        # Of the jobs of a task with a share, only some of each tenant can be claimed at a time, so that the
+        # tenants take turns. When jobs of such a task are claimed, others can follow.
         shared = self._tasks.lists.shared
         if shared and not shared.keys().isdisjoint(job.function for job in jobs):
             self._signals.shared_claimed()
@@ -274,7 +290,8 @@ class Claimer(Service):
     def _next_position(self, names: Sequence[str], *, has_crashed_job: bool) -> ClaimPosition:
         """Return where the next claim begins: at the start if earlier claims left out jobs that it may claim.
 
-        Those are jobs of names that are new, and crashed jobs.
+        Those are jobs whose names this worker did not claim before, and crashed jobs, which are left out
+        while another crashed job runs here (``has_crashed_job``).
         """
         # The list of names is the same object until a name changes.
         have_names_changed = names is not self._searched_names
@@ -293,6 +310,7 @@ class Claimer(Service):
         ``exchange_jobs`` costs twice as much. It also writes completions, claims crashed jobs, expires late
         ones and checks the liveness locks of other workers.
         """
+        # The cheaper statement can only claim from the start of the index, and leaves out no jobs.
         self._claimed_cheaply = (
             self._expects_job
             and sent_at < self._exchange_at
@@ -306,7 +324,9 @@ class Claimer(Service):
                 return await self._claims.claim(
                     self._worker_id, names, limit, crashed=crashed, isolated_from=self.isolated_from
                 )
+            # Cheaper claims may follow until then.
             self._exchange_at = sent_at + self.cursor.max_age_s
+            # Only at the start of the index there may be many entries that no claim takes.
             counts = since is FROM_THE_START and sent_at >= self._count_at
             if counts:
                 self._count_at = sent_at + COUNT_INTERVAL_S
@@ -320,7 +340,7 @@ class Claimer(Service):
     async def _exchange(
         self, names: Sequence[str], limit: int, since: ClaimPosition, *, crashed: bool, counts: bool
     ) -> ExchangeResult:
-        """Send completions and receive claims; report what else the response contains."""
+        """Write completions and claim jobs by one statement; report what else the answer contains."""
         with self._result_buffer.completions() as completions:
             answer = await self._claims.exchange(
                 self._worker_id,
@@ -357,7 +377,16 @@ class Claimer(Service):
     def _move_cursor(
         self, answer: ExchangeResult, claims: Sequence[Claim], *, is_full: bool, is_at_start: bool
     ) -> bool:
-        """Move the cursor behind what a claim has found; return whether nothing else is left to claim now."""
+        """Move the position where claims begin behind what a claim has found.
+
+        Return whether nothing else is left to claim now, so that the claimer may sleep.
+
+        Args:
+            answer: The answer to the claim.
+            claims: The jobs that it claimed or expired.
+            is_full: Whether these are as many as it asked for.
+            is_at_start: Whether it began at the start of the index.
+        """
         # The start of the index has many entries that no claim takes, so later claims begin behind them.
         if self.cursor.is_crowded(answer.read - len(claims)):
             self.cursor.is_kept = True
@@ -370,8 +399,8 @@ class Claimer(Service):
             if not is_at_start:
                 self.cursor.reset()
             return is_at_start
-        # A cheaper claim does not return the server's time. A claim of a crashed job may have left earlier
-        # ones. In both cases the cursor stays where it is.
+        # A cheaper claim does not return the server's time. A claim of a crashed job may have left other
+        # crashed jobs that are due earlier. In both cases the cursor stays where it is.
         if answer.at is not None and answer.crashed is None:
             due_in = answer.due_in or 0.0
             # A due job that the claim left is locked, or this worker's lease has expired. Both mostly end
@@ -387,11 +416,15 @@ class Claimer(Service):
 
         The claim also counts the index entries that it reads, because there may be many.
         """
+        # Both times are in the past by now.
         self._exchange_at = self._count_at = 0.0
         self.cursor.reset()
 
     async def _release_unacknowledged(self) -> None:
-        """Release jobs of a claim whose response was lost, before their lease expires."""
+        """Make jobs pending again that were claimed for this worker by a claim whose answer was lost.
+
+        Otherwise they would wait until their leases expire.
+        """
         attempts = self._in_flight.unreported()
         # The flag is cleared before the statement, because an attempt that is lost meanwhile sets it again.
         self._may_have_unacknowledged = False
@@ -405,12 +438,13 @@ class Claimer(Service):
             self._start_over()
 
     async def _quarantine(self) -> bool:
-        """Fail the due jobs whose rows cannot be read, and leave out those whose claim the table refuses.
+        """Find the due jobs that make every claim fail; return whether there were any.
 
-        Jobs for which a trigger waits for a lock are left out too. Any of these jobs would make every claim
-        fail. Return whether there were any.
+        Jobs whose rows cannot be read fail. Jobs whose claim the table refuses, or for which a trigger waits
+        for a lock, are left out of the next claims.
         """
         self._start_over()
+        # The search finds pending jobs only, but the claim that failed may be committed.
         await self._release_unacknowledged()
         names, limit = self._claimable_names(), min(self._executor.free, self._size.limit)
         isolated_from = self.isolated_from if self._in_flight.has_crashed_job else None
@@ -456,6 +490,7 @@ class Claimer(Service):
         )
         for job in failed_jobs:
             self._events.publish(JobFailed(*job))
+        # Jobs that are left may still be held by the claim that timed out, so the next pass looks once more.
         self._has_timed_out = are_left
         self._may_have_unacknowledged |= are_left
 
@@ -471,13 +506,16 @@ class Claimer(Service):
         poll = min(self._pacing.next_poll(), self._refused_claims.ends_in)
         if due_in is None:
             return poll
+        # A due job that a cheaper claim has left is one that only an exchange can claim. The next claim is an
+        # exchange, and follows at once.
         if due_in <= 0 and self._claimed_cheaply:
-            return 0  # the job is one that only an exchange can claim, and the next claim is an exchange
+            return 0
         # The job is due, but was not claimed. Another session has locked its row, or this worker's lease has
         # expired.
         if due_in <= 0:
             self._signals.lease_suspect()
             return self._polling.min_interval
         delay = self._pacing.seconds_until(sent_at + due_in, poll)
+        # The next claim is made for this job, and not as a poll in case that something was missed.
         self._expects_job = self._expects_job or delay < poll
         return delay

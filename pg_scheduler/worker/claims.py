@@ -167,21 +167,23 @@ class ClaimRepository:
             worker_id: The worker.
             names: The names of jobs that it can run.
             limit: The maximum number of jobs to claim.
-            completed: Claims of one attempt number that completed, each job once.
+            completed: The attempts that completed, each job once. All have the same attempt number.
             keep: Whether to keep the rows of completed jobs; otherwise they are deleted.
-            since: Where the search for due jobs begins.
+            since: For each priority, the due time at which the search for due jobs begins.
             after: For each priority, the id at which it begins, among the jobs due at that instant.
             crashed: Whether to claim a crashed job. One statement claims at most one such job.
-            isolated_from: The number of workers that died under a job that counts as crashed.
-            counts: Whether to count the index entries that it reads.
+            isolated_from: A job counts as crashed if at least so many workers died while they ran it.
+            counts: Whether to count the index entries that the claim reads.
             left_out: The ids of jobs that are not claimed, because the table refuses that.
         """
         now = self._statements.now
         ids = [claim.job_id for claim in completed]
         attempt = completed[0].attempt if completed else 0
+        # The statement counts the entries of the index that it is given, and counts nothing without one.
         index = (self._index or await self._claim_index()) if counts else None
 
         async def send(completed_ids: Sequence[str], attempt: int) -> list[Record]:
+            """Send the statement, with these completions; the last row is about the whole exchange."""
             return await self._statements.fetch(
                 "exchange_jobs",
                 worker_id,
@@ -213,8 +215,8 @@ class ClaimRepository:
         except REFUSALS as error:
             if not (ids and is_refusal(error)):
                 raise
-            # The table refuses a completion or a claim. The claim is sent without the completions. If the
-            # claim is what the table refuses, it fails again.
+            # The table refuses a completion or a claim. The claim is sent without the completions, which the
+            # caller then writes by settle(). If the claim is what the table refuses, it fails again.
             unwritten = {*ids}
             rows = await send([], 0)
         # The last row has no job. It has what concerns the whole exchange.
@@ -230,7 +232,7 @@ class ClaimRepository:
                 jobs.append(claim)
         jobs.sort(key=START_ORDER)
         refused = unwritten.union(totals["refused"] or ())
-        # Without a job, the last row has the server's time in the column of the due time.
+        # The last row belongs to no job, and its column of the due time has the server's time instead.
         return ExchangeResult(
             jobs,
             expired,
@@ -251,14 +253,14 @@ class ClaimRepository:
         crashed: bool = True,
         isolated_from: int = 1,
     ) -> Overlooked:
-        """Return when the first claimable job before a position is due. Claims from the position overlook it.
+        """Return when the first job is due that claims overlook, because it lies before their position.
 
         Args:
             names: The names of jobs that the worker can run.
-            since: Where claims begin.
+            since: For each priority, the due time at which claims begin.
             after: For each priority, the id at which claims begin, among the jobs due at that instant.
             crashed: Whether to find crashed jobs too.
-            isolated_from: The number of workers that died under a job that counts as crashed.
+            isolated_from: A job counts as crashed if at least so many workers died while they ran it.
         """
         rows = await self._statements.fetch(
             "find_claimable",
@@ -273,7 +275,7 @@ class ClaimRepository:
         return Overlooked(row["due"], row["read"] or 0)
 
     async def _claim_index(self) -> str:
-        """Return the name of the claim index, whose entries are counted."""
+        """Return the name of the index that claims read, with its schema, and keep it for later calls."""
         self._index = qualify("{schema}scheduled_jobs_claim", await self._statements.schema())
         return self._index
 
@@ -286,24 +288,26 @@ class ClaimRepository:
         crashed: bool = True,
         isolated_from: int = 1,
     ) -> ExchangeResult:
-        """Claim due jobs from the start of the index, at half the cost of an exchange.
+        """Claim due jobs from the earliest due time on, at half the cost of ``exchange()``.
 
-        Expired and crashed jobs are left to an exchange, which also checks the liveness locks.
+        Expired and crashed jobs are left to ``exchange()``, which also looks for dead workers by their
+        liveness locks.
 
         Args:
             worker_id: The worker.
             names: The names of jobs that it can run.
             limit: The maximum number of jobs to claim.
             crashed: Whether a crashed job counts as the next one that is due.
-            isolated_from: The number of workers that died under a job that counts as crashed.
+            isolated_from: A job counts as crashed if at least so many workers died while they ran it.
         """
         now = self._statements.now
         rows = await self._statements.fetch(
             "claim_jobs", worker_id, names, limit, now, crashed, isolated_from
         )
+        # If nothing is claimed, there is one row without a job.
         jobs = [Claim._make(row[:CLAIM_COLUMNS]) for row in rows if row["job_id"] is not None]
         jobs.sort(key=START_ORDER)
-        # There is always a row. Each has the due time of the next job.
+        # There is always a row, and each row has the seconds until the next job is due.
         return ExchangeResult(jobs, [], rows[0]["due"])
 
     async def claim_one(self, worker_id: str, job_id: str) -> Claim | None:
@@ -318,7 +322,7 @@ class ClaimRepository:
     async def claim_next(
         self, worker_id: str, names: Sequence[str], only: Collection[str] | None
     ) -> tuple[Claim, bool] | None:
-        """Claim or expire the first due job for a test kit; return the job and whether it has expired.
+        """Claim or expire the first due job, for the test kit, which runs jobs one by one.
 
         Args:
             worker_id: Written into the row.
@@ -326,16 +330,20 @@ class ClaimRepository:
             only: The ids of the jobs that may be claimed; None for all.
 
         Returns:
-            None if no such job is due.
+            The job, and whether it has expired; None if no such job is due.
         """
         rows = await self._statements.fetch("claim_next", worker_id, names, only, self._statements.now)
         if not rows:
             return None
-        *values, has_expired = rows[0]
-        return Claim._make(values), has_expired
+        # The columns of the row are those of a claim, and one more.
+        *claim_values, has_expired = rows[0]
+        return Claim._make(claim_values), has_expired
 
     async def explain_expiry(self, worker_id: str, names: Sequence[str], expired: Iterable[Claim]) -> None:
-        """Write why jobs expired, and apply the consequences of their end.
+        """Write into the rows of expired jobs why they expired, and apply the consequences of their end.
+
+        A row that the table refuses to change, or that another session has locked, keeps the general text
+        that the exchange has written.
 
         Args:
             worker_id: The worker whose exchange has just found the jobs.
@@ -344,6 +352,7 @@ class ClaimRepository:
         """
 
         async def explain(ids: Sequence[str]) -> list[Record]:
+            """Write the reasons for some of the jobs, and count these jobs for people."""
             args = worker_id, names, list(ids), self._statements.now
             return await with_record(
                 COUNT_OF_EXPIRED,
@@ -357,11 +366,11 @@ class ClaimRepository:
         await self._results.consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
 
     async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
-        """Write completions of distinct jobs with one attempt number; return the ids of the rejected ones.
+        """Write completions of different jobs that have the same attempt number; return the rejected ids.
 
-        The statement does not wait for locked rows: it rejects their completions. If the table refuses one
-        completion, or if a trigger waits for a lock while one is written, all are rejected: ``settle()`` then
-        decides about each of them.
+        The statement does not wait for locked rows, and rejects their completions. If the table refuses one
+        completion, or if a trigger waits for a lock while one is written, all are rejected. The caller writes
+        rejected completions by ``settle()``, which decides about each of them.
         """
         ids, attempt = [claim.job_id for claim in completed], completed[0].attempt
         now = self._statements.now
@@ -377,7 +386,7 @@ class ClaimRepository:
             if not is_lock_timeout(fault):
                 raise
             # The lock is one of a trigger or of the whole table, because the statement skips locked rows. If
-            # the whole table is locked, the statement below raises the error.
+            # the whole table is locked, the statement below raises the error: no completion can be written.
             async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
                 await self._statements.execute("lock_for_claims", on=transaction.connection)
             return {*ids}
@@ -392,28 +401,32 @@ class ClaimRepository:
         isolated_from: int | None = None,
         left_out: Collection[str] = (),
     ) -> Quarantine:
-        """Fail the due jobs whose rows cannot be read, such as arguments of more than 1 GB as text.
+        """Find the due jobs that make each claim fail, after a claim has failed; see `Quarantine`.
 
-        A trigger or a constraint of the application may refuse the claim of a job. Such a job stays as it is,
-        because the trigger may be corrected, and is returned, so that the worker leaves it out. So is a job
-        for which a trigger waits for a lock of another transaction.
+        A job whose row cannot be read fails, as one with arguments of more than 1 GB as text. A trigger or a
+        constraint of the application may refuse the claim of a job, or a trigger may wait for a lock of
+        another transaction. Such a job stays as it is, because the reason may pass. It is returned, so that
+        the worker leaves it out of its next claims.
 
         Args:
             worker_id: The worker.
             names: The names of jobs that the worker can run.
             limit: The limit of the claim that failed.
-            isolated_from: The crashes from which jobs were left out of that claim; None if it left out none.
+            isolated_from: The number of crashes from which jobs were left out of that claim; None if it left
+                out none.
             left_out: The jobs that were left out of it, because they were refused before.
         """
         quarantine = Quarantine([], {}, {})
         waits: Counter[str] = Counter()
         lock_timeout_ms = DIVIDED_LOCK_TIMEOUT_MS
+        # The search examines at least as many jobs as the claim that failed, and more if many are left out.
         limit = max(limit, min(len(left_out), MAX_SEARCHED))
         args = names, limit, self._statements.now, isolated_from, list(left_out)
         async with self._statements.transaction(lock_timeout_ms=lock_timeout_ms) as transaction:
             await self._statements.execute("lock_for_claims", on=transaction.connection)
             for job_id, name in await self._statements.fetch("lock_due", *args, on=transaction.connection):
-                # Once some jobs of a name have waited, the others of that name get a shorter timeout.
+                # Once some jobs of a name have waited for a lock, the others of that name probably wait for
+                # the same lock, so they get a shorter timeout. It is set again only when it changes.
                 is_short = waits[name] >= MAX_LONG_WAITS
                 wanted_ms = SHORT_LOCK_TIMEOUT_MS if is_short else DIVIDED_LOCK_TIMEOUT_MS
                 if wanted_ms != lock_timeout_ms:
@@ -444,7 +457,7 @@ class ClaimRepository:
     ) -> list[UnreadableJob]:
         """Fail a due job if its row cannot be read, and return it; an empty list if its row can be read.
 
-        Raise the error if the table refuses the claim of the job.
+        If its row can be read, try to claim it, and raise the error if the table refuses that.
         """
         error = await self._reading_error(job_id, transaction.connection)
         if error is None:
@@ -452,6 +465,8 @@ class ClaimRepository:
             return []
         async with self._statements.transaction(within=transaction) as savepoint:
             failed = await self._quarantine(job_id, error, savepoint)
+            # A check that the application has deferred to the commit is made now. If it refuses this job, it
+            # undoes only this savepoint, and not the work on the other jobs.
             await self._statements.execute("apply_deferred", on=savepoint.connection)
         return failed
 
@@ -471,13 +486,14 @@ class ClaimRepository:
     ) -> tuple[list[UnreadableJob], bool]:
         """Fail the due jobs that have more text than the table accepts, which earlier releases accepted.
 
-        Returns the jobs, and whether others were left as they are: the claim that timed out may still hold
-        them, or may have been committed meanwhile.
+        Return these jobs, and whether other such jobs were left as they are: the claim that timed out may
+        still hold them, or may have been committed meanwhile.
 
         Args:
             names: The names of jobs that the worker can run.
             limit: The limit of the claim that timed out.
-            isolated_from: The crashes from which jobs were left out of that claim; None if it left out none.
+            isolated_from: The number of crashes from which jobs were left out of that claim; None if it left
+                out none.
         """
         args = names, limit, self._statements.now, MAX_ROW_BYTES, isolated_from
         failed_jobs: list[UnreadableJob] = []
@@ -499,9 +515,12 @@ class ClaimRepository:
     ) -> list[UnreadableJob]:
         """Fail a job whose row cannot be read, and return it; an empty list if it is not pending any more."""
         reason = UNREADABLE.format(describe(error))
-        args = job_id, reason, self._statements.now, normalized(reason)
+        # Failures are counted, for people, by texts without what differs from job to job.
+        counted_text = normalized(reason)
+        args = job_id, reason, self._statements.now, counted_text
 
         async def fail() -> list[Record]:
+            """Fail the job in a savepoint, because this may be repeated without the count."""
             async with self._statements.transaction(within=transaction) as savepoint:
                 return await self._statements.fetch("quarantine_job", *args, on=savepoint.connection)
 
@@ -509,14 +528,14 @@ class ClaimRepository:
             f"the count of the failed job {job_id}",
             fail,
             note_unrecorded=lambda rows: self._uncounted_jobs.note(
-                {row["job_id"]: normalized(reason) for row in rows}
+                {row["job_id"]: counted_text for row in rows}
             ),
         )
         return [UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error) for row in rows]
 
     async def _reading_error(self, job_id: str, connection: Connection) -> Exception | None:
         """Return the error with which the row of a job cannot be read; None if it can be read."""
-        # The error undoes only this block, and not the transaction around it, which examines further jobs.
+        # The block is a savepoint. So an error does not abort the transaction, which examines further jobs.
         try:
             async with transact(connection, self._statements.call_timeout_s):
                 await self._statements.fetch("pending_claim", job_id, on=connection)
@@ -525,23 +544,27 @@ class ClaimRepository:
         return None
 
     async def held_claim(self, job_id: str, worker_id: str) -> Claim | None:
-        """Return the claim that a worker holds on a job, or None."""
+        """Return the claim by which a worker runs a job; None if the worker does not hold the job."""
         rows = await self._statements.fetch("held_claim", job_id, worker_id)
         return Claim._make(rows[0]) if rows else None
 
     async def release_unacknowledged(
         self, worker_id: str, attempts: Mapping[str, int], limit: int = 1000
     ) -> list[str]:
-        """Release jobs whose claim the worker never received, and return their ids.
+        """Make jobs pending again whose claim the worker never received, and return their ids.
+
+        A claim may be committed although its answer is lost. Its jobs are those that are claimed for the
+        worker in their rows, while the worker has not received their attempts.
 
         Args:
             worker_id: The worker.
-            attempts: The attempts of the jobs that it has received, by id.
+            attempts: The numbers of the attempts that it has received, by the ids of their jobs.
             limit: The maximum number of jobs.
         """
         args = worker_id, json.dumps(attempts), self._statements.now, limit
 
         async def release(*, checks_at_once: bool) -> list[str]:
+            """Release the jobs in one transaction; make deferred checks at each statement, or at the end."""
             async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
                 if checks_at_once:
                     await self._statements.execute("apply_deferred", on=transaction.connection)

@@ -75,7 +75,11 @@ class Completer(Service):
         self._with_consequences = True
 
     async def run_once(self) -> float:
-        """Write a batch of completions, a batch of other outcomes, and the late outcomes whose turn it is."""
+        """Write a batch of completions, a batch of other outcomes, and the late outcomes whose turn it is.
+
+        An outcome is late if a lock or the table kept it from being written with its batch. Return the
+        seconds until the next turn of late outcomes.
+        """
         buffer = self._result_buffer
         if buffer.has_completions:
             with buffer.completions() as completions:
@@ -97,9 +101,10 @@ class Completer(Service):
     async def _write(self, batch: OutcomeBatch) -> None:
         """Write the outcomes of a batch, and signal to the other parts of this worker what that changes."""
         await self._progress.write_last(claim for claim, _ in batch.outcomes)
+        # The number of earlier crashes decides the outcome of a crash.
         if any(outcome.after_crashes for _, outcome in batch.outcomes):
             batch.outcomes = await self._store.results.count_crashes(batch.outcomes)
-        # The failures among late outcomes were announced before the first write of these was attempted.
+        # Late outcomes have a group. Their failures were announced before they were first written.
         if batch.last_group is None:
             self._announce_failures(batch.outcomes)
         try:
@@ -115,7 +120,7 @@ class Completer(Service):
                 self._divide(batch)
             else:
                 await self._substitute(batch, error)
-        # These are written, or were refused because the attempt does not hold its job any more.
+        # These outcomes are done with: they are written, or the attempt does not hold its job any more.
         settled = [(claim, outcome) for claim, outcome in batch.outcomes if claim.job_id not in batch.late]
         await self._find_cancelled(batch, settled)
         if settled:
@@ -148,6 +153,7 @@ class Completer(Service):
         Late outcomes have failed together with others before, so they are written in the second way at once.
         """
         repository, buffer = self._store.results, self._result_buffer
+        # The counter of deleted jobs; None if completed jobs keep their rows.
         deleted = None if buffer.keeps_completed else buffer.deleted
         with_consequences = self._with_consequences
         if batch.last_group is not None:
@@ -178,7 +184,8 @@ class Completer(Service):
         """Let outcomes of a batch wait for a lock.
 
         If many outcomes are late, these get a turn at once instead, in which they are written without their
-        consequences. So no backlog of them keeps the worker from claiming jobs.
+        consequences. So no backlog of them keeps the worker from claiming jobs. ``is_alone`` is whether it is
+        one outcome that failed although no row of it was locked.
         """
         late_outcomes, group = self._result_buffer.late, batch.last_group
         late_count = len(outcomes) + len(late_outcomes.claims())
@@ -190,7 +197,8 @@ class Completer(Service):
     def _divide(self, batch: OutcomeBatch, *, pause_s: float | None = None) -> None:
         """Halve a batch that failed although no row of it is locked, or let the only outcome wait.
 
-        ``pause_s`` is how long an outcome waits that the table refuses; None for one that meets a lock.
+        ``pause_s`` is for how many seconds an outcome waits that the table refuses; None for one that meets a
+        lock, which may be free at any time.
         """
         batch.late = {claim.job_id for claim, _ in batch.outcomes}
         if len(batch.outcomes) > 1:
@@ -203,9 +211,10 @@ class Completer(Service):
             )
 
     async def _substitute(self, batch: OutcomeBatch, refusal: Exception) -> None:
-        """Write something else for an attempt whose outcome the table refuses.
+        """Write something else for the attempt of a batch of one whose outcome the table refuses.
 
-        If the table refuses that too, or if the refusal may pass, the outcome waits for ``REFUSED_PAUSE_S``.
+        Substitutes are the outcome without its consequences or texts, or in the end a failure of the job. If
+        the table refuses these too, or if the refusal may pass, the outcome waits for ``REFUSED_PAUSE_S``.
         """
         [(claim, outcome)] = batch.outcomes
         error = describe(refusal)[:MAX_REFUSAL_LENGTH]
@@ -219,6 +228,7 @@ class Completer(Service):
         choices = substitutes(
             outcome, reason, state, refusal, deletes=not self._result_buffer.keeps_completed
         )
+        # The first substitute that the table accepts is written.
         for substitute in choices:
             outcomes = [(claim, substitute.outcome)]
             try:
@@ -239,6 +249,7 @@ class Completer(Service):
                 self._divide(batch)
                 return
             batch.outcomes, batch.accepted = outcomes, settled.accepted
+            # The deadline scanner applies the consequences that were left out.
             if not substitute.with_consequences and settled.accepted:
                 self._signals.end_overlooked()
             self._publish_refusal(claim, error, substitute.description)
@@ -247,11 +258,15 @@ class Completer(Service):
         self._publish_refusal(claim, error, "nothing else was accepted either, so it waits")
 
     def _publish_refusal(self, claim: Claim, error: str, effect: str) -> None:
+        """Publish that the table has refused the outcome of an attempt, and what follows from that."""
         event_args = (claim.job_id, claim.job_name, claim.attempt)
         self._events.publish(OutcomeRefused(*event_args, error=error, effect=effect))
 
     async def _report_late(self) -> None:
-        """Publish, from time to time, which sessions hold the locks for which outcomes wait for long."""
+        """Publish, from time to time, which sessions hold the locks for which outcomes wait for long.
+
+        The sessions are those for which the first outcome of the group waits that has waited longest.
+        """
         now, late = time.monotonic(), self._result_buffer.late
         oldest = late.oldest_locked()
         if oldest is None or now < oldest.since + self.report_after_s or now < self._report_at:
@@ -286,6 +301,7 @@ class Completer(Service):
                 The jobs run again when their lease expires.
         """
         deadline = time.monotonic() + self._flush_timeout
+        # Late outcomes do not wait for the ends of their pauses.
         self._result_buffer.late.hurry()
         self._with_consequences = True
         while self._result_buffer.has_results:
@@ -339,16 +355,17 @@ class Completer(Service):
 
 
 def _earliest_due(outcomes: Iterable[tuple[Claim, Outcome]], now: datetime) -> datetime:
-    """Return the earliest due time of the jobs that are pending again with their old due time; else now.
+    """Return the earliest due time of the jobs that are pending again with their old due times.
 
-    Jobs that are pending again after a delay or a suspension are due later than now, so they do not count. A
-    replacement has a notification of its own.
+    Return ``now``, which is the server's time, if there are no such jobs. Jobs that are pending again after a
+    delay or a suspension are due later than now, so they do not count. A replacement has a notification of
+    its own.
     """
-    times = (
+    due_times = (
         claim.execution_time
         for claim, outcome in outcomes
         if outcome.change.status is JobStatus.PENDING
         and not outcome.change.delay_s
         and not outcome.change.suspensions
     )
-    return min(times, default=now)
+    return min(due_times, default=now)

@@ -60,7 +60,8 @@ class Completions:
             passed_connection: The connection that its code passed; None for one of the pool.
         """
         if attempt.steps is not None and attempt.steps.suspensions:
-            # As after each step: the code of a suspended attempt may clean up, but not end the job.
+            # The attempt was suspended, so its job continues in a later attempt. The code of this one may
+            # clean up, but not end the job. Steps raise the same exception.
             await asyncio.sleep(0)  # a loop that swallows the exception must not block the event loop
             raise asyncio.CancelledError
         connections = self._statements.connections
@@ -73,6 +74,7 @@ class Completions:
                     transaction = Transaction(connection, [])
                     first_transaction = _open_transaction(connection)
                     yield connection
+                    # The block has ended. The completion is written, and the end of "async with" commits it.
                     with terminate_unanswered(connection):
                         is_plain = await self._write(
                             attempt, completion, transaction, first_transaction, is_own=True
@@ -86,6 +88,9 @@ class Completions:
                 is_plain = await self._write(
                     attempt, completion, transaction, first_transaction, is_own=False
                 )
+                # The code commits or rolls back later, unseen by this method. These two functions find out
+                # which it was: the first one when the function of the job has returned, the second one before
+                # the code opens another block or begins a step.
                 transaction_id = await self._results.transaction_id(connection)
                 completion.find_end = partial(
                     self._find_end, attempt, completion, transaction, transaction_id, is_plain=is_plain
@@ -117,14 +122,18 @@ class Completions:
         *,
         is_own: bool,
     ) -> bool:
-        """Write the completion; return whether the end of the job has no consequences.
+        """Write the completion at the end of the block; return whether the end has no consequences.
 
         Args:
             attempt: The attempt.
             completion: Its completion.
             transaction: The transaction.
-            first_transaction: The transaction that was open when the block began.
+            first_transaction: The transaction that was open when the block began, by ``_open_transaction()``.
             is_own: Whether the block opened the transaction, so that it ends with this write.
+
+        Raises:
+            ValueError: The code has ended the transaction within the block, and may have begun another one.
+            JobLostError: The attempt does not hold the job any more, or its function has returned.
         """
         claim = attempt.claim
         completion.deadline = asyncio.get_running_loop().time() + self._statements.call_timeout_s
@@ -134,6 +143,7 @@ class Completions:
                 f"the transaction of the block in which job {claim.job_id!r} completes has ended within the "
                 "block; leave its COMMIT or ROLLBACK to the end of the block"
             )
+        # The end of the attempt has removed the completion, so this block is in another task and too late.
         if attempt.completion is not completion:
             error = JobLostError(claim.job_id)
             error.add_note("its function has returned before this block ended; await the task that opened it")
@@ -151,6 +161,7 @@ class Completions:
                 return True
 
         async def write() -> bool:
+            """Write the last report of progress and the completion; return False if the job is lost."""
             await self._progress.write_within(claim, transaction)
             return await self._results.complete_own(
                 claim, change, self._worker_id, transaction, is_own=is_own
@@ -174,7 +185,10 @@ class Completions:
         *,
         is_plain: bool,
     ) -> None:
-        """Report the job if the transaction of its caller is committed; do nothing without an answer."""
+        """Report the end of the job if the code of the job has committed its own transaction.
+
+        Do nothing if the database does not answer.
+        """
         with suppress(*UNANSWERED):
             if await self._results.has_committed(attempt.claim, self._worker_id, transaction_id):
                 self._end(attempt, completion, transaction, is_plain=is_plain)
@@ -187,7 +201,7 @@ class Completions:
         transaction_id: int,
         used_connection: object,
     ) -> None:
-        """Forget a completion whose transaction its caller has rolled back, as if there had been no block.
+        """Forget a completion whose transaction the code has rolled back, as if there had been no block.
 
         While the transaction is open, a savepoint may have been rolled back with the write. Only the
         connection of the transaction sees that.
@@ -217,9 +231,12 @@ class Completions:
     def _end(
         self, attempt: Attempt, completion: Completion, transaction: Transaction, *, is_plain: bool
     ) -> None:
-        """Report a job whose completion is committed."""
-        # The function may have returned during the commit of a block in another task. Then the outcome of the
-        # attempt reports the end of the job.
+        """Report the end of a job whose completion is committed.
+
+        ``is_plain`` is whether the end has no consequences.
+        """
+        # The function may have returned during the commit of a block in another task, so that the completion
+        # was removed from the attempt. Then the outcome of the attempt reports the end of the job.
         is_reported = attempt.completion is not completion
         _stop_writing(attempt, completion, end=End.WRITTEN)
         if attempt.call is not None:
@@ -235,7 +252,7 @@ class Completions:
 
 
 def begin(attempt: Attempt) -> Completion:
-    """Open the block of an attempt.
+    """Note that an attempt has opened a block of completing(); return the completion that the block makes.
 
     Raises:
         RuntimeError: The attempt has another block, which is open, has completed the job, or completes it
@@ -266,12 +283,17 @@ def _open_transaction(connection: Connection) -> object:
     None if the library of the connection does not tell which transaction is open; False if none is.
     """
     read = transaction_of(connection)
+    if read is None:
+        return None
     with translated():
-        return None if read is None else read()
+        return read()
 
 
 def _stop_writing(attempt: Attempt, completion: Completion, *, end: End | None) -> None:
-    """Note that the write has ended; stop the attempt if an interruption has waited for that."""
+    """Note that the write of a completion has ended; interrupt the attempt if that has waited for this.
+
+    ``end`` is ``End.WRITTEN`` if the job has ended; None if it has not.
+    """
     completion.end = end
     completion.write_ended.set()
     timer, completion.interruption = completion.interruption, None

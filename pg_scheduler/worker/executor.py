@@ -120,7 +120,7 @@ class Executor:
         return 0 if self._result_buffer.is_full else self.free
 
     def submit(self, claim: Claim) -> asyncio.Task[None]:
-        """Start a claimed job, even if no slot is free."""
+        """Start a claimed job, even if no slot is free; return the task that runs it."""
         return self.begin(self.take_slot(claim))
 
     def submit_all(self, claims: Sequence[Claim], *, soon: bool = False) -> None:
@@ -130,10 +130,12 @@ class Executor:
             claims: The jobs.
             soon: Whether they only get slots now, and start as soon as the caller awaits something.
         """
-        # How many attempts the duration of each one stands for in the statistics.
+        # The durations of a sample of the attempts are measured. A weight is the number of attempts that one
+        # measured attempt stands for in the statistics; 0 for an attempt that is not measured.
         weights = [0] * len(claims) if self._meter is None else self._meter.record_starts(claims)
         attempts = [self.take_slot(claim, weight) for claim, weight in zip(claims, weights, strict=True)]
         if soon:
+            # One callback begins all attempts that are submitted before it runs.
             if not self._submitted:
                 asyncio.get_running_loop().call_soon(self._begin_all)
             self._submitted += attempts
@@ -142,8 +144,9 @@ class Executor:
                 self._begin(attempt)
 
     def begin(self, attempt: Attempt) -> asyncio.Task[None]:
-        """Start a claimed job that has a slot."""
+        """Start a claimed job that has a slot; return the task that runs it."""
         if self._meter is not None:
+            # The number of attempts that this one stands for in the statistics of durations.
             [attempt.measured_for] = self._meter.record_starts((attempt.claim,))
         return self._begin(attempt)
 
@@ -152,16 +155,19 @@ class Executor:
         await self._end(attempt, UnrunnableResult(error))
 
     def withdraw(self, attempt: Attempt) -> bool:
-        """Free the slot of an attempt that has no outcome; return whether the attempt had a slot."""
+        """Free the slot of an attempt whose outcome is not to be written; return whether it had a slot."""
         if not self._has_slot(attempt):
-            return False  # replaced by a new attempt
+            return False  # a newer attempt of the same job has taken its place
         was_full = len(self._attempts) >= self._slots
         del self._attempts[attempt.claim.job_id]
         self._free_slot(attempt, was_full=was_full)
         return True
 
     def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
-        """Reserve a slot for a claimed job."""
+        """Reserve a slot for a claimed job, and return the attempt that runs it there.
+
+        Its duration stands for so many attempts in the statistics as ``measured_for`` is; 0 for none.
+        """
         # If there is an older attempt of the job, this worker lost the job and has claimed it again, before a
         # heartbeat noticed the loss.
         if older_attempt := self._attempts.get(claim.job_id):
@@ -195,6 +201,7 @@ class Executor:
 
     async def submit_when_free(self, claim: Claim) -> asyncio.Task[None]:
         """Start a claimed job as soon as a slot is free."""
+        # Others may take the slot before this continues, so the number is read again after each wait.
         while not self.free and not self._is_closed:
             self._slot_freed.clear()
             await self._slot_freed.wait()
@@ -210,12 +217,15 @@ class Executor:
     async def stop(self) -> None:
         """Wait for running jobs until the shutdown timeout, then cancel and release the rest."""
         self._is_closed = True
+        # submit_when_free() waits for this event, and raises an error now.
         self._slot_freed.set()
+        # Attempts that were to begin soon begin now, so that they have tasks.
         self._begin_all()
         attempts = [*self._attempts.values(), *self.in_flight.outlived]
         tasks = [attempt.task for attempt in attempts if attempt.task]
         if tasks:
             pending = await self._wait(tasks)
+            # Attempts that have ended are not affected.
             self.in_flight.revoke_all(Revocation.SHUTDOWN)
             if pending:
                 grace = self._stop_grace + KILL_MARGIN_S
@@ -226,12 +236,13 @@ class Executor:
         # Another worker must not run a job whose code still runs here, in a thread or because the code
         # ignores its cancellation. So the job of such an attempt is not released.
         for attempt in list(self._attempts.values()):
-            # The task waits for a thread that runs on, so the task is ended without it.
+            # The task of such an attempt waits for its thread, which runs on. So the task is ended alone.
             if attempt.task and attempt.is_unstoppable:
                 attempt.task.cancel()
                 await asyncio.wait([attempt.task], timeout=KILL_MARGIN_S)
             if attempt.runs_on:
                 self._leave_running(attempt)
+            # The attempt has not begun, or its task ended without an outcome, so the job is released here.
             elif attempt.revocation is Revocation.SHUTDOWN and self._has_slot(attempt):
                 del self._attempts[attempt.claim.job_id]
                 self._put(attempt.claim, InterruptResult())
@@ -253,6 +264,7 @@ class Executor:
             )
 
     def _has_slot(self, attempt: Attempt) -> bool:
+        """Return whether an attempt has the slot of its job, and not a newer attempt of the same job."""
         return self._attempts.get(attempt.claim.job_id) is attempt
 
     def hurry(self) -> None:
@@ -273,8 +285,9 @@ class Executor:
         return {task for task in tasks if not task.done()}
 
     async def _run(self, attempt: Attempt) -> None:
-        """Run an attempt, and end it with its result."""
+        """Run an attempt, and end it with its result. This is the main function of the task of an attempt."""
         attempt.has_begun = True
+        # No lines are kept unless a log handler adds them.
         if kept_log.is_used:
             attempt.log = kept_log.begin()
         try:
@@ -286,7 +299,8 @@ class Executor:
                 else:
                     result = await self._runner.run_under_lock(attempt, key)
             except asyncio.CancelledError as error:
-                # Its thread runs on after the shutdown, so there is no outcome yet.
+                # stop() has cancelled this task, but the thread of the attempt runs on after the shutdown. So
+                # there is no outcome yet.
                 if attempt.is_unstoppable:
                     self.in_flight.leave_running(attempt)
                     return
@@ -330,6 +344,7 @@ class Executor:
             if has_lost_row and attempt.is_awaited:
                 self._result_buffer.put(attempt.claim, REVOKED)
             elif not has_lost_row:
+                # The result of nearly all jobs is RETURNED, so it is excluded first.
                 if result is not RETURNED:
                     result = _with_evidence(attempt, result)
                 self._put(attempt.claim, result, attempt.steps, apart=completion is not None)
@@ -339,16 +354,19 @@ class Executor:
     async def _end_completion(
         self, attempt: Attempt, completion: Completion, result: Result
     ) -> Result | None:
-        """End an attempt whose code has used completing(); return the result that ``_end()`` has to write.
+        """End an attempt whose code has opened a block of completing(), which completes the job at its end.
 
-        Return None if it has to write nothing: the code has completed the job, or a newer attempt of the job
-        has the place of this one, whose result is then written here.
+        Return the result that the caller has to write: what the function returned or raised, unless the block
+        decides otherwise. Return None if nothing is left to write: the code has completed the job, or the job
+        runs here once more. In the second case this method writes the result.
         """
         claim = attempt.claim
         if completion.end is End.WRITING and completion.find_end is None:
             # A block in another task is being written now, or commits. What becomes of it decides how the
             # job ends.
             await completion.wait_for_write()
+        # The code has written the completion in a transaction of its own, so the database is asked whether
+        # this was committed. If so, this sets "completion.end".
         if completion.find_end is not None:
             await completion.find_end()
         # From now on a block that is still open, in another task of the job, finds that it is too late.
@@ -383,7 +401,10 @@ class Executor:
         return None
 
     def _free_slot(self, attempt: Attempt, *, was_full: bool) -> None:
-        """Signal what the end of an attempt makes possible."""
+        """Signal what the end of an attempt makes possible, after its slot was freed.
+
+        ``was_full`` is whether no slot was free before: then claims have stopped, and begin again.
+        """
         self._slot_freed.set()
         if was_full:
             self._signals.slot_free()
@@ -395,8 +416,11 @@ class Executor:
 
     def _cancellation_result(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
         """Return the result of an attempt whose task ended by a cancellation."""
+        # The library has cancelled the task.
         if attempt.has_timed_out or attempt.revocation is not None:
             result = stopped_result(attempt)
+            # If the cancellation met the function of a step, it has the name of that step. The error of the
+            # timeout gets the name too, for the history of the job.
             if isinstance(result, ErrorResult) and (step := step_of(error)) is not None:
                 note_step(result.error, step)
             return result
@@ -434,6 +458,7 @@ class Executor:
     def _outcome_of(self, claim: Claim, result: Result, *, has_stored: bool) -> Outcome:
         """Return the outcome of an attempt. If the attempt stored a step, its job has all retries again."""
         task = self._tasks.resolve(claim.function)
+
         if isinstance(result, ReturnResult) and task is not None and task.typed is not None:
             result = _in_stored_form(claim, task, result)
         outcome = decide(
@@ -448,9 +473,9 @@ class Executor:
 
 
 def _with_evidence(attempt: Attempt, result: Result) -> Result:
-    """Return a result with the log and the trace of its attempt, if the attempt failed.
+    """Return a result with the log and the trace of its attempt, for people, if the attempt failed.
 
-    An attempt that failed during a shutdown counts as interrupted instead.
+    An attempt that failed during a shutdown counts as interrupted instead. Other results do not change.
     """
     if not isinstance(result, ErrorResult | CrashResult):
         return result
@@ -486,6 +511,7 @@ def _in_stored_form(claim: Claim, task: Task, result: ReturnResult) -> ReturnRes
 
 
 def _event_of_revocation(attempt: Attempt) -> JobCancelled | JobLost:
+    """Return the event about an attempt whose job was cancelled, or whose row belongs to another worker."""
     event_args = (attempt.claim.job_id, attempt.claim.job_name, attempt.claim.attempt)
     if attempt.revocation is Revocation.CANCELLED:
         return JobCancelled(*event_args, reason=BY_CALLER)

@@ -95,6 +95,7 @@ class Heartbeat(Service):
         for other in await self._workers.list_workers():
             other_settings = ReportedSettings(other.settings)
             shared = shared_names(settings, other_settings)
+            # The fingerprints of its functions, which are the same for workers with the same code.
             code = other_settings.fingerprints
             is_alive_elsewhere = other.is_alive and other.worker_id != self._worker_id
             if not is_alive_elsewhere or code in reported_codes:
@@ -110,7 +111,10 @@ class Heartbeat(Service):
                 )
 
     async def run_once(self) -> float:
-        """Renew the lease of the worker and its jobs once."""
+        """Renew the lease of the worker and its jobs once, and obey the answer.
+
+        Return the seconds until the next heartbeat.
+        """
         held = self._in_flight.held()
         requested_at = time.monotonic()
         try:
@@ -124,6 +128,7 @@ class Heartbeat(Service):
                 report=self._reporter.report(),
             )
         except DatabaseUnavailableError:
+            # Other workers may run the jobs of this one by now.
             if held and not self._lease.is_trusted:
                 self._lose_lease()
             raise
@@ -163,6 +168,7 @@ class Heartbeat(Service):
         """Return the seconds until another attempt that was to stop is reported; infinite if none will be."""
         delays = (attempt.seconds_until_abandoned for attempt in self._in_flight.stopping())
         # None stands for an attempt that was not interrupted, and 0 for one that each heartbeat reports now.
+        # Neither counts.
         return min((delay for delay in delays if delay), default=math.inf)
 
     def _note_obstacle(self, obstacle: Exception | None) -> None:
@@ -171,6 +177,7 @@ class Heartbeat(Service):
         When they are renewed again, wake the services that wait for the database.
         """
         if obstacle is None:
+            # The last heartbeats failed, or could not renew the leases of the jobs.
             if self.outage is not None or self._reported_obstacle_at is not None:
                 self._signals.database_up()
             self._reported_obstacle_at = None
@@ -221,7 +228,10 @@ class Heartbeat(Service):
         self._renewed(requested_at)
 
     def _renewed(self, requested_at: float) -> None:
-        """Record that a request, sent at this monotonic time, has renewed the lease."""
+        """Record that a request has renewed the lease, which was sent at this monotonic time.
+
+        Then plan what happens if no further request does.
+        """
         self._lease.renewed(requested_at)
         self._reporter.confirm()
         now = time.monotonic()
@@ -255,8 +265,10 @@ class Heartbeat(Service):
         If the liveness lock may have extended the lease, make a heartbeat first, which decides. During an
         outage of the database, do not rely on the lock, because the server may have freed it.
         """
+        # Another call has requested the heartbeat that decides.
         if self._is_confirming:
             return
+        # Without an extension, the lock does not keep the jobs.
         if self._lease.extension_s is None or self.outage is not None:
             self._revoke_all()
             return
@@ -276,9 +288,10 @@ class Heartbeat(Service):
             self._revoke_all()
 
     async def _revoke(self, lost: Mapping[str, int]) -> None:
-        """Stop these attempts, given as attempt numbers by job id, and report cancelled jobs as such.
+        """Stop the attempts of jobs that this worker does not hold any more, as cancelled or as lost.
 
-        Attempts that are being stopped, as in threads, are not looked up again.
+        ``lost`` has their numbers by job id. Attempts that are being stopped already, as in threads, are not
+        looked up again.
         """
         running = {
             job_id: attempt
@@ -289,7 +302,8 @@ class Heartbeat(Service):
             return
         states = await self._jobs.read_revoked(list(running))
         for job_id, attempt in running.items():
-            # A job that was deleted has no state, and counts as lost.
+            # A job that was deleted has no state, and counts as lost. "is_awaited" is whether consequences of
+            # the job, such as jobs that wait for it, wait for the end of this attempt.
             status, is_awaited = states.get(job_id, (None, False))
             reason = Revocation.CANCELLED if status is JobStatus.CANCELLED else Revocation.LOST
             self._in_flight.revoke(job_id, attempt, reason, is_awaited=is_awaited)

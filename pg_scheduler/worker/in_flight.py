@@ -89,6 +89,7 @@ class Completion:
 
     async def wait_for_write(self) -> None:
         """Wait for the end of the write, at most until the deadline, or until the attempt is interrupted."""
+        # A cancellation ends only this wait. The caller then decides by the state that the write has reached.
         with suppress(TimeoutError, asyncio.CancelledError):
             async with asyncio.timeout_at(self.deadline):
                 await self.write_ended.wait()
@@ -258,21 +259,24 @@ class Attempt:
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Cancel the task, or the call that it waits for.
+        """Cancel the task of the attempt, or the call in an executor that the task waits for.
 
-        While its code writes the completion, the cancellation waits until the deadline of that write.
+        While the code of the attempt writes the completion of the job, the cancellation is postponed until
+        the deadline of that write.
         """
         self.stopped_at = self.stopped_at or time.monotonic()
         completion = self.completion
         if completion is not None and completion.end is End.WRITING:
             loop = asyncio.get_running_loop()
             if loop.time() < completion.deadline:
+                # One timer is enough, however often this is called.
                 if completion.interruption is None:
                     completion.interruption = loop.call_at(completion.deadline, self._interrupt)
                 return
         self._interrupt()
 
     def _interrupt(self) -> None:
+        """Cancel the task of the attempt, or the call that it waits for, without delay."""
         # An attempt that starts eagerly does not know its task in its first step.
         if self.task is None:
             return
@@ -317,12 +321,12 @@ class Attempt:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it was to stop some time ago; its code may have ended since."""
+        """Whether it was to stop ``ABANDONED_AFTER_S`` seconds ago; its code may have ended since."""
         return self.seconds_until_abandoned == 0
 
     @property
     def seconds_until_abandoned(self) -> float | None:
-        """The seconds until its code is reported if it still runs; None if the attempt was not to stop."""
+        """The seconds until its code is reported to people if it still runs; None if it was not to stop."""
         # An attempt that was suspended, or that exits, was interrupted too, but has no reason to be reported.
         if not self.stopped_at or self.stop_reason is None:
             return None
@@ -332,6 +336,7 @@ class Attempt:
     def runs_on(self) -> bool:
         """Whether its code has not ended; callable from any thread."""
         task = self.task
+        # A task of a closed event loop never continues, although it is not done.
         is_pending = task is not None and not task.done() and not task.get_loop().is_closed()
         return is_pending or self.is_unstoppable
 
@@ -369,7 +374,10 @@ class InFlight:
         return False
 
     def held(self) -> dict[str, int]:
-        """Return the attempt numbers of all running attempts by job id, without those whose job has ended."""
+        """Return the attempt numbers of all running attempts by job id, without those whose job has ended.
+
+        Callable from any thread.
+        """
         attempts = list(self.attempts.values())
         if self._left_attempts:
             attempts += self._still_running()
@@ -392,6 +400,7 @@ class InFlight:
     def stopping(self) -> list[Attempt]:
         """Return the attempts that were to stop and run on, in the order in which they were to stop."""
         attempts = [*self.attempts.values(), *self.outlived, *self._left_attempts.values()]
+        # A set, because an attempt may be in two of these collections.
         stopping_attempts = {
             attempt for attempt in attempts if attempt.stop_reason is not None and attempt.runs_on
         }
@@ -406,18 +415,22 @@ class InFlight:
         ]
 
     def unreported(self) -> dict[str, int]:
-        """Return the attempt numbers of attempts that run and of results whose write is not confirmed."""
+        """Return the attempt numbers of all attempts that this worker has not finished, by job id.
+
+        These are the attempts that run, and those with results whose write is not confirmed. If a job has two
+        attempts here, the number is that of the running one.
+        """
         # The running attempts are read first. So an attempt that ends in between is in both, not in neither.
         held = self.held()
         return self.unwritten() | held
 
     def holds(self, job_id: str, attempt: int) -> bool:
-        """Return whether this attempt runs in this process."""
+        """Return whether the attempt with this number of the job runs in this process."""
         running = self.attempts.get(job_id)
         return running is not None and running.claim.attempt == attempt
 
     def can_be_revoked(self, job_id: str, attempt: int) -> bool:
-        """Return whether this attempt runs here, was not revoked, and has not begun to complete its job."""
+        """Return whether an attempt runs here, was not revoked, and has not begun to complete its job."""
         if not self.holds(job_id, attempt):
             return False
         running = self.attempts[job_id]
@@ -447,6 +460,7 @@ class InFlight:
 
         The name decides: an attempt that starts eagerly does not know its task yet.
         """
+        # Without the prefix in the name, "prefix" is empty.
         _, prefix, job_id = task.get_name().partition(TASK_NAME_PREFIX)
         running = self.attempts.get(job_id) if prefix else None
         return running.claim if running else None

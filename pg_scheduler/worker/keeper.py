@@ -80,7 +80,7 @@ class LeaseKeeper:
         self._signals = node.signals
         self._loop = watchdog.loop
         self._thread: threading.Thread | None = None
-        # The task of the event loop in the thread.
+        # The task that runs in the thread's own event loop.
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = self._is_lingering = False
         self._ready = asyncio.Event()
@@ -91,7 +91,7 @@ class LeaseKeeper:
         self._has_reported_no_lock = False
 
     async def start(self) -> None:
-        """Start the thread; return when the lock is held or could not be taken. A no-op if it runs."""
+        """Start the thread; return when it has tried to take the liveness lock. A no-op if it runs."""
         if self._thread is None:
             self._is_stopping = False
             self._ready, self._ended = asyncio.Event(), asyncio.Event()
@@ -112,10 +112,12 @@ class LeaseKeeper:
         """
         if self._thread is None:
             return
+        # A thread that lingers ends by itself when the code of the last attempt has ended.
         if self._in_flight.has_left and not self._is_stopping:
             self._is_lingering = True
             self._thread = None
             return
+        # An earlier call that was cancelled may have set this flag. Then this call only waits for the end.
         if not self._is_stopping:
             # The flag is set before the task is read. If there is no task yet, the thread will see the flag.
             self._is_stopping = True
@@ -139,12 +141,16 @@ class LeaseKeeper:
             self._call_in_loop(ended.set)
 
     async def _keep(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
-        """Poll until the keeper is stopped. If the event loop ends before, or attempts run on, linger."""
+        """Poll until the keeper is stopped. If the event loop ends before, or attempts run on, linger.
+
+        To linger is to keep the lease as long as code of attempts runs in this process.
+        """
         self._task = asyncio.current_task()
         try:
             # The watchdog cannot ping an event loop that is closed.
             while not self._is_stopping and self._watchdog.ping():
                 await self._poll()
+                # The first poll has connected and taken the lock, or has failed. start() waits for that.
                 if not ready.is_set():
                     self._call_in_loop(ready.set)
                 await asyncio.sleep(self.poll_interval_s)
@@ -173,7 +179,8 @@ class LeaseKeeper:
     async def _poll(self) -> None:
         """Connect if there is no connection, else renew the lease if the event loop does not.
 
-        A loop that is blocked for too long loses the lease instead.
+        A loop that is blocked for too long loses the lease instead. While the loop is blocked, this thread
+        renews the lease at each interval; else only when a heartbeat is overdue.
         """
         self._watchdog.check()
         try:
@@ -192,7 +199,10 @@ class LeaseKeeper:
         self._watchdog.report()
 
     def _is_renewal_due(self, *, intervals: float) -> bool:
-        """Return whether the last renewal, or the last request for one, is so many intervals ago."""
+        """Return whether the last renewal, or the last request of this thread for one, is so long ago.
+
+        ``intervals`` is a number of renewal intervals of the lease.
+        """
         renewed_at = max(self._lease.renewed_at, self._requested_at)
         return time.monotonic() > renewed_at + intervals * self._lease.renewal_interval
 
@@ -210,7 +220,10 @@ class LeaseKeeper:
                 raise
 
     async def _connect(self) -> None:
-        """Open the connection, take the liveness lock, and write its key into the row of the worker."""
+        """Open the connection, take the liveness lock, and write its key into the row of the worker.
+
+        Behind a pooler there is no lock, and the connection only renews the lease.
+        """
         try:
             await self._connection.open()
         except Exception as error:  # noqa: BLE001 - a pool's way to connect may be the user's code
@@ -245,7 +258,7 @@ class LeaseKeeper:
             if is_lock_timeout(fault):
                 return
             raise
-        # If the worker has no row any more, its next heartbeat registers it again.
+        # Without a row, nothing was renewed. The next heartbeat registers the worker again.
         if answer.alive:
             self._lease.renewed(requested_at)
 
@@ -273,6 +286,7 @@ class LeaseKeeper:
         The loss is published once, until a connection is open again.
         """
         await self._disconnect()
+        # The connection failed or the server did not answer; it was no refusal of the server or of the pool.
         is_transient = isinstance(error, DatabaseUnavailableError)
         delay = self.reconnect_delay_s if is_transient else self.refused_delay_s
         self._connect_at = time.monotonic() + delay
@@ -284,8 +298,10 @@ class LeaseKeeper:
             self._call_in_loop(self._events.publish, KeeperLost(reason))
 
     async def _disconnect(self) -> None:
+        """Close the connection, with which the server frees the liveness lock."""
         self._lease.lock_lost()
         await self._connection.close()
 
     def _call_in_loop(self, call: Callable[..., object], *args: object) -> None:
+        """Call something soon in the event loop of the worker, unless that is closed."""
         call_in_loop(self._loop, call, *args)

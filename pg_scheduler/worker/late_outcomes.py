@@ -66,12 +66,16 @@ class LateGroup:
 
     @property
     def characters(self) -> int:
-        """The length of the results that its statement sends."""
+        """The number of characters of the results that the statement of its turn sends."""
         return sum(outcome.change.characters for _, outcome in self.outcomes)
 
     @property
     def may_merge(self) -> bool:
-        """Whether this group may have a turn together with other groups."""
+        """Whether this group may have a turn together with other groups.
+
+        A part of a group that is being divided may not: the outcome that made the group fail is still
+        searched for. It has no pause before its turn.
+        """
         return self.pause_s > 0 and not self.is_alone
 
     def may_omit_consequences(self, late_count: int) -> bool:
@@ -105,7 +109,7 @@ class LateOutcomes:
         return max(min(group.due_at for group in self.groups) - time.monotonic(), 0.0)
 
     def hurry(self) -> None:
-        """End every pause. Outcomes that have turns together precede those that are tried alone."""
+        """Let each group have its turn now. Outcomes that have turns together precede those tried alone."""
         self.groups.sort(key=lambda group: group.is_alone)
         for group in self.groups:
             group.due_at = 0.0
@@ -131,12 +135,13 @@ class LateOutcomes:
             now, is_refused = time.monotonic(), pause_s is not None
             if pause_s is None:
                 pause_s = FIRST_PAUSE_S
+                # A part of a group that was divided had no pause, so it begins with the first one too.
                 if last_group is not None and last_group.pause_s:
                     pause_s = min(last_group.pause_s * 2, LONGEST_PAUSE_S)
             # The more outcomes are tried alone, the longer each of them waits.
             if is_alone:
-                number = sum(group.is_alone for group in self.groups) + 1
-                pause_s = max(pause_s, number / LONE_TURNS_PER_S)
+                lone_count = sum(group.is_alone for group in self.groups) + 1
+                pause_s = max(pause_s, lone_count / LONE_TURNS_PER_S)
             since = _since(last_group, now)
             group = LateGroup(
                 outcomes,
@@ -185,7 +190,7 @@ class LateOutcomes:
             )
 
     def due_groups(self, size: int) -> list[LateGroup]:
-        """Return the groups of the next turn: one that is being divided, or several that wait for locks.
+        """Return the groups of the next turn: one that has its turn alone, or several that wait for locks.
 
         Args:
             size: The maximum number of outcomes. The first group has its turn even if it has more. Large
@@ -200,6 +205,7 @@ class LateOutcomes:
             if group.due_at > now:
                 continue
             ids = {claim.job_id for claim, _ in group.outcomes}
+            # The first group decides which others may join it.
             if due_groups:
                 first_group = due_groups[0]
                 may_merge = first_group.may_merge and group.may_merge
@@ -207,7 +213,7 @@ class LateOutcomes:
                 is_same_kind = first_group.with_consequences == group.with_consequences
                 if not may_merge or not is_same_kind or len(job_ids) + len(ids) > size:
                     continue
-            # A statement writes a job once: another attempt of it has the next turn.
+            # A statement writes each job once, so another attempt of a job has its turn later.
             if job_ids.isdisjoint(ids) and room.take(group.characters):
                 due_groups.append(group)
                 job_ids |= ids

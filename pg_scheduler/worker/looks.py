@@ -98,11 +98,16 @@ class LookWriter(Service):
         """The claims whose looks have ended, and whose log or stack may still be in the row."""
 
     async def run_once(self) -> float:
-        """Write the attempts at which people look, if they have changed; remove what is in other rows."""
+        """Write the log and the stack of each attempt at which people look, if they have changed.
+
+        Remove what was written for jobs at which no one looks any more. Return the seconds until the next
+        pass.
+        """
         self._accept_requests()
         now = time.monotonic()
         for job_id, watched_job in list(self._jobs.items()):
             attempt = self._in_flight.attempts.get(job_id)
+            # The attempt has ended or is to stop, or the last request is too long ago.
             if attempt is None or now >= watched_job.until or attempt.revocation is not None:
                 self._end_look(job_id)
                 continue
@@ -133,13 +138,13 @@ class LookWriter(Service):
         self._leftovers.clear()
 
     def _end_look(self, job_id: str) -> None:
-        """Look at a job no more. What was written is left to be removed."""
+        """Look at a job no more. What was written into its row is removed by ``_remove_leftovers()``."""
         watched_job = self._jobs.pop(job_id)
         if watched_job.claim is not None:
             self._leftovers[job_id] = watched_job.claim
 
     async def _remove_leftovers(self) -> None:
-        """Remove what is left in rows, except those that another session has locked."""
+        """Remove logs and stacks that are left in rows, except rows that another session has locked."""
         for job_id, claim in list(self._leftovers.items()):
             try:
                 is_removed = await self._progress.remove_look(claim)
@@ -156,6 +161,7 @@ class LookWriter(Service):
         ends_at = time.monotonic() + LOOK_S
         while self._looks:
             look = self._looks.popleft()
+            # Beyond this number of jobs, a request has no effect.
             if look.job_id not in self._jobs and len(self._jobs) >= MAX_LOOKS:
                 continue
             watched_job = self._jobs.get(look.job_id)
@@ -167,7 +173,7 @@ class LookWriter(Service):
             watched_job.wants_stack |= look.part == STACK
 
     async def _content_of(self, attempt: Attempt, watched_job: _WatchedJob) -> dict[str, Any]:
-        """Return what people see of an attempt."""
+        """Return what people see of an attempt: its last log lines, and the last stack that was requested."""
         content: dict[str, Any] = {"attempt": attempt.claim.attempt}
         if attempt.log is not None:
             content["log"] = [storable(line) for line in kept_lines(attempt.log)]
@@ -184,8 +190,8 @@ class LookWriter(Service):
         return content
 
     async def _write(self, watched_job: _WatchedJob, claim: Claim, content: dict[str, Any]) -> None:
-        """Write what people see of an attempt. What the table refuses is left out."""
-        # A statement that fails may have been committed.
+        """Write what people see of an attempt into the row of its job. What the table refuses is left out."""
+        # A statement that fails may have been committed, so it is unknown what the row has until an answer.
         watched_job.claim, watched_job.written = claim, None
         write = self._progress.write_look
         try:
@@ -203,7 +209,7 @@ class LookWriter(Service):
 
 
 def _in_ascii(value: Any) -> Any:
-    """Return JSON values with texts that every encoding of a database can store."""
+    """Return a value of JSON whose texts are in ASCII, which every encoding of a database can store."""
     if isinstance(value, dict):
         return {name: _in_ascii(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -230,16 +236,17 @@ def frames_of(attempt: Attempt) -> list[Place] | None:
 
 
 def stack_text(places: Sequence[Place]) -> str:
-    """Return frames as a traceback shows them."""
+    """Return frames as text, as a traceback shows them; of a long text, only the end."""
     summary = traceback.StackSummary.from_list([(*place, None) for place in places])
     return storable("".join(summary.format())[-MAX_STACK_LENGTH:])
 
 
 def _frames_of_task(task: asyncio.Task[Any]) -> Iterator[tuple[FrameType, int]]:
-    """Yield the frames of a suspended task: its coroutine, and what that awaits, one after the other."""
+    """Yield the frames of a suspended task with their lines: its coroutine first, then what that awaits."""
     awaitable: Any = task.get_coro()
     # The walk is bounded, because objects of other libraries may have these attributes too.
     for _ in range(10 * MAX_FRAMES):
+        # The attributes have other names in a coroutine, a generator and an asynchronous generator.
         for prefix, next_attribute in (("cr", "cr_await"), ("gi", "gi_yieldfrom"), ("ag", "ag_await")):
             frame = getattr(awaitable, f"{prefix}_frame", None)
             if isinstance(frame, FrameType):
@@ -252,7 +259,10 @@ def _frames_of_task(task: asyncio.Task[Any]) -> Iterator[tuple[FrameType, int]]:
 
 
 def _frames_of_thread(attempt: Attempt) -> list[tuple[FrameType, int]] | None:
-    """Return the frames of the thread of an attempt with their lines; None if its thread is not known."""
+    """Return the frames of the thread of an attempt with their lines, the outermost first.
+
+    None if its thread is not known.
+    """
     call = attempt.call
     if call is None or call.thread is None or call.thread.ident is None:
         return None
@@ -260,8 +270,10 @@ def _frames_of_thread(attempt: Attempt) -> list[tuple[FrameType, int]] | None:
     # The thread may have begun the next attempt meanwhile. Then the call of this one has ended.
     if frame is None or not call.is_unstoppable:
         return None
-    return [(caller, line or 0) for caller, line in traceback.walk_stack(frame)][::-1]
+    innermost_first = [(caller, line or 0) for caller, line in traceback.walk_stack(frame)]
+    return innermost_first[::-1]
 
 
 def _is_library(filename: str) -> bool:
+    """Return whether a source file is one of this library, or the module that runs threads."""
     return filename.startswith(LIBRARY) or filename == threading.__file__

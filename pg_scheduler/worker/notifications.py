@@ -100,7 +100,9 @@ class Subscription:
             self._store.shared.lend(self._connection)
 
     async def check(self, silence_s: float) -> float:
-        """Query the server if it sent nothing for this long. A half-open connection reports no error.
+        """Query the server if it has sent nothing for so many seconds.
+
+        A half-open connection reports no error, so only a query without an answer shows that it is broken.
 
         Returns:
             Seconds until the next check.
@@ -112,6 +114,7 @@ class Subscription:
 
     async def close(self) -> None:
         """Stop listening and release the connection."""
+        # Both are taken out first, so that a second call finds nothing to close.
         connection, self._connection = self._connection, None
         stack, self._stack = self._stack, AsyncExitStack()
         try:
@@ -135,9 +138,11 @@ class Subscription:
             await stack.aclose()
 
     def _received(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
+        """Pass on a message; called by asyncpg."""
         self._on_message(str(message))
 
     def _terminated(self, _connection: object) -> None:
+        """Report that the connection has ended; called by asyncpg."""
         self._on_broken()
 
 
@@ -170,9 +175,10 @@ class Listener(Service):
         return is_up and self._subscription is not None and self._subscription.is_open
 
     async def run_once(self) -> float:
-        """Open the LISTEN connection, or check it if it is open."""
+        """Open the LISTEN connection, or check it if it is open; return the seconds until the next check."""
         if self._subscription is not None and self.is_receiving:
             return await self._subscription.check(self.check_interval_s)
+        # The last connection, if there was one, is broken.
         await self.drain()
         if not self._node.store.connections.can_spare_one:
             self._refuse(TOO_SMALL)
@@ -183,12 +189,14 @@ class Listener(Service):
             await self.drain()
             self._refuse(NOT_RECEIVING)
             return self.retry_interval_s
-        # Messages may have been lost since the last answer on the previous connection.
+        # Messages may have been lost since the last answer on the previous connection. This is the time of it
+        # by the clock of this host.
         since = datetime.now(UTC) - timedelta(seconds=self._node.store.shared.silent_for)
         self._subscription.lend()
         self.refusal = None
         self._events.publish(ListenerConnected(self._subscription.channel))
         self._node.signals.notifications_up()
+        # The first connection of this worker has missed nothing.
         if self._has_received:
             self._relay.missed(since)
         self._has_received = True
@@ -200,6 +208,7 @@ class Listener(Service):
         self._report_loss(reason)
 
     def _report_loss(self, reason: str) -> None:
+        """Publish that no notifications arrive, and let services that rely on them read more often."""
         self._events.publish(ListenerLost(reason))
         self._node.signals.notifications_lost()
 
@@ -221,6 +230,7 @@ class Listener(Service):
             await subscription.close()
 
     def _received(self, message: str) -> None:
+        """Send the signal of a message: its first word is the kind, and the content depends on that."""
         if message == self._probe:
             self._probed.set()
             return
@@ -228,6 +238,7 @@ class Listener(Service):
             self._node.meter.count("notifications_received")
         kind, _, content = message.partition(" ")
         if kind == DUE:
+            # The mark is that of the process that sent the message. The times are due times of jobs.
             mark, _, times = content.partition(" ")
             # The signals of this process have announced its own jobs already.
             if mark != self._node.outbox.mark:
@@ -247,11 +258,13 @@ class Listener(Service):
             self._received_about_job(kind, content)
 
     def _received_about_job(self, kind: str, content: str) -> None:
+        """Send the signal of a message about one job. Messages of unknown kinds have no effect."""
         if kind == ENDED:
             self._node.signals.end_overlooked()
         elif kind == RESULT:
             self._node.waiters.announce(content)
         elif kind == LOOK:
+            # A person looks at a running job on a page, so its worker is to show more of it.
             look = Look.of(content)
             if look is not None and look.worker_id == self._node.worker_id:
                 self._node.looks.append(look)

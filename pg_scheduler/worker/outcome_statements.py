@@ -94,15 +94,22 @@ class ResultRepository:
         self.consequences: Final = consequences
 
     async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
-        """Return the outcomes; those of crashed attempts are decided by the number of earlier crashes."""
+        """Decide the outcomes of crashed attempts, and return all outcomes in the given order.
+
+        A crash makes the job pending again, or fails it if it has crashed too often before.
+        """
         crashed = [claim.job_id for claim, outcome in outcomes if outcome.after_crashes]
         rows = await self._statements.fetch("crash_counts", crashed)
         counts = {row["job_id"]: row["crash_count"] for row in rows}
         decided_outcomes: list[tuple[Claim, Outcome]] = []
         for claim, outcome in outcomes:
-            decide = outcome.after_crashes
-            decided = outcome if decide is None else decide(counts.get(claim.job_id, 0))
-            decided_outcomes.append((claim, decided))
+            outcome_of_crash = outcome.after_crashes
+            if outcome_of_crash is None:
+                decided_outcomes.append((claim, outcome))
+            else:
+                # A job that was deleted meanwhile has no count. Its outcome is refused, whatever it is.
+                earlier_crashes = counts.get(claim.job_id, 0)
+                decided_outcomes.append((claim, outcome_of_crash(earlier_crashes)))
         return decided_outcomes
 
     async def settle(
@@ -112,7 +119,7 @@ class ResultRepository:
         *,
         deleted: Counter[JobStatus] | None = None,
     ) -> set[str]:
-        """Write outcomes, each job once, in one transaction that fails if it has to wait for a lock.
+        """Write outcomes of different jobs in one transaction, which fails if it has to wait long for a lock.
 
         If the encoding of the database lacks a character of an error message, the messages and the history
         are written in ASCII, with escapes.
@@ -120,11 +127,12 @@ class ResultRepository:
         Args:
             worker_id: The worker whose attempts ended.
             outcomes: The attempts and their outcomes.
-            deleted: Counts the completed jobs, whose rows are deleted; None to keep them.
+            deleted: A counter, which is increased by the completed jobs that this deletes; None to keep the
+                rows of completed jobs.
 
         Returns:
-            The ids of the jobs that were still held. If a replacement waited for such a job, the row of the
-            job has the new definition now.
+            The ids of the jobs that were still held. If a replacement waited for such a job (a new definition
+            that was given while the job ran), the row of the job has the new definition now.
         """
         changes = _changes_of(outcomes)
         write = partial(self._write_all, worker_id=worker_id, deleted=deleted)
@@ -142,11 +150,12 @@ class ResultRepository:
         deleted: Counter[JobStatus] | None = None,
         with_consequences: bool = True,
     ) -> Settled:
-        """Write those outcomes of which no other transaction has locked a row; see ``settle()``.
+        """Write those outcomes of which no other transaction has locked a row.
 
-        Rows that an outcome changes are those of its job, of jobs that wait for it, and of its schedule. The
-        transaction may still meet other locks, such as that of a unique key, and then it fails soon. Where
-        ``with_consequences`` is False, the consequences of jobs that end are left to the deadline scanner.
+        The rows that an outcome changes are those of its job, of the jobs that wait for this job, and of its
+        schedule. The transaction may still meet other locks, such as that of a unique key, and then it fails
+        soon. The arguments are as for ``settle()``. If ``with_consequences`` is False, the consequences of
+        jobs that end are left to the deadline scanner.
         """
         changes = _changes_of(outcomes)
         write = partial(
@@ -158,14 +167,19 @@ class ResultRepository:
             return await self._write_counted(_in_ascii(changes), write)
 
     async def find_blockers(self, worker_id: str, claim: Claim, outcome: Outcome) -> list[Blocker]:
-        """Return the sessions for whose locks an outcome waits, and write nothing."""
+        """Return the sessions that hold the locks for which an outcome waits.
+
+        To find them, the outcome is written in a transaction that is rolled back in any case.
+        """
         changes = {(claim.job_id, claim.attempt): outcome.change}
         blockers: list[Blocker] = []
         # The sessions are for a message only, so an error of the attempt does not matter.
         with suppress(_NotLockedError, DatabaseUnavailableError, *REFUSALS):
             async with self._statements.transaction(lock_timeout_ms=REPORT_TIMEOUT_MS) as transaction:
+                # While the write waits for a lock, another connection adds the holders to the list.
                 async with self._locks.watching(transaction.connection, blockers):
                     await self.settle_within(changes, worker_id, transaction)
+                # Nothing was locked. The exception rolls back what was written.
                 raise _NotLockedError
         return blockers
 
@@ -179,7 +193,8 @@ class ResultRepository:
 
         Returns:
             False if nothing was written: another session has locked the row, the end of the job has
-            consequences, or the attempt does not hold the job any more. `complete_own()` decides then.
+            consequences, or the attempt does not hold the job any more. The caller then calls
+            `complete_own()`, which finds out which of these it is.
         """
         args = claim.job_id, worker_id, claim.attempt, self._statements.now
         return bool(await self._statements.fetch("complete_own", *args, on=connection))
@@ -210,10 +225,11 @@ class ResultRepository:
             # The code may have begun its block by a command that sets another level.
             await self._statements.connections.check_isolation(connection)
         changes = {(claim.job_id, claim.attempt): change}
-        if result is None or f"{result.value}{result.no_value_reason}".isascii():
+        has_only_ascii = result is None or f"{result.value}{result.no_value_reason}".isascii()
+        if has_only_ascii:
             return bool(await self._settle_held(changes, worker_id, transaction))
-        # The encoding of the database may lack a character of the result. So the write is tried within a
-        # savepoint, and repeated in ASCII if it fails.
+        # The encoding of the database may lack a character of the result. That error would abort the
+        # transaction of the code. So a savepoint contains the write, which is repeated in ASCII if it fails.
         try:
             async with self._statements.transaction(within=transaction) as savepoint:
                 return bool(await self._settle_held(changes, worker_id, savepoint))
@@ -238,13 +254,16 @@ class ResultRepository:
     async def was_rolled_back(
         self, claim: Claim, worker_id: str, transaction_id: int | None, connection: Connection | None = None
     ) -> bool:
-        """Return whether an attempt still holds its job, so that nothing is left of its completion.
+        """Return whether the completion of a job was rolled back: its attempt still holds the job.
+
+        The connection of the completion also sees a rollback to a savepoint. Any other connection sees a
+        rollback only when the transaction has ended, and before that the answer is False.
 
         Args:
             claim: The attempt.
             worker_id: The worker that runs the attempt.
-            transaction_id: The transaction of the completion; None on its own connection.
-            connection: That connection; None for another one, for which the transaction must have ended.
+            transaction_id: The transaction of the completion; None if ``connection`` is its connection.
+            connection: The connection of the transaction; None to ask on any other one.
         """
         args = claim.job_id, worker_id, claim.attempt, transaction_id
         return bool(await self._statements.value("was_rolled_back", *args, on=connection))
@@ -257,6 +276,7 @@ class ResultRepository:
             accepted, deleted_count = await self._write(
                 changes, worker_id, transaction, deletes=deleted is not None
             )
+        # The rows are counted after the commit, because a transaction that fails deletes none.
         if deleted is not None:
             deleted[JobStatus.COMPLETED] += deleted_count
         return Settled(accepted, locked=set())
@@ -268,11 +288,14 @@ class ResultRepository:
         *,
         despite_locks: bool = True,
     ) -> Settled:
-        """Write changes. If that fails, write them once more without counting failures.
+        """Write changes by calling ``write``. If that fails, write them once more without counting failures.
 
-        The table of failures may be locked or missing, or the server may refuse the row. No outcome waits for
-        that table: its failures are counted later. Where ``despite_locks`` is False, an error because of a
-        lock is raised, since the caller then writes the outcomes whose rows are free.
+        Jobs that fail are counted in a table of their own, for people. That table may be locked or missing,
+        or the server may refuse its row. No outcome waits for that table: what was not counted is kept in
+        memory, and counted later.
+
+        If ``despite_locks`` is False, an error because of a lock is raised at once. The caller then writes
+        only the outcomes whose rows are free.
         """
         try:
             return await write(changes)
@@ -280,7 +303,8 @@ class ResultRepository:
             # settle() and settle_unlocked() write such texts once more, in ASCII.
             raise
         except (DatabaseUnavailableError, *REFUSALS) as error:
-            # Without failures, the statement writes no row of that table.
+            # Without failures, the statement writes no row of the table of failures, so this table cannot be
+            # the reason.
             if not _failures(changes) or not may_be_of_record(error):
                 raise
             if isinstance(error, DatabaseUnavailableError) and not despite_locks:
@@ -291,9 +315,10 @@ class ResultRepository:
         return settled
 
     def _note_uncounted(self, changes: Changes, accepted_ids: Collection[str]) -> None:
-        """Keep failures that were not counted, so that they are counted later."""
+        """Keep the failures that were written without being counted, so that they are counted later."""
         failures = _failures(changes)
-        self._uncounted_jobs.note({job_id: failures[job_id] for job_id in failures if job_id in accepted_ids})
+        accepted_failures = {job_id: text for job_id, text in failures.items() if job_id in accepted_ids}
+        self._uncounted_jobs.note(accepted_failures)
 
     async def _write_unlocked(
         self,
@@ -303,7 +328,10 @@ class ResultRepository:
         deleted: Counter[JobStatus] | None,
         with_consequences: bool,
     ) -> Settled:
-        """Write the changes of rows that are free, and return which are locked. See ``settle_unlocked()``."""
+        """Write the changes of rows that are free, and return which rows are locked.
+
+        If ``deleted`` is not None, the rows of completed jobs are deleted, and counted in it.
+        """
         # The consequences of these jobs change rows of other jobs, which have to be free too.
         ending_ids = [
             job_id
@@ -334,9 +362,10 @@ class ResultRepository:
     async def _lock_rows(
         self, job_ids: Sequence[str], ending_ids: Sequence[str], transaction: Transaction
     ) -> set[str]:
-        """Lock the rows that outcomes change; return the jobs of which another transaction holds a row.
+        """Lock the rows that the outcomes of jobs change; return the jobs for which a row is locked already.
 
-        The outcomes of the jobs ``ending_ids`` change the rows of other jobs too.
+        The outcomes of the jobs ``ending_ids`` also change the rows of other jobs, which wait for their end,
+        and of schedules.
         """
         try:
             await self._statements.execute("lock_for_claims", on=transaction.connection)
@@ -370,8 +399,9 @@ class ResultRepository:
         ]
         if not (deletes and completed):
             return accepted, 0
-        rows = await self._statements.fetch("delete_completed", completed, on=transaction.connection)
-        return accepted, len(rows)
+        # A row that another transaction has locked is not among the deleted ones. It is left to the vacuum.
+        deleted_rows = await self._statements.fetch("delete_completed", completed, on=transaction.connection)
+        return accepted, len(deleted_rows)
 
     async def settle_within(
         self, changes: Changes, worker_id: str, transaction: Transaction, *, with_consequences: bool = True
@@ -395,24 +425,27 @@ class ResultRepository:
         )
         refused_attempts = {job_id: attempt for job_id, attempt in changes if job_id not in accepted}
         if refused_attempts:
-            # Consequences of a job that was cancelled meanwhile may wait for the end of this attempt.
+            # A job may have been cancelled while its attempt ran. What depends on the job then waits for the
+            # end of the attempt, which is now.
             await self.consequences.report_ends(
                 refused_attempts, worker_id, transaction, with_consequences=with_consequences
             )
-        if open_changes := _unaccepted(changes, accepted):
+        open_changes = _unaccepted(changes, accepted)
+        if open_changes:
             accepted |= await self._find_settled(open_changes, worker_id, transaction)
         return accepted
 
     async def settle_divided(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
-        """Write changes as ``settle_within()``, but leave out what meets a lock or what the table refuses.
+        """Write changes in savepoints of a transaction; leave out those that meet a lock or are refused.
 
         All changes are tried together first. If that fails, each is tried alone, so that one job does not
         keep the others from being settled. Before a change is left out, it is also tried without its
         consequences, which a scan applies later. A failure that cannot be counted is written without the
-        count, which follows later.
+        count, which follows later. Return the ids of the jobs whose changes were accepted.
         """
 
         async def write(part: Changes, *, with_consequences: bool) -> Settled:
+            """Write changes in a savepoint, so that an error undoes only these."""
             async with self._statements.transaction(within=transaction) as savepoint:
                 accepted = await self.settle_within(
                     part, worker_id, savepoint, with_consequences=with_consequences
@@ -455,11 +488,14 @@ class ResultRepository:
     async def _settle_held(
         self, changes: Changes, worker_id: str, transaction: Transaction, *, with_consequences: bool = True
     ) -> set[str]:
-        """Write changes of jobs that the worker holds; where a replacement waits, write that instead.
+        """Write changes of jobs that the worker holds, and return the ids of these jobs.
+
+        A job may have a replacement: a new definition, which was given while the attempt ran. Then the
+        replacement is written instead of the change.
 
         One statement writes the rows without a replacement, another one those with a replacement. If a
         replacement is added or dropped between them, neither writes the row. So a row that is still held is
-        locked, and both statements run once more.
+        locked, and both statements run once more: while it is locked, its replacement cannot change.
 
         Raises:
             SuppressedChangeError: The worker still holds a job, because a trigger suppresses each change. If
@@ -468,13 +504,16 @@ class ResultRepository:
         accepted: set[str] = set()
         held: list[Record] = []
         for _ in range(2):
-            if open_changes := _unaccepted(changes, accepted):
+            open_changes = _unaccepted(changes, accepted)
+            if open_changes:
                 accepted |= await self._change_rows(
                     open_changes, worker_id, transaction, with_consequences=with_consequences
                 )
-            if open_changes := _unaccepted(changes, accepted):
+                open_changes = _unaccepted(changes, accepted)
+            if open_changes:
                 accepted |= await self._replace(open_changes, worker_id, transaction)
-            if not (open_changes := _unaccepted(changes, accepted)):
+                open_changes = _unaccepted(changes, accepted)
+            if not open_changes:
                 return accepted
             args = *_arrays(open_changes), worker_id
             held = await self._statements.fetch("lock_held", *args, on=transaction.connection)
@@ -485,7 +524,11 @@ class ResultRepository:
     async def _change_rows(
         self, changes: Changes, worker_id: str, transaction: Transaction, *, with_consequences: bool
     ) -> set[str]:
-        """Write the rows, keep the results, then apply the consequences, which may pass results to others."""
+        """Write the rows of jobs, and all that follows from that; return the ids of the jobs that were held.
+
+        The results are kept before the consequences are applied, because these may pass the results to other
+        jobs. Jobs without a held attempt, and jobs whose replacement waits, are not written.
+        """
         suspended = {key: change for key, change in changes.items() if change.suspensions}
         other_changes = {key: change for key, change in changes.items() if not change.suspensions}
         rows: list[Record] = []
@@ -504,16 +547,20 @@ class ResultRepository:
         if with_consequences:
             ended = [row["job_id"] for row in rows if row["has_consequences"]]
             await self.consequences.run(ended, transaction)
-        if waits := _waits(changes, settled):
-            await self._look_at_waits(waits, transaction.connection)
-        if children := _child_waits(changes, settled):
-            await self._block_waiting(children, transaction.connection)
+        # What a job waits for may have happened just before its row was written as waiting.
+        if signal_waits := _signal_waits(changes, settled):
+            await self._look_at_waits(signal_waits, transaction.connection)
+        if child_waits := _child_waits(changes, settled):
+            await self._block_waiting(child_waits, transaction.connection)
         return settled
 
     async def _settle_unsuspended(
         self, changes: Changes, worker_id: str, connection: Connection
     ) -> list[Record]:
-        """Write the rows of attempts that suspend no job."""
+        """Write the rows of jobs that have ended or are pending again; return the rows that were written.
+
+        If one of the jobs has failed, another statement writes them all, which also counts the failures.
+        """
         row_changes = changes.values()
         args = (
             *_arrays(changes),
@@ -526,13 +573,16 @@ class ResultRepository:
             self._statements.now,
             [change.entry for change in row_changes],
         )
-        texts = [_counted_text(change) for change in row_changes]
-        if any(text is not None for text in texts):
-            return await self._statements.fetch("settle_failed", *args, texts, on=connection)
+        counted_texts = [_counted_text(change) for change in row_changes]
+        if any(text is not None for text in counted_texts):
+            return await self._statements.fetch("settle_failed", *args, counted_texts, on=connection)
         return await self._statements.fetch("settle_jobs", *args, on=connection)
 
     async def _suspend(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
-        """Write the rows of suspended jobs, and mark them by the names of the steps that they wait for."""
+        """Write the rows of suspended jobs, each with the steps that it waits for; return the jobs' ids.
+
+        A suspended job leaves its worker while it waits for a signal, for a time, or for the end of children.
+        """
         rows = await self._statements.fetch(
             "settle_suspended",
             *_arrays(changes),
@@ -544,9 +594,10 @@ class ResultRepository:
             [_kind_of(change.suspensions) for change in changes.values()],
             on=connection,
         )
-        # The server's clock was set back after the last steps of such jobs, so their times are corrected.
-        if early := [row["job_id"] for row in rows if row["is_early"]]:
-            await self._statements.fetch("set_back_suspended", early, self._statements.now, on=connection)
+        # The server's clock was set back after the last steps of these jobs. So the steps have times of the
+        # future, which are corrected.
+        if early_ids := [row["job_id"] for row in rows if row["is_early"]]:
+            await self._statements.fetch("set_back_suspended", early_ids, self._statements.now, on=connection)
         return {row["job_id"] for row in rows}
 
     async def _block_waiting(self, waits: Sequence[tuple[str, str, bool]], connection: Connection) -> None:
@@ -554,34 +605,38 @@ class ResultRepository:
 
         ``waits`` is what ``_child_waits()`` returned.
         """
-        now = self._statements.now
-        due_at = await self._statements.value("block_waiting", *zip(*waits, strict=True), now, on=connection)
+        ids, step_names, wait_for_more = zip(*waits, strict=True)
+        args = ids, step_names, wait_for_more, self._statements.now
+        # The statement returns when the first job is due whose children have ended; NULL if there is none.
+        due_at = await self._statements.value("block_waiting", *args, on=connection)
         if due_at is not None:
             await self._notify(due_at, connection)
 
     async def _look_at_waits(self, waits: Sequence[tuple[str, str]], connection: Connection) -> None:
         """Make jobs due that have just been suspended although their signals have come.
 
-        ``waits`` is what ``_waits()`` returned.
+        ``waits`` is what ``_signal_waits()`` returned.
         """
-        ids, names = zip(*waits, strict=True)
-        now = self._statements.now
-        due_at = await self._statements.value("look_at_waits", list(ids), list(names), now, on=connection)
+        ids, signal_names = zip(*waits, strict=True)
+        args = list(ids), list(signal_names), self._statements.now
+        # The statement returns when the first of these jobs is due; NULL if none of them is.
+        due_at = await self._statements.value("look_at_waits", *args, on=connection)
         if due_at is not None:
             await self._notify(due_at, connection)
 
     async def _notify(self, due_at: datetime, connection: Connection) -> None:
-        """Let the commit notify workers of jobs that are due at this time.
+        """Notify all workers, with the commit of the transaction, of jobs that are due at this time.
 
-        The claims of a worker may begin behind this time by now. Without the notification they would overlook
-        the jobs.
+        Claims do not always begin at the earliest due time, but where nothing was left to claim. A worker
+        whose claims begin after this time would overlook the jobs without the notification.
         """
         await self._statements.fetch("notify", [due_message("", due_at)], on=connection)
 
     async def _replace(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
-        """Apply the replacements of rows, and return the ids of their jobs.
+        """Give the rows that have a replacement their new definitions; return the ids of their jobs.
 
-        A job fails if the table cannot store its replacement.
+        A replacement is a new definition of a job, which waited in the row for the end of the attempt. The
+        jobs without one are not changed. A job fails if the table cannot store its replacement.
         """
         connection, now = transaction.connection, self._statements.now
         try:
@@ -592,37 +647,44 @@ class ResultRepository:
         except INVALID_VALUES as error:
             # Each replacement is tried alone, so that only the invalid one fails its job.
             if len(changes) > 1:
-                id_sets = [
-                    await self._replace({key: change}, worker_id, transaction)
-                    for key, change in changes.items()
-                ]
-                return set().union(*id_sets)
+                replaced_ids: set[str] = set()
+                for key, change in changes.items():
+                    replaced_ids |= await self._replace({key: change}, worker_id, transaction)
+                return replaced_ids
             (attempt,) = changes
             reason = f"the new definition that waited for this job cannot be used: {error}"
             failed_ids = await self._refuse_replacement(attempt, worker_id, reason, transaction)
             await self.consequences.run(failed_ids, transaction)
+            # The job has failed instead, so the outcome of its attempt does not count as accepted.
             return set()
         if rows:
             await self._notify(min(row["due"] for row in rows), connection)
-        waiting = [row["job_id"] for row in rows if row["waits"]]
-        if waiting:
-            await self._dependencies.forget_children(waiting, connection)
-        if marked := [row["job_id"] for row in rows if row["is_marked"]]:
-            await self._passed_results.take_over(marked, transaction.connection)
-        # resolve() passes further results to the jobs. take_over() would have deleted these.
-        if waiting:
+        # A new definition may wait for other jobs. The children of the former definition do not count for it.
+        waiting_ids = [row["job_id"] for row in rows if row["waits"]]
+        if waiting_ids:
+            await self._dependencies.forget_children(waiting_ids, connection)
+        # A new definition is marked if results of other jobs or signals were stored for it while it waited.
+        marked_ids = [row["job_id"] for row in rows if row["is_marked"]]
+        if marked_ids:
+            await self._passed_results.take_over(marked_ids, transaction.connection)
+        # resolve() passes further results to the jobs. take_over() comes first, since it would delete these.
+        if waiting_ids:
             cancel_reasons = {row["job_id"]: row["reason"] for row in rows if row["reason"] is not None}
-            await self._dependencies.resolve(waiting, transaction, cancel_reasons)
+            await self._dependencies.resolve(waiting_ids, transaction, cancel_reasons)
         return {row["job_id"] for row in rows}
 
     async def _refuse_replacement(
         self, attempt: tuple[str, int], worker_id: str, reason: str, transaction: Transaction
     ) -> list[str]:
-        """Fail a job whose replacement the table cannot store; return its id, or nothing if it is lost."""
-        job_id, number = attempt
-        text = normalized(reason)
+        """Fail a job whose new definition the table cannot store; return its id, or nothing if it is lost.
+
+        The attempt is given by the id of its job and its number.
+        """
+        job_id, attempt_number = attempt
+        # Failures are counted, for people, by texts without what differs from job to job.
+        counted_text = normalized(reason)
         entry = history_entry("error", message=reason)
-        args = job_id, worker_id, number, reason, self._statements.now, entry, text
+        args = job_id, worker_id, attempt_number, reason, self._statements.now, entry, counted_text
 
         async def fail() -> list[Record]:
             async with self._statements.transaction(within=transaction) as savepoint:
@@ -633,12 +695,17 @@ class ResultRepository:
         rows = await with_record(
             f"the count of the failed job {job_id}",
             fail,
-            note_unrecorded=lambda rows: self._uncounted_jobs.note({row["job_id"]: text for row in rows}),
+            note_unrecorded=lambda rows: self._uncounted_jobs.note(
+                {row["job_id"]: counted_text for row in rows}
+            ),
         )
         return [row["job_id"] for row in rows]
 
     async def _find_settled(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
-        """Return the jobs whose rows have the changes already: the answer to an earlier write was lost."""
+        """Return the ids of the jobs whose rows have the changes already.
+
+        An earlier call has written these changes and was committed, but its answer was lost.
+        """
         rows = await self._statements.fetch(
             "already_settled",
             *_arrays(changes),
@@ -655,11 +722,15 @@ def _arrays(changes: Changes) -> tuple[list[str], list[int]]:
 
 
 def _changes_of(outcomes: Sequence[tuple[Claim, Outcome]]) -> Changes:
+    """Return the row changes of outcomes, by the ids of the jobs and the numbers of the attempts."""
     return {(claim.job_id, claim.attempt): outcome.change for claim, outcome in outcomes}
 
 
 def _in_ascii(changes: Changes) -> Changes:
-    """Return the changes with all texts in ASCII, for a database whose encoding lacks a character."""
+    """Return the changes with all texts in ASCII, for a database whose encoding lacks a character.
+
+    What a change does not have stays None.
+    """
     return {
         key: replace(
             change,
@@ -672,19 +743,28 @@ def _in_ascii(changes: Changes) -> Changes:
 
 
 def _failures(changes: Changes) -> dict[str, str]:
-    """Return the jobs that the changes fail, with the texts by which they count."""
-    return {
-        job_id: text for (job_id, _), change in changes.items() if (text := _counted_text(change)) is not None
-    }
+    """Return the texts by which the failures among the changes are counted, by the ids of the jobs."""
+    failures: dict[str, str] = {}
+    for (job_id, _), change in changes.items():
+        counted_text = _counted_text(change)
+        if counted_text is not None:
+            failures[job_id] = counted_text
+    return failures
 
 
 def _counted_text(change: RowChange) -> str | None:
-    """Return the text by which a change counts as a failure; None for any other change."""
+    """Return the text under which the failure of a job is counted; None if the change is no failure.
+
+    It is the error without what differs from job to job, such as numbers and ids.
+    """
     return normalized(change.error or "") if change.status is JobStatus.FAILED else None
 
 
-def _waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:
-    """Return the jobs that were suspended until a signal comes, each with the name of one."""
+def _signal_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:
+    """Return for each signal that a suspended job waits for the id of the job and the name of the signal.
+
+    Jobs whose change was not written, since their ids are not in ``settled``, are left out.
+    """
     return [
         (job_id, suspension.name)
         for (job_id, _), change in changes.items()
@@ -695,10 +775,10 @@ def _waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:
 
 
 def _child_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str, bool]]:
-    """Return the waits of jobs that were suspended until children end.
+    """Return the waits of jobs that were suspended until children end: jobs that their steps have started.
 
     Each tuple has the id of the job, the name of the step with the children, and whether the job waits for
-    something other than children too.
+    something other than children too. Jobs whose ids are not in ``settled`` are left out.
     """
     return [
         (job_id, suspension.name, not _awaits_children_only(change.suspensions))
@@ -715,13 +795,16 @@ def _names_of(suspensions: Sequence[Suspension]) -> str:
 
 
 def _kind_of(suspensions: Sequence[Suspension]) -> str:
-    """Return what a suspended job waits for: a signal if one is among that, else a sleep, else children."""
+    """Return the kind of what a suspended job waits for.
+
+    A job may wait for several things at once. Then a signal precedes a sleep, and a sleep precedes children.
+    """
     kinds = {suspension.kind for suspension in suspensions}
     return next(kind for kind in (SIGNAL, SLEEP, CHILD) if kind in kinds)
 
 
 def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime:
-    """Return when a suspended job is due.
+    """Return when a suspended job is due: at the end of its first suspension, which ends first of all.
 
     A job that waits for children only is blocked. It is due at ``EPOCH``, and so as soon as it is unblocked.
     """
@@ -729,11 +812,15 @@ def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime:
 
 
 def _awaits_children_only(suspensions: Sequence[Suspension]) -> bool:
+    """Return whether a suspended job waits for the end of children, and for no signal and no time."""
     return all(suspension.kind == CHILD for suspension in suspensions)
 
 
 def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:
-    """Return the changes that are not yet accepted, without those of revoked attempts, which do nothing."""
+    """Return the changes that are not yet accepted, and that change a row.
+
+    The change of a revoked attempt does not: its job ended before, and only its end is reported.
+    """
     return {
         (job_id, attempt): change
         for (job_id, attempt), change in changes.items()
@@ -794,20 +881,21 @@ class ProgressRepository(Repository):
             _log_refusal(claim, error)
 
     async def write_look(self, worker_id: str, claim: Claim, text: str) -> bool:
-        """Write what people see of an attempt, as JSON.
+        """Write into the row of a job what people who look at it see of an attempt: JSON with log and stack.
 
         Return whether it was written. A locked row and the row of another attempt stay as they are.
         """
         return bool(await self._statements.fetch("write_look", claim.job_id, worker_id, claim.attempt, text))
 
     async def remove_look(self, claim: Claim) -> bool:
-        """Remove what people saw of an attempt; return False if another session has locked the row."""
+        """Remove what ``write_look()`` has written; return False if another session has locked the row."""
         is_left = await self._statements.value("remove_look", claim.job_id, claim.attempt)
         return not is_left
 
     async def _write_own(
         self, worker_id: str, claim: Claim, progress: JobProgress, transaction: Transaction, *, in_ascii: bool
     ) -> None:
+        """Write the progress of an attempt by a statement of the transaction."""
         text = progress_text(
             progress, in_ascii=in_ascii, codec=self._statements.codec, job_name=claim.job_name
         )
@@ -817,36 +905,40 @@ class ProgressRepository(Repository):
     async def _write_accepted(
         self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]], error: Exception
     ) -> set[str]:
-        """Write the progress that the table accepts; drop the report that it refuses, with a log record."""
-        items = list(reports.items())
-        if len(items) == 1:
-            (job_id,) = reports
+        """Write the reports that the table accepts, after it has refused all of them together with ``error``.
+
+        A report that the table refuses alone is dropped, with a log record. It counts as written.
+        """
+        job_ids = list(reports)
+        if len(job_ids) == 1:
+            (job_id,) = job_ids
             claim, _ = reports[job_id]
             _log_refusal(claim, error)
             return {job_id}
         # The reports are halved until the one that the table refuses is alone.
-        middle = len(items) // 2
-        written = await self.write_progress(worker_id, dict(items[:middle]))
-        return written | await self.write_progress(worker_id, dict(items[middle:]))
+        middle = len(job_ids) // 2
+        written_ids: set[str] = set()
+        for half in (job_ids[:middle], job_ids[middle:]):
+            written_ids |= await self.write_progress(worker_id, {job_id: reports[job_id] for job_id in half})
+        return written_ids
 
     async def _write(
         self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]], *, in_ascii: bool
     ) -> set[str]:
-        attempt_reports, codec = reports.values(), self._statements.codec
-        rows = await self._statements.fetch(
-            "write_progress",
-            list(reports),
-            [claim.attempt for claim, _ in attempt_reports],
-            [
-                progress_text(progress, in_ascii=in_ascii, codec=codec, job_name=claim.job_name)
-                for claim, progress in attempt_reports
-            ],
-            worker_id,
-        )
+        """Write the reports by one statement; return the ids of the jobs whose rows it has changed."""
+        codec = self._statements.codec
+        attempt_numbers = [claim.attempt for claim, _ in reports.values()]
+        texts = [
+            progress_text(progress, in_ascii=in_ascii, codec=codec, job_name=claim.job_name)
+            for claim, progress in reports.values()
+        ]
+        args = list(reports), attempt_numbers, texts, worker_id
+        rows = await self._statements.fetch("write_progress", *args)
         return {row["job_id"] for row in rows}
 
 
 def _log_refusal(claim: Claim, error: Exception) -> None:
+    """Log that the table has refused the progress of an attempt, so that it is dropped."""
     logger.error(
         "progress of job %s (id %s, attempt %s) refused by the table: %s",
         claim.job_name,

@@ -57,6 +57,7 @@ class DeadlineScanner(Service):
     async def run_once(self) -> float:
         """Scan once, and attend to what was found; return the seconds until the next deadline."""
         jitter = random.uniform(-self.horizon_jitter, self.horizon_jitter)  # noqa: S311 - jitter, no secret
+        # Seconds until the next scan. What ends later than that is found by the next one.
         horizon = self._interval * (1 + jitter)
         scan = await self._node.store.workers.scan_deadlines(
             horizon, self._node.config.heartbeat_threshold, self._node.worker_id
@@ -67,6 +68,7 @@ class DeadlineScanner(Service):
             self._node.signals.limits_blocked()
         if scan.has_queued:
             self._node.signals.tenants_waiting()
+        # The seconds until the next scan that the findings need.
         delays = []
         if scan.has_ended:
             if await self._apply_consequences():
@@ -80,6 +82,7 @@ class DeadlineScanner(Service):
             (scan.expiry_in, self._node.signals.grace_expired),
         )
         for ends_in, signal in signals_of_ends:
+            # The deadline has passed, so the service that attends to it is woken now.
             if ends_in is not None and ends_in <= 0:
                 signal()
                 delays.append(self.retry_interval_s)
@@ -126,7 +129,10 @@ class DeadlineScanner(Service):
         return reported_count + applied_count > 0
 
     async def _repair_waiting(self) -> None:
-        """Read a part of the jobs that wait for others, and correct what does not agree with other rows."""
+        """Read a part of the jobs that wait for others, and correct what does not agree with other rows.
+
+        The next call continues at the position where this one ends.
+        """
         self._position = await self._node.store.dependencies.repair(
             self._position, blocks=self.max_blocks, jobs=self.max_waiting
         )
@@ -144,7 +150,7 @@ class Expirer(Service):
         self._node = node
 
     async def run_once(self) -> float:
-        """Expire one batch of jobs."""
+        """Expire one batch of jobs; return the seconds until the next one: 0 if there may be more."""
         await self._node.known_pauses.refresh()
         expired = await self._node.store.jobs.expire(
             self._node.worker_id,

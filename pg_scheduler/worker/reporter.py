@@ -86,7 +86,7 @@ COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata
 
 
 def worker_of(node: Node) -> Worker:
-    """Return the row of a worker that starts now."""
+    """Return what the row of a worker that starts now contains, without what its reports write."""
     config = node.config
     # The statement that registers a worker writes times of the database, and reads none of these.
     now = datetime.now(UTC)
@@ -110,15 +110,17 @@ def worker_of(node: Node) -> Worker:
 
 def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
     """Return the settings for people to read, without passwords, and what a worker reports of its tasks."""
-    hidden = SECRETS | COLUMNS
+    left_out = SECRETS | COLUMNS
     values = asdict(config, dict_factory=_plain)
-    settings = {name: value for name, value in values.items() if name not in hidden}
+    settings = {name: value for name, value in values.items() if name not in left_out}
     return {**settings, ZONE_DATA: data_version(), **_report_of(tasks)}
 
 
 def _report_of(tasks: TaskRegistry) -> dict[str, Any]:
-    """Return what a worker reports of its tasks besides their names."""
-    # A task is in these mappings under each of its names, and is reported once.
+    """Return what a worker reports of its tasks besides their names, as values of JSON."""
+    # A task is in the mappings of the registry under each of its names, and is reported once.
+    limited_tasks = {task.name: task for task in tasks.lists.limited.values()}
+    shared_tasks = {task.name: task for task in tasks.lists.shared.values()}
     limits = [
         {
             "task": task.name,
@@ -127,18 +129,20 @@ def _report_of(tasks: TaskRegistry) -> dict[str, Any]:
             **numbers_of(limit)._asdict(),
             "spread": limit.spread,
         }
-        for task in {task.name: task for task in tasks.lists.limited.values()}.values()
+        for task in limited_tasks.values()
         for limit in task.limits
     ]
     shares = [
         {"task": task.name, "name": task.share.name or task.name}
-        for task in {task.name: task for task in tasks.lists.shared.values()}.values()
+        for task in shared_tasks.values()
         if task.share is not None
     ]
-    resolved = ((name, tasks.resolve(name)) for name in tasks.lists.names)
-    tasks_by_alias = {
-        name: task for name, task in islice(resolved, MAX_ALIASES) if task and task.name != name
-    }
+    # An alias is a registered name of a task that is not its main name.
+    tasks_by_alias: dict[str, Task] = {}
+    for name in islice(tasks.lists.names, MAX_ALIASES):
+        task_of_name = tasks.resolve(name)
+        if task_of_name and task_of_name.name != name:
+            tasks_by_alias[name] = task_of_name
     parameters = _parameters_of(tasks)
     positional = {task.name: _positional_of(task.arity) for task in tasks.tasks() if task.name in parameters}
     return {
@@ -154,12 +158,13 @@ def _report_of(tasks: TaskRegistry) -> dict[str, Any]:
 
 
 def _declared_by(node: Node) -> dict[str, Any]:
-    """Return the ids of the schedules that the code declares, and what else identifies them.
+    """Return the ids of the schedules that the code declares, with their functions, as settings of the row.
 
-    A worker that does not plan schedules declares none.
+    A worker that does not plan schedules declares none. Where there are too many, the last ones are left out,
+    and ``LEFT_OUT`` is true.
     """
     functions: dict[str, Mapping[str, Any]] = {}
-    size = 0
+    size = 0  # bytes of JSON
     declared = node.declared.functions() if node.config.plans else {}
     for schedule_id, function in sorted(declared.items()):
         # The id is in the list of ids, and in the mapping of functions.
@@ -178,7 +183,8 @@ def options_of(tasks: TaskRegistry) -> dict[str, dict[str, dict[str, Any]]]:
     """
     options: dict[str, dict[str, Any]] = {}
     metadata: dict[str, dict[str, Any]] = {}
-    size = 0
+    size = 0  # bytes of JSON
+    # False sorts before True, so the tasks with options that only the code can apply come first.
     sorted_tasks = sorted(tasks.tasks(), key=lambda task: (not _names_of_code_options(task), task.name))
     for task in sorted_tasks:
         task_options = _options_of_task(task)
@@ -195,12 +201,13 @@ def options_of(tasks: TaskRegistry) -> dict[str, dict[str, dict[str, Any]]]:
             size += length
             metadata[task.name] = dict(task.metadata)
         else:
+            # Readers of the report see by this name that the task has metadata, which are not reported.
             options[task.name]["code"].append("metadata")
     return {"options": options, TASK_METADATA: metadata}
 
 
 def _options_of_task(task: Task) -> dict[str, Any]:
-    """Return the options of a task without its metadata."""
+    """Return the options of a task that are set, without its metadata, as rows of jobs store them."""
     values = {name: as_stored(getattr(task, name)) for name in JOB_OPTIONS}
     options: dict[str, Any] = {name: value for name, value in values.items() if value is not UNSET}
     options["code"] = _names_of_code_options(task)
@@ -210,13 +217,17 @@ def _options_of_task(task: Task) -> dict[str, Any]:
 
 
 def _names_of_code_options(task: Task) -> list[str]:
+    """Return the names of the options of a task that are set, and that only its code can apply."""
     return [name for name in CODE_OPTIONS if getattr(task, name)]
 
 
 def _parameters_of(tasks: TaskRegistry) -> dict[str, list[tuple[str, bool]]]:
-    """Return the parameters of tasks that a job can be given by name, each with whether it is required."""
+    """Return the parameters that a job can be given by name, each with whether it is required, by task.
+
+    Tasks for which the room does not suffice are left out, and so are tasks with unknown parameters.
+    """
     parameters_by_task: dict[str, list[tuple[str, bool]]] = {}
-    size = 0
+    size = 0  # bytes of JSON
     for task in sorted(tasks.tasks(), key=lambda task: task.name):
         if task.arity.signature is None:
             continue
@@ -238,18 +249,16 @@ def _positional_of(arity: Arity) -> int:
     It is 0 if the function has positional-only parameters. These come first and are not reported, so the
     first positional argument would belong to none of the reported parameters.
     """
-    kinds = (
-        []
-        if arity.signature is None
-        else [parameter.kind for parameter in arity.signature.parameters.values()]
-    )
+    if arity.signature is None:
+        return 0
+    kinds = [parameter.kind for parameter in arity.signature.parameters.values()]
     if inspect.Parameter.POSITIONAL_ONLY in kinds:
         return 0
     return kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return fields as a dict in which the values of enums stand for these."""
+    """Return the fields of a dataclass as a dict, with the value of each enum in place of its member."""
     return {name: value.value if isinstance(value, Enum) else value for name, value in items}
 
 
@@ -306,7 +315,7 @@ class Reporter:
 
     @property
     def lag_s(self) -> float:
-        """Return for how long the event loop kept a callback waiting at the last heartbeat, in seconds."""
+        """Return how many seconds the event loop took to run a callback at the last heartbeat."""
         return self._lag_s
 
     def report(self, *, whole: bool = False) -> WorkerReport:
@@ -318,6 +327,7 @@ class Reporter:
         names = self._routing.claimable() if self._runs_jobs else NO_NAMES
         tasks = self._node.tasks.lists
         self._reported = _Reported(names, self._node.declared.version, tasks)
+        # What the row is known to have. Without it, everything is written.
         written = None if whole else self._written
         # The list of names is the same object until a name changes, and so is the object of the tasks.
         have_names_changed = written is None or names is not written.names
@@ -326,19 +336,20 @@ class Reporter:
         # A task may get its name after its schedule, so new names of tasks may change the schedules too.
         writes_declared = have_names_changed or self._reported != self._written
         declared = _declared_by(self._node) if writes_declared else {}
-        # The row has the first tasks from its registration on.
+        # The settings with which the row is registered contain the first tasks, so these are not repeated.
         if tasks is not self._first_tasks and have_tasks_changed:
             declared |= _report_of(self._node.tasks)
         self._last_report = report = WorkerReport(
             self.state, self._health(), names if writes_names else None, declared or None
         )
+        # This measures for how long the event loop lets a callback wait; the next report contains that.
         asyncio.get_running_loop().call_soon(self._measure, time.monotonic())
         return report
 
     def report_blocked(self) -> WorkerReport | None:
         """Return the last report with what blocks the event loop now; None if nothing does.
 
-        Callable from any thread.
+        The thread of the lease keeper calls it, which sends heartbeats while the event loop cannot.
         """
         blockage = self._watchdog.find_blockage()
         if blockage is None or self._last_report is None:
@@ -352,7 +363,7 @@ class Reporter:
         return WorkerReport(self._last_report.state, {**self._last_report.health, **blocked})
 
     def confirm(self) -> None:
-        """Record that the last report was written."""
+        """Record that the last report was written, so that the next one contains only what changes."""
         self._written = self._reported
 
     def obey(self, request: str | None) -> bool:
@@ -360,12 +371,17 @@ class Reporter:
         if request == self.wanted:
             return False
         self.wanted = request
-        if self._routing.drain(is_draining=request == DRAIN):
+        claims_again = self._routing.drain(is_draining=request == DRAIN)
+        # Jobs may have become due while this worker claimed none.
+        if claims_again:
             self._signals.due()
         return True
 
     def _health(self) -> dict[str, Any]:
-        """Return what the report has about the state of this worker, as values of JSON."""
+        """Return what the report has about the state of this worker, as values of JSON.
+
+        Problems that the worker does not have are left out, so that the row of a healthy worker is short.
+        """
         size, idle, max_size = self._connections.pool_use()
         return {
             "pool": {"size": size, "idle": idle, "max": max_size},
@@ -382,20 +398,24 @@ class Reporter:
         }
 
     def _clock_offset(self) -> dict[str, Any]:
+        """Return by how much the clock of this host is ahead of the server's clock; empty if unknown."""
         offset_s = self._clock.offset_s
         return {} if offset_s is None else {"clock_offset_s": round(offset_s, 3)}
 
     def _missing_executors(self) -> dict[str, Any]:
+        """Return which executors of functions are missing here, by function; empty if none is."""
         if not self._runs_jobs:
             return {}
         missing = self._routing.missing_executors()
         return {"missing_executors": dict(islice(missing.items(), MAX_MISSING))} if missing else {}
 
     def _missing_zones(self) -> dict[str, Any]:
+        """Return the time zones that this machine does not know, by schedule; empty if there are none."""
         zones = dict(islice(self._unknown_zones.recent().items(), MAX_MISSING))
         return {UNKNOWN_ZONES: zones} if zones else {}
 
     def _refused(self) -> dict[str, Any]:
+        """Return why this worker leaves out jobs of its claims, by job; empty if it leaves out none."""
         if not self._refused_claims:
             return {}
         names = self._refused_claims.names
@@ -405,8 +425,10 @@ class Reporter:
         }
 
     def _last_blocked(self) -> dict[str, Any]:
+        """Return which job last blocked the event loop, and for how long; empty if that was long ago."""
         if self._watchdog.last_blocked is None:
             return {}
+        # When the event loop resumed, by the monotonic clock, and the event about that.
         resumed_at, event = self._watchdog.last_blocked
         if time.monotonic() - resumed_at > RECENT_S:
             return {}
@@ -414,8 +436,10 @@ class Reporter:
         return {"last_blocked": {"seconds": round(event.seconds, 1), **job}}
 
     def _abandoned(self) -> dict[str, Any]:
+        """Return the attempts that run on although they were to stop; empty if there are none."""
         now, offset_s = time.monotonic(), self._clock.offset_s or 0.0
-        # The times that people see are those of the server's clock.
+        # The times that people see are those of the server's clock, but an attempt has the time at which it
+        # was to stop by the monotonic clock. So its age is subtracted from the server's time.
         server_time = time.time() - offset_s
         attempts = [
             {

@@ -125,7 +125,10 @@ class ResultBuffer:
         return {claim.job_id: claim.attempt for claim in (*buffered, *in_batches, *self._buffered())}
 
     def _buffered(self) -> list[Claim]:
-        """Return the attempts whose outcomes are in no batch."""
+        """Return the attempts whose outcomes are in no batch.
+
+        Any thread may call it, so the collections are copied before they are iterated over.
+        """
         completed = [claim for claims in list(self._completed.values()) for claim in list(claims)]
         # The late outcomes come first. If a job has two attempts here, the later attempt follows them, and it
         # is the one that unwritten() returns.
@@ -133,7 +136,11 @@ class ResultBuffer:
 
     @contextmanager
     def completions(self) -> Iterator[CompletionBatch]:
-        """Yield a batch of completions of one attempt number."""
+        """Yield a batch of completions of one attempt number, which the block has to write.
+
+        The batch may be empty. The block sets ``refused`` to the ids whose completions the database refused.
+        When it ends, the others count as written; when it raises, the batch returns to this buffer.
+        """
         batch = CompletionBatch()
         self._take_completions(batch)
         try:
@@ -145,7 +152,11 @@ class ResultBuffer:
 
     @contextmanager
     def others(self) -> Iterator[OutcomeBatch]:
-        """Yield a batch of other outcomes."""
+        """Yield a batch of outcomes other than plain completions, which the block has to write.
+
+        The block sets which of them were accepted, cancelled or postponed; all others count as lost. If the
+        block raises, the batch returns to this buffer.
+        """
         batch = OutcomeBatch()
         self._take_others(batch)
         try:
@@ -158,7 +169,10 @@ class ResultBuffer:
 
     @contextmanager
     def late_turn(self) -> Iterator[OutcomeBatch]:
-        """Yield a batch of the late outcomes whose turn it is now."""
+        """Yield a batch of the late outcomes whose turn it is now, as ``others()`` does for new ones.
+
+        Late outcomes are those that could not be written with the others of their batch.
+        """
         groups = self.late.due_groups(self.batch_size)
         batch = OutcomeBatch()
         if groups:
@@ -176,10 +190,11 @@ class ResultBuffer:
         self._settle_others(batch)
 
     def _take_completions(self, batch: CompletionBatch) -> None:
-        """Move completions into a batch."""
+        """Move completions of the attempt number that waits longest into a batch, up to ``batch_size``."""
         if not self._completed:
             return
         attempt, claims = next(iter(self._completed.items()))
+        # The completions are in the batch before they leave the buffer, so unwritten() misses none.
         self._in_batches[batch] = claims
         del self._completed[attempt]
         if len(claims) > self.batch_size:
@@ -208,13 +223,13 @@ class ResultBuffer:
         self._report(claims if not refused else [claim for claim in claims if claim.job_id not in refused])
 
     def end_written(self, claim: Claim) -> None:
-        """Report a completion that the code of its job has written, and that was in no buffer."""
+        """Report a completion that the code of its job has written itself, so that it was in no buffer."""
         if self.on_settled is not None:
             self.on_settled((claim,))
         self._report((claim,))
 
     def _report(self, completed: Sequence[Claim]) -> None:
-        """Count and publish completions."""
+        """Count completions that are written, and publish events about them."""
         if self._meter is not None:
             self._meter.record_completions(completed)
         if self._events.wants(JobCompleted):
@@ -222,11 +237,12 @@ class ResultBuffer:
                 self._events.publish(JobCompleted(claim.job_id, claim.job_name, claim.attempt))
 
     def _return_completions(self, batch: CompletionBatch) -> None:
-        """Move completions back from a batch."""
+        """Move completions back from a batch that was not written; they precede those that came meanwhile."""
         claims = batch.claims
         if claims:
             attempt = claims[0].attempt
-            self._completed[attempt] = [*claims, *self._completed.pop(attempt, ())]
+            newer_claims = self._completed.pop(attempt, ())
+            self._completed[attempt] = [*claims, *newer_claims]
             del self._in_batches[batch]
         self._signals.results_waiting()
 
@@ -246,7 +262,10 @@ class ResultBuffer:
         batch.outcomes = list(outcomes.values())
 
     def _settle_others(self, batch: OutcomeBatch) -> None:
-        """Publish accepted outcomes, and refused ones as cancelled or lost. Late ones follow when written."""
+        """Publish accepted outcomes, and refused ones as cancelled or lost.
+
+        Late ones are in the groups of ``late`` again, and follow when they are written.
+        """
         outcomes = batch.outcomes
         if batch.late:
             outcomes = [(claim, outcome) for claim, outcome in outcomes if claim.job_id not in batch.late]
@@ -259,18 +278,22 @@ class ResultBuffer:
                 accepted=claim.job_id in batch.accepted,
                 is_cancelled=claim.job_id in batch.cancelled,
             )
-            # Other outcomes are counted by their events.
+            # A completion is counted here. The statistics count all other outcomes by their events.
             if self._meter is not None and isinstance(event, JobCompleted):
                 self._meter.record_end(claim.job_name, "completed")
             if event is not None:
                 self._events.publish(event)
 
     def _return_others(self, outcomes: list[AttemptOutcome]) -> None:
+        """Put outcomes that are not written before the others, in their order, and wake the completer."""
         self._others.extendleft(reversed(outcomes))
         self._signals.results_waiting()
 
     def _forget(self, batch: CompletionBatch | OutcomeBatch, settled_count: int) -> None:
-        """Forget a batch of which so many outcomes are settled: written, or refused as lost."""
+        """Forget a batch of which so many outcomes are settled: written, or refused as lost.
+
+        If this makes room for further outcomes, signal that jobs may be claimed again.
+        """
         was_full = self.is_full
         del self._in_batches[batch]
         self._unwritten -= settled_count

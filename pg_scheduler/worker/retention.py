@@ -121,7 +121,10 @@ class RetentionRepository(Repository):
         await self._statements.fetch("end_vacuum_pass", policies, worker_id, self._statements.now)
 
     async def read_ranges(self, blocks: int, cutoffs: Cutoffs) -> list[BlockRange]:
-        """Return the ranges of the table in order, ``blocks`` long, with what their last readings found."""
+        """Return the ranges of the table in order, each of ``blocks`` blocks, with what the last pass noted.
+
+        ``cutoffs`` has the statuses whose jobs are deleted by age.
+        """
         args = await self._table(), blocks, *_cutoffs(cutoffs), self._statements.now
         return [
             BlockRange(row["first_block"], row["may"], _due_statuses(row))
@@ -129,7 +132,11 @@ class RetentionRepository(Repository):
         ]
 
     async def note_range(self, first: int, blocks: int, cutoffs: Cutoffs) -> frozenset[JobStatus]:
-        """Read a range for the next pass; return the statuses of which it has a job to delete."""
+        """Record for the next pass when the first job of each status finished in a range of blocks.
+
+        Return the statuses of which the range has a job to delete now.
+        """
+        # From row 0 of the first block up to row 0 of the block behind the range.
         bounds = (first, 0), (first + blocks, 0), first, blocks
         args = *bounds, await self._table(), *_cutoffs(cutoffs), self._statements.now
         (row,) = await self._statements.fetch("note_range", *args)
@@ -138,22 +145,26 @@ class RetentionRepository(Repository):
     async def vacuum_blocks(self, first: int, blocks: int, cutoffs: Cutoffs) -> dict[JobStatus, int]:
         """Delete within these blocks the jobs that finished before the cutoff of their status; count them."""
         deleted = {}
+        # From row 0 of the first block up to row 0 of the block behind the range.
+        low, high = (first, 0), (first + blocks, 0)
         for status, cutoff in cutoffs.items():
-            if count := await self._delete_between((first, 0), (first + blocks, 0), status, cutoff):
+            count = await self._delete_between(low, high, status, cutoff)
+            if count:
                 deleted[status] = count
         return deleted
 
     async def _delete_between(
         self, low: RowPosition, high: RowPosition, status: JobStatus, cutoff: datetime
     ) -> int:
-        """Delete the jobs of a status between two places of the table, besides rows that cannot be deleted.
+        """Delete the jobs of a status that finished before ``cutoff``, between two places of the table.
 
-        A part with a row that a trigger or a foreign key of the application refuses to delete is halved until
-        the row is alone. If such rows are many, the rest is left to the next pass. Which half comes first is
-        random, so that no part is always the rest.
+        Return how many were deleted. A part with a row that a trigger or a foreign key of the application
+        refuses to delete is halved until the row is alone. If such rows are many, the parts that are left
+        wait for the next pass. Which half comes first is random, so that no part always has to wait.
         """
         parts = [(low, high)]
         count = refusals = 0
+        # The error of the last row that was refused.
         refusal: Exception | None = None
         while parts:
             part_low, part_high = parts.pop()
@@ -163,12 +174,14 @@ class RetentionRepository(Repository):
             except REFUSALS as error:
                 if not is_refusal(error):
                     raise
+                # None: the part is one row, which is the refused one.
                 if middle := _middle(part_low, part_high):
                     halves = [(part_low, middle), (middle, part_high)]
                     random.shuffle(halves)
                     parts += halves
                     continue
                 refusals, refusal = refusals + 1, error
+                # Each of the first refusals has a log record. One record counts all others, below.
                 if refusals <= MAX_REFUSALS:
                     block, row_number = part_low
                     log_refusal(f"finished job in row {row_number} of block {block} not deleted", error)
@@ -184,7 +197,10 @@ class RetentionRepository(Repository):
     async def _delete_unlocked(
         self, low: RowPosition, high: RowPosition, status: str, cutoff: datetime
     ) -> int:
-        """Delete the jobs of a part, and count them; leave out locked rows if the deletion meets a lock."""
+        """Delete the jobs of a part of the table; return how many were deleted.
+
+        If the deletion has to wait long for a lock, another statement deletes only rows that are not locked.
+        """
         args = low, high, status, cutoff
         try:
             return await self._statements.change("vacuum_blocks", *args, lock_timeout_ms=LOCK_TIMEOUT_MS)
@@ -206,9 +222,11 @@ class RetentionRepository(Repository):
         """
         left_out = list(self._refused_jobs.keys())
         rows = await self._statements.fetch("find_surplus", status.value, keep, limit, left_out)
+        # When each job finished. A job that runs again meanwhile has another end, and is not deleted.
         ends = {row["job_id"]: row["finished_at"] for row in rows}
 
         async def delete(job_ids: Sequence[str]) -> list[Record]:
+            """Delete some of the jobs by one statement; return the rows that were deleted."""
             ends_of_part = [ends[job_id] for job_id in job_ids]
             return await self._statements.fetch("vacuum_surplus", job_ids, ends_of_part)
 
@@ -223,7 +241,7 @@ class RetentionRepository(Repository):
             limit: The number of ids to look at, and of steps to delete at most.
 
         Returns:
-            The id at which to continue; None at the end.
+            The id to pass as ``after`` to the next call; None if no further job has steps.
         """
         args = after, limit, self._statements.now
         rows = await self._refused_steps.fetch("vacuum_steps", *args, statements=self._statements)
@@ -245,6 +263,7 @@ class RetentionRepository(Repository):
         return VacuumTotal(**dict(row))
 
     async def _table(self) -> str:
+        """Return the name of the jobs table with its schema."""
         return qualify("{schema}scheduled_jobs", await self._statements.schema())
 
 

@@ -58,7 +58,10 @@ class Routing:
         return self._is_draining
 
     def names(self) -> list[str]:
-        """Return the names to claim. The list is the same object until it changes."""
+        """Return the names of the jobs that this worker claims. The list is the same object until it changes.
+
+        Callers recognize a change by the object, so an unchanged list is not made again.
+        """
         registered = self._tasks.lists.names
         if registered is not self._source_of_names:
             self._source_of_names = registered
@@ -72,6 +75,7 @@ class Routing:
                 for name in registered
                 if not self._is_draining and self._is_claimed(name, paused) and name not in stopped_names
             ]
+            # A worker that claims all registered names uses the list of the registry itself.
             self._names = registered if len(names) == len(registered) else names
             self._warn_of_executors()
         return self._names
@@ -96,7 +100,7 @@ class Routing:
         return self._missing
 
     def drain(self, *, is_draining: bool) -> bool:
-        """Leave out all jobs while the worker is draining; return whether it claims jobs again."""
+        """Leave out all jobs while the worker is draining; return whether it just stopped draining."""
         was_draining, self._is_draining = self._is_draining, is_draining
         if was_draining != is_draining:
             self._source_of_names = None  # the next call of names() returns another list
@@ -118,7 +122,8 @@ class Routing:
         return bool(previous - self._paused or previous_exact - self._paused_exact_names)
 
     def warn_of_patterns(self) -> None:
-        """Log patterns that match none of the names with which they are compared."""
+        """Log patterns of ``only`` and ``skip`` that match no function, as a misspelled one does."""
+        # Other names of a task are not compared with patterns.
         names = [name for name in self._tasks.lists.names if self._routed_name(name) == name]
         for option, patterns in (("only", self._only), ("skip", self._skip)):
             for pattern in patterns:
@@ -132,6 +137,7 @@ class Routing:
 
     def _warn_of_executors(self) -> None:
         """Log which functions have no executor here, once; functions may be registered at any time."""
+        # Pairs of an executor and a function. They are sorted, so that groupby() finds each executor once.
         missing = {(executor, self._name_of(name)) for name, executor in self.missing_executors().items()}
         for executor, executor_functions in groupby(sorted(missing - self._warned), key=itemgetter(0)):
             logger.warning(
@@ -152,7 +158,7 @@ class Routing:
         )
 
     def _routed_name(self, name: str) -> str:
-        """Return the name that is compared with the patterns.
+        """Return the name that is compared with the patterns of ``only`` and ``skip`` for jobs of a name.
 
         Names that no code has chosen, such as ``module.qualname``, belong to the name of the task. Otherwise
         a worker that skips the task would claim these names, and people would see them as tasks.
@@ -168,9 +174,11 @@ class Routing:
         return not self._only or any(fnmatchcase(name, pattern) for pattern in self._only)
 
     def _executor_of(self, name: str) -> str:
+        """Return the name of the executor in which jobs of a name run: the event loop for unknown names."""
         task = self._tasks.resolve(name)
         return ASYNC if task is None else task.executor
 
     def _name_of(self, name: str) -> str:
+        """Return the main name of the task that has this name; the name itself if there is no such task."""
         task = self._tasks.resolve(name)
         return name if task is None else task.name

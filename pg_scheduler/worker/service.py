@@ -76,7 +76,7 @@ class Wakeup:
             self._waiter.set_result(None)
 
     async def wait(self, seconds: float) -> None:
-        """Sleep until the timeout expires or ``set()`` is called."""
+        """Sleep for so many seconds, or until ``set()`` is called; return at once if it was called before."""
         if not self._is_set:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -143,7 +143,7 @@ class Service(ABC):
         self._wakeup.set()
 
     def retry(self) -> None:
-        """End the backoff: the database is available."""
+        """End the pause after an outage, because the database is available again."""
         if self.outage is not None:
             self._backoff_ended.set()
 
@@ -168,6 +168,7 @@ class Service(ABC):
                 with suppress(DatabaseUnavailableError):
                     await self.drain()
                 raise
+            # It is set when the first pass has succeeded.
             first_pass = asyncio.Event()
             self._task = asyncio.create_task(self._loop(first_pass), name=f"pg_scheduler {self.name}")
             succeeded = asyncio.create_task(first_pass.wait())
@@ -178,6 +179,7 @@ class Service(ABC):
                 # An error of the first pass is raised below. _ended() publishes an error of a later one.
                 if not self._task.done():
                     self._task.add_done_callback(self._ended)
+            # The first pass has failed, and this raises its error.
             if self._task.done():
                 self._task.result()
 
@@ -191,7 +193,8 @@ class Service(ABC):
             self._backoff_ended.set()
             self.wake()
             _, pending = await asyncio.wait([self._task], timeout=self.stop_timeout_s)
-            for task in pending:  # its statement waits for a lock, or for a server that does not answer
+            # The statement of the pass waits for a lock, or for a server that does not answer.
+            for task in pending:
                 task.cancel()
                 await asyncio.wait([task], timeout=CANCELLATION_TIMEOUT_S)
             self._task = None
@@ -202,6 +205,7 @@ class Service(ABC):
         backoff = Backoff(self.backoff.first_s, self.backoff.longest_s)
         while not self._is_stopping:
             began = time.monotonic()
+            # What may end the sleep after this pass early.
             wakeup = self._wakeup
             try:
                 delay = await self.run_once()
@@ -237,8 +241,12 @@ class Service(ABC):
                 await wakeup.wait(delay)
 
     async def _report_outage(self, fault: DatabaseUnavailableError, backoff: Backoff) -> float:
-        """Report a pass that the database did not serve; return the seconds until the next one."""
+        """Report a pass that failed because the database did not answer, or because of a lock.
+
+        Return the seconds until the next pass.
+        """
         waits_for_lock = is_lock_wait(fault)
+        # A server that reports a lock has answered, so this is no outage.
         if self.on_outage is not None and not waits_for_lock:
             self.on_outage()
         delay = backoff.next_delay_s(self.backoff.longest_for_lock_s if waits_for_lock else None)
@@ -254,13 +262,18 @@ class Service(ABC):
         return tuple(await self.find_holders())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Publish the error that has ended the loop; a cancellation only if the event loop runs on."""
+        """Publish the error that has ended the loop after its first pass.
+
+        A cancellation is published only if the event loop still runs a moment later: at its end,
+        ``asyncio.run()`` cancels all tasks, which is no error.
+        """
         if task.cancelled():
             task.get_loop().call_later(CANCELLATION_GRACE_S, self._report_cancellation, task)
         elif error := task.exception():
             self._events.publish(ServiceFaulted(self.name, error))
 
     def _report_cancellation(self, task: asyncio.Task[None]) -> None:
+        """Publish that code of the application has cancelled the loop, unless the service was stopped."""
         if self._task is task and not self._is_stopping:
             error = ServiceCancelledError(
                 f"the task of the {self.name} was cancelled, but not by the Scheduler; cancel only tasks of "

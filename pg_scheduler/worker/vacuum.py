@@ -110,7 +110,11 @@ class Vacuum(Service):
         }
 
     async def run_once(self) -> float:
-        """Make one step of the pass over the table, if it is this worker's turn."""
+        """Make one step of the pass over the table, if it is this worker's turn.
+
+        One worker makes a pass for all workers with the same policies. Return the seconds until the next step
+        of this pass, or until this worker asks again whether it is to begin a pass.
+        """
         if self._walk is None:
             interval = self._config.interval_minutes * 60
             jitter = self.interval_jitter * interval
@@ -123,6 +127,7 @@ class Vacuum(Service):
                 # deletes.
                 await self.drain()
                 later = random.uniform(0, 2 * jitter)  # noqa: S311 - jitter, no secret
+                # None: another worker makes the pass, and may end in the middle of it.
                 return self.check_interval_s if due_in is None else min(due_in + later, self.check_interval_s)
             self._walk = self.steps(skip=True)
         # A pass of this service takes one step of the walk. If there is no step, the walk has ended.
@@ -154,7 +159,7 @@ class Vacuum(Service):
         return dict(deleted)
 
     async def preview(self) -> AsyncIterator[VacuumStep]:
-        """Yield steps with what ``run()`` would delete.
+        """Yield steps with the numbers of jobs that ``run()`` would delete, and delete nothing.
 
         Policies that keep a number of jobs are not counted: that would read the whole table at once.
         """
@@ -166,8 +171,12 @@ class Vacuum(Service):
             yield VacuumStep(min(first_block + step, blocks), blocks, Counter(counts))
 
     async def _cutoffs(self) -> Cutoffs:
-        """Return for each status with an age the instant before which its jobs are deleted."""
-        ages = {status: age for status, policy in self._policies.items() if (age := _age(policy)) is not None}
+        """Return for each status whose jobs are deleted by age the instant before which they have to end."""
+        ages: dict[JobStatus, timedelta] = {}
+        for status, policy in self._policies.items():
+            age = _age(policy)
+            if age is not None:
+                ages[status] = age
         if not ages:
             return {}
         now = await self._store.statements.read_clock()
@@ -181,11 +190,13 @@ class Vacuum(Service):
         """
         cutoffs = await self._cutoffs()
         step = self.step_blocks
+        # Without a policy by age, the table is not walked over.
         blocks = await self._store.retention.table_blocks() if cutoffs else 0
         ranges = await self._store.retention.read_ranges(step, cutoffs) if cutoffs else []
         if skip:
             ranges = [block_range for block_range in ranges if block_range.may_have_due]
-            # If an error ended the last walk in a range, the ranges behind it come first.
+            # If an error ended the last walk in a range, the ranges behind it come first. False sorts before
+            # True, and the order is kept otherwise.
             ranges.sort(key=lambda block_range: block_range.first <= self._walked_until)
         for block_range in ranges:
             self._walked_until = block_range.first
@@ -201,6 +212,7 @@ class Vacuum(Service):
         jobs of the statuses that this reading finds are deleted too.
         """
         retention, deleted, due_statuses = self._store.retention, Counter[JobStatus](), blocks.due
+        # The first round deletes what the last reading found, and the second one what this reading finds.
         for _ in range(2):
             due_cutoffs = {status: cutoffs[status] for status in due_statuses}
             deleted.update(await retention.vacuum_blocks(blocks.first, self.step_blocks, due_cutoffs))
@@ -223,11 +235,14 @@ class Vacuum(Service):
         with logging_refusal_of("to merge old statistics"):
             size = self.statistics_batch_size
             for span_s, longer_s, days in STATISTICS_DAYS:
+                # As long as a batch is full, there may be more.
                 while await self._statistics.fold(span_s, longer_s, days, size) == size:
                     yield Counter()
         batch_size = self.surplus_batch_size
+        # Results of jobs that are past their lifetime.
         while await self._store.kept_results.vacuum(batch_size) >= batch_size:
             yield Counter()
+        # Steps without a job that reads them, in the order of the ids of their jobs.
         after = ""
         while (last_id := await self._store.retention.vacuum_steps(after, batch_size)) is not None:
             after = last_id
@@ -237,6 +252,7 @@ class Vacuum(Service):
                 continue
             has_more = True
             while has_more:
+                # The surplus is the jobs of each name beyond the newest ``keep_count``.
                 surplus = await self._store.retention.vacuum_surplus(status, policy.keep_count, batch_size)
                 yield Counter({status: surplus.deleted})
                 # The rest is left to the next pass if the application refuses more of it than it accepts.
@@ -279,7 +295,7 @@ def _age(policy: VacuumPolicy) -> timedelta | None:
 
 
 def _key(config: VacuumConfig) -> str:
-    """Return the settings of a vacuum without its interval: workers with the same policies have the same."""
+    """Return the policies of a vacuum as text, which is the same for all workers with the same policies."""
     values = asdict(config)
     del values["interval_minutes"]
     return json.dumps(values, default=lambda trigger: trigger.value, sort_keys=True)

@@ -71,10 +71,11 @@ Futures = Collection["asyncio.Future[Any]"]
 
 
 def tasks_by_attempt(loop: asyncio.AbstractEventLoop) -> Mapping[int, Sequence[Task]]:
-    """Return the tasks that the code of attempts has begun and that run, by the id of the attempt."""
+    """Return the unfinished tasks of attempts, by the ``id()`` of the attempt whose code has begun them."""
     tasks = defaultdict[int, list[Task]](list)
     for task in asyncio.all_tasks(loop):
         context = _context_of(task)
+        # A task inherits the context of the code that creates it, which has the running job.
         running = None if context is None else context.get(current)
         is_of_library = task.get_name().startswith(OWN_TASK_PREFIX)
         if running is not None and running.attempt is not None and not is_of_library:
@@ -104,6 +105,7 @@ def thread_waits(thread: threading.Thread, waiting: Collection[threading.Thread]
     if thread in waiting or not thread.is_alive() or thread.ident is None:
         return True
     frame = sys._current_frames().get(thread.ident)
+    # A thread without a frame has just ended.
     if frame is None or frame.f_code is IDLE_CODE:
         return True
     joined = _joined_by(frame)
@@ -123,7 +125,7 @@ def continues_after(waiting: object, awaited: object) -> bool:
 
 
 def describe_task(task: Task) -> str:
-    """Return the name of a task, and where its code is, for people."""
+    """Return the name of a task, and the function and the line where it waits, for people."""
     frames = task.get_stack(limit=1)
     place = f" at {frames[0].f_code.co_qualname}:{frames[0].f_lineno}" if frames else ""
     return f"{task.get_name()!r}{place}"
@@ -148,12 +150,15 @@ class SuspensionPass:
     """
 
     def __init__(self) -> None:
+        # The attempts to look at. It is a dict without values, as a set that keeps the order.
         self._requests: dict[Waiting, None] = {}
+        # When the next pass may begin, by the clock of the event loop.
         self._next_at = 0.0
 
     def request(self, attempt: Waiting) -> None:
         """Look at an attempt soon."""
-        # The pass looks at the attempts of all requests, so it runs in the context of none of them.
+        # The first request plans the pass, which serves all requests that come before it. The pass runs in an
+        # empty context, because it belongs to none of these attempts.
         if not self._requests:
             loop = asyncio.get_running_loop()
             if (delay_s := self._next_at - loop.time()) > 0:
@@ -170,7 +175,9 @@ class SuspensionPass:
         tasks = tasks_by_attempt(loop)
         for attempt in requests:
             attempt.decide(tasks.get(attempt.key, ()))
-        self._next_at = loop.time() + (loop.time() - began) / PASS_SHARE
+        ended = loop.time()
+        # The pause is so long that passes take the share PASS_SHARE of the time.
+        self._next_at = ended + (ended - began) / PASS_SHARE
 
 
 class ChildWaits:
@@ -182,7 +189,10 @@ class ChildWaits:
         self._is_logged = False
 
     def add(self, key: int, claim: Claim) -> None:
-        """Note that a job waits. The first time that such jobs have all slots, log a WARNING."""
+        """Note that a job waits. The first time that such jobs have all slots, log a WARNING.
+
+        ``key`` identifies the wait, for ``discard()``.
+        """
         self._claims[key] = claim
         if len(self._claims) < self._slots or self._is_logged:
             return
@@ -200,7 +210,7 @@ class ChildWaits:
         )
 
     def discard(self, key: int) -> None:
-        """Note that a job does not wait, or not any more."""
+        """Note that the job of this key does not wait, or not any more."""
         self._claims.pop(key, None)
 
 
@@ -220,7 +230,14 @@ def _context_of(task: Task) -> contextvars.Context | None:
 
 
 def _task_waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
-    """Return whether a task waits for steps only, itself or by the tasks that it awaits."""
+    """Return whether a task waits for steps only, itself or by the tasks that it awaits.
+
+    Args:
+        task: The task.
+        steps: The futures of the steps that wait.
+        visited: The tasks that lead to this one, of which each awaits the next.
+    """
+    # asyncio has no public way to find out which future a task awaits.
     future = getattr(task, "_fut_waiter", None)
     # A visited task is part of a cycle. One whose future is done is about to continue.
     if task in visited or future is None or future.done():
@@ -230,10 +247,13 @@ def _task_waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
         return False
     if future in steps:
         return True
-    awaited = _futures_behind(future, coroutines[-1] if coroutines else None)
+    innermost = coroutines[-1] if coroutines else None
+    awaited = _futures_behind(future, innermost)
+    # A future of unknown origin may be anything, such as the answer to a request, so it counts as work.
     if awaited is None:
         return False
-    return all(_has_ended_or_waits(awaited_future, steps, visited | {task}) for awaited_future in awaited)
+    path = visited | {task}
+    return all(_has_ended_or_waits(awaited_future, steps, path) for awaited_future in awaited)
 
 
 def _has_ended_or_waits(future: asyncio.Future[Any], steps: Futures, visited: set[Task]) -> bool:
@@ -242,13 +262,16 @@ def _has_ended_or_waits(future: asyncio.Future[Any], steps: Futures, visited: se
         return True
     if isinstance(future, asyncio.Task):
         return _task_waits(future, steps, visited)
+    # gather() ends when all of its futures have ended.
     return isinstance(future, GATHERING) and all(
         _has_ended_or_waits(child, steps, visited) for child in _gathered(future)
     )
 
 
 def _futures_behind(future: asyncio.Future[Any], innermost: Any) -> Iterable[asyncio.Future[Any]] | None:
-    """Return the futures behind the one that a task awaits; None if they are not known.
+    """Return the futures whose end a task awaits by one future, such as that of ``wait()``.
+
+    Return None if these are not known, or if the task may continue before their end.
 
     Args:
         future: The future that the task awaits.
@@ -264,6 +287,7 @@ def _futures_behind(future: asyncio.Future[Any], innermost: Any) -> Iterable[asy
     if frame.f_code is WAIT_CODE:
         # A wait with a timeout may end although none of its futures has ended.
         return None if frame.f_locals["timeout"] is not None else list(frame.f_locals["fs"])
+    # The code waits at the end of a task group, for the tasks of the group.
     if _ends_group(frame.f_code):
         tasks = _attribute(frame.f_locals.get("self"), "_tasks")
         if isinstance(tasks, set) and all(isinstance(task, asyncio.Task) for task in tasks):
@@ -272,24 +296,33 @@ def _futures_behind(future: asyncio.Future[Any], innermost: Any) -> Iterable[asy
 
 
 def _waits_for_task(task: Task, awaited: Task, visited: set[Task]) -> bool:
-    """Return whether a task waits for another one, directly or through other tasks."""
+    """Return whether a task cannot continue before another one ends, directly or through other tasks.
+
+    Args:
+        task: The task.
+        awaited: The other task.
+        visited: The tasks that were examined before; this one is added.
+    """
     future = getattr(task, "_fut_waiter", None)
     if task in visited or future is None or future.done():
         return False
     visited.add(task)
     coroutines = list(_coroutines_of(task.get_coro()))
     innermost = coroutines[-1] if coroutines else None
+    # The frame of the function that waits, such as that of asyncio.wait(), whose variables are read below.
     frame: FrameType | None = getattr(innermost, "cr_frame", None)
     futures = _futures_behind(future, innermost) or ()
     # Before Python 3.12 wait_for() waits for a future of its own.
     if not futures and frame is not None and frame.f_code is WAIT_FOR_CODE:
         futures = [frame.f_locals["fut"]]
+    # Whether each future needs the end of the other task.
     need_end = [_needs_end_of(future, awaited, visited) for future in futures]
-    # A wait for the first future may end by any of them, so each has to need the end of the other task.
     if frame is not None and frame.f_code is WAIT_CODE:
         ends_with_first = frame.f_locals["return_when"] == asyncio.FIRST_COMPLETED
+        # Such a wait may end by any of its futures, so each of them has to need the end of the other task.
         if ends_with_first:
             return bool(need_end) and all(need_end)
+    # Without an error, all other waits end only when each of their futures has ended.
     return any(need_end)
 
 
@@ -311,14 +344,19 @@ def _ends_group(code: CodeType) -> bool:
 
 
 def _gathered(future: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:
+    """Return the futures that ``gather()`` waits for, of the future that it returned."""
     children: list[asyncio.Future[Any]] = _attribute(future, "_children")
     return children
 
 
 def _coroutines_of(coroutine: Any) -> Iterator[Any]:
-    """Yield the coroutines and generators of a task, from the outermost to the one that waits."""
+    """Yield the coroutines and generators of a task, from the outermost to the one that waits.
+
+    Each awaits the next one. The innermost of them awaits a future, which is not yielded.
+    """
     while isinstance(coroutine, CoroutineType | GeneratorType | AsyncGeneratorType):
         yield coroutine
+        # What it awaits: the attribute has another name in a coroutine, a generator and an async generator.
         for name in ("cr_await", "gi_yieldfrom", "ag_await"):
             if hasattr(coroutine, name):
                 coroutine = getattr(coroutine, name)
@@ -328,7 +366,10 @@ def _coroutines_of(coroutine: Any) -> Iterator[Any]:
 
 
 def _unwrapped(awaitable: Any) -> Any:
-    """Return the coroutine or generator behind what Python wraps it in, such as a step of ``async for``."""
+    """Return the coroutine or generator that an object of Python wraps, such as a step of ``async for``.
+
+    None if there is none. The garbage collector knows to which objects such a wrapper refers.
+    """
     kinds = CoroutineType | GeneratorType | AsyncGeneratorType  # type: ignore[type-arg]
     return next((referent for referent in gc.get_referents(awaitable) if isinstance(referent, kinds)), None)
 
@@ -338,11 +379,13 @@ def _has_timer(task: Task, coroutines: Iterable[Any]) -> bool:
 
     The timer may also be held by the context manager of the block, such as an exit stack.
     """
+    # Objects that may refer to a timer, and the ids of those that were examined.
     holders, visited = list(coroutines), set[int]()
     # The list grows meanwhile. What the code itself holds is at its beginning, so it is examined first.
     for holder in holders:
         if id(holder) in visited:
             continue
+        # The search is bounded, because the code may refer to any number of objects.
         if len(visited) == MAX_HOLDERS:
             break
         visited.add(id(holder))
@@ -359,11 +402,13 @@ def _will_cancel(manager: Any, task: Task) -> bool:
     """Return whether a context manager has a timer that runs and will cancel a task."""
     timers = [_attribute(manager, name) for name in TIMER_ATTRIBUTES]
     # The class is asked for the method, because an object of the user may pretend to have any attribute.
-    if not any(hasattr(type(timer), "cancelled") and not timer.cancelled() for timer in timers):
+    has_running_timer = any(hasattr(type(timer), "cancelled") and not timer.cancelled() for timer in timers)
+    if not has_running_timer:
         return False
     # A manager that names the task to cancel does so for that task only.
     timed_tasks = [_attribute(manager, name) for name in TIMED_TASK_ATTRIBUTES]
-    return not any(isinstance(other, asyncio.Task) and other is not task for other in timed_tasks)
+    is_for_other = any(isinstance(other, asyncio.Task) and other is not task for other in timed_tasks)
+    return not is_for_other
 
 
 def _may_lead_to_timer(thing: Any, *, has_containers: bool) -> bool:
@@ -376,8 +421,10 @@ def _may_lead_to_timer(thing: Any, *, has_containers: bool) -> bool:
     kind = type(thing)
     if kind in CONTAINERS:
         return has_containers and len(thing) <= MAX_ITEMS
+    # A method leads to its object.
     if kind is MethodType or kind in CODE_KINDS:
         return True
+    # Any other object matters only if it is a context manager: one of its classes has an exit method.
     return any(not BLOCK_EXITS.isdisjoint(vars(base)) for base in kind.__mro__)
 
 
@@ -395,10 +442,12 @@ def _attribute(thing: Any, name: str) -> Any:
 def _joins(thread: threading.Thread, awaited: threading.Thread) -> bool:
     """Return whether a thread waits for the end of another one, directly or through other threads."""
     frames, visited = sys._current_frames(), {thread}
-    while thread.ident is not None and (joined := _joined_by(frames.get(thread.ident))) is not None:
+    while thread.ident is not None:
+        joined = _joined_by(frames.get(thread.ident))
         if joined is awaited:
             return True
-        if joined in visited:
+        # The thread waits for no other, or threads wait for one another in a circle.
+        if joined is None or joined in visited:
             return False
         visited.add(joined)
         thread = joined
@@ -410,6 +459,7 @@ def _joined_by(frame: FrameType | None) -> threading.Thread | None:
 
     None if that thread does something else, or joins with a time limit.
     """
+    # The innermost frames are those of the module "threading". Among them is the one of join().
     while frame is not None and frame.f_globals.get("__name__") == threading.__name__:
         if frame.f_code is JOIN_CODE:
             joined = frame.f_locals.get("self")

@@ -48,7 +48,10 @@ class _BlockingCode:
         ]
 
     def describe(self, seconds: float) -> LoopBlocked:
-        """Return the event. Its stack contains lines of source files, which are read now."""
+        """Return the event about an event loop that was blocked for so many seconds.
+
+        Its stack contains lines of source files, which are read now.
+        """
         stack = "".join(traceback.StackSummary.from_list(reversed(self.stack)).format())
         claim = self.claim
         return LoopBlocked(claim and claim.job_id, claim and claim.job_name, seconds=seconds, stack=stack)
@@ -88,7 +91,10 @@ class LoopWatchdog:
         self.loop.call_soon(self._answer, self._ping)
 
     def ping(self) -> bool:
-        """Send another ping if the last one was answered; return False if the event loop is closed."""
+        """Send another ping if the last one was answered; return False if the event loop is closed.
+
+        A ping is a callback that the event loop is to run. While it has not run, the loop is blocked.
+        """
         if not self._ping.is_answered:
             return not self.loop.is_closed()
         self._ping = _Ping()
@@ -97,7 +103,7 @@ class LoopWatchdog:
     def check(self) -> None:
         """Measure how long the last ping has been unanswered, and note what blocks the event loop."""
         ping = self._ping
-        # An earlier check of this ping has found the event loop blocked.
+        # If there is such code, an earlier check of this ping has found the event loop blocked.
         self._was_blocked = ping.blocking_code is not None
         self._blocked_s = 0.0 if ping.is_answered else time.monotonic() - ping.sent_at
         if self.is_blocked:
@@ -117,27 +123,32 @@ class LoopWatchdog:
             self.ping()
             return None
         now = time.monotonic()
+        # The ping is too new to show anything.
         if now - ping.sent_at <= after_s:
             return None
         blocking_code = self._blocking_code_of(ping)
         if blocking_code is None:
             return None
-        # The code may have been found just now, after the clock was read.
-        return Blockage(max(now - blocking_code.found_at, 0.0) + after_s, blocking_code.claim)
+        # When the code was found, the loop had been blocked for the time "after_s". The code may have been
+        # found just now, after the clock was read, so that the difference is negative.
+        seconds = max(now - blocking_code.found_at, 0.0) + after_s
+        return Blockage(seconds, blocking_code.claim)
 
     def _blocking_code_of(self, ping: _Ping) -> _BlockingCode | None:
         """Return the code that keeps this ping unanswered, and note it; None if the ping was answered."""
         if ping.blocking_code is None:
+            # What the thread of the event loop does now, and the attempt whose task it runs.
             task = asyncio.current_task(self.loop)
             frame = sys._current_frames().get(self._thread_id)
-            code = _BlockingCode(frame, self._in_flight.claim_of(task) if task else None)
+            claim = self._in_flight.claim_of(task) if task else None
+            code = _BlockingCode(frame, claim)
             # If the loop has resumed meanwhile, it ran this code afterwards, so the code blocks nothing.
             if not ping.is_answered:
                 ping.blocking_code = code
         return ping.blocking_code
 
     def report(self) -> None:
-        """Log once what blocks the event loop.
+        """Log once for each ping what blocks the event loop.
 
         This may wait for a disk that holds source files, so the lease is renewed first.
         """

@@ -226,11 +226,12 @@ class WorkerRepository:
             liveness_key: The key of the liveness lock that the worker holds.
             extension_s: Seconds for which the held lock extends an expired lease.
             report: The report of the worker about itself; None to keep the one in its row.
-            on: The connection to use.
+            on: The connection to use; None for any of the pool.
         """
-        numbers = {**(ended or {}), **held}
+        # If a job has two attempts here, the one that runs is later, and is the one that holds the job.
+        attempt_numbers = {**(ended or {}), **held}
         now = self._statements.now
-        attempts = worker_id, list(numbers), json.dumps(numbers)
+        attempts = worker_id, list(attempt_numbers), json.dumps(attempt_numbers)
         lease = lease_s, now, liveness_key, len(held), extension_s
         try:
             (row,) = await self._statements.fetch(
@@ -239,6 +240,7 @@ class WorkerRepository:
         except (DatabaseUnavailableError, *REFUSALS) as error:
             if not (is_lock_timeout(error) or is_refusal(error)):
                 raise
+            # Renew the lease of the worker alone, without those in the rows of its jobs.
             rows = await self._statements.fetch(
                 "renew_worker", worker_id, *lease, *_report_columns(report), on=on
             )
@@ -247,7 +249,8 @@ class WorkerRepository:
                 raise
             (worker_row,) = rows
             lost: list[str] = []
-            # The table can be read in this case, so jobs that were cancelled are found, and stopped.
+            # After a lock on the whole table, a query would wait for it too. After a refusal the table can be
+            # read, so jobs that were cancelled are found, and the caller stops them.
             if is_refusal(error):
                 lost_rows = await self._statements.fetch("find_lost", *attempts, on=on)
                 lost = [lost_row["job_id"] for lost_row in lost_rows]
@@ -270,10 +273,11 @@ class WorkerRepository:
         )
 
     async def request_state(self, worker_ids: Collection[str], request: str | None) -> list[str]:
-        """Ask these workers to drain; if ``request`` is None, ask them to resume.
+        """Ask these workers to drain, which is to claim no more jobs; if ``request`` is None, ask to resume.
 
-        A heartbeat of each worker is requested, by which the worker reads the request and obeys. Requests
-        that change something are recorded. Return the ids of those workers that have a row.
+        The request is written into the row of each worker, and a heartbeat of the worker is requested, by
+        which the worker reads its row and obeys. A record for people is written about requests that change
+        something. Return the ids of those workers that have a row.
         """
         action = "resume_worker" if request is None else f"{request}_worker"
         record = self._statements.now, action, *self._statements.author.values()
@@ -303,7 +307,9 @@ class WorkerRepository:
         return [worker_from(row) for row in rows]
 
     async def suspect_workers(self, worker_id: str, *, by_lock: bool = True) -> dict[str, object]:
-        """Return other workers that may be dead, each with a value that changes if it is alive.
+        """Return the ids of other workers that may be dead, each with its lease and the key of its lock.
+
+        If the worker is alive, its next heartbeat or connection changes this value.
 
         Args:
             worker_id: The worker that asks.
@@ -314,27 +320,36 @@ class WorkerRepository:
         return {row["worker_id"]: (row["liveness_key"], row["lease_until"]) for row in rows}
 
     async def ended_namesakes(self, worker_id: str, identity: str, hostname: str) -> list[str]:
-        """Return other workers of this identity and host whose process has ended."""
+        """Return the ids of other workers with this identity on this host whose processes have ended.
+
+        The identity is a name that a restarted worker keeps. So these are its earlier processes.
+        """
         grace_s = self._server_start_grace_s
         rows = await self._statements.fetch("ended_namesakes", worker_id, identity, hostname, grace_s)
         return [row["worker_id"] for row in rows]
 
     async def restart_leases(self, limit: int = 1000) -> None:
-        """Restart leases that began in the future, because the server's clock was set back."""
+        """Let leases of workers and jobs begin now that began in the future.
+
+        The server's clock was set back since. Such a lease would last longer by as much as that.
+        """
         args = self._statements.now, limit
 
         async def restart() -> None:
+            """Restart the leases, without those of jobs whose rows the table refuses to change."""
             await self._refused_restarts.fetch("restart_leases", *args, statements=self._statements)
 
-        # If the row of a worker is refused, the jobs of others are reclaimed nevertheless.
+        # If the table refuses to change the row of a worker, this logs it and leaves out the statement for
+        # some time. So the caller can reclaim the jobs of dead workers nevertheless.
         await self._refused_leases.attempt("workers", restart)
 
     async def scan_deadlines(
         self, horizon_s: float, heartbeat_threshold_s: float, worker_id: str | None = None
     ) -> Deadlines:
-        """Return when the next lease and the next pending job expire, for jobs due within the horizon.
+        """Return when the next lease and the next pending job expire, and what else waits for services.
 
-        The leases in the rows of jobs count for workers without a row, and for the worker that asks.
+        Only jobs that are due within the next ``horizon_s`` seconds are read. The leases in the rows of jobs
+        count for workers without a row, and for the worker ``worker_id`` that asks.
         """
         (row,) = await self._statements.fetch(
             "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s, worker_id
@@ -350,7 +365,7 @@ class WorkerRepository:
         )
 
     async def next_instants(self, worker_id: str) -> NextInstants:
-        """Return when the next pending job is due, and when the next expiry or end of a pause follows."""
+        """Return the seconds until the next job is due, and until the next expiry or end of a pause."""
         (row,) = await self._statements.fetch("next_instants", self._statements.now, worker_id)
         return NextInstants(row["due_in"], row["expiry_in"])
 
@@ -376,9 +391,11 @@ class WorkerRepository:
             max_crashes: A job fails once so many workers died while they ran it; None for no limit.
             worker_id: The worker that asks. Its own jobs are reclaimed if it does not know them, and their
                 leases were not renewed; None to leave the jobs of all live workers alone.
-            known_attempts: Returns the attempts of the jobs that it knows, by id.
+            known_attempts: Returns the attempt numbers of the jobs that this worker knows, by id.
         """
-        if suspects is not None and (left_out := self._refused_workers.keys()):
+        # These rows were refused a short time ago, and would be refused again.
+        left_out = self._refused_workers.keys()
+        if suspects is not None and left_out:
             suspects = [suspect for suspect in suspects if suspect not in left_out]
         rescue = partial(
             self._rescue,
@@ -401,14 +418,15 @@ class WorkerRepository:
         results = [await rescue([], checks_at_once=True)]
         for suspect in suspects:
             rescue_one = partial(rescue, [suspect], checks_at_once=True)
-            if (result := await self._refused_workers.attempt(suspect, rescue_one)) is not None:
-                results.append(result)
+            result_of_one = await self._refused_workers.attempt(suspect, rescue_one)
+            if result_of_one is not None:
+                results.append(result_of_one)
         return RescueResult(
-            [worker for result in results for worker in result.dead_workers],
-            sorted(job_id for result in results for job_id in result.job_ids),
-            [failed for result in results for failed in result.quarantined],
-            sum((result.lost for result in results), Counter()),
-            min((result.due for result in results if result.due is not None), default=None),
+            dead_workers=[worker for result in results for worker in result.dead_workers],
+            job_ids=sorted(job_id for result in results for job_id in result.job_ids),
+            quarantined=[failed for result in results for failed in result.quarantined],
+            lost=sum((result.lost for result in results), Counter()),
+            due=min((result.due for result in results if result.due is not None), default=None),
         )
 
     async def _rescue(
@@ -422,8 +440,12 @@ class WorkerRepository:
         known_attempts: Callable[[], Mapping[str, int]],
         checks_at_once: bool = False,
     ) -> RescueResult:
-        """Do what ``rescue()`` does in one transaction, which fails if the row of a suspect is refused."""
-        # The change of each job, and the same changes by the worker that holds the job.
+        """Declare workers dead and reclaim orphaned jobs, as ``rescue()`` does, in one transaction.
+
+        It fails if the application refuses to delete the row of a suspect. If ``checks_at_once`` is true,
+        checks that the application has deferred to the commit are made at each statement.
+        """
+        # The change of each job by the id of the job, and the same changes by the worker that holds the job.
         changes: dict[str, RowChange] = {}
         changes_by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
         rescued: set[str] = set()
@@ -439,6 +461,8 @@ class WorkerRepository:
             args = dead, now, heartbeat_threshold_s, limit, worker_id, json.dumps(known_attempts())
             orphans = await self._statements.fetch("lock_orphans", *args, on=connection)
             for row in orphans:
+                # A worker that was stopping had shut down, and only threads of jobs ran on in its process.
+                # The end of that process is no crash of these jobs.
                 change = reclaim_change(
                     crashed=row["crashed"] and row["worker_id"] not in stopped,
                     crashes=row["crash_count"],
@@ -447,9 +471,11 @@ class WorkerRepository:
                 # After an attempt that stored a step, the job has all of its retries again.
                 change = replace(change, retries=-row["past_retries"])
                 changes[row["job_id"]] = change
-                changes_by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
-            for holder, holder_changes in changes_by_worker.items():
-                rescued |= await self._results.settle_divided(holder_changes, holder, transaction)
+                changes_of_holder = changes_by_worker[row["worker_id"]]
+                changes_of_holder[row["job_id"], row["attempt"]] = change
+            # Each change is fenced by the worker that holds the job, so each worker has a call of its own.
+            for holder, changes_of_holder in changes_by_worker.items():
+                rescued |= await self._results.settle_divided(changes_of_holder, holder, transaction)
         await self._record(dead_rows, orphans, rescued)
         quarantined = [
             Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")
@@ -458,10 +484,11 @@ class WorkerRepository:
         ]
         pending = rescued - {failed.job_id for failed in quarantined}
         due_at = min((row["due"] for row in orphans if row["job_id"] in pending), default=None)
+        # How many attempts ended with a dead worker, by the name of the job.
         lost = Counter(
             row["job_name"] for row in orphans if row["has_dead_worker"] and row["job_id"] in pending
         )
-        return RescueResult(dead, sorted(pending), quarantined, lost, due_at)
+        return RescueResult(dead, sorted(pending), quarantined, lost=lost, due=due_at)
 
     async def _record(
         self,
@@ -469,11 +496,12 @@ class WorkerRepository:
         orphans: Sequence[Record],
         rescued: Collection[str],
     ) -> None:
-        """Record which workers were declared dead, without the workers that had shut down before.
+        """Write a record of the workers that were declared dead, with the jobs that were reclaimed from them.
 
-        The record is written in a transaction of its own. If the table of records refuses it, the jobs are
-        reclaimed nevertheless, because only people read the record.
+        Workers that had shut down before are left out. The record is written in a transaction of its own. If
+        the table of records refuses it, the jobs are reclaimed nevertheless, because only people read it.
         """
+        # The ids of the reclaimed jobs, by the worker that held them.
         ids_by_worker: dict[str, list[str]] = defaultdict(list)
         for row in orphans:
             if row["job_id"] in rescued:
@@ -500,7 +528,10 @@ class WorkerRepository:
 def _report_columns(
     report: WorkerReport | None,
 ) -> tuple[str | None, str | None, list[str] | None, str | None]:
-    """Return the state, health, names and declared schedules of a report, as statements take them."""
+    """Return the state, health, names and declared schedules of a report, as statements take them.
+
+    None stands for what the row keeps; without a report, that is all of it.
+    """
     if report is None:
         return None, None, None, None
     names = None if report.names is None else list(report.names)

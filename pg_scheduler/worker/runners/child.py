@@ -72,7 +72,7 @@ class _Progress:
                 self._timer.start()
 
     def flush(self) -> None:
-        """Send the last report, if it was not sent."""
+        """Send the last report, if it was not sent; called by the timer, and at the end of the job."""
         with self._changing:
             progress, self._last_progress = self._last_progress, None
             timer, self._timer = self._timer, None
@@ -96,7 +96,11 @@ class _Child:
         self._invoke: Callable[..., Any] | None = None
 
     def run(self) -> None:
-        """Execute calls until the connection is closed, one is cancelled, or the preparation fails."""
+        """Execute calls until the connection is closed, one is cancelled, or the preparation fails.
+
+        The calls run in the main thread, because only there a signal interrupts the code of a job. Another
+        thread reads the messages of the parent.
+        """
         signal.signal(signal.SIGINT, lambda *_: None)  # a Ctrl-C is for the parent, which shuts down
         signal.signal(signal.SIGTERM, self._terminate)
         threading.Thread(target=self._receive, daemon=True).start()
@@ -108,6 +112,7 @@ class _Child:
     def _execute_calls(self) -> None:
         """Execute one call after another; end after one that was cancelled, or if the preparation failed."""
         while (message := self._calls.get()) is not None:
+            # Each job has a copy of the context, so that none sees the context variables of another.
             end = copy_context().run(self._execute, message)
             self._progress.flush()
             is_prepared = self._invoke is not None
@@ -127,6 +132,7 @@ class _Child:
         parent = os.getppid()
         with self._connection.makefile("rb") as file:
             while (message := _read(file)) is not None:
+                # The first message has the settings of this process, each further one a call.
                 if (start := message.get("start")) is not None:
                     _set_levels(start["levels"])
                     logging.getLogger().addHandler(_Handler(self))
@@ -134,10 +140,12 @@ class _Child:
                 else:
                     self._is_busy = True
                     self._calls.put(message)
+        # The connection is closed.
         if self._is_busy:
             os._exit(1)  # the parent has ended during a job
+        # This ends the main thread. The interpreter then waits for threads that jobs have left, and ends.
         self._calls.put(None)
-        while True:  # until the interpreter ends, which waits for the threads of jobs
+        while True:
             time.sleep(PARENT_CHECK_S)
             # A parent that lives kills this process after a while. If the parent has ended, nothing else ends
             # the process.
@@ -160,6 +168,7 @@ class _Child:
                 self._invoke = self._prepare()
             func = _import_member(message["module"], message["path"])
             args, kwargs = decode(claim.task_data)
+            # A typed task converts its arguments by the annotations of its function, and its result too.
             typed = TypedArguments(func) if message["typed"] else None
             if typed is not None:
                 args, kwargs = typed.bind(args, kwargs)
@@ -221,11 +230,12 @@ def _read(file: BinaryIO) -> dict[str, Any] | None:
 
 
 def _set_levels(levels: dict[str, int]) -> None:
+    """Give loggers the levels that they have in the parent; the root logger has the name ""."""
     for name, level in levels.items():
         logging.getLogger(name or None).setLevel(level)
 
 
 def main(fd: int) -> None:
-    """Run the jobs that arrive on a socket."""
+    """Run the jobs that arrive on a socket, which is given by its file descriptor."""
     with socket.socket(fileno=fd) as connection:
         _Child(connection).run()

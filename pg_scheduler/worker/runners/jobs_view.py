@@ -48,9 +48,12 @@ class Watch:
         return self._may_interrupt and self._flag is not None and self._flag.is_cancelled
 
     def loop_has_ended(self) -> bool:
-        """Return whether the event loop does not run now, and did not run at the check before."""
+        """Return whether the event loop does not run now, and did not run at the check before.
+
+        One check is not enough, because ``asyncio.run()`` pauses the event loop for a moment at its end.
+        """
         was_stopped, self._was_stopped = self._was_stopped, not self._loop.is_running()
-        return was_stopped and self._was_stopped  # asyncio.run() pauses it for a moment at its end
+        return was_stopped and self._was_stopped
 
 
 class AttemptInThread:
@@ -71,32 +74,33 @@ class AttemptInThread:
         return self._attempt.call
 
     def steps_in_loop(self) -> OpenSteps:
-        """Return its durable steps; in the event loop."""
+        """Return the durable steps of the attempt; called in the event loop of the worker."""
         return self._attempt.open_steps()
 
     def open_steps(self) -> NoReturn:
-        """Reject the call."""
+        """Reject the use of steps that must be awaited: a thread cannot await them."""
         raise NotRunningError(
             f"job {self.job_id!r} runs in a thread or an executor of its own, where current_job().steps "
             "cannot be awaited; call pg_scheduler.sync.current_steps(), whose methods block"
         )
 
     def predecessors(self) -> NoReturn:
-        """Reject the call."""
+        """Reject the iteration over passed results, which must be awaited: a thread cannot await."""
         raise NotRunningError(
             f"job {self.job_id!r} runs in a thread or an executor of its own, where predecessors() cannot be "
             "awaited; call pg_scheduler.sync.current_steps().predecessors(), which blocks"
         )
 
     def completing(self, connection: object) -> NoReturn:  # noqa: ARG002 - of the protocol
-        """Reject the call."""
+        """Reject the block that completes the job: it is for coroutines in the event loop."""
         self._reject_completion()
 
     def set_result(self, value: object) -> NoReturn:  # noqa: ARG002 - of the protocol
-        """Reject the call."""
+        """Reject the value of a completion: a job in a thread has no block of ``completing()``."""
         self._reject_completion()
 
     def _reject_completion(self) -> NoReturn:
+        """Raise the error about a completion by code that does not run in the event loop."""
         raise NotRunningError(
             f"job {self.job_id!r} runs in a thread or an executor of its own, where it cannot complete in a "
             "transaction; write in pg_scheduler.sync.current_steps().transaction(), or make it an async "
@@ -131,11 +135,12 @@ class SchedulerOfJobs(Generic[S]):
     def __call__(self) -> S:
         """Return the Scheduler in the event loop of the worker; one with blocking methods elsewhere."""
         try:
-            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is self._loop:
+            running_loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:  # this thread runs no event loop
+            running_loop = None
+        if running_loop is self._loop:
             return self._scheduler
+        # All threads share one object, which is made when it is first needed.
         if self._blocking is None:
             cls: Any = type(self._scheduler)  # mypy: "not hashable"
             self._blocking = _blocking_class(cls)(_Calls(self._loop, self._scheduler))
@@ -164,6 +169,7 @@ class _Calls:
             BaseException: The error of the function.
         """
         watch = Watch(self._loop, cancellation.get(None))
+        # The call, on its way to the event loop and back.
         crossing = self.submit(function)
         try:
             while not crossing.wait(CHECK_INTERVAL_S):
@@ -176,6 +182,7 @@ class _Calls:
                     raise NotRunningError(ENDED)
             return crossing.result()
         except CancelledError:
+            # At its end, the event loop has cancelled the call.
             raise NotRunningError(ENDED) from None
         finally:
             crossing.cancel()  # without effect after its end
@@ -184,7 +191,7 @@ class _Calls:
             del crossing
 
     def submit(self, function: Callable[[], Any]) -> Crossing:
-        """Call the function with the context variables of the caller, and do not wait.
+        """Call the function in the event loop, with the context variables of the caller, and do not wait.
 
         Raises:
             NotRunningError: The event loop is closed.
@@ -211,18 +218,23 @@ class _BlockingScheduler(Blocking):
 
     @property
     def _owner_name(self) -> str:
+        """How messages of errors name this object."""
         return "current_job().scheduler in a thread"
 
     def _portal(self) -> Caller:
+        """Return what calls functions in the event loop of the worker."""
         return self._calls
 
     def _register(self, func: Any = None, **options: Any) -> Any:
+        """Register a function as ``Scheduler.register()`` does: as a decorator, with or without options."""
+
         def add(function: Any) -> Any:
             return self._call("register", (function,), options)
 
         return add if func is None else add(func)
 
     def _subscribe(self, *arguments: Any, **options: Any) -> Callable[[], None]:
+        """Subscribe to events as ``Scheduler.subscribe()`` does; return what ends that, which blocks too."""
         stop: Callable[[], None] = self._call("subscribe", arguments, options)
 
         def unsubscribe() -> None:
@@ -234,5 +246,8 @@ class _BlockingScheduler(Blocking):
 
 @cache
 def _blocking_class(cls: type) -> type[Any]:
-    """Return the class with the members of a Scheduler, blocking."""
+    """Return a class with the methods of a class of Schedulers that block instead of being awaited.
+
+    Those that are written by hand call the methods above whose names begin with an underscore.
+    """
     return derive(cls, "BlockingScheduler", _BlockingScheduler, by_hand=("register", "subscribe"))

@@ -76,12 +76,14 @@ class ProcessExecutor(JobExecutor):
         request = _request(call)
         children = self._children_here()
         child = children.take_idle() or await _Child.start(self.preparation, self.parameters())
+        # From here on a cancellation of the attempt ends the process, which can do nothing else.
         call.on_cancel(lambda: child.terminate(call.stop_grace))
         try:
             value = await child.execute(call, request)
             # Only a cancellation before the end of the function decides the outcome.
             call.was_cancelled = call.is_cancelled
         except EOFError:
+            # The process has ended. It may be this attempt's cancellation that has ended it.
             call.was_cancelled = call.is_cancelled
             children.retire(child, LAST_MESSAGES_S)
             raise CrashedError(f"the process of the job ended: {await child.end()}") from None
@@ -93,6 +95,7 @@ class ProcessExecutor(JobExecutor):
             children.retire(child, call.stop_grace)
         else:
             children.idle.append(child)
+        # The function has raised an exception. It is raised here, after the process was put back.
         if isinstance(value, RaisedError):
             raise value
         return value
@@ -120,13 +123,17 @@ class ProcessExecutor(JobExecutor):
 
 
 def _command(fd: int) -> tuple[str, ...]:
-    """Return the command of a process with the import path of this one, in which "" is the current folder."""
+    """Return the command that starts a child process with the import path of this process.
+
+    The folder "" of that path, which stands for the current folder, becomes absolute. ``fd`` is the number of
+    the socket by which the child receives its jobs.
+    """
     path = [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100 - "." is not a path here
     return sys.executable, "-c", PROGRAM, str(fd), json.dumps(path)
 
 
 def _request(call: JobCall) -> bytes:
-    """Return a call as a message.
+    """Return the message by which a child process receives a call: the claim and where the function is.
 
     Raises:
         PayloadError: JSON cannot represent an argument that middleware added.
@@ -147,13 +154,13 @@ def _request(call: JobCall) -> bytes:
 
 
 def _decode_arguments(claim: Claim, codec: PayloadCodec) -> Claim:
-    """Return a claim with decoded arguments: the process has no codec."""
+    """Return a claim with its arguments as plain JSON, because the child process has no codec."""
     args, kwargs = decode(claim.task_data, codec, claim.job_name)
     return claim._replace(task_data=with_metadata(encode(args, kwargs), metadata_of(claim.task_data), None))
 
 
 class _Child:
-    """One process."""
+    """One child process, and the connection to it."""
 
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process = process
@@ -174,9 +181,9 @@ class _Child:
         it could not.
         """
         parent_socket, child_socket = socket.socketpair()
-        # The process ends when its socket is closed at this end. A process that another job forks here must
-        # not inherit that end, or it would stay open. The other end is for the process itself, which uvloop
-        # forks with the hooks of Python.
+        # The child ends when "parent_socket" is closed. A process that a job forks here would keep that open,
+        # so forks close it. They do not close "child_socket": uvloop starts the child by such a fork, and the
+        # child needs its socket.
         inheritance.close_in_children(parent_socket)
         with child_socket:
             fd = child_socket.fileno()
@@ -186,6 +193,8 @@ class _Child:
                 parent_socket.close()
                 raise
         child = cls(process, *await asyncio.open_connection(sock=parent_socket))
+        # The loggers of the child get the levels that loggers have here, so that it sends no more records
+        # than this process wants.
         loggers = logging.root.manager.loggerDict.items()
         levels = {
             name: logger.level
@@ -209,6 +218,7 @@ class _Child:
         """
         self.job_count += 1
         self._writer.write(request)
+        # Log records and progress come before the end of the call.
         while True:
             message = await self._receive()
             if (values := message.get("log")) is not None:
@@ -217,20 +227,22 @@ class _Child:
                 call.job.progress(*progress)
             elif (end := message.get("end")) is not None:
                 self._is_prepared = message["is_prepared"]
-                return RaisedError(error_from(end["error"])) if "error" in end else value_from(end)
+                if "error" in end:
+                    return RaisedError(error_from(end["error"]))
+                return value_from(end)
 
     def terminate(self, grace: float) -> None:
-        """Send SIGTERM now, and SIGKILL after the grace."""
+        """Send SIGTERM now, and SIGKILL after the grace, which is in seconds."""
         self._signal(signal.SIGTERM)
         self._kill_after(grace)
 
     def retire(self, grace: float) -> None:
-        """Let the process end, which has no job any more; kill it after the grace."""
+        """Let a process end that has no job any more; kill it after the grace, which is in seconds."""
         self._writer.close()
         self._kill_after(grace)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
+        """End the process at once, by SIGKILL."""
         self._signal(signal.SIGKILL)
         self._writer.close()
 
@@ -239,8 +251,9 @@ class _Child:
         self._ended.add_done_callback(lambda _: callback(self))
 
     async def end(self) -> str:
-        """Wait for the end of the process; return its cause."""
+        """Wait for the end of the process; return what has ended it, as text for people."""
         code = await self._ended
+        # asyncio returns the number of a signal as a negative number.
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
     def _kill_after(self, grace: float) -> None:
@@ -250,6 +263,7 @@ class _Child:
             self._ended.add_done_callback(lambda _: timer.cancel())
 
     def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, unless it has ended."""
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
@@ -258,6 +272,9 @@ class _Child:
 
         Other processes that it started may keep the connection open after its end. So the end of the process
         counts as the end of the connection.
+
+        Raises:
+            EOFError: The process has ended, or the connection to it.
         """
         reading = asyncio.ensure_future(self._read())
         try:
@@ -273,6 +290,7 @@ class _Child:
         raise EOFError
 
     async def _read(self) -> dict[str, Any]:
+        """Read one message: its length in bytes, and then its JSON. Raise EOFError at the end."""
         try:
             (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
             message: dict[str, Any] = json.loads(await self._reader.readexactly(length))
@@ -304,6 +322,7 @@ class _Children:
 
 
 def _log(values: dict[str, Any]) -> None:
+    """Pass a log record of a child process on to the logger of the same name in this process."""
     record = record_from(values)
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):
