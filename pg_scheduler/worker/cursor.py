@@ -64,13 +64,17 @@ class ClaimCursor:
         self._announced_due: datetime | None = None
 
     def since(self) -> ClaimPosition:
-        """Return where the next claim begins; the object ``FROM_THE_START`` if nothing is skipped."""
+        """Return where the next claim begins; the object ``FROM_THE_START`` if nothing is skipped.
+
+        It is the due time at which the claim begins, for each priority.
+        """
         now = time.monotonic()
         # Unless the position is kept, it returns to the start after ``max_age_s`` seconds.
         is_too_old = self._reset_at is not None and now - self._reset_at > self.max_age_s
         if self._reset_at is None or (is_too_old and not self.is_kept):
             self.is_kept = False
             self._since, self.after, self._reset_at = FROM_THE_START, NO_IDS, now
+        # A job was announced that is due then, and may lie before the position.
         elif self._announced_due is not None and self._since is not FROM_THE_START:
             self._move_back(self._announced_due)
         self._announced_due = None
@@ -78,7 +82,7 @@ class ClaimCursor:
 
     @property
     def position(self) -> tuple[ClaimPosition, Sequence[str]]:
-        """Where the last claim left the cursor."""
+        """Where the last claim left the cursor: for each priority, the due time and the id to begin at."""
         return self._since, self.after
 
     def return_to(self, due: datetime) -> None:
@@ -90,7 +94,10 @@ class ClaimCursor:
         self._reset_at = None
 
     def is_crowded(self, unclaimed_entries: int) -> bool:
-        """Return whether a claim or a search from the start read many entries of jobs that it left."""
+        """Return whether a claim has read so many entries of jobs it could not claim that it was slow.
+
+        Then claims are faster if they do not begin at the start of the index.
+        """
         return unclaimed_entries > self.many_entries
 
     def advance(self, claims: Sequence[Claim]) -> None:
@@ -109,6 +116,7 @@ class ClaimCursor:
     def _move_back(self, due: datetime) -> None:
         """Let each priority that begins at this instant or later begin at this instant, with any id."""
         since, after = list(self._since), list(self.after)
+        # None: this priority begins at the start.
         for level, instant in enumerate(since):
             if instant is not None and instant >= due:
                 since[level], after[level] = due, ""
@@ -149,10 +157,14 @@ class HeadScanner(Service):
         self.wake()
 
     async def run_once(self) -> float:
-        """Search once, if it is time to; return the seconds until the next search."""
+        """Search once for jobs that claims overlook, if it is time to; return the seconds until the next.
+
+        Do nothing while claims begin at the start of the index, because then they overlook none.
+        """
         if not self._cursor.is_kept:
             self._is_requested = False
             return NEVER
+        # A search for an announced job follows the last one sooner.
         pause = self._pause_s if self._is_requested else max(self._pause_s, self._cursor.max_age_s)
         if (remaining_s := self._ended_at + pause - time.monotonic()) > 0:
             return remaining_s

@@ -37,7 +37,7 @@ class DueTimeCorrector(Service):
         """The id of the newest transaction at the first pass; None before it. All older ones have to end."""
 
     def correct(self) -> None:
-        """Let the next pass correct due times."""
+        """Correct due times soon, because the server's clock was set back."""
         self._must_correct = True
         self._first_xid = None
         self._pause_s = self.first_pause_s
@@ -69,6 +69,7 @@ class DueTimeCorrector(Service):
         if self._first_xid is None:
             self._first_xid = uncorrected.newest
         # A transaction that was open at the first pass may still commit due times that have to be corrected.
+        # Ids of transactions grow, so all of these have ended if the oldest open one is newer.
         has_older_transaction = uncorrected.is_open or uncorrected.oldest < self._first_xid
         if not uncorrected.is_left and not has_older_transaction:
             return NEVER

@@ -53,13 +53,19 @@ class KnownPauses:
         # Reads follow one another. Otherwise an older answer could replace a newer one.
         self._turn = asyncio.Lock()
         self._tick: asyncio.TimerHandle | None = None
+        # When the clock was last read to find a gap, and when the last read of the pauses began, by
+        # read_clock().
         self._ticked_at = self._read_at = 0.0
-        # How often the pauses were marked as stale, until now and until the last read began.
+        # How often the pauses were marked as stale, until now and until the last read began. What was read is
+        # stale while these two differ.
         self._marks = 1
         self._marks_at_read = 0
 
     def begin(self, reader: Reader) -> None:
-        """Let ``refresh()`` read by this function from now on, the first time in any case; watch for gaps."""
+        """Let ``refresh()`` read by this function from now on, the first time in any case; watch for gaps.
+
+        A gap is a time in which this process stood still or its event loop was blocked.
+        """
         self.end()
         self._reader = reader
         self._marks += 1
@@ -82,7 +88,7 @@ class KnownPauses:
             self.mark_stale()
 
     def is_fresh(self) -> bool:
-        """Return whether this worker may act on what it knows."""
+        """Return whether this worker may act on the pauses that it has read."""
         if self._reader is None:
             return True
         self._note_gap()
@@ -100,7 +106,8 @@ class KnownPauses:
         if self.is_fresh():
             return
         async with self._turn:
-            # What was read is stale if the process stood still during the read.
+            # Another caller may have read them by now. And what was read is stale if the process stood still
+            # during the read, so it may have to be repeated.
             for _ in range(MAX_READS):
                 if self._reader is None or self.is_fresh():
                     return
@@ -114,7 +121,8 @@ class KnownPauses:
     async def _read(self, reader: Reader) -> None:
         """Read the pauses, and note up to which mark they are fresh."""
         self._note_gap()
-        # A mark that comes while the pauses are read counts: the answer may be older than the change.
+        # A mark that comes during the read makes its answer stale, because the answer may be older than the
+        # change. So the marks are counted before the read.
         marks, read_at = self._marks, read_clock()
         await reader()
         self._marks_at_read, self._read_at = marks, read_at
@@ -127,5 +135,6 @@ class KnownPauses:
         self._ticked_at = now
 
     def _watch_for_gaps(self) -> None:
+        """Read the clock now and every ``TICK_S`` seconds from now on, to find gaps between two readings."""
         self._note_gap()
         self._tick = asyncio.get_running_loop().call_later(TICK_S, self._watch_for_gaps)

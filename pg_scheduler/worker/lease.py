@@ -67,12 +67,15 @@ class Lease:
 
     def renewed(self, requested_at: float) -> None:
         """Record that the database granted a renewal that was requested at this monotonic time."""
+        # Heartbeats and the lease keeper renew it, and their answers may come in another order.
         self.renewed_at = max(requested_at, self.renewed_at)
         if self.is_trusted:
             self.renewals += 1
 
     def lock_taken(self, key: int | None, *, proves_life: bool) -> None:
         """Record which liveness lock is held; ``key`` is None if none could be taken.
+
+        It is an advisory lock of a session of this process, so it is free when the process has ended.
 
         A lock that ``proves_life`` extends the lease: other workers wait until it is free, and the server
         frees it soon after this process has ended or has lost its network.
@@ -138,9 +141,13 @@ class ServerClock:
             requested_at: When the answer was requested, by the monotonic clock of this process.
         """
         server_time = server_now.timestamp()
+        # The monotonic clock had a value between the one at the request and the one now when the server read
+        # its clock. So the difference of the two clocks lies between these bounds.
         lowest, highest = server_time - time.monotonic(), server_time - requested_at
         was_set_back = highest < self._lowest_difference - TOLERANCE_S
-        if was_set_back or lowest > self._highest_difference + TOLERANCE_S:
+        was_set_forward = lowest > self._highest_difference + TOLERANCE_S
+        if was_set_back or was_set_forward:
+            # The bounds of earlier answers do not hold for the new time.
             self._lowest_difference, self._highest_difference = lowest, highest
             self._stepped()
             if was_set_back:
@@ -157,6 +164,7 @@ class ServerClock:
         it is small again.
         """
         half_trip_s = (time.monotonic() - requested_at) / 2
+        # The time of this host in the middle of the round trip, minus that of the server.
         self.offset_s = offset = time.time() - half_trip_s - now.timestamp()
         if abs(offset) - half_trip_s > MAX_OFFSET_S and not self._is_offset_large:
             self._is_offset_large = True

@@ -61,10 +61,12 @@ class LeaseConnection:
                 interval_s = self._probe_interval_s
                 timeout_s = self._options.lease_timeout_s
                 may_hold = await prepare_to_hold(connection, timeout_s, interval_s=interval_s)
+                # Behind a pooler, this session is shared with others, so a lock of it would prove nothing.
                 if not may_hold:
                     return
                 await connection.execute(self._options.shared_settings)
                 self.is_direct = await is_direct(connection, self._options.lease_timeout_s)
+                # A random key is free, so this does not wait.
                 key = secrets.randbits(63)
                 await connection.execute(f"SELECT pg_catalog.pg_advisory_lock('{key}'::bigint)")
                 self.key = key

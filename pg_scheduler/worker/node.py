@@ -113,7 +113,10 @@ class UnknownZones:
         self._unknown_zones: dict[str, tuple[str, float]] = {}
 
     def add(self, schedule_id: str, task: str, zone: str) -> None:
-        """Leave a schedule to other nodes. The first time with this zone, a WARNING names it."""
+        """Leave a schedule to other nodes, because this machine does not know its time zone.
+
+        The first time that the schedule has this zone, log a WARNING.
+        """
         self.left_out.add(schedule_id)
         known_zone, _ = self._unknown_zones.get(schedule_id, ("", 0.0))
         if known_zone != zone:

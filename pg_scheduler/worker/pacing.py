@@ -88,7 +88,10 @@ class Pacing:
         self._idle_s = self._polling.idle_start_interval
 
     def next_poll(self) -> float:
-        """Return the seconds until the fallback poll, more after each poll."""
+        """Return the seconds until the next poll: a claim in case that nothing announced a job.
+
+        They are more after each call, until a claim finds jobs.
+        """
         polling = self._polling
         poll = self._idle_s
         self._idle_s = min(self._idle_s * polling.backoff_multiplier, polling.max_interval)
@@ -104,6 +107,7 @@ class Pacing:
                 sent, plus the seconds it reported. Both claims take equally long to reach the server.
             poll: Seconds until the fallback poll.
         """
+        # A claim that came too early would find nothing, so it is sent a little later.
         due_at += NETWORK_JITTER_S
         remaining_s = due_at - time.monotonic()
         # A long sleep ends a few milliseconds before the due time with a claim. The short sleep after that

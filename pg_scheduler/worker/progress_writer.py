@@ -63,6 +63,7 @@ class ProgressWriter(Service):
     def report(self, claim: Claim, progress: JobProgress) -> None:
         """Accept a report of progress from the code of an attempt, in any thread."""
         with self._changing:
+            # With earlier reports, the service is awake, or sleeps until it may write again.
             is_first = not self.reports
             previous_claim, _ = self.reports.get(claim.job_id, (claim, progress))
             # An attempt that was lost may run on, and must not replace the report of a later one.
@@ -81,7 +82,7 @@ class ProgressWriter(Service):
         return reporting_claim.attempt == claim.attempt
 
     async def write_last(self, claims: Iterable[Claim]) -> None:
-        """Write the last reports of attempts that have ended."""
+        """Write the last reports of attempts that have ended, before their outcomes are written."""
         if self.reports and (job_ids := [claim.job_id for claim in claims if self.has(claim)]):
             await self._write(job_ids)
 
@@ -105,7 +106,11 @@ class ProgressWriter(Service):
     async def _write(self, job_ids: Iterable[str]) -> None:
         """Write the reports of jobs that have one, and publish those that were written."""
         async with self._writing:  # a statement in progress may hold the rows
-            batch = {job_id: report for job_id in job_ids if (report := self.reports.get(job_id)) is not None}
+            batch: dict[str, tuple[Claim, JobProgress]] = {}
+            for job_id in job_ids:
+                report = self.reports.get(job_id)
+                if report is not None:
+                    batch[job_id] = report
             if not batch:
                 return
             written = await self._progress.write_progress(self._worker_id, batch)
@@ -116,9 +121,10 @@ class ProgressWriter(Service):
                     self._events.publish(_event(claim, progress))
 
     def _forget(self, batch: dict[str, tuple[Claim, JobProgress]], written: set[str]) -> None:
-        """Drop the reports that are written, and those of attempts that do not run any more.
+        """Drop the reports of a batch that are written, and those of attempts that do not run any more.
 
-        A report that came meanwhile is kept, and so is the report of an attempt whose row was locked.
+        ``written`` has the ids of the jobs whose reports the statement has written. A report that came
+        meanwhile is kept, and so is the report of an attempt whose row was locked.
         """
         held = self._in_flight.held()
         with self._changing:
@@ -130,6 +136,7 @@ class ProgressWriter(Service):
 
 
 def _event(claim: Claim, progress: JobProgress) -> JobProgressed:
+    """Return the event about a report of progress that is written."""
     return JobProgressed(
         claim.job_id,
         claim.job_name,

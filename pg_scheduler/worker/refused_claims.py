@@ -96,7 +96,7 @@ class RefusedClaims:
         return [name for name, end in self._report_ends.items() if end > now]
 
     def leave_out(self, job_id: str, name: str, refusal: Exception) -> None:
-        """Leave out a job from now on, with a log record.
+        """Leave out a job of the next claims, for a minute, with a log record.
 
         Args:
             job_id: Its id.
@@ -108,7 +108,10 @@ class RefusedClaims:
         self._pause(job_id, name, REFUSED_PAUSE_S, refusal_of(refusal))
 
     def leave_out_waiting(self, jobs: Mapping[str, UnclaimableJob]) -> None:
-        """Leave out jobs for which a trigger waits for a lock, with a log record about the first of them."""
+        """Leave out jobs for which a trigger waits for a lock, with a log record about the first of them.
+
+        ``jobs`` has them by their ids. The more jobs are left out, the longer is the pause of these.
+        """
         pause_s = max(WAITING_PAUSE_S, (len(self._pauses) + len(jobs)) / WAITS_PER_S)
         if jobs and time.monotonic() >= self._next_report_at:
             self._next_report_at = time.monotonic() + WAITS_REPORT_INTERVAL_S
@@ -118,7 +121,11 @@ class RefusedClaims:
             self._pause(job_id, job.name, pause_s, LOCK_WAIT)
 
     def ids(self) -> Collection[str]:
-        """Return the ids of the jobs whose pause has not ended, without those of names that are left out."""
+        """Return the ids of the jobs that claims leave out now.
+
+        Jobs of names that are left out as a whole are not among them, because claims do not ask for these
+        names.
+        """
         now = time.monotonic()
         self._pauses = {job_id: pause for job_id, pause in self._pauses.items() if pause.until > now}
         self._job_ends = {
@@ -127,7 +134,11 @@ class RefusedClaims:
         return self._job_ends  # its keys are the ids
 
     def claimable(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the names without those that are left out. It is the same object until that changes."""
+        """Return the names without those that are left out. It is the same object until that changes.
+
+        Callers recognize a change by the object, so an unchanged list is not made again.
+        """
+        # Forget the names whose pause has ended.
         if self._name_ends:
             now = time.monotonic()
             self._name_ends = {name: end for name, end in self._name_ends.items() if end > now}
@@ -139,7 +150,7 @@ class RefusedClaims:
         return self._claimable
 
     def _pause(self, job_id: str, name: str, pause_s: float, reason: str) -> None:
-        """Leave out a job; beyond ``MAX_JOBS``, leave out all jobs of the name that has most of them."""
+        """Leave out a job; beyond ``MAX_JOBS``, leave out all jobs of the name that most of them have."""
         self._pauses[job_id] = _Pause(name, time.monotonic() + pause_s, reason)
         ids = self.ids()
         if len(ids) <= MAX_JOBS:

@@ -81,7 +81,7 @@ class Rescuer(Service):
         self.wake()
 
     def scan_locks(self) -> None:
-        """Scan for free liveness locks, since a claim found one."""
+        """Scan for free liveness locks, since a claim found one: the process of its worker has ended."""
         if not self._scans_locks:
             self._scans_locks = True
             self.wake()
@@ -92,7 +92,10 @@ class Rescuer(Service):
         await self.run_once()
 
     async def run_once(self) -> float:
-        """Reclaim once. Skip if this worker's own lease is not trusted: it must be renewed first."""
+        """Reclaim the jobs of dead workers once; return the seconds until the next pass.
+
+        Do nothing while this worker's own lease is not trusted: it must be renewed first.
+        """
         if not self._node.lease.is_trusted:
             return self.untrusted_delay_s
         # The statements about jobs read every due row, so a pass that only looks at the locks sends none.
@@ -107,8 +110,11 @@ class Rescuer(Service):
     async def _reclaim(self, *, scans_jobs: bool) -> float:
         """Reclaim the jobs of dead workers; if jobs are scanned, also those whose own lease has expired."""
         batch_size = self.batch_size
+        # Leases that end too late, because the server's clock was set back, are corrected before they are
+        # judged.
         if scans_jobs:
             await self._node.store.workers.restart_leases(batch_size)
+        # No claim has looked at the liveness locks for some time.
         if self._until_lock_scan_s() <= 0:
             self._scans_locks = True
         scans_workers = self._scans_locks or self._suspicions or self._namesakes
@@ -143,6 +149,7 @@ class Rescuer(Service):
             self._node.signals.worker_gone()
         if rescue.job_ids:
             self._node.signals.due(rescue.due)
+        # The batch was full, so there may be more.
         if len(rescue.job_ids) + len(rescue.quarantined) == batch_size:
             self._scans_jobs = True
             return 0
@@ -160,17 +167,19 @@ class Rescuer(Service):
         return max(self._until_lock_scan_s(), 0)
 
     def _until_lock_scan_s(self) -> float:
-        """Return the seconds until the liveness locks are to be looked at again."""
+        """Return the seconds until the liveness locks are to be looked at again; negative if that is late."""
         return self._node.lock_looks.last_at + self._lock_scan_interval_s - time.monotonic()
 
     async def _find_dead(self) -> list[str]:
         """Return the suspect workers that sent no heartbeat in time, and request one from new suspects."""
         previous_suspicions, self._suspicions = self._suspicions, {}
+        # The scan begins before the statement, so what happens during the statement is left to the next one.
         if self._scans_locks:
             self._scan_began_at = self._node.lock_looks.last_at = time.monotonic()
         states = await self._node.store.workers.suspect_workers(
             self._node.worker_id, by_lock=self._scans_locks
         )
+        # A worker whose lease or lock has changed since has lived, so its suspicion begins anew.
         new_suspects = [
             worker_id
             for worker_id, state in states.items()

@@ -20,14 +20,17 @@ CHECK_INTERVAL_S: Final = 0.02
 def run_in_loop(
     middleware: Sequence[Middleware], attempt: Attempt, task: Task, /, *args: Any, **kwargs: Any
 ) -> Awaitable[Any]:
-    """Run the coroutine function of an attempt in the event loop, inside the middleware."""
+    """Run the coroutine function of an attempt in the event loop, inside the middleware.
+
+    Return what the caller has to await for the value. ``args`` and ``kwargs`` are those of the function.
+    """
     call = JobCall(attempt.claim, task.func, args, kwargs, is_typed=task.typed is not None)
     attempt.call = call
     return _run(middleware, call, partial(_call, call))
 
 
 async def run_in_executor(middleware: Sequence[Middleware], executor: JobExecutor, call: JobCall) -> Any:
-    """Run an attempt in an executor, inside the middleware, and return its value."""
+    """Run an attempt in an executor, inside the middleware, and return the value of the outermost one."""
     try:
         # Middleware may change the keyword arguments, so the call has a dict of its own.
         call.kwargs = dict(call.kwargs)
@@ -50,6 +53,7 @@ def _run(
     middleware: Sequence[Middleware], call: JobCall, call_next: Callable[[], Awaitable[Any]]
 ) -> Awaitable[Any]:
     """Call the middleware, the first one outermost and ``call_next`` innermost."""
+    # Each layer gets the call of the next one within it, so this begins with the innermost.
     for layer in reversed(middleware):
         call_next = partial(layer, call, call_next)
     return call_next()
@@ -79,7 +83,11 @@ async def _end_of_thread(call: JobCall) -> None:
 
 
 async def _execute(executor: JobExecutor, call: JobCall) -> Any:
-    """Run the function of an attempt; raise its exception, or CancelledError if the attempt should end."""
+    """Run the function of an attempt in an executor, as the innermost call of the middleware.
+
+    Return its value or raise its exception. If the attempt was cancelled before the end of the function,
+    raise CancelledError, so that the middleware ends too.
+    """
     value, raised = None, None
     try:
         value = await executor.run(call)

@@ -49,14 +49,14 @@ class RemoteError(Exception):
 
 
 class RemoteTraceback(Exception):
-    """The traceback in the other process."""
+    """The traceback in the other process, as the text of an exception that is shown as a cause."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """Return a message as bytes."""
+    """Return a message as the bytes to send: the length of its JSON, and the JSON."""
     text = json.dumps(message).encode()
     return HEADER.pack(len(text)) + text
 
@@ -67,7 +67,7 @@ def claim_to(claim: Claim) -> dict[str, Any]:
 
 
 def claim_from(values: dict[str, Any]) -> Claim:
-    """Return the claim of ``claim_to()``."""
+    """Return the claim from which ``claim_to()`` has made these values."""
     return Claim(**values)._replace(execution_time=datetime.fromisoformat(values["execution_time"]))
 
 
@@ -108,7 +108,10 @@ def error_from(values: dict[str, Any]) -> BaseException:
 
 
 def value_to(options: str | None, value: object) -> dict[str, Any]:
-    """Return what a function returned as values of JSON; nothing for a job that does not keep it."""
+    """Return what a function returned as values of JSON; an empty dict if the job does not keep its result.
+
+    ``options`` are those of the job.
+    """
     seconds = keep_seconds(options)
     if seconds is None:
         return {}
@@ -117,28 +120,35 @@ def value_to(options: str | None, value: object) -> dict[str, Any]:
 
 
 def value_from(values: dict[str, Any]) -> Any:
-    """Return the value of ``value_to()``, or ``NoValue``; None for a job that does not keep it."""
+    """Return the value from which ``value_to()`` has made these values; None if the job does not keep it.
+
+    It is a ``NoValue`` with the reason if JSON could not represent the value.
+    """
     if (reason := values.get("no_value_reason")) is not None:
         return NoValue(reason)
     return None if values.get("value") is None else json.loads(values["value"])
 
 
 def _values_of(error: BaseException, length: int) -> dict[str, Any]:
+    """Return an exception as values of JSON, with the last ``length`` characters of its traceback."""
     return {
         "name": class_name(error),
         "text": storable(message_of(error)),
+        # Classes of the application may raise when they are read. Then the exception has no known classes.
         "classes": guarded(lambda: _classes_of(error), lambda _: []),
         "traceback": "".join(traceback_lines(error))[-length:],
     }
 
 
 def _classes_of(error: BaseException) -> list[list[str]]:
+    """Return the module and the name of the class of an error and of each of its base classes, in order."""
     return [[cls.__module__, cls.__qualname__] for cls in type(error).__mro__]
 
 
 def _new_error(values: dict[str, Any]) -> RemoteError:
     """Return an exception that is derived from the first class of the original that allows it, if any."""
     for module, path in values["classes"]:
+        # The class may forbid subclasses, and raise anything. Then the next one is tried.
         derive = partial(_derive, values, module, path)
         if (error := guarded(derive, lambda _: None)) is not None:
             return error
@@ -146,10 +156,10 @@ def _new_error(values: dict[str, Any]) -> RemoteError:
 
 
 def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | None:
-    """Return an exception that is also one of that class, without calling its constructor.
+    """Return an exception that is also one of the class at a path of a module, without its constructor.
 
-    None if the class is not loaded here, or makes other objects. This may raise, because a class may forbid
-    subclasses.
+    The constructor may need arguments, which are not known here. Return None if the class is not loaded here,
+    or makes other objects. This may raise, because a class may forbid subclasses.
     """
     base: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -157,7 +167,7 @@ def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | Non
     if not (isinstance(base, type) and issubclass(base, BaseException)):
         return None
     # The first class is that of the original.
-    (module_of_original, _), *_ = values["classes"]
+    module_of_original, _ = values["classes"][0]
     name = values["name"]
     attributes: dict[str, Any] = {"__qualname__": name, "__module__": module_of_original}
     if issubclass(base, Retry):
@@ -169,7 +179,7 @@ def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | Non
 
 
 def _fill(error: RemoteError, values: dict[str, Any]) -> RemoteError:
-    """Return an exception with the text and the traceback of the original."""
+    """Give an exception the text and the traceback of the original, and return it."""
     error.text = values["text"]
     error.remote_traceback = values["traceback"]
     remote = RemoteTraceback(values["traceback"])
@@ -190,5 +200,5 @@ def record_to(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def record_from(values: dict[str, Any]) -> logging.LogRecord:
-    """Return the record of ``record_to()``."""
+    """Return the log record from which ``record_to()`` has made these values."""
     return logging.makeLogRecord({**values, "args": None})

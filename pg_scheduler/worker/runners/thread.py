@@ -46,7 +46,13 @@ class ThreadExecutor(JobExecutor):
         self._idle: list[_Thread] = []
 
     async def run(self, call: JobCall) -> Any:
-        """Run one attempt. If the coroutine is cancelled, as at the end of the loop, the thread runs on."""
+        """Run one attempt in a thread, and return the value of its function.
+
+        If the coroutine is cancelled, as at the end of the event loop, the thread runs on.
+
+        Raises:
+            RaisedError: The function raised an exception, which this one has.
+        """
         work = Work(call, self.invoke)
         call.on_cancel(work.cancel, is_running=work.is_running)
         self._hand_over(work)
@@ -108,11 +114,14 @@ class Work:
         return not self._has_ended
 
     def cancel(self) -> None:
-        """Report the thread as abandoned if it runs on for too long."""
+        """Report the thread as abandoned if it runs on for ``stop_grace`` seconds after the cancellation.
+
+        The thread itself cannot be stopped. The function can see that it is cancelled, and return.
+        """
         self._timer = self._loop.call_later(self._call.stop_grace, self._abandon)
 
     def execute(self) -> Returned[Any]:
-        """Call the function; in the thread."""
+        """Call the function, in the thread; return its value or its exception, the other one as None."""
         call = self._call
         call.thread = threading.current_thread()
         returned: Returned[Any]
@@ -131,6 +140,7 @@ class Work:
             self._loop.call_soon_threadsafe(self._end, returned)
 
     def _end(self, returned: Returned[Any]) -> None:
+        """Give the result to the coroutine that waits for it, unless that was cancelled; in the event loop."""
         if self._timer is not None:
             self._timer.cancel()
         if not self.returned.done():

@@ -29,10 +29,11 @@ T = TypeVar("T")
 
 
 class TimeoutQueue(Generic[T]):
-    """Call back for each item that is not removed in time."""
+    """Call back for each item that is not removed within the timeout with which it was added."""
 
     def __init__(self, on_expired: Callable[[T], None]) -> None:
         self._on_expired = on_expired
+        # The deadlines of the items by the monotonic clock, in the order in which they expire, by timeout.
         self._by_timeout: dict[float, dict[T, float]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
         self._context = copy_context()
@@ -47,6 +48,7 @@ class TimeoutQueue(Generic[T]):
         if not timeout < MAX_TIMEOUT_S:
             return
         limits = self._by_timeout.get(timeout)
+        # The first item of this timeout starts its timer, which also serves those that follow.
         if limits is None:
             limits = self._by_timeout[timeout] = {}
             self._set_timer(timeout, timeout)
@@ -69,6 +71,7 @@ class TimeoutQueue(Generic[T]):
         self._by_timeout.clear()
 
     def _set_timer(self, timeout: float, delay: float) -> None:
+        """Let ``_expire()`` be called for a timeout after so many seconds."""
         self._timers[timeout] = asyncio.get_running_loop().call_later(
             delay, self._expire, timeout, context=self._context
         )
@@ -77,6 +80,7 @@ class TimeoutQueue(Generic[T]):
         """Call back for the items of a timeout that have expired, and set its timer for the next one."""
         limits = self._by_timeout[timeout]
         expired = []
+        # The items are in the order of their deadlines, so the first one that has not expired ends the loop.
         for item, deadline in limits.items():
             if (remaining_s := deadline - monotonic()) > 0:
                 self._set_timer(timeout, remaining_s)
