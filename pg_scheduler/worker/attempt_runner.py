@@ -102,8 +102,9 @@ class LockPause:
             return
         is_error = isinstance(fault, ConnectionRejectedError) and not self._is_outage
         self._is_outage, self._report_at = True, now + LOCK_REPORT_INTERVAL_S
+        level = logging.ERROR if is_error else logging.WARNING
         logger.log(
-            logging.ERROR if is_error else logging.WARNING,
+            level,
             "no connection for the advisory lock of a job, retry in %.1f s: %s: %s",
             seconds,
             type(fault).__name__,

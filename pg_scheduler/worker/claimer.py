@@ -212,7 +212,8 @@ class Claimer(Service):
             # The next claim is sent before the jobs of a full claim start. But if few slots are free, that
             # claim would be small. So the jobs start first: those that never wait end at once, and free their
             # slots for a larger claim.
-            await self._submit(jobs, starts_now=not is_full or self._executor.free < 2 * limit)
+            starts_now = not is_full or self._executor.free < 2 * limit
+            await self._submit(jobs, starts_now=starts_now)
         if claims:
             self._pacing.reset_polls()
         # No claim follows at once that would write the completions, so the completer has to write them.
@@ -326,7 +327,7 @@ class Claimer(Service):
                 )
             # Cheaper claims may follow until then.
             self._exchange_at = sent_at + self.cursor.max_age_s
-            # Only at the start of the index there may be many entries that no claim takes.
+            # The entries are counted where there may be many that no claim takes: at the start of the index.
             counts = since is FROM_THE_START and sent_at >= self._count_at
             if counts:
                 self._count_at = sent_at + COUNT_INTERVAL_S

@@ -217,11 +217,12 @@ class Completions:
         if used_connection is not None:
             used_session = await self._statements.connections.check_transaction(used_connection)
             is_same_session = used_session is session
+        # The connection of the transaction needs no id. Any other one is given the id, to see whether the
+        # transaction has ended.
+        asked_id = None if is_same_session else transaction_id
+        asked_session = session if is_same_session else None
         was_rolled_back = await self._results.was_rolled_back(
-            attempt.claim,
-            self._worker_id,
-            None if is_same_session else transaction_id,
-            connection=session if is_same_session else None,
+            attempt.claim, self._worker_id, asked_id, connection=asked_session
         )
         # Another task of the job may have opened a block meanwhile.
         if was_rolled_back and attempt.completion is completion:

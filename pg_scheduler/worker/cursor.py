@@ -86,11 +86,18 @@ class ClaimCursor:
         return self._since, self.after
 
     def return_to(self, due: datetime) -> None:
-        """Begin the next claim at this instant or earlier, even if a claim in progress moves the position."""
+        """Begin the next claim at this due time or earlier, because a job was announced that is due then.
+
+        This holds even if a claim in progress moves the position.
+        """
         self._announced_due = due if self._announced_due is None else min(self._announced_due, due)
 
     def reset(self) -> None:
-        """Begin at the start of the index, even if a claim in progress moves the position."""
+        """Begin the next claim at the start of the index, which is the earliest due time of each priority.
+
+        This holds even if a claim in progress moves the position.
+        """
+        # None makes since() return to the start.
         self._reset_at = None
 
     def is_crowded(self, unclaimed_entries: int) -> bool:
@@ -101,7 +108,7 @@ class ClaimCursor:
         return unclaimed_entries > self.many_entries
 
     def advance(self, claims: Sequence[Claim]) -> None:
-        """Continue after these claims, which are sorted by time within each priority."""
+        """Begin the next claim behind these claims, which are sorted by due time within each priority."""
         since, after = list(self._since), list(self.after)
         for claim in claims:
             level = PRIORITY_LEVELS[claim.priority]
@@ -109,7 +116,10 @@ class ClaimCursor:
         self._since, self.after = since, after
 
     def pass_until(self, instant: datetime, *, is_notified: bool) -> None:
-        """Continue shortly before this instant, since a claim has left no earlier job."""
+        """Begin the next claim shortly before this instant, since a claim has left no earlier job.
+
+        ``is_notified`` is whether notifications announce jobs that are inserted before that position.
+        """
         margin = MARGIN if is_notified else MARGIN_WITHOUT_NOTIFICATIONS
         self._since, self.after = (instant - margin,) * len(FROM_THE_START), NO_IDS
 
@@ -146,7 +156,7 @@ class HeadScanner(Service):
         self._ended_at = self._pause_s = 0.0
 
     def announce(self, due: datetime | None = None) -> None:
-        """Search soon if a job was announced without its due time."""
+        """Search soon if a job was announced without its due time: claims may overlook it."""
         if due is None:
             self._is_requested = True
             self.wake()

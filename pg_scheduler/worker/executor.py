@@ -166,7 +166,8 @@ class Executor:
     def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
         """Reserve a slot for a claimed job, and return the attempt that runs it there.
 
-        Its duration stands for so many attempts in the statistics as ``measured_for`` is; 0 for none.
+        ``measured_for`` is how many attempts its duration stands for in the statistics; 0 if it is not
+        measured.
         """
         # If there is an older attempt of the job, this worker lost the job and has claimed it again, before a
         # heartbeat noticed the loss.
@@ -275,6 +276,7 @@ class Executor:
 
     async def _wait(self, tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
         """Wait until tasks have finished, at most until the shutdown timeout; return those that run on."""
+        # hurry() may end the timeout early, while this waits.
         try:
             async with asyncio.timeout(self._shutdown_timeout) as self._shutdown_timer:
                 await asyncio.wait(tasks)
@@ -451,9 +453,10 @@ class Executor:
             self._result_buffer.put_completed(claim)
             return
         outcome = self._outcome_of(claim, result, has_stored=has_stored)
-        # Only the completer deletes the steps of a job with its row. So a job that may have steps is kept
-        # apart from the completions that a claim writes.
-        self._result_buffer.put(claim, outcome, apart=apart or version_of(claim.options) is not None)
+        # Only the completer deletes the steps of a job with its row. So a job that may have steps, which its
+        # options show, is kept apart from the completions that a claim writes.
+        apart = apart or version_of(claim.options) is not None
+        self._result_buffer.put(claim, outcome, apart=apart)
 
     def _outcome_of(self, claim: Claim, result: Result, *, has_stored: bool) -> Outcome:
         """Return the outcome of an attempt. If the attempt stored a step, its job has all retries again."""
@@ -461,11 +464,14 @@ class Executor:
 
         if isinstance(result, ReturnResult) and task is not None and task.typed is not None:
             result = _in_stored_form(claim, task, result)
+        decided_claim = claim._replace(retry_count=0) if has_stored else claim
+        policy = self._policy if task is None or task.retry is None else task.retry
+        spread = random.uniform(-1, 1) if self.has_jitter else 0.0  # noqa: S311 - jitter, no secret
         outcome = decide(
-            claim._replace(retry_count=0) if has_stored else claim,
+            decided_claim,
             result,
-            self._policy if task is None or task.retry is None else task.retry,
-            spread=random.uniform(-1, 1) if self.has_jitter else 0.0,  # noqa: S311 - jitter, no secret
+            policy,
+            spread=spread,
             max_result_bytes=self._max_result_bytes,
             codec=self._codec,
         )

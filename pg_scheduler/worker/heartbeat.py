@@ -185,10 +185,11 @@ class Heartbeat(Service):
         now = time.monotonic()
         if self._reported_obstacle_at is None or now >= self._reported_obstacle_at + OBSTACLE_INTERVAL_S:
             self._reported_obstacle_at = now
+            effect = KEEPS_JOBS if self._lease.is_trusted else LOSES_JOBS
             logger.warning(
                 "worker %s %s: %s: %s",
                 self._worker_id,
-                KEEPS_JOBS if self._lease.is_trusted else LOSES_JOBS,
+                effect,
                 type(obstacle).__name__,
                 obstacle,
                 extra=record_fields(worker_id=self._worker_id),
@@ -252,7 +253,7 @@ class Heartbeat(Service):
         self._expiry = asyncio.get_running_loop().call_later(remaining_s, self._expired)
 
     def _expired(self) -> None:
-        """Revoke the attempts, unless the lease was renewed meanwhile."""
+        """Stop the attempts, because the lease is not trusted any more, unless it was renewed meanwhile."""
         # The thread of the lease keeper may have renewed the lease.
         if self._lease.is_trusted:
             self._set_timer()
@@ -310,7 +311,8 @@ class Heartbeat(Service):
 
     def _revoke_all(self) -> None:
         """Revoke every attempt, because the lease is lost. Publish ``LeaseLost`` once for each loss."""
-        # The timer and each heartbeat may detect the same loss: the lease was not renewed in between.
+        # The timer and each heartbeat may detect the same loss. It is the same one if the number of renewals
+        # has not changed since.
         if self._reported_at_renewal != self._lease.renewals:
             self._reported_at_renewal = self._lease.renewals
             self._events.publish(LeaseLost(self._worker_id))

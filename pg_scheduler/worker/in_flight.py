@@ -110,7 +110,7 @@ class OpenSteps(Steps):
 
     @abstractmethod
     def predecessors(self) -> AsyncIterator[JobResult]:
-        """Yield the results that were passed to the job, in the order of the ids of the other jobs."""
+        """Yield the results of other jobs that were passed to this one, in the order of the others' ids."""
 
     @abstractmethod
     def suspend_at_timeout(self) -> bool:
@@ -121,7 +121,10 @@ class OpenSteps(Steps):
 
     @abstractmethod
     async def wait_for_cursors(self) -> None:
-        """Wait until the values of all cursors are written whose blocks Python has closed."""
+        """Wait until the values of all cursors are written whose blocks Python has closed.
+
+        A cursor is how far a step has come. It is stored at the end of the block of the step.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -227,7 +230,7 @@ class Attempt:
         completion.value = value
 
     def predecessors(self) -> AsyncIterator[JobResult]:
-        """Yield the results that were passed to the job; called by the code of the job."""
+        """Yield the results of other jobs that were passed to this one; called by the code of the job."""
         return self.open_steps().predecessors()
 
     def open_steps(self) -> OpenSteps:

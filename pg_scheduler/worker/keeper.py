@@ -130,8 +130,13 @@ class LeaseKeeper:
     # -- in the thread ---------------------------------------------------------------------------------
 
     def _main(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
-        """Run the event loop of the thread, and set both events at its end, whatever ends it."""
+        """Run the event loop of the thread, and set both events at its end, whatever ends it.
+
+        The events are those of the worker's event loop, in which start() waits for ``ready``, and stop() for
+        ``ended``.
+        """
         try:
+            # stop() cancels the task to end the thread.
             with suppress(asyncio.CancelledError):
                 asyncio.run(self._keep(ready, ended))
         except Exception as error:  # noqa: BLE001 - a bug: nothing else would report it from this thread

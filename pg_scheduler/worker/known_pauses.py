@@ -72,14 +72,14 @@ class KnownPauses:
         self._watch_for_gaps()
 
     def end(self) -> None:
-        """Read no more, and watch for no gaps."""
+        """Let ``refresh()`` read no more, and watch for no gaps: what ``begin()`` has begun ends."""
         self._reader = None
         if self._tick is not None:
             self._tick.cancel()
             self._tick = None
 
     def mark_stale(self) -> None:
-        """Note that changes may have been missed."""
+        """Note that changes of the pauses may have been missed, so that ``refresh()`` reads them again."""
         self._marks += 1
 
     def mark_stale_since(self, instant: float) -> None:

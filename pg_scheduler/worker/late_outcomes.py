@@ -230,7 +230,7 @@ def merge(groups: Sequence[LateGroup]) -> LateGroup:
     return LateGroup(
         [outcome for group in groups for outcome in group.outcomes],
         since=min(group.since for group in groups),
-        due_at=0.0,
+        due_at=0.0,  # now
         pause_s=max(group.pause_s for group in groups),
         with_consequences=all(group.with_consequences for group in groups),
     )

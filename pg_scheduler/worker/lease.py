@@ -75,10 +75,9 @@ class Lease:
     def lock_taken(self, key: int | None, *, proves_life: bool) -> None:
         """Record which liveness lock is held; ``key`` is None if none could be taken.
 
-        It is an advisory lock of a session of this process, so it is free when the process has ended.
-
-        A lock that ``proves_life`` extends the lease: other workers wait until it is free, and the server
-        frees it soon after this process has ended or has lost its network.
+        It is an advisory lock of a session of this process. A lock that ``proves_life`` extends the lease:
+        other workers wait until it is free, and the server frees it soon after this process has ended or has
+        lost its network.
         """
         self.liveness_key = key
         extends = key is not None and proves_life and self._longest_extension_s > 0

@@ -78,6 +78,7 @@ class Node:
     starts_draining: bool = False
 
     def __post_init__(self) -> None:
+        """Create the objects that the parts of the worker share."""
         config = self.config
         self.signals = Signals()
         self.lease = Lease(config.lease_seconds, config.max_loop_block)

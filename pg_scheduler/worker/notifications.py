@@ -95,7 +95,10 @@ class Subscription:
         return True
 
     def lend(self) -> None:
-        """Share the connection with statements. Call this only after a message has arrived."""
+        """Share the connection with statements of other services.
+
+        Call this only after a message has arrived, which shows that the connection works.
+        """
         if self._connection is not None:
             self._store.shared.lend(self._connection)
 
@@ -223,6 +226,7 @@ class Listener(Service):
 
     async def drain(self) -> None:
         """Stop listening."""
+        # The next connection has to receive a notification of its own again.
         self._probed.clear()
         self._node.signals.notifications_up.clear()
         subscription, self._subscription = self._subscription, None
@@ -292,9 +296,12 @@ class Notifier(Service):
         self._node.outbox.attach(on_due=self._node.signals.due, on_message=self.wake)
 
     async def run_once(self) -> float:
-        """Send the collected messages, after the minimum delay since the previous ones."""
+        """Send the collected messages, after the minimum delay since the previous ones.
+
+        Return the seconds until the next pass.
+        """
         wait = self._node.outbox.flush_in
-        if wait is None:
+        if wait is None:  # there are no messages
             return NEVER
         if wait > 0:
             return wait

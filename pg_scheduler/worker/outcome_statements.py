@@ -687,6 +687,7 @@ class ResultRepository:
         args = job_id, worker_id, attempt_number, reason, self._statements.now, entry, counted_text
 
         async def fail() -> list[Record]:
+            """Fail the job in a savepoint, because this may be repeated without the count."""
             async with self._statements.transaction(within=transaction) as savepoint:
                 return await self._statements.fetch("refuse_replacement", *args, on=savepoint.connection)
 
@@ -727,19 +728,14 @@ def _changes_of(outcomes: Sequence[tuple[Claim, Outcome]]) -> Changes:
 
 
 def _in_ascii(changes: Changes) -> Changes:
-    """Return the changes with all texts in ASCII, for a database whose encoding lacks a character.
-
-    What a change does not have stays None.
-    """
-    return {
-        key: replace(
-            change,
-            error=change.error and to_ascii(change.error),
-            entry=change.entry and entry_in_ascii(change.entry),
-            kept=change.kept and change.kept.in_ascii(),
-        )
-        for key, change in changes.items()
-    }
+    """Return the changes with all texts in ASCII, for a database whose encoding lacks a character."""
+    ascii_changes: dict[tuple[str, int], RowChange] = {}
+    for key, change in changes.items():
+        error = None if change.error is None else to_ascii(change.error)
+        entry = None if change.entry is None else entry_in_ascii(change.entry)
+        kept = None if change.kept is None else change.kept.in_ascii()
+        ascii_changes[key] = replace(change, error=error, entry=entry, kept=kept)
+    return ascii_changes
 
 
 def _failures(changes: Changes) -> dict[str, str]:
@@ -757,7 +753,9 @@ def _counted_text(change: RowChange) -> str | None:
 
     It is the error without what differs from job to job, such as numbers and ids.
     """
-    return normalized(change.error or "") if change.status is JobStatus.FAILED else None
+    if change.status is not JobStatus.FAILED:
+        return None
+    return normalized(change.error or "")
 
 
 def _signal_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:

@@ -105,6 +105,7 @@ class DeadlineScanner(Service):
         for overdue in reported_names:
             # The last event also has the number of the names that are left out.
             is_last = overdue is reported_names[-1]
+            more_names = len(overdue_names) - len(reported_names) if is_last else 0
             self._events.publish(
                 UnregisteredName(
                     job_name=overdue.name,
@@ -112,7 +113,7 @@ class DeadlineScanner(Service):
                     due_since=overdue.due_since,
                     suggestion=await run_in_thread(likely_new_name, overdue.name, task_names),
                     busy_workers=overdue.busy_workers,
-                    more_names=len(overdue_names) - len(reported_names) if is_last else 0,
+                    more_names=more_names,
                 )
             )
 
@@ -122,6 +123,8 @@ class DeadlineScanner(Service):
         A consequence may end a job that has consequences of its own, as in a long chain.
         """
         consequences, limit = self._node.store.consequences, self.max_ended
+        # What depends on a cancelled job waits until its attempt has ended. If the worker of the attempt is
+        # gone, this pass reports the end in its place.
         reported_count = await consequences.report_gone(
             self._node.worker_id, self._node.in_flight.unreported(), limit
         )

@@ -48,7 +48,10 @@ class ProgressWriter(Service):
         self._event_loop = asyncio.get_running_loop()
 
     async def run_once(self) -> float:
-        """Write all reports, at the earliest one second after the previous ones."""
+        """Write all reports, at the earliest one second after the previous ones.
+
+        Return the seconds until the next pass.
+        """
         wait = self._next_write - time.monotonic()
         if self.reports and wait <= 0:
             self._next_write = time.monotonic() + GAP_S
@@ -69,7 +72,9 @@ class ProgressWriter(Service):
             # An attempt that was lost may run on, and must not replace the report of a later one.
             if previous_claim.attempt <= claim.attempt:
                 self.reports[claim.job_id] = (claim, progress)
-        if is_first and (loop := self._event_loop) is not None:
+        # drain() may remove the event loop at any moment, so it is read once.
+        loop = self._event_loop
+        if is_first and loop is not None:
             with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(self.wake)
 
@@ -83,7 +88,10 @@ class ProgressWriter(Service):
 
     async def write_last(self, claims: Iterable[Claim]) -> None:
         """Write the last reports of attempts that have ended, before their outcomes are written."""
-        if self.reports and (job_ids := [claim.job_id for claim in claims if self.has(claim)]):
+        if not self.reports:
+            return
+        job_ids = [claim.job_id for claim in claims if self.has(claim)]
+        if job_ids:
             await self._write(job_ids)
 
     async def write_within(self, claim: Claim, transaction: Transaction) -> None:

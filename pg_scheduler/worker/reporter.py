@@ -339,8 +339,12 @@ class Reporter:
         # The settings with which the row is registered contain the first tasks, so these are not repeated.
         if tasks is not self._first_tasks and have_tasks_changed:
             declared |= _report_of(self._node.tasks)
+        # None: the row keeps what it has.
         self._last_report = report = WorkerReport(
-            self.state, self._health(), names if writes_names else None, declared or None
+            state=self.state,
+            health=self._health(),
+            names=names if writes_names else None,
+            declared=declared or None,
         )
         # This measures for how long the event loop lets a callback wait; the next report contains that.
         asyncio.get_running_loop().call_soon(self._measure, time.monotonic())
@@ -357,8 +361,8 @@ class Reporter:
         job = blockage.claim
         blocked = {
             "loop_blocked_s": round(blockage.seconds, 1),
-            "blocking_job_id": job and job.job_id,
-            "blocking_job_name": job and job.job_name,
+            "blocking_job_id": None if job is None else job.job_id,
+            "blocking_job_name": None if job is None else job.job_name,
         }
         return WorkerReport(self._last_report.state, {**self._last_report.health, **blocked})
 

@@ -117,8 +117,9 @@ class ResultBuffer:
     def unwritten(self) -> dict[str, int]:
         """Return the attempt numbers of all outcomes whose write is not confirmed, by job id.
 
-        Any thread may call it. An outcome that moves between buffer and batch is briefly in both, never in
-        neither: so the buffer is read before the batches and after them, whichever way it moves meanwhile.
+        Any thread may call it. An outcome may move from the buffer into a batch meanwhile, or back. It is in
+        both for a moment, and never in neither. So the buffer is read before the batches and after them, and
+        one of the readings finds the outcome, whichever way it moves.
         """
         buffered = self._buffered()
         in_batches = [claim for claims in list(self._in_batches.values()) for claim in list(claims)]
@@ -190,7 +191,7 @@ class ResultBuffer:
         self._settle_others(batch)
 
     def _take_completions(self, batch: CompletionBatch) -> None:
-        """Move completions of the attempt number that waits longest into a batch, up to ``batch_size``."""
+        """Move completions of one attempt number into a batch, at most ``batch_size`` of them."""
         if not self._completed:
             return
         attempt, claims = next(iter(self._completed.items()))
@@ -220,7 +221,8 @@ class ResultBuffer:
         self._forget(batch, len(claims) - len(refused))
         if self.on_settled is not None:
             self.on_settled(claims)
-        self._report(claims if not refused else [claim for claim in claims if claim.job_id not in refused])
+        written_claims = claims if not refused else [claim for claim in claims if claim.job_id not in refused]
+        self._report(written_claims)
 
     def end_written(self, claim: Claim) -> None:
         """Report a completion that the code of its job has written itself, so that it was in no buffer."""

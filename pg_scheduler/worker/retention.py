@@ -273,12 +273,18 @@ def _cutoffs(cutoffs: Cutoffs) -> Iterator[datetime | None]:
 
 
 def _middle(low: RowPosition, high: RowPosition) -> RowPosition | None:
-    """Return a place that halves the rows between two places; None if they have one row at most."""
+    """Return a place that halves the rows between two places; None if they have one row at most.
+
+    ``high`` is behind the last row.
+    """
     (low_block, low_row), (high_block, high_row) = low, high
+    # Several blocks are halved between two of them, and a single block between two of its rows.
     if high_block - low_block > 1:
         return (low_block + high_block) // 2, 0
     end_row = high_row if high_block == low_block else MAX_ROWS_OF_BLOCK
-    return (low_block, (low_row + end_row) // 2) if end_row - low_row > 1 else None
+    if end_row - low_row <= 1:
+        return None
+    return low_block, (low_row + end_row) // 2
 
 
 def _due_statuses(row: Record) -> frozenset[JobStatus]:

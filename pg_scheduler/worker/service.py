@@ -136,6 +136,7 @@ class Service(ABC):
     @property
     def is_cancelled(self) -> bool:
         """Whether the loop was cancelled from outside, as all tasks are at the end of ``asyncio.run()``."""
+        # The loop may have ended by the cancellation, or may not have noticed it yet.
         return self._task is not None and (self._task.cancelled() or self._task.cancelling() > 0)
 
     def wake(self) -> None:
@@ -249,7 +250,8 @@ class Service(ABC):
         # A server that reports a lock has answered, so this is no outage.
         if self.on_outage is not None and not waits_for_lock:
             self.on_outage()
-        delay = backoff.next_delay_s(self.backoff.longest_for_lock_s if waits_for_lock else None)
+        longest_s = self.backoff.longest_for_lock_s if waits_for_lock else None
+        delay = backoff.next_delay_s(longest_s)
         holders = await self._holders_of(fault)
         self._events.publish(ServiceRetrying(self.name, fault, delay, holders))
         self.outage, self.ended_at = fault, time.monotonic()

@@ -38,14 +38,18 @@ class OldSchedules(Protocol):
     """The schedules that a pass may delete; see ``schedules/statements.py``."""
 
     async def vacuum(self, before: datetime, limit: int) -> int:
-        """Delete schedules that finished before; return how many."""
+        """Delete at most ``limit`` schedules that finished before an instant; return how many."""
 
 
 class OldStatistics(Protocol):
     """The statistics that a pass may merge; see ``statistics/statements.py``."""
 
     async def fold(self, span_s: int, longer_s: int | None, days: float, limit: int) -> int:
-        """Merge old rows of a span into rows of a longer span; return how many were read."""
+        """Merge rows of a span that are older than ``days`` into rows of a longer span, and delete them.
+
+        Both spans are in seconds. If ``longer_s`` is None, only delete the rows. Read at most ``limit`` rows,
+        and return how many were read.
+        """
 
 
 class VacuumStep(NamedTuple):
@@ -288,7 +292,7 @@ class Vacuum(Service):
 
 
 def _age(policy: VacuumPolicy) -> timedelta | None:
-    """Return the age at which jobs are deleted; None if they are not deleted by age."""
+    """Return the age at which a policy deletes jobs or other rows; None if it does not delete by age."""
     if policy.trigger is VacuumTrigger.IMMEDIATE:
         return timedelta(0)
     return None if policy.days is None else timedelta(days=policy.days)

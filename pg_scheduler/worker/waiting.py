@@ -330,6 +330,7 @@ def _needs_end_of(future: asyncio.Future[Any], awaited: Task, visited: set[Task]
     """Return whether a future can have no result before the awaited task ends."""
     if isinstance(future, asyncio.Task):
         return future is awaited or _waits_for_task(future, awaited, visited)
+    # gather() ends without an error only when all of its futures have ended.
     return isinstance(future, GATHERING) and any(
         _needs_end_of(child, awaited, visited) for child in _gathered(future)
     )
@@ -339,6 +340,7 @@ def _ends_group(code: CodeType) -> bool:
     """Return whether code waits at the end of a task group of asyncio or anyio, and not of another class."""
     if code in GROUP_EXITS:
         return True
+    # anyio is not imported here. If the code of a job has imported it, its module is among the loaded ones.
     exit_of_anyio = _attribute(_attribute(sys.modules.get(ANYIO), "TaskGroup"), "__aexit__")
     return _attribute(exit_of_anyio, "__code__") is code
 

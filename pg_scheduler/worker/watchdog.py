@@ -54,7 +54,9 @@ class _BlockingCode:
         """
         stack = "".join(traceback.StackSummary.from_list(reversed(self.stack)).format())
         claim = self.claim
-        return LoopBlocked(claim and claim.job_id, claim and claim.job_name, seconds=seconds, stack=stack)
+        job_id = None if claim is None else claim.job_id
+        job_name = None if claim is None else claim.job_name
+        return LoopBlocked(job_id, job_name, seconds=seconds, stack=stack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class LoopWatchdog:
         """When the event loop last resumed after it was blocked, by the monotonic clock, and the event."""
 
     def start(self) -> None:
-        """Send the first ping; called in the event loop."""
+        """Send the first ping, a callback that the event loop is to run; called in the event loop."""
         self._ping, self._blocked_s = _Ping(), 0.0
         self.loop.call_soon(self._answer, self._ping)
 
@@ -129,8 +131,8 @@ class LoopWatchdog:
         blocking_code = self._blocking_code_of(ping)
         if blocking_code is None:
             return None
-        # When the code was found, the loop had been blocked for the time "after_s". The code may have been
-        # found just now, after the clock was read, so that the difference is negative.
+        # The code was found when the loop had been blocked for "after_s" seconds. That may have been just
+        # now, after the clock was read, and then the difference is negative.
         seconds = max(now - blocking_code.found_at, 0.0) + after_s
         return Blockage(seconds, blocking_code.claim)
 

@@ -194,6 +194,7 @@ class WorkerRepository:
         )
 
         async def write() -> None:
+            """Write the row; repeated without the record if that is refused."""
             await self._statements.fetch("register_worker", *values)
 
         # The statement also records the start, which only people read. If the table of records refuses that
@@ -463,8 +464,9 @@ class WorkerRepository:
             for row in orphans:
                 # A worker that was stopping had shut down, and only threads of jobs ran on in its process.
                 # The end of that process is no crash of these jobs.
+                has_crashed = row["crashed"] and row["worker_id"] not in stopped
                 change = reclaim_change(
-                    crashed=row["crashed"] and row["worker_id"] not in stopped,
+                    crashed=has_crashed,
                     crashes=row["crash_count"],
                     max_crashes=max_crashes,
                 )

@@ -156,6 +156,7 @@ class _Calls:
 
     @property
     def is_alive(self) -> bool:
+        """Whether calls can still be made."""
         return not self._loop.is_closed()
 
     def call(self, function: Callable[[], Any]) -> Any:

@@ -76,7 +76,7 @@ class ProcessExecutor(JobExecutor):
         request = _request(call)
         children = self._children_here()
         child = children.take_idle() or await _Child.start(self.preparation, self.parameters())
-        # From here on a cancellation of the attempt ends the process, which can do nothing else.
+        # From here on a cancellation of the attempt ends the process, which runs nothing but this attempt.
         call.on_cancel(lambda: child.terminate(call.stop_grace))
         try:
             value = await child.execute(call, request)
@@ -140,11 +140,10 @@ def _request(call: JobCall) -> bytes:
     """
     module, path = import_path(call.func)
     added_kwargs = json.loads(encode_object("kwargs that middleware added", call.added_kwargs))
+    claim = call.claim if call.codec is None else _decode_arguments(call.claim, call.codec)
     return pack(
         {
-            "claim": claim_to(
-                call.claim if call.codec is None else _decode_arguments(call.claim, call.codec)
-            ),
+            "claim": claim_to(claim),
             "module": module,
             "path": path,
             "typed": call.is_typed,

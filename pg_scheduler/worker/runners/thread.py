@@ -140,7 +140,7 @@ class Work:
             self._loop.call_soon_threadsafe(self._end, returned)
 
     def _end(self, returned: Returned[Any]) -> None:
-        """Give the result to the coroutine that waits for it, unless that was cancelled; in the event loop."""
+        """Give the result to the coroutine that waits for it, unless that was cancelled."""
         if self._timer is not None:
             self._timer.cancel()
         if not self.returned.done():
@@ -150,7 +150,8 @@ class Work:
         """Report the thread as abandoned, with its stack, if the function still runs."""
         if self.is_running() and self.thread is not None and self.thread.ident is not None:
             frame = sys._current_frames().get(self.thread.ident)
-            self._call.report_abandoned("".join(traceback.format_stack(frame)) if frame else "")
+            stack = "".join(traceback.format_stack(frame)) if frame else ""
+            self._call.report_abandoned(stack)
 
 
 class _Thread(threading.Thread):

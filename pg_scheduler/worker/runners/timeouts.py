@@ -59,6 +59,7 @@ class TimeoutQueue(Generic[T]):
         limits = self._by_timeout.get(timeout)
         if limits is not None:
             limits.pop(item, None)
+            # The timer stays otherwise: the next item with this timeout mostly comes soon, and uses it.
             if not limits and len(self._timers) > MAX_IDLE_TIMERS:
                 del self._by_timeout[timeout]
                 self._timers.pop(timeout).cancel()
