@@ -81,7 +81,7 @@ class LockPause:
         ``fault`` is the error of the attempt that found no connection; it is logged from time to time.
         """
         now = monotonic()
-        # The last pause is over, so this attempt begins the next one, which is longer.
+        # The last pause is over, so this attempt begins the next one.
         if now >= self._ends_at:
             seconds = self._backoff.next_delay_s()
             self._ends_at = now + seconds

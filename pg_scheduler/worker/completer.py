@@ -78,7 +78,7 @@ class Completer(Service):
         """Write a batch of completions, a batch of other outcomes, and the late outcomes whose turn it is.
 
         An outcome is late if a lock or the table kept it from being written with its batch. Return the
-        seconds until the next turn of late outcomes.
+        seconds until the next turn of late outcomes; 0 if there are new outcomes.
         """
         buffer = self._result_buffer
         if buffer.has_completions:
@@ -211,7 +211,7 @@ class Completer(Service):
             )
 
     async def _substitute(self, batch: OutcomeBatch, refusal: Exception) -> None:
-        """Write something else for the attempt of a batch of one whose outcome the table refuses.
+        """Write a substitute for the only outcome of a batch, which the table refuses.
 
         Substitutes are the outcome without its consequences or texts, or in the end a failure of the job. If
         the table refuses these too, or if the refusal may pass, the outcome waits for ``REFUSED_PAUSE_S``.
@@ -265,7 +265,7 @@ class Completer(Service):
     async def _report_late(self) -> None:
         """Publish, from time to time, which sessions hold the locks for which outcomes wait for long.
 
-        The sessions are those for which the first outcome of the group waits that has waited longest.
+        They are looked up for the outcome that has waited longest.
         """
         now, late = time.monotonic(), self._result_buffer.late
         oldest = late.oldest_locked()

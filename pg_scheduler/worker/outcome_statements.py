@@ -759,7 +759,7 @@ def _counted_text(change: RowChange) -> str | None:
 
 
 def _signal_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:
-    """Return for each signal that a suspended job waits for the id of the job and the name of the signal.
+    """Return the signals that suspended jobs wait for: pairs of the id of a job and the name of a signal.
 
     Jobs whose change was not written, since their ids are not in ``settled``, are left out.
     """
@@ -773,7 +773,7 @@ def _signal_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str,
 
 
 def _child_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str, bool]]:
-    """Return the waits of jobs that were suspended until children end: jobs that their steps have started.
+    """Return the waits of suspended jobs for the end of their children, which are jobs that a step started.
 
     Each tuple has the id of the job, the name of the step with the children, and whether the job waits for
     something other than children too. Jobs whose ids are not in ``settled`` are left out.

@@ -179,7 +179,8 @@ class Rescuer(Service):
         states = await self._node.store.workers.suspect_workers(
             self._node.worker_id, by_lock=self._scans_locks
         )
-        # A worker whose lease or lock has changed since has lived, so its suspicion begins anew.
+        # If the lease or the lock of a suspect has changed since the last pass, the worker was alive then. So
+        # the suspicion begins anew.
         new_suspects = [
             worker_id
             for worker_id, state in states.items()

@@ -123,7 +123,7 @@ class Routing:
 
     def warn_of_patterns(self) -> None:
         """Log patterns of ``only`` and ``skip`` that match no function, as a misspelled one does."""
-        # Other names of a task are not compared with patterns.
+        # Names that no code has chosen are not compared with patterns.
         names = [name for name in self._tasks.lists.names if self._routed_name(name) == name]
         for option, patterns in (("only", self._only), ("skip", self._skip)):
             for pattern in patterns:

@@ -47,8 +47,8 @@ class OldStatistics(Protocol):
     async def fold(self, span_s: int, longer_s: int | None, days: float, limit: int) -> int:
         """Merge rows of a span that are older than ``days`` into rows of a longer span, and delete them.
 
-        Both spans are in seconds. If ``longer_s`` is None, only delete the rows. Read at most ``limit`` rows,
-        and return how many were read.
+        Both spans are in seconds. If ``longer_s`` is None, only delete the rows. Merge or delete at most
+        ``limit`` rows, and return how many these were.
         """
 
 
@@ -175,7 +175,7 @@ class Vacuum(Service):
             yield VacuumStep(min(first_block + step, blocks), blocks, Counter(counts))
 
     async def _cutoffs(self) -> Cutoffs:
-        """Return for each status whose jobs are deleted by age the instant before which they have to end."""
+        """Return by status the instant before which jobs must have ended to be deleted by their age."""
         ages: dict[JobStatus, timedelta] = {}
         for status, policy in self._policies.items():
             age = _age(policy)

@@ -227,7 +227,7 @@ class WorkerRepository:
             liveness_key: The key of the liveness lock that the worker holds.
             extension_s: Seconds for which the held lock extends an expired lease.
             report: The report of the worker about itself; None to keep the one in its row.
-            on: The connection to use; None for any of the pool.
+            on: The connection to use; None for the usual one.
         """
         # If a job has two attempts here, the one that runs is later, and is the one that holds the job.
         attempt_numbers = {**(ended or {}), **held}
