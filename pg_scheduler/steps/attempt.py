@@ -113,8 +113,10 @@ class PendingWait:
         return self.snapshots[-1]
 
     async def update(self) -> None:
-        """Find out whether the step has ended."""
-        self.snapshots[:] = [await self.find()]
+        """Find out whether the step has ended. The first update stores the step if it is new."""
+        step = await self.find()
+        # This dataclass is frozen, so the snapshot takes the place of the one before it in the list.
+        self.snapshots[:] = [step]
 
     async def value(self) -> Any:
         """Return the value of the step, or raise its error, such as a timeout or the failure of a child."""
@@ -142,9 +144,11 @@ class AttemptSteps(OpenSteps):
         self._claim = claim
         task = node.tasks.resolve(claim.function)
         # The mark is the version of the task when the job stored its first step. It is 0 while only others
-        # have stored anything for the job, such as a signal, and None if nothing was stored for it.
+        # have stored anything for the job, such as a signal, and None if nothing was stored for it. In both
+        # of these cases the version that the task has now counts.
         mark = version_of(claim.options)
-        self._version = mark or (1 if task is None else task.version)
+        current_version = 1 if task is None else task.version
+        self._version = mark or current_version
         self._is_marked = mark is not None
         self._loaded = LoadedSteps(claim, steps, node.lease, is_marked=self._is_marked)
         self._callers = CallersTransactions(node, steps, claim, self._loaded)
@@ -159,26 +163,27 @@ class AttemptSteps(OpenSteps):
 
     @property
     def suspensions(self) -> tuple[Suspension, ...]:
-        """See `OpenSteps`."""
+        """What a suspended attempt waits for; empty if it is not suspended. See `OpenSteps`."""
         return self._waits.suspensions
 
     @property
     def has_stored(self) -> bool:
-        """See `OpenSteps`."""
+        """Whether the attempt has stored a step. See `OpenSteps`."""
         return self._loaded.has_stored
 
     @property
     def version(self) -> int:
-        """See `Steps`."""
+        """The version of the task when the job stored its first step. See `Steps`."""
         return self._version
 
     async def run(
         self, name: str, func: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """See `Steps`."""
+        """Call a function once for all attempts of the job, and store its value as a step. See `Steps`."""
         check_step_function(func)
         return_type = ReturnType(func)
         async with self._step(name, STEP) as previous_step:
+            # The function is not called again if an earlier attempt has stored the step.
             stored = previous_step
             if stored is None:
                 with self._calling(name, func):
@@ -196,13 +201,16 @@ class AttemptSteps(OpenSteps):
         connection: Any = None,
         **kwargs: Any,
     ) -> R:
-        """See `Steps`."""
+        """Call a function in the transaction that also stores its value as a step. See `Steps`.
+
+        The transaction is that of the caller's ``connection``, or one of its own if that is None.
+        """
         check_step_function(func)
         return_type = ReturnType(func)
         async with self._step(name, STEP, connection) as previous_step:
             stored = previous_step
             if stored is not None:
-                # The step may belong to this open transaction, which may still be rolled back.
+                # The step may have been stored in this open transaction, which may still be rolled back.
                 if connection is not None:
                     await self._callers.note(stored, await self._connections.check_transaction(connection))
             else:
@@ -225,25 +233,29 @@ class AttemptSteps(OpenSteps):
 
     @asynccontextmanager
     async def cursor(self, name: str, *, start: Any = None) -> AsyncIterator[StepCursor]:
-        """See `Steps`."""
-        # A task of its own may still write the value of an earlier block of this name.
+        """Yield a cursor, which stores how far the loop in the block has come. See `Steps`."""
+        # The value of an earlier block of this name may still be written by a background task.
         if name in self._closed_cursors:
             await self._callers.check(name, None)
             await self._closed_cursors[name].wait()
         async with self._step(name, CURSOR) as previous_step:
             value = start if previous_step is None else step_value(name, previous_step.value, self._codec)
-        cursor, loop = AttemptCursor(self, name, value), asyncio.get_running_loop()
+        cursor = AttemptCursor(self, name, value)
+        # Code that Python closes may be in another thread, where the running loop cannot be found.
+        loop = asyncio.get_running_loop()
         try:
             yield cursor
         except BaseException as error:  # whatever it was
             # The value is that of work which was done, so it is stored although the attempt ends. But in a
-            # coroutine that Python closes, nothing can be awaited, so a task of its own stores it. A thread
-            # that leaves its block waits until the event loop has run this code to its end.
+            # coroutine that Python closes (GeneratorExit), nothing can be awaited, so a background task
+            # stores the value. The block of a synchronous job is in a thread, which waits until the event
+            # loop has run this code to its end, so there the value can be stored here.
             if is_a(error, GeneratorExit) and calling_thread.get(None) is None:
                 self._write_later(name, cursor, loop)
             else:
                 await cursor.flush_at_end()
-            # The block may be repeated, but not before a transaction that has written its value has ended.
+            # The code may repeat the block. If a transaction of the caller has written the value, the code
+            # may do so only after the end of that transaction.
             if name in self._callers:
                 self._callers.note_failure(name)
             else:
@@ -254,10 +266,11 @@ class AttemptSteps(OpenSteps):
         await cursor.flush()
 
     def _write_later(self, name: str, cursor: AttemptCursor, loop: asyncio.AbstractEventLoop) -> None:
-        """Write the value of a cursor in a task of its own, because the code that has the block cannot wait.
+        """Write the value of a cursor in a background task, because the code of its block cannot wait.
 
-        The garbage collector may destroy that code in any thread, and after the end of the event loop.
+        The garbage collector may destroy this code in any thread, and also after the end of the event loop.
         """
+        # A later block of this cursor waits for this event.
         end_of_write = asyncio.Event()
 
         async def write() -> None:
@@ -270,34 +283,40 @@ class AttemptSteps(OpenSteps):
         if not loop.is_closed():
             self._closed_cursors[name] = end_of_write
             name_of_task = f"{OWN_TASK_PREFIX}cursor"
-            # In an empty context, the task does not count as code of the attempt.
+            # A task belongs to the attempt that its context has, and an attempt is not suspended while its
+            # tasks work. In an empty context, this one belongs to no attempt.
             loop.call_soon_threadsafe(
                 lambda: start_in_background(write(), name_of_task, Context()), context=Context()
             )
 
     async def wait_for_cursors(self) -> None:
-        """See `OpenSteps`."""
+        """Wait until the values of cursors are written whose blocks Python has closed. See `OpenSteps`."""
+        # Each write removes its entry when it ends.
         while self._closed_cursors:
             await next(iter(self._closed_cursors.values())).wait()
 
     async def sleep(
         self, name: str, delay: float | timedelta | None = None, *, until: datetime | None = None
     ) -> None:
-        """See `Steps`."""
+        """Wait until a delay or a time is over; meanwhile the job uses no worker. See `Steps`."""
         await self._wait_for(self._sleep(name, delay, until))
 
     async def wait(
         self, name: str, *, timeout: float | timedelta | None = None, kind: type[Any] | None = None
     ) -> Any:
-        """See `Steps`."""
+        """Wait for a signal to the job, and return its value. See `Steps`."""
         return await self._wait_for(self._signal(name, timeout, kind))
 
     async def first(self, name: str, *waits: Wait | Sleep | Child) -> First:
-        """See `Steps`."""
+        """Wait until one of several waits has ended, and return its name and value. See `Steps`.
+
+        The name of the winner is stored, so that later attempts of the job find the same one.
+        """
         waits_by_name = {wait.name: self._alternative(wait) for wait in check_waits(waits)}
         self._check_may_wait(name)
         pending = list(waits_by_name.values())
         async with self._step(name, FIRST) as previous_step:
+            # The waits are steps too, so their names are used as well.
             await self._take_names(waits_by_name)
             try:
                 # An earlier attempt has stored which of the waits ended first, so only that one counts.
@@ -317,12 +336,14 @@ class AttemptSteps(OpenSteps):
             self._names -= {name, *waits_by_name}
             raise
         # The job may use the names of the other waits again, to wait for these later.
-        self._names -= waits_by_name.keys() - {winner.name}
+        losers = waits_by_name.keys() - {winner.name}
+        self._names -= losers
         with self._freed_if_cancelled({name, winner.name}):
             return First(winner.name, await winner.value())
 
     async def predecessors(self) -> AsyncIterator[JobResult]:
-        """See `OpenSteps`."""
+        """Yield the results of the jobs after which this job runs. See `OpenSteps`."""
+        # Results that are passed to a job mark it, so an unmarked job has none.
         if not self._is_marked:
             return
         job_id, passed = self._claim.job_id, self._passed
@@ -333,23 +354,22 @@ class AttemptSteps(OpenSteps):
                 yield result
 
     async def child(self, name: str, func: Call[R], /, **options: Any) -> R:
-        """See `Steps`."""
+        """Run a call as a job of its own, wait for its end, and return its value. See `Steps`."""
         check_step_name(name)
-        values = await self._values_of(name, [ChildJob.of(self._claim.job_id, name, None, func, options)])
+        job = ChildJob.of(self._claim.job_id, name, None, func, options)
+        values = await self._values_of(name, [job])
         value: R = self._only_value(name, values)
         return value
 
     async def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
-        """See `Steps`."""
+        """Run calls as jobs, wait for the ends of all, and return their values in order. See `Steps`."""
         check_step_name(name)
-        argument: Any = calls
+        argument: Any = calls  # which may have any type, whatever the annotation is
         if not isinstance(argument, Iterable):
             kind = type(argument).__name__
             raise TypeError(f"gather() needs a list of calls, not {kind}; pass [call(function, argument)]")
-        return await self._values_of(
-            name,
-            [ChildJob.of(self._claim.job_id, name, number, call) for number, call in enumerate(calls)],
-        )
+        jobs = [ChildJob.of(self._claim.job_id, name, number, call) for number, call in enumerate(calls)]
+        return await self._values_of(name, jobs)
 
     async def _values_of(self, name: str, jobs: Sequence[ChildJob]) -> list[Any]:
         """Return the values of children, or raise the error of the first child that has no value."""
@@ -369,7 +389,7 @@ class AttemptSteps(OpenSteps):
     # -- what waits ------------------------------------------------------------------------------------
 
     def _alternative(self, wait: Wait | Sleep | Child) -> PendingWait:
-        """Return one of the waits of ``first()`` as it is carried out."""
+        """Return the wait that carries out one of the arguments of ``first()``."""
         match wait:
             case Wait(name, kind):
                 return self._signal(name, None, kind)
@@ -382,6 +402,7 @@ class AttemptSteps(OpenSteps):
                 async def only_value(stored: StoredStep) -> Any:
                     return self._only_value(name, await children.value_of(stored))
 
+                # The children of a step have a list of values, and this one has a single value.
                 return replace(children, value_of=only_value)
 
     def _sleep(self, name: str, delay: float | timedelta | None, until: datetime | None) -> PendingWait:
@@ -407,10 +428,11 @@ class AttemptSteps(OpenSteps):
     def _signal(self, name: str, timeout: float | timedelta | None, kind: type[Any] | None) -> PendingWait:
         """Return the wait for a signal.
 
-        A wait that has timed out frees its name, so code may wait for one name several times. The row of the
-        step has the end of each timeout. By their number, an attempt knows which of its waits timed out
-        before.
+        A wait that has timed out frees its name, so code may wait for the same name again. These waits share
+        one row, which has a list of the ends of those that timed out. The first wait for the name in an
+        attempt belongs to the first end in this list, and so on.
         """
+        # A wait has a length in seconds, or, without a timeout, an end that never comes.
         seconds = None if timeout is None else check_delay("timeout", timeout)
         end = NO_TIMEOUT if seconds is None else None
         value_type = SignalType(kind)
@@ -418,15 +440,20 @@ class AttemptSteps(OpenSteps):
 
         async def find() -> StoredStep:
             stored = await self._find_stored(name, SIGNAL)
+            # How many waits for this name have timed out in this attempt, before this one.
             count = self._timeouts[name]
             if stored is None:
                 stored = await store()
             elif seconds is None:
                 # This wait has no timeout, so a stored timeout is that of another wait for the same name,
                 # which followed this one after its cancellation. So this wait begins again.
-                if stored.has_ended and stored.value is None:
+                has_timed_out = stored.has_ended and stored.value is None
+                if has_timed_out:
                     stored = await self._repeat_wait(name, len(stored.timeouts) + 1, None, end)
-                return stored if stored.has_ended else stored._replace(until=NO_TIMEOUT, left_s=None)
+                if stored.has_ended:
+                    return stored
+                # The stored end may be that of another wait, so it does not count for this one.
+                return stored._replace(until=NO_TIMEOUT, left_s=None)
             elif count < len(stored.timeouts):
                 # This wait timed out in an earlier attempt, and another one followed.
                 return stored._replace(value=None, has_ended=True, until=stored.timeouts[count])
@@ -438,13 +465,14 @@ class AttemptSteps(OpenSteps):
                 if last_timed_out_here or gets_timeout:
                     stored = await self._repeat_wait(name, count, seconds, end)
             if not stored.has_ended and await self._end_if_over(stored):
-                # A signal may have come just before the end of the wait. This returns its value.
+                # A signal may have come just before the end of the wait. To store the step again changes
+                # nothing, but returns that value.
                 stored = await store()
             return stored
 
         async def value_of(stored: StoredStep) -> Any:
             if stored.value is None:
-                # Code may catch the error, and wait for the same name again; see above.
+                # Code may catch the error, and wait for the same name again.
                 self._timeouts[name] += 1
                 self._names.discard(name)
                 raise TimeoutError(
@@ -460,8 +488,9 @@ class AttemptSteps(OpenSteps):
 
         async def find() -> StoredStep:
             stored = await self._find_stored(name, CHILD)
+            # A step that is neither over nor awaited has lost its children: they were deleted by hand, or
+            # ended by an older release. They are inserted again.
             has_lost_children = stored is not None and not stored.has_ended and not stored.is_awaited
-            # Lost children are inserted again.
             if stored is None or has_lost_children:
                 await self._loaded.check_room(name, None, self._callers.sizes, count=len(jobs))
                 stored = await self._persistently(
@@ -486,8 +515,10 @@ class AttemptSteps(OpenSteps):
                     extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
                 )
             converted = [kind.from_json(name, value) for kind, value in zip(kinds, values, strict=False)]
-            # The stored children are those of the first attempt, which may have started more of them.
-            return [*converted, *values[len(kinds) :]]
+            # The stored children are those of the first attempt, which may have started more of them than the
+            # code has now. For these there is no type, so their values stay as JSON carries them.
+            further_values = values[len(kinds) :]
+            return [*converted, *further_values]
 
         return PendingWait(name, CHILD, find, value_of)
 
@@ -507,7 +538,10 @@ class AttemptSteps(OpenSteps):
 
     @contextmanager
     def _freed_if_cancelled(self, names: Collection[str]) -> Iterator[None]:
-        """Free the names of waits that have ended if their caller is cancelled before it gets the value."""
+        """Free the names of waits if the block, which reads a value, is cancelled.
+
+        The waits have ended, but their caller has not got the value, so it may wait for these names again.
+        """
         try:
             yield
         except asyncio.CancelledError:
@@ -516,16 +550,22 @@ class AttemptSteps(OpenSteps):
 
     async def _first_of(self, waits: Sequence[PendingWait]) -> PendingWait:
         """Wait until one of several waits has ended, and return it. If several have, return the first one."""
-        while (ended := next((wait for wait in waits if wait.stored.has_ended), None)) is None:
+        while True:
+            for wait in waits:
+                if wait.stored.has_ended:
+                    return wait
             await self._check_open()
             await self._waits.until_one_ends([wait.stored for wait in waits])
+            # The attempt is not suspended while the steps are read.
             with self._waits.progressing():
                 for wait in waits:
                     await wait.update()
-        return ended
 
     def _winner(self, stored: StoredStep, waits: Mapping[str, PendingWait]) -> PendingWait:
-        """Return the wait that was the first one in an earlier attempt; raise ``Abort`` if it is gone."""
+        """Return the wait that ended first in an earlier attempt; raise ``Abort`` if the code has it no more.
+
+        ``stored`` is the step of ``first()``, whose value is the name of this wait.
+        """
         name = step_value(stored.name, stored.value, self._codec)
         if name not in waits:
             raise Abort(
@@ -537,40 +577,43 @@ class AttemptSteps(OpenSteps):
     async def _repeat_wait(
         self, name: str, count: int, seconds: float | None, end: datetime | None
     ) -> StoredStep:
-        """Let a stored wait begin again with the length or the end that is given.
+        """Let a stored wait for a signal begin again with a length or an end, and return the changed step.
 
         ``count`` is how often waits for this name have timed out before.
         """
         await self._callers.check(name, None)
         repeat = partial(self._repository.repeat_wait, self._worker_id, self._claim, name, count)
         await self._persistently(partial(repeat, delay_s=seconds, until=end))
+        # The statement does not return the step, and a signal may have ended it meanwhile.
         steps = await self._persistently(lambda: self._repository.load(self._claim.job_id))
         self._loaded.refresh(steps, {name})
         return (await self._loaded.get())[name]
 
     def close(self) -> None:
-        """See `OpenSteps`."""
+        """Refuse further steps, and cancel those that wait: the attempt has ended. See `OpenSteps`."""
         self._is_closed = True
         self._waits.close()
 
     def suspend_at_timeout(self) -> bool:
-        """See `OpenSteps`."""
+        """Suspend the attempt if its function only waits for steps; return whether it is. See `OpenSteps`."""
         return self._waits.suspend_at_timeout()
 
     # -- a step ----------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _step(self, name: str, kind: str, connection: Any = None) -> AsyncIterator[StoredStep | None]:
-        """Use a name in a block, and yield the step that is stored under it; None if there is none.
+        """Use the name of a step in a block, and yield the step that an earlier attempt has stored under it.
 
-        ``connection`` is the caller's connection, if the step commits with its transaction. The attempt is
-        not suspended within the block. A block that raises an exception may be repeated.
+        If there is none, yield None. ``connection`` is the caller's connection, if the step commits with its
+        transaction. The attempt is not suspended within the block. If the block raises an exception, its name
+        may be used again.
         """
         check_step_name(name)
         self._connections.check_loop()
         await self._check_open(connection)
         self._waits.note_thread()
-        # A step whose transaction of the caller was rolled back may be repeated.
+        # A name may be used once in an attempt. A step that this attempt has stored in a transaction of the
+        # caller may be repeated, though, if that was rolled back.
         is_callers = name in self._names and name in self._callers
         if is_callers and await self._callers.forget_rolled_back(name, connection):
             self._names.discard(name)
@@ -578,6 +621,8 @@ class AttemptSteps(OpenSteps):
         try:
             with self._waits.progressing():
                 stored = await self._find_stored(name, kind)
+                # Such a step is going to be written, and would wait for an open transaction that has locked
+                # the row of the job.
                 if stored is None or not stored.has_ended:
                     await self._callers.check(name, connection)
                 yield stored
@@ -589,7 +634,7 @@ class AttemptSteps(OpenSteps):
             raise
 
     async def _take_names(self, names: Collection[str]) -> None:
-        """Note that this attempt uses names. No name may be used twice."""
+        """Note that this attempt uses names; raise DuplicateStepError if it has used one of them before."""
         if not self._names.isdisjoint(names):
             # A wait that has just been cancelled frees its name when its task runs.
             await asyncio.sleep(0)
@@ -602,8 +647,9 @@ class AttemptSteps(OpenSteps):
         self._names.update(names)
 
     async def _find_stored(self, name: str, kind: str) -> StoredStep | None:
-        """Return the step that is stored under a name; None if there is none."""
-        return self._of_kind(kind, (await self._loaded.get()).get(name))
+        """Return the step that is stored under a name; None if there is none. Raise if its kind differs."""
+        steps = await self._loaded.get()
+        return self._of_kind(kind, steps.get(name))
 
     def _of_kind(self, kind: str, stored: StoredStep | None) -> StoredStep | None:
         """Return a stored step of this kind; None if there is none. Raise if it is a step of another kind.
@@ -624,9 +670,12 @@ class AttemptSteps(OpenSteps):
 
         ``connection`` is the caller's connection, if the step commits with its transaction.
         """
+        # A suspended attempt was cancelled. If its code has caught the exception and calls a step, it is
+        # cancelled once more.
         if self.suspensions:
             await asyncio.sleep(0)  # a loop that swallows the exception must not block the event loop
             raise asyncio.CancelledError
+        # The code may complete its job in its own transaction. After a rollback the attempt continues.
         await self._attempt.forget_rolled_back(connection)
         self._check_held()
 
@@ -651,9 +700,10 @@ class AttemptSteps(OpenSteps):
         until: datetime | None = None,
         connection: Connection | None = None,
     ) -> StoredStep:
-        """Store a step. A sleep or a wait has a length or an end, and no value.
+        """Store a step, and return it as it is stored.
 
-        A step that commits with the transaction of a connection counts once that has committed.
+        A sleep or a wait has a length or an end, and no value; other steps have a value. A step that commits
+        with the transaction of a connection counts only after that has committed.
         """
         text = None
         is_sleep_or_wait = delay_s is not None or until is not None
@@ -664,7 +714,8 @@ class AttemptSteps(OpenSteps):
         except PayloadError:
             if not self._callers.sizes:
                 raise
-            # Transactions of the caller may have ended since their steps were counted.
+            # Steps in open transactions of the caller count in addition to the stored ones. Such a
+            # transaction may have been rolled back since, so they are counted again.
             await self._callers.count_ended()
             await self._loaded.check_room(name, text, self._callers.sizes)
         stored_steps = await self._loaded.get()
@@ -682,10 +733,12 @@ class AttemptSteps(OpenSteps):
         if connection is not None:
             # The step exists already if the answer to an earlier commit was lost. Then the writes of the
             # caller must not be committed once more. A cursor, however, is stored many times.
-            return await store(connection=connection, must_be_new=kind == STEP)
+            must_be_new = kind == STEP
+            return await store(connection=connection, must_be_new=must_be_new)
         step = await self._persistently(store)
         # The statement does not return the timeouts of earlier waits for a signal, so they are added here.
-        if (previous_step := stored_steps.get(name)) is not None:
+        previous_step = stored_steps.get(name)
+        if previous_step is not None:
             step = step._replace(timeouts=previous_step.timeouts)
         self._loaded.add(step)
         return step
@@ -740,19 +793,21 @@ class AttemptSteps(OpenSteps):
         return True
 
     async def _persistently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a call; repeat it while the database is unavailable and the lease is valid."""
         return await persistently(self._lease, call)
 
     @contextmanager
     def _calling(self, name: str, func: Callable[..., Any]) -> Iterator[None]:  # noqa: ARG002 - for a test kit
-        """Note in the context which step calls its function, and at its exception which step raised it."""
+        """Call the function of a step in this block: note the step in the context, and in its exception."""
         call = StepCall(name)
         token = _called_by.set(call)
         try:
             yield
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            # In the task of the attempt, the error is the result of the job. In another task, asyncio would
-            # raise a SystemExit or KeyboardInterrupt in the event loop, and so end the worker. So the attempt
-            # ends with the error, and that task is cancelled.
+            # In the task of the attempt (``is_stepped``), the error is the result of the job. Without a task,
+            # Python closes the coroutine. A Ctrl-C is to end the program. But in a task that the job has
+            # begun, asyncio would raise a SystemExit or KeyboardInterrupt in the event loop, and so end the
+            # worker. So the attempt ends with the error, and this task is cancelled.
             if self._attempt.is_stepped or current_task() is None or is_ctrl_c(error):
                 raise
             self._attempt.exit(error)
@@ -767,8 +822,12 @@ class AttemptSteps(OpenSteps):
     # -- suspension ------------------------------------------------------------------------------------
 
     def _check_may_wait(self, name: str) -> None:
-        """Raise RuntimeError if a step that waits is called by the function of another step."""
+        """Raise RuntimeError if a step that waits is called by the function of another step.
+
+        The attempt is not suspended while the other step is in progress, so the wait would never end.
+        """
         call = _called_by.get(None)
+        # A task that the function has begun may outlive it, and may wait then.
         if call is not None and call.is_running:
             raise RuntimeError(
                 f"step {name!r} waits within the function of step {call.step!r}, which would never end; "
@@ -782,18 +841,23 @@ class AttemptCursor(StepCursor):
     def __init__(self, steps: AttemptSteps, name: str, value: Any) -> None:
         self._steps = steps
         self._name = name
+        # The newest value.
         self._text = steps.cursor_text(name, value)
+        # The value that is committed; None if that is unknown.
         self._written: str | None = self._text
-        self._is_pending = self._is_closed = False
+        # Whether the newest value was set, and no write of it has begun.
+        self._is_pending = False
+        self._is_closed = False
+        # When the value may be written again, by the monotonic clock.
         self._next_write = time.monotonic() + CURSOR_GAP_S
 
     @property
     def value(self) -> Any:
-        """See `StepCursor`."""
+        """The last value, as JSON carries it. See `StepCursor`."""
         return value_from(self._text)
 
     async def set(self, value: Any) -> None:
-        """See `StepCursor`."""
+        """Set the value, and write it if that is due: at most once a second. See `StepCursor`."""
         self._check_open()
         self._text = self._steps.cursor_text(self._name, value)
         self._is_pending = True
@@ -801,15 +865,16 @@ class AttemptCursor(StepCursor):
             await self.flush()
 
     async def save(self, value: Any = UNSET, *, connection: Any = None) -> None:
-        """See `StepCursor`."""
+        """Write the value now, alone or with the transaction of a connection. See `StepCursor`."""
         self._check_open()
         text = self._text if value is UNSET else self._steps.cursor_text(self._name, value)
         if connection is None:
             self._text, self._is_pending = text, True
             await self.flush()
         else:
-            # The caller may roll the value back, and then a value that was set before it must be stored. One
-            # that was set in the same transaction is rolled back with it.
+            # The caller may roll this value back. A value that was set before the transaction must be stored
+            # then, so it is written first. But if the transaction has stored a step already, it has locked
+            # the row of the job, and a value that was set since is rolled back with it.
             if self._is_pending and not await self._steps.has_open_transaction(connection):
                 await self.flush()
             await self._steps.write_cursor(self._name, value_from(text), connection)
@@ -819,6 +884,7 @@ class AttemptCursor(StepCursor):
 
     async def flush(self) -> None:
         """Write the value, unless it is written or belongs to a transaction of the caller."""
+        # Another task may set a new value during the write, which then still has to be written.
         text = self._text
         if self._is_pending and text != self._written:
             await self._steps.write_cursor(self._name, value_from(text))
@@ -835,6 +901,7 @@ class AttemptCursor(StepCursor):
         self._is_closed = True
 
     def _check_open(self) -> None:
+        """Raise RuntimeError if the block of the cursor has ended."""
         if self._is_closed:
             raise RuntimeError(
                 f"the block of cursor {self._name!r} has ended; set its value within the block"

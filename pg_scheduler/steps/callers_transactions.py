@@ -42,7 +42,10 @@ class CallersStep(NamedTuple):
 
 
 class CallersTransactions:
-    """The steps that one attempt has stored or found in transactions of its own code."""
+    """The steps that one attempt has stored or found in transactions of its own code.
+
+    Until such a transaction has ended, its step may be rolled back, and the row of the job is locked.
+    """
 
     def __init__(self, node: Node, steps: StepRepository, claim: Claim, loaded: LoadedSteps) -> None:
         self._claim = claim
@@ -56,6 +59,7 @@ class CallersTransactions:
         self._open: OpenTransaction | None = None
 
     def __contains__(self, name: str) -> bool:
+        """Return whether a step of this name was stored or found in a transaction of the caller."""
         return name in self._steps
 
     @property
@@ -91,13 +95,14 @@ class CallersTransactions:
         """
         step, job_id = self._steps[name], self._claim.job_id
         session = None if connection is None else await self._connections.check_transaction(connection)
-        # While the transaction is open, only its own connection shows whether the step was rolled back.
+        # While the transaction is open, only its own connection shows whether the step was rolled back. On
+        # another connection, the step counts until the transaction has ended.
         if session is not step.connection:
             session = None
             if await self._repository.is_locked_by(job_id, step.transaction_id):
                 return False
         # Even if the transaction was not rolled back, a savepoint with the step may have been. The rows show
-        # whether the step is there.
+        # whether the step is there. They are read in the caller's transaction if it passes that connection.
         if not step.has_failed and not await self._repository.has_rolled_back(step.transaction_id):
             load = partial(self._repository.load, job_id, connection=session)
             steps = await persistently(self._lease, load)
@@ -108,7 +113,10 @@ class CallersTransactions:
         return True
 
     async def count_ended(self) -> None:
-        """Load the steps that are committed by now, and forget those of the caller that were rolled back."""
+        """Load the steps that are committed by now, and forget those of the caller that were rolled back.
+
+        Afterwards, ``sizes`` is right for the steps whose transactions have ended.
+        """
         self._loaded.forget()
         stored = await self._loaded.get()
         for name, step in list(self._steps.items()):
@@ -118,6 +126,7 @@ class CallersTransactions:
                 continue
             # As long as its transaction is open, the step may still be committed.
             if not await self._repository.is_locked_by(self._claim.job_id, step.transaction_id):
+                # The last value of a cursor was rolled back, and an earlier one is stored.
                 if name in stored:
                     self._steps[name] = step._replace(size=size)
                 else:
@@ -131,16 +140,19 @@ class CallersTransactions:
         return await self._repository.is_locked_by(self._claim.job_id, noted.transaction_id)
 
     async def check(self, name: str, connection: Any) -> None:
-        """Raise RuntimeError if a step would wait for a transaction whose caller waits for this step.
+        """Raise RuntimeError if a step would wait for an open transaction that waits for this step.
 
-        Another task or thread of the job may commit it meanwhile. Then the step waits.
+        A step locks the row of the job, which the transaction of an earlier step has locked until its commit.
+        If another task or thread of the job has that transaction, it can commit, so the step waits for it.
         """
         noted, this_caller = self._open, caller()
         if noted is None:
             return
+        # The transaction belongs to the task that calls this step, or to one that waits for this task.
         is_own = noted.caller is this_caller or continues_after(noted.caller, this_caller)
         if not is_own:
             return
+        # A step in the same transaction does not wait for its lock.
         session = None if connection is None else await self._connections.check_transaction(connection)
         if session is noted.connection:
             return
@@ -150,4 +162,5 @@ class CallersTransactions:
                 f"{noted.step!r} commits, and which is still open; commit it before, or pass the same "
                 "connection= to this step"
             )
+        # The transaction has ended.
         self._open = None

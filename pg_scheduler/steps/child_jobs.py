@@ -50,7 +50,13 @@ class ChildEnqueuer:
     async def enqueue(
         self, child: ChildSpec, conflict_resolution: ConflictResolution, connection: Connection
     ) -> str:
-        """Enqueue a child in the transaction that stores its step, and return its id."""
+        """Enqueue a child in the transaction that stores its step, and return its id.
+
+        Args:
+            child: The child.
+            conflict_resolution: What to do if another job has its id.
+            connection: The connection of the transaction.
+        """
         options = dict(child.options)
         delay = options.pop("delay", None)
         delay_s = 0.0 if delay is None else check_delay("delay", delay)
@@ -59,6 +65,7 @@ class ChildEnqueuer:
         spec = JobSpec(child.call, due, job_id=child.job_id, **options)
         (job,) = self._preparer.prepare((spec,), allows_names=True, allows_now=True)
         child_job = with_options(job, **{CHILD_OF: dict(child.mark)})
+        # The step of the parent needs the result, also if the task keeps none.
         if not child_job.keeps_result:
             child_job = with_options(child_job, keep_result=CHILD_KEEPS.total_seconds())
         return await self._enqueuer.insert(child_job, conflict_resolution, connection, is_delayed=True)

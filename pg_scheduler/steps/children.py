@@ -81,10 +81,10 @@ class ChildJob(NamedTuple):
         call: Call[Any],
         options: Mapping[str, Any] | None = None,
     ) -> ChildJob:
-        """Return a job that was checked.
+        """Return the child for which a job waits, with its id, after a check of the arguments.
 
         Args:
-            job_id: The job that waits.
+            job_id: The id of the job that waits.
             step: The name of the step.
             number: The number of the child in the step; None for a single one.
             call: The function and arguments of the child.
@@ -105,15 +105,14 @@ class ChildJob(NamedTuple):
         if unknown := [option for option in child_options if option not in OPTIONS]:
             raise TypeError(f"a child has no option {unknown[0]}=; its options are {', '.join(OPTIONS)}")
         child_id = check_job_id(f"{job_id}:{step}" if number is None else f"{job_id}:{step}:{number}")
+        # A job "a" with a step "b:c" and a job "a:b" with a step "c" have children of the same id. The hash
+        # is that of the parts, and distinguishes them.
         parts = json.dumps([job_id, step, number])
-        other_id = f"{child_id}:{sha256(parts.encode()).hexdigest()[:HASH_CHARACTERS]}"
-        return cls(
-            child_id,
-            other_id if len(other_id.encode()) <= MAX_ID_BYTES else child_id,
-            number,
-            call,
-            child_options,
-        )
+        parts_hash = sha256(parts.encode()).hexdigest()[:HASH_CHARACTERS]
+        other_id = f"{child_id}:{parts_hash}"
+        if len(other_id.encode()) > MAX_ID_BYTES:
+            other_id = child_id
+        return cls(child_id, other_id, number, call, child_options)
 
 
 class Children:
@@ -125,7 +124,7 @@ class Children:
         self._enqueue_child = enqueue_child
 
     async def insert(self, claim: Claim, name: str, jobs: Sequence[ChildJob], version: int) -> StoredStep:
-        """Insert the children of a step and store it. To do it again has no further effect.
+        """Insert the children of a step, and store the step. A repetition has no further effect.
 
         A child that exists, as after a retry from this step, is not inserted again: its result counts. The
         row of a child that has completed may be deleted; then the result that was passed to the job counts. A
@@ -153,6 +152,8 @@ class Children:
             except DatabaseUnavailableError as fault:
                 if not is_lock_timeout(fault):
                     raise
+                # Another transaction has locked a row for long. This one was rolled back, so that it does not
+                # hold its own locks meanwhile, and is repeated after a pause.
                 await retries.pause(fault)
 
     async def _insert(
@@ -166,13 +167,16 @@ class Children:
             retries.watching(connection),
         ):
             family = await self._find(claim, name, jobs, connection)
+            # The children are inserted in another order than that of the step, which prevents deadlocks. The
+            # step has the ids by which they were stored in its own order.
             inserted = {
                 job.job_id: await self._insert_one(claim, name, job, family, connection)
                 for job in _ordered(jobs)
             }
             ids = [inserted[job.job_id] for job in jobs]
-            own_ids = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
-            # Any other id is that of a job which holds the unique key of a child, and stands for that child.
+            # Either id of a child is its own. Any other id is that of a job which holds the unique key of a
+            # child, and stands for that child.
+            own_ids = {job.job_id for job in jobs} | {job.other_id for job in jobs}
             if holders := set(ids) - own_ids:
                 await self._keep_results(claim, name, holders, connection)
             stored = await self._steps.store(
@@ -196,9 +200,13 @@ class Children:
     async def _find(
         self, claim: Claim, name: str, jobs: Sequence[ChildJob], connection: Connection
     ) -> Family:
-        """Lock the job of an attempt, and return what has the ids of its children."""
-        numbers = {job.job_id: job.number for job in jobs}
-        numbers |= {job.other_id: job.number for job in jobs}
+        """Lock the job of an attempt, and return which rows have the ids of its children now."""
+        # Each child may be stored under either of its two ids.
+        numbers: dict[str, int | None] = {}
+        for job in jobs:
+            numbers[job.job_id] = job.number
+        for job in jobs:
+            numbers[job.other_id] = job.number
         return await self._steps.find_children(self._node.worker_id, claim, name, numbers, connection)
 
     async def _insert_one(
@@ -207,13 +215,15 @@ class Children:
         """Insert a child unless it exists; return its id, or the id of the job that holds its unique key."""
         mark: dict[str, Any] = {"job": claim.job_id, "definition": family.definition, "step": name}
         if job.number is not None:
-            mark |= {"number": job.number}
+            mark["number"] = job.number
+        # In a second round, the child that another session has inserted meanwhile is found.
         for _ in range(ROUNDS):
             job_id, row = _row_of(job, family)
             if row.state in {OWN, COMPLETED}:
                 return job_id
             if row.state == TAKEN:
                 break
+            # A child of an earlier definition of the parent is replaced. Any other job is a conflict.
             resolution = ConflictResolution.REPLACE if row.state == FORMER else ConflictResolution.RAISE
             try:
                 spec = ChildSpec(job.call, job_id, mark, job.options)
@@ -260,14 +270,16 @@ class Children:
             JobConflictError: Another job has replaced a child.
             JobNotFoundError: A child was deleted by hand before it ended.
         """
+        # The value of the step is the ids of its children.
         ids: list[str] = value_from(step.value)
         child_results = await self._node.store.passed_results.of_children(claim.job_id, step.name, ids)
-        children_ids = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
+        children_ids = {job.job_id for job in jobs} | {job.other_id for job in jobs}
         for job_id in ids:
             if job_id not in child_results:
                 raise JobNotFoundError(job_id)
             child_result = child_results[job_id]
-            # The holder of a unique key has none of these ids, and need not be a child.
+            # A job with the id of a child has to be this child. A job that stands for a child, because it has
+            # the unique key of the child, has another id and need not be one.
             if job_id in children_ids and not child_result.is_child:
                 status = child_result.result.status.value
                 raise JobConflictError(
@@ -280,20 +292,22 @@ class Children:
 
 
 def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:
-    """Return the id that a child has or gets, and what has this id now.
+    """Return the id that a child has or gets, and the row that has this id now.
 
-    It is ``other_id`` if the child is stored under that id, or if another child or an alert has ``job_id``.
+    The id is ``other_id`` if the child is stored under it, or if another child or an alert has ``job_id``.
     """
-    row, other = family.rows[job.job_id], family.rows[job.other_id]
+    row, other_row = family.rows[job.job_id], family.rows[job.other_id]
     # The child is stored under its other id.
-    if row.state not in {OWN, COMPLETED} and other.state in {OWN, COMPLETED}:
-        return job.other_id, other
+    if row.state not in {OWN, COMPLETED} and other_row.state in {OWN, COMPLETED}:
+        return job.other_id, other_row
     # The child is stored under this id, or is going to replace a child of an earlier definition.
     if row.state in {OWN, COMPLETED, FORMER}:
         return job.job_id, row
-    # An id with this suffix may be that of the alert of a failed job, now or while the child exists.
-    if (row.state == TAKEN and row.is_child) or job.job_id.endswith(ALERT_SUFFIX):
-        return job.other_id, other
+    # Another child has this id. Or the id ends with the suffix of the alert of a failed job, so such an alert
+    # may get the id while the child exists.
+    is_of_other_child = row.state == TAKEN and row.is_child
+    if is_of_other_child or job.job_id.endswith(ALERT_SUFFIX):
+        return job.other_id, other_row
     # The id is free, or a job of the application has it, which is a conflict.
     return job.job_id, row
 

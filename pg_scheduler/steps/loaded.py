@@ -24,6 +24,7 @@ async def persistently(lease: Lease, call: Callable[[], Awaitable[T]]) -> T:
         try:
             return await call()
         except DatabaseUnavailableError as fault:
+            # A closed pool opens no connection again. After its lease, the worker may have lost the job.
             if isinstance(fault, PoolClosedError) or not lease.is_trusted:
                 raise
         await asyncio.sleep(RETRY_DELAY_S)
@@ -31,7 +32,9 @@ async def persistently(lease: Lease, call: Callable[[], Awaitable[T]]) -> T:
 
 def size_of(step: StoredStep | None) -> int:
     """Return the bytes of a step's value that count; 0 if it has no value, or is an early signal."""
-    return 0 if step is None or step.value is None or step.is_early_signal else len(step.value.encode())
+    if step is None or step.value is None or step.is_early_signal:
+        return 0
+    return len(step.value.encode())
 
 
 class LoadedSteps:
@@ -60,6 +63,7 @@ class LoadedSteps:
         """Return the steps that are stored, by name."""
         if self._steps is None:
             async with self._loading:
+                # Another call may have loaded them while this one waited for the lock.
                 while self._steps is None:
                     writes = self._writes
                     steps = await persistently(self._lease, lambda: self._repository.load(self._claim.job_id))
@@ -95,18 +99,19 @@ class LoadedSteps:
     async def check_room(
         self, name: str, text: str | None, uncommitted: Mapping[str, int], *, count: int = 1
     ) -> None:
-        """Raise PayloadError if a step exceeds what one job may store.
+        """Raise PayloadError if a job would store too many steps or bytes with one more step.
 
         Args:
             name: The name of the step.
             text: Its value as JSON; None for a step that waits.
-            uncommitted: The sizes of steps that are stored in transactions that have not committed, by name.
+            uncommitted: The bytes of steps that are stored in transactions that have not committed, by name.
             count: How many children the step has.
         """
         stored = await self.get()
         names = {key for key, step in stored.items() if not step.is_early_signal}
         # Neither the steps of a job nor the children of one step may be more than MAX_STEPS.
-        number = max(len(names | uncommitted.keys() | {name}), count)
+        step_count = len(names | uncommitted.keys() | {name})
+        number = max(step_count, count)
         if number > MAX_STEPS:
             raise PayloadError(
                 f"step {name!r} is number {number} of job {self._claim.job_id!r}, more than {MAX_STEPS}; "
@@ -114,9 +119,9 @@ class LoadedSteps:
             )
         # A new value takes the place of the stored value of its step.
         size = self._bytes + len(text or "") - size_of(stored.get(name))
-        size += sum(
-            new_size - size_of(stored.get(key)) for key, new_size in uncommitted.items() if key != name
-        )
+        for other_name, new_size in uncommitted.items():
+            if other_name != name:
+                size += new_size - size_of(stored.get(other_name))
         if size > MAX_STEP_BYTES:
             raise PayloadError(
                 f"with step {name!r} the values of job {self._claim.job_id!r} have {size} bytes of JSON, "

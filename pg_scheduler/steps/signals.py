@@ -67,7 +67,7 @@ class SignalRepository(Repository):
         return await self._statements.run_retrying(send, within=connection, savepoints=False)
 
     async def end_sleep(self, job_id: str) -> datetime | None:
-        """End the sleeps of a suspended job; return when it is due, or None if it does not sleep."""
+        """End the sleeps of a suspended job; return when the job is due, or None if it does not sleep."""
 
         async def end(transaction: Transaction) -> list[Record]:
             now = self._statements.now
@@ -77,16 +77,19 @@ class SignalRepository(Repository):
         return rows[0]["due"] if rows else None
 
     async def _send(self, job_id: str, name: str, value: str, connection: Connection) -> SentSignal:
-        """Store a signal and wake the job if it waits for it. See ``send()``."""
+        """Store a signal, and make the job due if it waits for the signal. See ``send()``."""
         statements = self._statements
         signal = job_id, name, value, MAX_STEPS, MAX_STEP_BYTES
         for _ in range(MAX_ROUNDS):
-            if stored := await statements.fetch("store_signal", *signal, statements.now, on=connection):
+            stored = await statements.fetch("store_signal", *signal, statements.now, on=connection)
+            if stored:
                 break
+            # The first statement returns no row if it has stored nothing, and the second one finds out why.
             states = await statements.fetch("find_signal", *signal, on=connection)
             if not states:
                 raise JobNotFoundError(job_id)
             (state,) = states
+            # The job has ended, or has got a value of this signal already, of which the first one counts.
             if state["has_ended"] or state["is_taken"]:
                 return SentSignal(is_stored=False)
             if not state["has_room"]:
@@ -95,8 +98,9 @@ class SignalRepository(Repository):
                     f"signals for which it has not waited, with {MAX_STEP_BYTES} bytes of JSON; send fewer "
                     "names, or store large values elsewhere"
                 )
-            # Another session has marked or changed the job between the two statements.
+            # The second statement finds no reason: another session has changed the job between the two.
         else:
+            # In none of so many rounds, so a trigger of the application suppresses the change.
             raise SuppressedChangeError
         if not stored[0]["was_awaited"]:
             return SentSignal(is_stored=True)

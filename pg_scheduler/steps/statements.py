@@ -87,7 +87,7 @@ class StepRepository(Repository):
         must_be_new: bool = False,
         connection: Connection | None = None,
     ) -> StoredStep:
-        """Store a step. To store it again has no further effect, but for a new value.
+        """Store a step. To store it again changes nothing, except that a cursor gets its new value.
 
         Args:
             worker_id: The worker that runs the attempt.
@@ -110,6 +110,8 @@ class StepRepository(Repository):
             PayloadError: The encoding of the database lacks a character of the name or the value.
         """
         args = claim.job_id, worker_id, claim.attempt, name, kind, value, version, delay_s, until
+        # If a session commits a signal of this name during the statement, the statement does not see it, and
+        # stores nothing. The second one does.
         for _ in range(ROUNDS):
             try:
                 rows = await self._statements.fetch(
@@ -141,7 +143,7 @@ class StepRepository(Repository):
         children: Mapping[str, int | None],
         connection: Connection,
     ) -> Family:
-        """Lock the job of an attempt; return what has the ids of the children of a step.
+        """Lock the job of an attempt; return which jobs have the ids of the children of a step now.
 
         Args:
             worker_id: The worker that runs the attempt.
@@ -163,7 +165,9 @@ class StepRepository(Repository):
     async def keep_holders_results(
         self, job_ids: Collection[str], seconds: float, connection: Connection
     ) -> Sequence[KeyHolder]:
-        """Let jobs that have the unique keys of children keep their results; return the jobs that cannot.
+        """Let jobs keep their results that have the unique keys of children; return the jobs that cannot.
+
+        Such a job stands for the child that has the same key, so the step needs its result.
 
         Args:
             job_ids: The jobs.
@@ -183,7 +187,7 @@ class StepRepository(Repository):
         delay_s: float | None,
         until: datetime | None,
     ) -> None:
-        """Let a wait begin again after ``count`` timeouts, or give a wait that lasts another end.
+        """Let a wait for a signal begin again after ``count`` timeouts, or give one that lasts another end.
 
         Raises:
             JobLostError: The attempt does not hold its job any more; nothing was changed.
@@ -193,7 +197,10 @@ class StepRepository(Repository):
             raise JobLostError(claim.job_id)
 
     async def is_locked_by(self, job_id: str, transaction_id: int) -> bool:
-        """Return whether a transaction may have locked a job's row: it is open, and the row is locked."""
+        """Return whether a transaction may have locked a job's row: it is open, and the row is locked.
+
+        Which transaction has locked the row is unknown, so it may also be another one.
+        """
         return bool(await self._statements.value("is_locked_by", job_id, transaction_id))
 
     async def has_rolled_back(self, transaction_id: int) -> bool:
@@ -215,10 +222,11 @@ class StepRepository(Repository):
 
 
 def _child_row(job_id: str, row: Any) -> ChildRow:
-    """Return what has the id that a child would get.
+    """Return what has the id that a child of a job would get, from a row of ``find_children``.
 
     That is a job, the passed result of a child whose row was deleted, or nothing.
     """
+    # The mark of a job that is a child names its parent and the step. Other jobs have none.
     child_of = object_from(row["child_of"])
     has_row = row["job_name"] is not None
     if child_of:
@@ -227,4 +235,5 @@ def _child_row(job_id: str, row: Any) -> ChildRow:
         owner = f"the child of step {row['step']!r} of job {job_id!r}"
     else:
         owner = f"the job {row['job_name']!r} with status {row['status']!r}"
-    return ChildRow(row["state"], row["status"], owner, bool(child_of) or not has_row)
+    is_child = bool(child_of) or not has_row
+    return ChildRow(row["state"], row["status"], owner, is_child)

@@ -49,7 +49,7 @@ calling_thread: Final[ContextVar[threading.Thread]] = ContextVar("pg_scheduler_c
 
 
 def caller() -> object:
-    """Return the thread or the task that calls a step."""
+    """Return the thread that calls a step, if the job runs in a thread; else the task that calls it."""
     return calling_thread.get(None) or current_task()
 
 
@@ -81,9 +81,11 @@ class AttemptWaits:
         self._claim = attempt.claim
         self._refresh = refresh
         self.suspensions: tuple[Suspension, ...] = ()
+        # The calls that wait, by the futures that end their waits.
         self._calls: dict[asyncio.Future[None], WaitingCall] = {}
         # The threads that have called steps.
         self._threads = WeakSet[threading.Thread]()
+        # The number of blocks of progressing() that are open.
         self._in_progress = 0
         # Whether other code of the attempt was found at work, which keeps the attempt in memory.
         self._is_kept = False
@@ -119,14 +121,15 @@ class AttemptWaits:
         """Wait until one of several steps may have ended. A suspension of the attempt cancels the wait."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        self._calls[waiter] = WaitingCall(tuple(map(_suspension, steps)), caller(), loop.time())
+        suspensions = tuple(_suspension(step) for step in steps)
+        self._calls[waiter] = WaitingCall(suspensions, caller(), loop.time())
         self._is_kept = False
         # The first look for ends comes when the earliest of these times is over, or after `LOOK_INTERVAL_S`
         # if that is sooner. Without such a time, it comes at once.
-        left_s = min(
-            (step.left_s for step in steps if step.kind != CHILD and step.left_s is not None), default=0
-        )
-        self._look_at = min(self._look_at, loop.time() + min(max(left_s, MIN_PAUSE_S), LOOK_INTERVAL_S))
+        times_left_s = [step.left_s for step in steps if step.kind != CHILD and step.left_s is not None]
+        left_s = min(times_left_s, default=0)
+        delay_s = min(max(left_s, MIN_PAUSE_S), LOOK_INTERVAL_S)
+        self._look_at = min(self._look_at, loop.time() + delay_s)
         self._look_soon()
         try:
             await waiter
@@ -142,7 +145,9 @@ class AttemptWaits:
     @property
     def _may_end(self) -> bool:
         """Whether the attempt may be suspended: some of its code waits, and no step is in progress."""
-        return bool(self._calls) and not (self._in_progress or self.suspensions or self._is_closed)
+        if self._in_progress or self.suspensions or self._is_closed:
+            return False
+        return bool(self._calls)
 
     def _look_soon(self) -> None:
         """Look whether all code waits, as soon as what runs now has come to its next wait."""
@@ -151,6 +156,7 @@ class AttemptWaits:
             self._set_timer(asyncio.get_running_loop().call_soon(self._look, context=Context()))
 
     def _set_timer(self, timer: asyncio.Handle | None) -> None:
+        """Plan the next look, and cancel the one that was planned before; None plans no other one."""
         previous_timer, self._timer = self._timer, timer
         if previous_timer is not None:
             previous_timer.cancel()
@@ -161,7 +167,8 @@ class AttemptWaits:
             return
         runs_in_loop = not self._attempt.runs_in_executor
         if self._may_end and runs_in_loop and self._function_waits():
-            # The pass lists all tasks of the attempt, and calls decide() with them.
+            # Other tasks of the attempt may be at work. To list tasks is expensive, so one pass does it for
+            # all attempts, and calls decide() of each with its tasks.
             self._pass.request(self)
         elif self._may_end and not runs_in_loop and self._all_threads_wait():
             self._suspend()
@@ -172,32 +179,38 @@ class AttemptWaits:
         self._set_timer(loop.call_later(self._pause_s, self._look, context=Context()))
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
         if loop.time() >= self._look_at and self._looking is None:
+            # A job that waits in memory has a slot, which its children may need. If this lasts, a warning may
+            # be due.
             if self._is_kept and self._has_awaited_children(loop.time() - LOOK_INTERVAL_S):
                 self._child_waits.add(self.key, self._claim)
             self._looking = start_in_background(self._find_ends(), f"{OWN_TASK_PREFIX}waits", Context())
 
     def _has_awaited_children(self, since: float) -> bool:
-        """Return whether a call has waited for children since this instant, or for longer."""
+        """Return whether a call has waited for children since this instant of the loop's clock, or longer."""
         early_calls = [call for call in self._calls.values() if call.since <= since]
         return any(suspension.kind == CHILD for call in early_calls for suspension in call.suspensions)
 
     @property
     def key(self) -> int:
-        """See `Waiting`."""
+        """What identifies the attempt among those of this process. See `Waiting`."""
         return id(self._attempt)
 
     def decide(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        """See `Waiting`."""
+        """Suspend the attempt if all of its tasks, which are given, wait for steps. See `Waiting`."""
+        # The state may have changed between the request and the pass, so it is checked again.
         if self._may_end and all(waits_for_steps(task, self._calls) for task in tasks):
             self._suspend()
         else:
             self._is_kept = True
 
     def suspend_at_timeout(self) -> bool:
-        """See `OpenSteps`."""
+        """Suspend the attempt, whose timeout is over, if its function only waits; return whether it did so.
+
+        The function itself must wait for steps. Its other tasks or threads may work, and a warning names
+        them.
+        """
         if not self._may_end:
             return False
-        # The function itself must wait for steps. Its other tasks or threads need not: a warning names them.
         if self._attempt.runs_in_executor:
             call = self._attempt.call
             function_thread = None if call is None else call.thread
@@ -228,16 +241,20 @@ class AttemptWaits:
         return True
 
     def _function_waits(self) -> bool:
+        """Return whether the task that runs the function of the job waits for steps only."""
         task = self._attempt.task
         return task is not None and waits_for_steps(task, self._calls)
 
     def _waiting_threads(self) -> set[threading.Thread]:
+        """Return the threads whose calls of steps wait."""
         callers = (call.caller for call in self._calls.values())
         return {caller for caller in callers if isinstance(caller, threading.Thread)}
 
     def _all_threads_wait(self) -> bool:
         """Return whether the threads in which code of the attempt runs all wait for steps."""
-        function_thread = self._attempt.call and self._attempt.call.thread
+        call = self._attempt.call
+        # There is no thread before the executor has begun to run the function.
+        function_thread = None if call is None else call.thread
         waiting = self._waiting_threads()
         threads = set(self._threads)
         if function_thread:
@@ -267,7 +284,8 @@ class AttemptWaits:
         self._refresh(steps, names)
         ended_names = {step.name for step in steps if _may_continue(step)}
         for waiter, call in self._calls.items():
-            if not waiter.done() and ended_names & {suspension.name for suspension in call.suspensions}:
+            awaited_names = {suspension.name for suspension in call.suspensions}
+            if not waiter.done() and ended_names & awaited_names:
                 waiter.set_result(None)
                 self._set_timer(None)
         self._look_soon()
@@ -276,6 +294,7 @@ class AttemptWaits:
 def _suspension(step: StoredStep) -> Suspension:
     """Return how long a step suspends its job: until a time, or for children without a timeout."""
     assert step.until is not None  # noqa: S101 - of every step that waits
+    # The ends of the children wake the job, whatever the row of the step has.
     return Suspension(step.kind, step.name, NO_TIMEOUT if step.kind == CHILD else step.until)
 
 
