@@ -78,6 +78,7 @@ class Admission(Service):
             The other claims.
         """
         limited = self._tasks.lists.limited
+        # Most batches have no such claim, so they are not divided.
         if limited.keys().isdisjoint(claim.function for claim in claims):
             return claims
         unlimited_claims = []
@@ -90,7 +91,7 @@ class Admission(Service):
         return unlimited_claims
 
     async def run_once(self) -> float:
-        """Decide about one batch of attempts."""
+        """Decide about one batch of attempts; return 0 if more is to be done, else NEVER, until woken."""
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_SIZE))]
         attempts: dict[str, Attempt] = {}
         requests: list[AdmissionRequest] = []
@@ -120,6 +121,7 @@ class Admission(Service):
         claim = attempt.claim
         task = self._tasks.resolve(claim.function)
         if attempt.revocation is None and task is not None and task.limits:
+            # No limit of such a task has a key function, so all of its jobs have the same limits.
             if task.common_limits is not None:
                 return task.common_limits
             try:
@@ -141,10 +143,10 @@ class Admission(Service):
         sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
         book = self._unblocker.book()
         keys = {key for request in requests for key, _ in request.limits}
+        # For how many seconds the starts of each limit count.
+        keep_s = {key: book.longest_per_s(key) for key in sorted(keys)}
         try:
-            decisions = await self._limits.admit(
-                self._worker_id, requests, {key: book.longest_per_s(key) for key in sorted(keys)}
-            )
+            decisions = await self._limits.admit(self._worker_id, requests, keep_s)
         except (DatabaseUnavailableError, *REFUSALS) as error:
             is_refused = is_refusal(error)
             # The lock or the row of a single attempt may be the reason.
@@ -154,6 +156,8 @@ class Admission(Service):
             self._release_all(attempts)
             if not is_refused:
                 raise
+            # The application, such as by a trigger, refuses to change the row of this job. It is not claimed
+            # again for some time.
             (refused_request,) = requests
             claim = refused_request.claim
             self._refused_claims.leave_out(claim.job_id, claim.function, error)
@@ -177,11 +181,12 @@ class Admission(Service):
             elif blocked_on is None and not lost_lease:
                 self._unblocker.admitted(attempt.claim, request.limits)
                 self._executor.begin(attempt)
+                # These limits have admitted an attempt, so they block none in a row any more.
                 if self._blocked_in_a_row:
                     for key, _ in request.limits:
                         self._blocked_in_a_row.pop(key, None)
-            # There is no decision, or the lease was lost. The release has no effect if the row
-            # is no longer this worker's. If a new definition of the job waits, the release applies it.
+            # There is no decision, or the lease was lost. If the row does not belong to this worker any more,
+            # the release has no effect. If a new definition of the job waits, the release applies it.
             else:
                 self._release(attempt)
 
@@ -190,7 +195,8 @@ class Admission(Service):
     ) -> None:
         """Decide about attempts one by one, so that a lock or a refused row of one holds up no other attempt.
 
-        A frozen node may hold the lock of a limit.
+        A frozen node may hold the lock of a limit. Once the database is unavailable, the remaining attempts
+        are released, and the error is raised.
         """
         fault: DatabaseUnavailableError | None = None
         for request in requests:
@@ -214,7 +220,7 @@ class Admission(Service):
         self._unblocker.blocked(key for key, _ in request.limits)
 
     def _note_surplus(self, claim: Claim, key: str) -> None:
-        """Count a job that a limit has blocked. After many in a row, block due jobs behind the last one."""
+        """Count a job that a limit has blocked. After many in a row, note that due jobs behind it follow."""
         task = self._tasks.resolve(claim.function)
         if task is None:
             return
@@ -222,32 +228,33 @@ class Admission(Service):
         self._blocked_in_a_row.move_to_end(key)
         # The limit that has refused no attempt for the longest time is forgotten.
         if len(self._blocked_in_a_row) > MAX_COUNTED_LIMITS:
-            self._blocked_in_a_row.popitem(last=False)
+            self._blocked_in_a_row.popitem(last=False)  # the first one, see above
         if self._blocked_in_a_row[key] >= SURPLUS_FROM:
             self._surplus[key] = (task, SurplusPosition(claim.priority, claim.execution_time, claim.job_id))
 
     async def _block_surplus(self) -> None:
-        """Block a number of due jobs that would be claimed in vain and delay jobs of other tasks."""
+        """Block due jobs of one full limit, which would be claimed in vain and delay jobs of other tasks."""
         key, (task, position) = self._surplus.popitem()
+        # A task may have several names, such as aliases.
         names = [name for name, limited_task in self._tasks.lists.limited.items() if limited_task is task]
         # Unless all jobs of the task need the limit, the arguments of each job decide.
         job_ids = None
         if not is_shared_by_all(task.limits, task.name, key):
             jobs = await self._limits.read_surplus(names, position, SURPLUS_SIZE, MAX_KEYED_BYTES)
-            job_ids = [
-                job_id
-                for job_id, name, task_data in jobs
-                if key in self._limits_by_key(task, name, task_data)
-            ]
-        blocked = await self._limits.block_surplus(key, names, position, SURPLUS_SIZE, job_ids)
-        for job in blocked:
+            job_ids = []
+            for job_id, name, task_data in jobs:
+                if key in self._limits_by_key(task, name, task_data):
+                    job_ids.append(job_id)
+        blocked_jobs = await self._limits.block_surplus(key, names, position, SURPLUS_SIZE, job_ids)
+        for job in blocked_jobs:
             self._events.publish(JobBlocked(job.job_id, job.job_name, job.attempt, key))
-        if blocked:
+        if blocked_jobs:
             self._unblocker.blocked([key])  # the limit may have got room meanwhile
         # Where so many jobs were blocked, more may follow behind the last of them.
-        if len(blocked) >= SURPLUS_SIZE // 2:
-            last_job = max(blocked, key=lambda job: (job.execution_time, job.job_id))
+        if len(blocked_jobs) >= SURPLUS_SIZE // 2:
+            last_job = max(blocked_jobs, key=lambda job: (job.execution_time, job.job_id))
             position = SurplusPosition(position.priority, last_job.execution_time, last_job.job_id)
+            # A position that an attempt has noted meanwhile stays.
             self._surplus.setdefault(key, (task, position))
 
     def _limits_by_key(self, task: Task, job_name: str, task_data: str) -> dict[str, LimitNumbers]:
@@ -259,6 +266,7 @@ class Admission(Service):
             return {}
 
     def _release_all(self, attempts: dict[str, Attempt]) -> None:
+        """Release the jobs of these attempts, which are given by job id."""
         for attempt in attempts.values():
             self._release(attempt)
 
@@ -266,5 +274,6 @@ class Admission(Service):
         """Release the job of an attempt and free its slot. A revoked attempt begins instead."""
         if attempt.revocation is not None:
             self._executor.begin(attempt)  # it ends at once
+        # Unless the attempt was lost meanwhile, its job is still to be returned.
         elif self._executor.withdraw(attempt):
             self._result_buffer.put(attempt.claim, RELEASE)

@@ -62,22 +62,28 @@ class Feeder(BlockedJobs):
         self._check_locks_at = NEVER
 
     def wake(self) -> None:
-        """Start the next pass now, and make a round over all tenants, unless there is no room left before."""
+        """Start the next pass now, and make a round over all tenants.
+
+        The round ends early if no slot has room for a further job.
+        """
         self._is_woken = True
         super().wake()
 
     def announce(self, _due: datetime | None = None) -> None:
-        """Look for new jobs of tenants."""
+        """Look for new jobs of tenants, which a notification has announced, whenever they are due."""
         if self._tasks.lists.shared:
             self.wake()
 
     def request_scan(self) -> None:
-        """Scan for jobs of shares that may be gone from the code."""
+        """Scan for jobs of shares that may be gone from the code. A scan in progress continues."""
         self._scan_position = self._scan_position or BLOCKED_BY_SHARE
         self.wake()
 
     async def run_once(self) -> float:
-        """Move jobs of a number of tenants; scan all tenants if it is time to."""
+        """Move jobs of the next tenants, and scan a page of tenants if a scan is due.
+
+        Return the seconds until the next pass.
+        """
         if not self._shares() and self._scan_position is None:
             return NEVER
         began = time.monotonic()
@@ -89,10 +95,15 @@ class Feeder(BlockedJobs):
             self._is_woken = True
             self._scan_position = self._scan_position or BLOCKED_BY_SHARE
         self.has_moved = False
-        is_behind = bool(shares) and await self._feed(shares)
+        # Whether tenants are left that the next pass can look at without a further reason.
+        is_behind = False
+        if shares:
+            is_behind = await self._feed(shares)
         if self._scan_position is not None:
-            is_behind = await self._scan(self._scan_position) or is_behind
+            has_more_to_scan = await self._scan(self._scan_position)
+            is_behind = is_behind or has_more_to_scan
         ended = time.monotonic()
+        # A pass in vain is followed by a pause, so that such passes do not load the database.
         rest_s = 0.0 if self.has_moved else self.rest * (ended - began)
         self._next_pass = ended + max(self.gap_s, rest_s)
         if is_behind:
@@ -102,8 +113,9 @@ class Feeder(BlockedJobs):
         return max(min(self._next_scan, self._check_locks_at) - ended, 0)
 
     def _shares(self) -> Mapping[str, Sequence[str]]:
-        """Return the names of tasks that this worker claims, by their shares."""
+        """Return the names of tasks that this worker claims, by the prefixes of their shares."""
         names = self._names()
+        # It is the same list object as long as the names do not change.
         if names is not self._source_of_shares:
             names_by_share: defaultdict[str, list[str]] = defaultdict(list)
             shared = self._tasks.lists.shared
@@ -115,7 +127,10 @@ class Feeder(BlockedJobs):
         return self._names_by_share
 
     async def _feed(self, shares: Mapping[str, Sequence[str]]) -> bool:
-        """Move jobs of the next tenants; return whether others may follow at once."""
+        """Move jobs of the next tenants in the index; return whether another pass may move more at once.
+
+        A round over all tenants takes several passes. It begins where the last pass has ended.
+        """
         await self._check_locks()
         page = await self._share_statements.tenants(self._position, self.batch_size)
         if self._is_woken:
@@ -130,24 +145,30 @@ class Feeder(BlockedJobs):
         if not tenants:
             return self._ends_left > 0
         fed = await self._share_statements.feed(tenants, shares, self._names(), left_out=self._left_out)
+        # Jobs whose rows are locked are left out by the next passes, up to a maximum.
         can_leave_out = len(self._left_out) < self.max_left_out
         if can_leave_out and fed.locked:
             self._left_out.update(fed.locked)
             self._check_locks_at = min(self._check_locks_at, time.monotonic() + self.locked_pause_s)
         self._report(fed.jobs, late_count=0, due=fed.due)
         self.has_moved = fed.jobs > 0
-        # These tenants may have more jobs to move.
+        # These tenants may have more jobs to move: behind those that were moved or that are locked, or in the
+        # shares about which another worker decides now. Then the next pass begins another round.
         if self.has_moved or not fed.is_complete or (can_leave_out and fed.locked):
             self._is_woken = True
         has_more_tenants = self._is_woken or self._ends_left > 0
-        return not fed.is_complete or (fed.room > 0 and has_more_tenants)
+        if not fed.is_complete:
+            return True
+        return fed.room > 0 and has_more_tenants
 
     async def _check_locks(self) -> None:
         """Find out from time to time which of the jobs that are left out are not locked any more."""
         if time.monotonic() < self._check_locks_at:
             return
         locked = await self._share_statements.find_locked(self._left_out)
-        self._is_woken = self._is_woken or len(locked) < len(self._left_out)
+        # Jobs that are not locked any more can be moved, which takes a round over all tenants.
+        if len(locked) < len(self._left_out):
+            self._is_woken = True
         self._left_out = locked
         self._check_locks_at = time.monotonic() + self.locked_pause_s if locked else NEVER
 
@@ -163,8 +184,9 @@ class Feeder(BlockedJobs):
                 for task in self._tasks.lists.shared.values()
                 if task.share
             }
-            if forgotten := [key for key in keys if prefix_of(BLOCKED_BY_SHARE, key) not in declared_shares]:
-                await self._unblock_forgotten(forgotten)
+            forgotten_keys = [key for key in keys if prefix_of(BLOCKED_BY_SHARE, key) not in declared_shares]
+            if forgotten_keys:
+                await self._unblock_forgotten(forgotten_keys)
             await self._unblock_late(keys)
         if len(keys) == self.batch_size:
             self._scan_position = keys[-1]

@@ -94,14 +94,17 @@ class LimitRepository(Repository):
             if this worker does not hold it any more, if a new definition of its job waits, or if the clock
             was set back since its claim.
         """
-        # The statement takes tables as arrays of equal length: the attempts; the keys of each attempt; the
-        # keys with the seconds for which their starts count; the keys with the numbers of their limits.
-        # The keys of each attempt, each key once. The attempts are counted from 1.
+        # The statement takes four tables, each of them as arrays of equal length: the attempts; the keys of
+        # each attempt; the keys with the seconds for which their starts count; the keys with the numbers that
+        # are declared for them.
+        #
+        # The keys of each attempt, each key once, with the number of the attempt, counted from 1.
         requested_keys = [
             (key, number) for number, request in enumerate(requests, 1) for key in dict(request.limits)
         ]
         # Most jobs share the object of their limits, which is then read once.
         distinct_limits = {id(request.limits): request.limits for request in requests}.values()
+        # Each pair of a key and its numbers once. Several tasks may declare other numbers for one key.
         declared_numbers = list(dict.fromkeys(pair for limits in distinct_limits for pair in limits))
         keys = list(keep_s)
         async with self._statements.connections.admission() as connection:
@@ -170,15 +173,15 @@ class LimitRepository(Repository):
         """Unblock the first jobs of limits that have room, as many as there is room for.
 
         Args:
-            limits: The numbers of each limit, in sets. The set with the most room decides.
+            limits: The numbers of each limit, in sets: each task that declares the limit has one set, of
+                which all numbers have to be kept. The set with the most room decides.
             max_jobs: The maximum number of jobs of each limit.
         """
-        numbered_limits = [
-            (key, set_number, numbers)
-            for key, sets in limits.items()
-            for set_number, limit_set in enumerate(sets)
-            for numbers in limit_set
-        ]
+        # The statement takes a table with a row for each of the numbers: its limit, its set, and itself.
+        numbered_limits: list[tuple[str, int, LimitNumbers]] = []
+        for key, sets in limits.items():
+            for set_number, limit_set in enumerate(sets):
+                numbered_limits += [(key, set_number, numbers) for numbers in limit_set]
         rows = await self._refused_unblocks.fetch(
             "unblock_limited",
             self._statements.now,
@@ -193,9 +196,9 @@ class LimitRepository(Repository):
     async def unblock_unclaimed(
         self, keys: Sequence[str], names: Sequence[str], worker_id: str, max_jobs: int
     ) -> set[str]:
-        """Unblock the first jobs of limits whose names no live worker claims; return these names.
+        """Unblock the first jobs of limits if no live worker claims their names; return these names.
 
-        Such jobs would keep the room of the limit from the jobs behind them.
+        Such jobs do not start, and would keep the room of the limit from the jobs behind them.
 
         Args:
             keys: The limits whose first jobs are examined.
@@ -208,7 +211,7 @@ class LimitRepository(Repository):
         return {row["name"] for row in rows}
 
     async def blocked_keys(self, after: str, limit: int) -> list[str]:
-        """Return limits that block jobs, after this one, in the order of the index."""
+        """Return limits that block jobs and follow the limit ``after``, in the order of the index."""
         rows = await self._statements.fetch("blocked_keys", after, BLOCKED_BY_SHARE, limit)
         return [row["blocked_on"] for row in rows]
 
@@ -225,7 +228,7 @@ class LimitRepository(Repository):
         Returns:
             How many jobs were unblocked, and the position at which to continue; None at the end.
         """
-        # Each limit but the first one is read from its start.
+        # The statement takes a position for each limit. Each limit but the first one is read from its start.
         start = since or LatePosition("", 0, None, "")
         later_count = len(keys) - 1
         rows = await self._refused_unblocks.fetch(
@@ -242,11 +245,13 @@ class LimitRepository(Repository):
             return 0, None
         # Each row is the last job that a statement read, and has the number of that job, counted from 1.
         unblocked_count = sum(row["jobs"] for row in rows)
-        row = rows[-1]
-        is_at_end = row["n"] < limit
+        last_row = rows[-1]
+        is_at_end = last_row["n"] < limit
         if is_at_end:
             return unblocked_count, None
-        position = LatePosition(row["blocked_on"], row["priority"], row["execution_time"], row["job_id"])
+        position = LatePosition(
+            last_row["blocked_on"], last_row["priority"], last_row["execution_time"], last_row["job_id"]
+        )
         return unblocked_count, position
 
     async def unblock_forgotten(self, keys: Sequence[str], names: Sequence[str], limit: int) -> int:
@@ -261,5 +266,5 @@ class LimitRepository(Repository):
 
 
 def _columns(numbers_of_limits: Sequence[LimitNumbers]) -> list[list[Any]]:
-    """Return the arrays that the statements take, in the order of the fields of `LimitNumbers`."""
+    """Return the numbers of limits as one array for each field of `LimitNumbers`, in the order of fields."""
     return [[getattr(numbers, name) for numbers in numbers_of_limits] for name in LimitNumbers._fields]

@@ -49,45 +49,56 @@ class PauseWatcher(Service):
         self._refused_names = RefusedRows("names of the pause of task {!r} not completed", are_jobs=False)
 
     async def prepare(self) -> None:
-        """Let the services that act on pauses read them, whenever they may have missed a change."""
+        """Let the services that act on pauses read them whenever this worker may have missed a change."""
         self._node.known_pauses.begin(self._read)
 
     async def drain(self) -> None:
-        """Let these services read the pauses no more."""
+        """Let the services that act on pauses read them no more."""
         self._node.known_pauses.end()
 
     async def run_once(self) -> float:
-        """Read the pauses once; return the seconds until the next read, at the latest when a pause ends."""
+        """Read the pauses once, and end those whose time has come.
+
+        Return the seconds until the next read, which is at the latest when a pause ends.
+        """
         await self._node.known_pauses.read(self._read)
         pauses = self._read_pauses
         if any(pause.is_over for pause in pauses):
             for name in await self._pauses.end_pauses():
                 self._events.publish(TaskResumed(name, actor=None))
         has_all_names = await self._add_names([pause for pause in pauses if not pause.is_over])
-        self.is_renewing = await self._renew(
-            [pause for pause in pauses if pause.has_ended and pause.suspends_expiry]
-        )
+        # The time of these pauses has ended, but their jobs first need their misfire grace time again.
+        ended_suspensions = [pause for pause in pauses if pause.has_ended and pause.suspends_expiry]
+        self.is_renewing = await self._renew(ended_suspensions)
         if self.is_renewing:
             return Renewal.gap_s
-        is_notified = self._node.signals.notifications_up.is_set and has_all_names
-        poll = POLL_INTERVAL_S if is_notified else FAST_POLL_INTERVAL_S
-        ends = [pause.ends_in for pause in pauses if pause.ends_in is not None and not pause.has_ended]
-        return min(poll, *ends, self._pauses.refused_ends.ends_in, self._refused_names.ends_in)
+        # A pause whose names could not be added is soon tried once more, also if notifications arrive.
+        can_wait = self._node.signals.notifications_up.is_set and has_all_names
+        poll_s = POLL_INTERVAL_S if can_wait else FAST_POLL_INTERVAL_S
+        ends_in_s = [pause.ends_in for pause in pauses if pause.ends_in is not None and not pause.has_ended]
+        return min(poll_s, *ends_in_s, self._pauses.refused_ends.ends_in, self._refused_names.ends_in)
 
     async def _read(self) -> None:
         """Read the pauses, and apply them to what this worker claims and expires."""
         pauses = await self._pauses.paused()
-        self._node.routing.unexpiring_names = frozenset(
-            name for pause in pauses if pause.suspends_expiry for name in self._names_of(pause)
-        )
+        unexpiring_names: set[str] = set()
+        for pause in pauses:
+            if pause.suspends_expiry:
+                unexpiring_names |= self._names_of(pause)
+        self._node.routing.unexpiring_names = frozenset(unexpiring_names)
         lasting_pauses = [pause for pause in pauses if not pause.is_over]
         exact_names = {name for pause in lasting_pauses for name in pause.exact_names}
+        # It returns whether a task was resumed. Then its jobs may be due.
         if self._node.routing.pause({pause.name for pause in lasting_pauses}, exact_names):
             self._node.signals.due()
         self._read_pauses = pauses
 
     async def _add_names(self, pauses: Sequence[Pause]) -> bool:
-        """Add to these pauses the names that only workers know; return False if another pass has to."""
+        """Add the names to these pauses that only workers know; return False if another pass has to.
+
+        The names are the aliases and earlier names of the task, which the process that paused it may not
+        have.
+        """
         has_all_names = True
         for pause in pauses:
             # A pause that suspends expiry needs all names of the task, any other one only the exact names.
@@ -105,9 +116,10 @@ class PauseWatcher(Service):
         return has_all_names
 
     async def _renew(self, ended_pauses: Sequence[Pause]) -> bool:
-        """Renew one batch of the jobs of each of these pauses; return False if there are no pauses.
+        """Give jobs of ended pauses their misfire grace time again, one batch for each of these pauses.
 
-        A pause whose row the application refuses to delete delays no other one.
+        Return whether there are such pauses. A pause whose row the application refuses to delete is left out
+        for some time, so that it delays no other one.
         """
         refused_ends = self._pauses.refused_ends
         left_out = refused_ends.keys()
@@ -119,14 +131,18 @@ class PauseWatcher(Service):
         # A renewal of the last pass continues at its position.
         self._renewals = {key: self._renewals.get(key, renewal) for key, renewal in renewals.items()}
         for renewal in self._renewals.values():
-            if await refused_ends.attempt(renewal.pause.name, renewal.run_once) and renewal.is_ended_here:
+            has_ended = await refused_ends.attempt(renewal.pause.name, renewal.run_once)
+            # If another process has ended the pause, that one publishes the event.
+            if has_ended and renewal.is_ended_here:
                 self._events.publish(TaskResumed(renewal.pause.name, actor=None))
         return bool(ended_pauses)
 
     def _names_of(self, pause: Pause) -> set[str]:
         """Return the names of the task of a pause that this process or other workers know."""
-        tasks = self._node.tasks.stopped_by([pause.name], pause.exact_names)
-        return pause.all_names.union(*map(self._node.tasks.names_of, tasks))
+        names = set(pause.all_names)
+        for task in self._node.tasks.stopped_by([pause.name], pause.exact_names):
+            names.update(self._node.tasks.names_of(task))
+        return names
 
     def _exact_names_of(self, pause: Pause) -> set[str]:
         """Return the exact names of the task of a pause that this process knows.
@@ -134,5 +150,7 @@ class PauseWatcher(Service):
         A name of the pause counts only if the code here declares it for the task: functions of several
         services may have the same default name.
         """
-        tasks = self._node.tasks.stopped_by([], pause.stopped_names)
-        return set().union(*map(self._node.tasks.names_of, tasks))
+        names: set[str] = set()
+        for task in self._node.tasks.stopped_by([], pause.stopped_names):
+            names.update(self._node.tasks.names_of(task))
+        return names

@@ -34,7 +34,8 @@ class PauseRepository(Repository):
     ) -> bool:
         """Pause a task, and notify all nodes; return False if it is paused already with the same values.
 
-        ``exact_names`` are its exact names, as far as the caller knows them.
+        ``exact_names`` are its name, its aliases and the default name of its function, as far as the caller
+        knows them. They stop its jobs on every worker.
         """
         until_text = None if until is None else until.isoformat()
         details = {"suspends_expiry": "true"} if suspends_expiry else {}
@@ -56,7 +57,10 @@ class PauseRepository(Repository):
         )
 
     async def add_names(self, name: str, names: Collection[str], exact_names: Collection[str] = ()) -> bool:
-        """Add names of its task to a pause, some of them exact; return whether that was written."""
+        """Add names of its task to a pause, some of them exact; return whether they were written.
+
+        They are not if another session has locked the row of the pause, or has added them before.
+        """
         args = sorted(names), sorted(exact_names)
         return bool(await self._statements.fetch("add_names", name, *args))
 
@@ -93,7 +97,7 @@ class PauseRepository(Repository):
         *,
         refused: RefusedRows | None = None,
     ) -> Sequence[str] | None:
-        """Give due jobs their misfire grace time again.
+        """Give due jobs of a priority their misfire grace time again after a pause, one batch of them.
 
         Return the position at which to continue; None at the end.
 
@@ -119,7 +123,10 @@ class PauseRepository(Repository):
         *,
         refused: RefusedRows | None = None,
     ) -> Sequence[Any] | None:
-        """Give jobs that wait for limits or shares their misfire grace time again; see ``renew_due()``."""
+        """Give jobs that wait for limits or shares their misfire grace time again, one batch of them.
+
+        The position begins with the limit or the tenant. For the rest, see ``renew_due()``.
+        """
         args = list(names), ended_at, self._statements.now, *position, limit
         refused = refused or unrenewable_jobs()
         rows = await refused.fetch("renew_blocked", *args, statements=self._statements)
@@ -128,7 +135,10 @@ class PauseRepository(Repository):
     async def delete_renewed(
         self, names: Sequence[str], pause: Pause, *, is_late: bool = False
     ) -> DeletedPause:
-        """Delete an ended pause that suspends expiry if its jobs have their time again, or if it is late."""
+        """Delete an ended pause that suspends expiry if all of its jobs have their grace time again.
+
+        If ``is_late``, because that takes too long, delete it in any case.
+        """
         args = list(names), pause.paused_until, self._statements.now, pause.name, is_late
         (row,) = await self._statements.fetch("delete_renewed", *args)
         return DeletedPause(*row)
@@ -149,7 +159,7 @@ class DeletedPause(NamedTuple):
 
 
 def unrenewable_jobs() -> RefusedRows:
-    """Return a set for the jobs of one renewal whose change the application refuses."""
+    """Return a new, empty set for the jobs of one renewal whose change the application refuses."""
     return RefusedRows("job {} keeps the misfire grace time from before the pause", is_retried=False)
 
 
@@ -196,10 +206,14 @@ class Renewal:
         self._position: Sequence[Any] | None = None
 
     async def run_once(self) -> bool:
-        """Read one batch of jobs; return whether the pause has ended, here or elsewhere, or is a new one."""
+        """Renew one batch of jobs, or, after the last batch, end the pause.
+
+        Return True if the pause has ended, here or elsewhere, or if a new one has taken its place.
+        """
         if self._priorities:
             await self._renew(self._priorities[0])
             return False
+        # The statement finds out whether all jobs have their time. If not, all of them are read once more.
         is_late = time.monotonic() > self._began_at + self.patience_s
         pause = await self._pauses.delete_renewed(self._names, self.pause, is_late=is_late)
         self.is_ended_here = pause.is_deleted
@@ -209,24 +223,27 @@ class Renewal:
         return pause.is_deleted or not pause.was_there
 
     async def run(self) -> None:
-        """Read all batches, until the pause has ended."""
+        """Renew all batches of jobs, and return when the pause has ended."""
         while not await self.run_once():  # noqa: ASYNC110 - other sessions hold the locks that it waits for
             await asyncio.sleep(self.gap_s)
 
     async def _renew(self, priority: int | None) -> None:
-        """Renew one batch of the due jobs of a priority, and drop the priority after its last batch.
+        """Give one batch of jobs their grace time again: due jobs of a priority, or blocked jobs for None.
 
-        None stands for the jobs that wait for limits or shares.
+        Blocked jobs are those that wait for limits or shares. After the last batch, drop the priority.
         """
         ended_at, size, refused = self._ended_at, self.batch_size, self._refused
         if priority is None:
-            start: Sequence[Any] = ("", 0, "-infinity", "")
+            # The limit or the tenant, the priority, the due time and the id before the first job.
+            start_of_blocked: Sequence[Any] = ("", 0, "-infinity", "")
             position = await self._pauses.renew_blocked(
-                self._names, ended_at, self._position or start, size, refused=refused
+                self._names, ended_at, self._position or start_of_blocked, size, refused=refused
             )
         else:
+            # The due time and the id before the first job.
+            start_of_due = ("-infinity", "")
             position = await self._pauses.renew_due(
-                self._names, ended_at, priority, self._position or ("-infinity", ""), size, refused=refused
+                self._names, ended_at, priority, self._position or start_of_due, size, refused=refused
             )
         self._position = position
         if position is None:

@@ -61,16 +61,18 @@ class ShareRepository(Repository):
         A job whose move the application refuses is left out for some time.
 
         Args:
-            tenants: Tenants with waiting jobs.
-            shares: The names of the tasks of each share.
+            tenants: Tenants with waiting jobs, each as the text by which its jobs are blocked.
+            shares: The names of the tasks of each share, by the prefix of the share.
             names: The names that this worker claims.
             left_out: The ids of jobs that are not moved, because their rows are locked.
         """
         share_of = {key: prefix_of(BLOCKED_BY_SHARE, key) for key in tenants}
         prefixes = [prefix for prefix in dict.fromkeys(share_of.values()) if prefix in shares]
+        # The shares whose locks the last execution has taken.
         locked_shares: set[str] = set()
 
         async def run(selection: Selection) -> list[Record]:
+            """Move jobs in one transaction. It runs again, with a selection of jobs, if a move is refused."""
             async with self._statements.connections.admission() as connection:
                 rows = await self._statements.fetch("lock_shares", LOCK_CLASS, prefixes, on=connection)
                 locked_shares.clear()
@@ -78,6 +80,7 @@ class ShareRepository(Repository):
                 if not locked_shares:
                     return []
                 keys = [key for key in tenants if share_of[key] in locked_shares]
+                # The statement takes the pairs of a share and the name of a task as two arrays.
                 pairs = [(prefix, name) for prefix in locked_shares for name in shares[prefix]]
                 return await self._statements.fetch(
                     "feed_shares",
@@ -97,13 +100,19 @@ class ShareRepository(Repository):
         # Without a row, other feeders hold the locks of all shares.
         if not rows:
             return Fed(jobs=0, due=None, room=0, is_complete=False)
-        due = min((row["due"] for row in rows if row["due"] is not None), default=None)
-        is_complete = len(locked_shares) == len(prefixes)
-        jobs, last_row = sum(row["jobs"] for row in rows), rows[-1]
-        return Fed(jobs, due, last_row["room"], is_complete, tuple(last_row["locked"]))
+        # Each execution returns one row. The last one knows how much room the others have left.
+        last_row = rows[-1]
+        due_times = [row["due"] for row in rows if row["due"] is not None]
+        return Fed(
+            jobs=sum(row["jobs"] for row in rows),
+            due=min(due_times, default=None),
+            room=last_row["room"],
+            is_complete=len(locked_shares) == len(prefixes),
+            locked=tuple(last_row["locked"]),
+        )
 
     async def find_locked(self, job_ids: Collection[str]) -> set[str]:
-        """Return the ids of the jobs whose rows other transactions have locked."""
+        """Return the ids of those of these jobs whose rows other transactions have locked."""
         async with self._statements.connections.admission() as connection:
             rows = await self._statements.fetch("lock_settled", list(job_ids), [], on=connection)
         return {row["job_id"] for row in rows}

@@ -45,17 +45,22 @@ class BlockedJobs(Service):
         self._signals = node.signals
         # The last job whose misfire grace time was read; None to begin at the start.
         self._late_position: LatePosition | None = None
+        # When a scan, and a deletion of old starts, may begin, by the monotonic clock.
         self._next_scan = self._next_cleanup = 0.0
 
     async def _unblock_forgotten(self, keys: list[str]) -> None:
-        """Unblock jobs whose code does not have these limits or shares any more."""
+        """Unblock jobs of registered tasks that wait for limits or shares which the code has no more."""
         size = self.batch_size
         unblocked = await self._limits.unblock_forgotten(keys, self._tasks.lists.names, size)
         self._report(unblocked, late_count=0)
 
     async def _unblock_late(self, keys: list[str]) -> None:
-        """Unblock jobs past their misfire grace time, so that they expire as others do."""
+        """Unblock jobs past their misfire grace time, so that they expire as others do.
+
+        One call reads a batch of the jobs of these limits or tenants, and the next call continues behind it.
+        """
         since = self._late_position
+        # A limit whose blocked jobs are gone is not in the list any more, so the reading begins at the start.
         if since is not None and since.key not in keys:
             since = None
         if since is not None:
@@ -72,7 +77,10 @@ class BlockedJobs(Service):
             await self._limits.delete_past_starts(self.late_batch_size)
 
     def _report(self, unblocked_count: int, late_count: int, due: datetime | None = None) -> None:
-        """Signal that jobs were unblocked, the first of them due at ``due``, and that some are late."""
+        """Wake the services that claim or expire jobs after jobs were unblocked.
+
+        The first of them is due at ``due``, and ``late_count`` of them are past their misfire grace time.
+        """
         if late_count:
             self._signals.grace_expired()
         if unblocked_count:
@@ -123,6 +131,7 @@ class Unblocker(BlockedJobs):
         """Return the limits of the registered tasks."""
         tasks_of_book, book = self._book
         limited = self._tasks.lists.limited
+        # The registry makes a new mapping when a task is added or changed.
         if tasks_of_book is not limited:
             book = LimitBook({task.name: task.limits for task in limited.values()}.items())
             self._book = (limited, book)
@@ -145,6 +154,7 @@ class Unblocker(BlockedJobs):
         """Unblock jobs in place of attempts that ended, if they were within limits."""
         for claim in claims:
             attempt, limits = self._admitted.get(claim.job_id, (0, None))
+            # The entry may be that of a later attempt of the job, which has not ended.
             if limits is not None and attempt == claim.attempt:
                 del self._admitted[claim.job_id]
                 for key, _ in limits:
@@ -163,19 +173,24 @@ class Unblocker(BlockedJobs):
         self.wake()
 
     async def run_once(self) -> float:
-        """Unblock jobs of limits that may have room; scan all limits if it is time to."""
+        """Unblock jobs of limits that may have room, and scan a page of the limits if a scan is due.
+
+        Return the seconds until the next pass.
+        """
         now = time.monotonic()
         is_behind = False
         if now >= self._next_pass:
             is_behind = await self._check_limits()
         is_scan_due = now >= self._next_scan and bool(self._tasks.lists.limited)
         if is_scan_due or self._is_scan_requested:
-            is_behind = await self._scan() or is_behind
+            has_more_to_scan = await self._scan()
+            is_behind = is_behind or has_more_to_scan
         return self._next_delay(is_behind=is_behind)
 
     async def drain(self) -> None:
-        """Unblock jobs in place of the last attempts."""
+        """Unblock jobs in place of the last attempts of this worker, so that other workers start them."""
         if self._freed:
+            # Jobs that were only just blocked are left to the scans of other workers.
             self._blocked.clear()
             try:
                 await self._check_limits()
@@ -186,10 +201,14 @@ class Unblocker(BlockedJobs):
                     raise
 
     async def _check_limits(self) -> bool:
-        """Unblock jobs of the limits that were noted; return whether some may be left."""
+        """Unblock jobs of the limits that may have got room; return whether some jobs may be left.
+
+        These are the limits of attempts that ended, those whose rate allows another start by now, and those
+        that have just blocked jobs.
+        """
         now = time.monotonic()
         due_keys = [key for key, free_at in self._free_at.items() if free_at <= now]
-        freed_keys = dict.fromkeys([*self._freed, *due_keys])
+        freed_keys = dict.fromkeys([*self._freed, *due_keys])  # each key once, in order
         blocked_keys = [key for key in self._blocked if key not in freed_keys]
         if not freed_keys and not blocked_keys:
             return False
@@ -221,34 +240,45 @@ class Unblocker(BlockedJobs):
         size, is_behind = self.batch_size, False
         results = await self._limits.unblock(limits, size)
         for result in results:
-            # Late jobs expire instead of starting, which leaves their room to others.
+            # Late jobs expire instead of starting, which leaves their room to others. And after a full batch,
+            # there may be room for more jobs.
             if result.late or result.jobs == size:
                 self._freed[result.key] = None
                 is_behind = True
             if result.free_in is not None:
                 self._free_at[result.key] = time.monotonic() + result.free_in
+            # Without a rate, the end of an attempt gives the limit room, which the next scan finds at the
+            # latest.
             room_in = self.scan_interval_s if result.free_in is None else result.free_in
-            self.next_room_in = room_in if self.next_room_in is None else min(self.next_room_in, room_in)
+            if self.next_room_in is None:
+                self.next_room_in = room_in
+            else:
+                self.next_room_in = min(self.next_room_in, room_in)
         if await self._unblock_unclaimed(results):
             is_behind = True
-        due = min((result.due for result in results if result.due is not None), default=None)
+        due_times = [result.due for result in results if result.due is not None]
         unblocked_count = sum(result.jobs for result in results)
-        self._report(unblocked_count, sum(result.late for result in results), due)
+        late_count = sum(result.late for result in results)
+        self._report(unblocked_count, late_count, min(due_times, default=None))
         return is_behind
 
     async def _unblock_unclaimed(self, results: Iterable[Unblocked]) -> bool:
-        """If jobs of names were unblocked that no worker starts, unblock further jobs of these names.
+        """Unblock further jobs of names which no worker starts, if jobs of such names were just unblocked.
 
-        Such jobs leave their room to others. Return whether there were any.
+        These jobs do not use the room of their limits, so the limits are checked once more. Return whether
+        there are such limits.
         """
         names_by_key = {result.key: self._stalled_names(result.names) for result in results if result.names}
         keys = [key for key, names in names_by_key.items() if names]
         if not keys:
             return False
         names = {name for key in keys for name in names_by_key[key]}
-        unclaimed = await self._limits.unblock_unclaimed(keys, list(names), self._worker_id, self.batch_size)
-        self._foreign_since.update(dict.fromkeys(names - unclaimed, time.monotonic()))
-        stalled_keys = [key for key in keys if not unclaimed.isdisjoint(names_by_key[key])]
+        unclaimed_names = await self._limits.unblock_unclaimed(
+            keys, list(names), self._worker_id, self.batch_size
+        )
+        # A worker claims the other names, so their time begins again.
+        self._foreign_since.update(dict.fromkeys(names - unclaimed_names, time.monotonic()))
+        stalled_keys = [key for key in keys if not unclaimed_names.isdisjoint(names_by_key[key])]
         self._freed.update(dict.fromkeys(stalled_keys))
         return bool(stalled_keys)
 
@@ -258,6 +288,7 @@ class Unblocker(BlockedJobs):
         These are the names of tasks that are paused here, because a task is paused everywhere, and the names
         of other workers' tasks. The latter count only after some time, because their workers may restart.
         """
+        # A worker that drains claims no names at all, which has nothing to do with the tasks.
         if self._routing.is_draining:
             return []
         now = time.monotonic()
@@ -265,12 +296,16 @@ class Unblocker(BlockedJobs):
         foreign_names = [name for name in names if name not in claimed_names]
         if len(self._foreign_since) > self.max_foreign_names:
             self._foreign_since.clear()
-        return [
-            name
-            for name in foreign_names
-            if name in claimable_names
-            or now - self._foreign_since.setdefault(name, now) >= self.unclaimed_grace_s
-        ]
+        stalled_names = []
+        for name in foreign_names:
+            # This worker could run the task, so it is paused here.
+            if name in claimable_names:
+                stalled_names.append(name)
+                continue
+            unclaimed_s = now - self._foreign_since.setdefault(name, now)
+            if unclaimed_s >= self.unclaimed_grace_s:
+                stalled_names.append(name)
+        return stalled_names
 
     async def _scan(self) -> bool:
         """Check a page of the limits that block jobs; return whether there may be more."""
@@ -279,19 +314,21 @@ class Unblocker(BlockedJobs):
         keys = await self._limits.blocked_keys(self._scan_position, self.batch_size)
         if keys:
             book = self.book()
-            sets_by_key = {key: sets for key in keys if (sets := book.number_sets(key))}
-            await self._unblock(sets_by_key)
+            sets_by_key = {key: book.number_sets(key) for key in keys}
             # A limit without a set of numbers is gone from the code.
-            if forgotten := [key for key in keys if key not in sets_by_key]:
-                await self._unblock_forgotten(forgotten)
+            declared_sets = {key: sets for key, sets in sets_by_key.items() if sets}
+            await self._unblock(declared_sets)
+            forgotten_keys = [key for key in keys if key not in declared_sets]
+            if forgotten_keys:
+                await self._unblock_forgotten(forgotten_keys)
             await self._unblock_late(keys)
         if len(keys) == self.batch_size:
             self._scan_position = keys[-1]
             return True
         self._scan_position = BEFORE_LIMITS
         self._is_scan_requested = False
+        # Attempts that were cancelled or lost do not count any more. This worker does not hold them.
         held_attempts = self._in_flight.unreported()
-        # Attempts that were cancelled or lost do not count any more.
         lost_ids = [
             job_id for job_id, (attempt, _) in self._admitted.items() if held_attempts.get(job_id) != attempt
         ]
@@ -305,6 +342,7 @@ class Unblocker(BlockedJobs):
         if is_behind:
             return 0
         now = time.monotonic()
+        # The instants at which something is to be done, by the monotonic clock.
         times = [max(free_at, self._next_pass) for free_at in self._free_at.values()]
         if self._freed or self._blocked:
             times.append(self._next_pass)
