@@ -66,14 +66,16 @@ class EventRelay(Service):
         # When the classes without subscribers are removed from the row, by the monotonic clock.
         self._withdraw_at = 0.0
         self._waiting: deque[Event] = deque()
+        # When the next notification may be sent, by the monotonic clock.
         self._next_send = 0.0
+        # What identifies this process in its notifications, and the number of the last one.
         self._sender = secrets.token_hex(6)
         self._number = 0
         # The number and the time of the last notification of each node.
         self._last_received: OrderedDict[str, tuple[int, datetime]] = OrderedDict()
 
     async def prepare(self) -> None:
-        """Attach to the subscribers and to the events of this process."""
+        """Begin to follow the subscribers and the events of this process."""
         self._is_attached = True
         self._cluster.on_change = self._subscribers_changed
         self._own_names = names_of(self._cluster.kinds)
@@ -85,8 +87,9 @@ class EventRelay(Service):
         Returns:
             The seconds until the next pass.
         """
-        announce_in = await self._announce()
-        return min(announce_in, await self._send())
+        announce_in_s = await self._announce()
+        send_in_s = await self._send()
+        return min(announce_in_s, send_in_s)
 
     async def drain(self) -> None:
         """Send the last events and the end of this worker, then end the iterations over events."""
@@ -124,8 +127,9 @@ class EventRelay(Service):
             self.wake()
 
     def relay(self, event: Event) -> None:
-        """Pass an event of this process on to the subscribers here and on other nodes."""
+        """Pass an event of this process on to subscribers to events of all nodes, here and elsewhere."""
         name = type(event).__name__
+        # Another node wants the class, so the event is queued for a notification.
         if name in self._audience.kinds:
             if len(self._waiting) >= self.max_waiting:
                 self._waiting.popleft()
@@ -134,16 +138,22 @@ class EventRelay(Service):
             if self._hides_notes and isinstance(event, JobProgressed):
                 event = replace(event, note=None)
             self._waiting.append(event)
+            # A pass is planned already if other events wait.
             if len(self._waiting) == 1:
                 self.wake()
-        if name in self._own_names and (copy := without_details(event)) is not None:
-            self._cluster.publish(copy)
+        # Subscribers of this process get the event as those of other nodes do.
+        if name in self._own_names:
+            copy = without_details(event)
+            if copy is not None:
+                self._cluster.publish(copy)
 
     def receive(self, message: str) -> None:
         """Publish the events of a notification of another node.
 
-        ``relay()`` has published the events of this process already, so its own notifications are ignored.
+        The text is the sender, a number, and a JSON array of events. ``relay()`` has published the events of
+        this process already, so its own notifications are ignored.
         """
+        # No subscriber of this process wants events.
         if not self._own_names:
             return
         sender, _, remainder = message.partition(" ")
@@ -169,57 +179,64 @@ class EventRelay(Service):
         The first notification of a sender leaves no gap.
         """
         now = datetime.now(UTC)
-        previous_number, received_at = self._last_received.pop(sender, (number, now))
+        # The entry is removed and added, so that the first one is that of the sender who has sent nothing for
+        # the longest time.
+        previous_number, previous_at = self._last_received.pop(sender, (number, now))
         self._last_received[sender] = (number, now)
         if len(self._last_received) > MAX_SENDERS:
             self._last_received.popitem(last=False)
         if number > previous_number + 1:
-            self._cluster.publish(EventsMissed(received_at))
+            self._cluster.publish(EventsMissed(previous_at))
 
     def _subscribers_changed(self) -> None:
         """Follow and announce the classes that the subscribers of this process want now."""
-        kinds = names_of(self._cluster.kinds)
+        names = names_of(self._cluster.kinds)
         # While a class without subscribers is still announced, each change begins its time to linger again.
-        if kinds != self._own_names or kinds != self._announced:
-            self._own_names = kinds
+        if names != self._own_names or names != self._announced:
+            self._own_names = names
             self._withdraw_at = time.monotonic() + self.linger_s
             self.follow()
             self.wake()
 
     async def _announce(self) -> float:
-        """Write the wanted classes if the row has others; return the seconds until the next call.
+        """Write the wanted classes into the row of this worker if the row has others.
 
         A new class is written at once. A class without subscribers remains in the row until its time to
-        linger is over.
+        linger is over. Return the seconds until the next call.
         """
-        kinds = self._own_names
-        if kinds == self._announced:
+        names = self._own_names
+        if names == self._announced:
             return NEVER
-        # Only classes without subscribers differ: all wanted ones are announced.
-        if kinds < self._announced:
+        has_new_names = not names < self._announced
+        if has_new_names:
+            # A new class is announced now. Classes without subscribers stay until their time is over.
+            names |= self._announced
+        else:
             wait_s = self._withdraw_at - time.monotonic()
             if wait_s > 0:
                 return wait_s
-        else:
-            kinds |= self._announced
         message = f"{SUBSCRIPTIONS} {self._worker_id}"
-        await self._store.workers.announce_subscriptions(self._worker_id, sorted(kinds), message)
-        self._announced = kinds
-        return 0 if kinds != self._own_names else NEVER
+        await self._store.workers.announce_subscriptions(self._worker_id, sorted(names), message)
+        self._announced = names
+        # The next call removes classes without subscribers, or finds how long they remain.
+        return 0 if names != self._own_names else NEVER
 
     async def _send(self, *, at_once: bool = False) -> float:
-        """Send a batch of events if the last one was sent long enough ago; return the seconds until the next.
+        """Send a batch of events if the last one was sent long enough ago.
+
+        Return the seconds until the next call.
 
         Args:
             at_once: Whether to send without a pause after the last batch.
         """
         if not self._waiting:
             return NEVER
-        wait = self._next_send - time.monotonic()
-        if wait > 0 and not at_once:
-            return wait
+        wait_s = self._next_send - time.monotonic()
+        if wait_s > 0 and not at_once:
+            return wait_s
         size = min(len(self._waiting), self.max_batch)
-        messages = list(self._messages([self._waiting.popleft() for _ in range(size)]))
+        batch = [self._waiting.popleft() for _ in range(size)]
+        messages = list(self._messages(batch))
         if messages:
             await self._store.locks.notify(messages)
         self._next_send = time.monotonic() + self.gap_s
@@ -228,7 +245,9 @@ class EventRelay(Service):
     def _messages(self, events: Iterable[Event]) -> Iterable[str]:
         """Yield notifications that are short enough for PostgreSQL; events that are too long are left out."""
         parts: list[str] = []
+        # The part of a notification that is not events, with the longest possible number.
         longest_head = f"{EVENTS} {self._sender} {'9' * MAX_NUMBER_LENGTH} []"
+        # The length of the parts with their commas. The text is ASCII, so characters are bytes.
         size = 0
         for event in events:
             part = encode(event)

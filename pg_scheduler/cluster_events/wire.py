@@ -58,13 +58,16 @@ def names_of(kinds: Iterable[type[Event]]) -> frozenset[str]:
 
 
 def encode(event: Event) -> str:
-    """Return an event as JSON in ASCII."""
+    """Return an event as JSON in ASCII: an array of the name of its class and of an object with its fields.
+
+    Fields without a value are left out.
+    """
     kind: Any = type(event)
-    values = {
-        field.name: value
-        for field in _carried_fields(kind)
-        if (value := _json_value(getattr(event, field.name), is_whole=field.is_whole)) is not None
-    }
+    values: dict[str, object] = {}
+    for field in _carried_fields(kind):
+        value = _json_value(getattr(event, field.name), is_whole=field.is_whole)
+        if value is not None:
+            values[field.name] = value
     return json.dumps([type(event).__name__, values], separators=(",", ":"))
 
 
@@ -76,12 +79,14 @@ def decode(text: str) -> list[Event]:
         return []
     if not isinstance(document, list):
         return []
-    return [event for item in document if (event := _event_from(item)) is not None]
+    events = map(_event_from, document)
+    return [event for event in events if event is not None]
 
 
 def without_details(event: Event) -> Event | None:
     """Return an event as other nodes receive it; None if no node could read it from its text."""
-    return next(iter(decode(f"[{encode(event)}]")), None)
+    events = decode(f"[{encode(event)}]")
+    return events[0] if events else None
 
 
 @cache
@@ -107,11 +112,13 @@ def _stand_ins(kind: Any) -> dict[str, object]:
     required_fields = [
         field for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
     ]
-    return {
-        field.name: "" if field.type == "str" else None
-        for field in required_fields
-        if not field.repr or field.type.endswith(" | None")
-    }
+    stand_ins: dict[str, object] = {}
+    for field in required_fields:
+        is_never_sent = not field.repr
+        may_be_none = field.type.endswith(" | None")
+        if is_never_sent or may_be_none:
+            stand_ins[field.name] = "" if field.type == "str" else None
+    return stand_ins
 
 
 def _json_value(value: object, *, is_whole: bool) -> object:  # noqa: PLR0911 - one case per type
@@ -136,7 +143,7 @@ def _json_value(value: object, *, is_whole: bool) -> object:  # noqa: PLR0911 - 
 
 
 def _event_from(item: object) -> Event | None:
-    """Return the event that ``encode()`` made this value of; None if this version cannot read it."""
+    """Return the event that ``encode()`` has written as this JSON; None if this version cannot read it."""
     match item:
         case [str() as name, dict() as values] if name in carried_kinds():
             kind: Any = carried_kinds()[name]
@@ -144,24 +151,30 @@ def _event_from(item: object) -> Event | None:
             return None
     carried_fields = [field for field in _carried_fields(kind) if field.name in values]
     try:
-        arguments = {field.name: field.read(values[field.name]) for field in carried_fields}
-        event: Event = kind(**_stand_ins(kind) | arguments)
+        # Values of the text replace those that stand in for missing ones.
+        arguments = dict(_stand_ins(kind))
+        for field in carried_fields:
+            arguments[field.name] = field.read(values[field.name])
+        event: Event = kind(**arguments)
     except (TypeError, ValueError, OverflowError):  # a value is wrong, or a field is missing
         return None
     return event
 
 
 def _reject(constant: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python reads although JSON does not have them."""
     raise ValueError(f"{constant} is not JSON")
 
 
 def _text(value: object) -> str:
+    """Return a JSON value that has to be a text."""
     if not isinstance(value, str):
         raise TypeError("not a text")
     return value
 
 
 def _integer(value: object) -> int:
+    """Return a JSON value that has to be an integer of 64 bits."""
     # The type is compared, because a bool is an int too.
     if type(value) is not int or not -MAX_INTEGER <= value < MAX_INTEGER:
         raise ValueError("not a 64-bit integer")
@@ -169,18 +182,22 @@ def _integer(value: object) -> int:
 
 
 def _number(value: object) -> float:
+    """Return a JSON value that has to be a finite number."""
+    # The type is compared, because a bool is an int too.
     if type(value) not in {int, float} or not math.isfinite(float(value)):  # type: ignore[arg-type]
         raise ValueError("not a finite number")
     return float(value)  # type: ignore[arg-type]
 
 
 def _boolean(value: object) -> bool:
+    """Return a JSON value that has to be a boolean."""
     if not isinstance(value, bool):
         raise TypeError("not a boolean")
     return value
 
 
 def _instant(value: object) -> datetime:
+    """Return the instant of a JSON value, which has to be a time in ISO format with a UTC offset."""
     instant = datetime.fromisoformat(_text(value))
     if instant.utcoffset() is None:
         raise ValueError("a naive datetime")
@@ -188,9 +205,10 @@ def _instant(value: object) -> datetime:
 
 
 def _texts(value: object) -> tuple[str, ...]:
+    """Return a JSON value that has to be an array of texts."""
     if not isinstance(value, list):
         raise TypeError("not an array")
-    return tuple(_text(item) for item in value)
+    return tuple(_text(element) for element in value)
 
 
 _READERS: Final[Mapping[str, Callable[[object], object]]] = {

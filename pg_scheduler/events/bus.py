@@ -164,6 +164,8 @@ class EventBus:
         This waits neither for tasks of other event loops nor for the task of the caller, which may be that of
         a subscriber.
         """
+        # One bus may be used in several event loops after each other, and `asyncio.wait()` takes tasks of the
+        # running one only.
         current_task, loop = asyncio.current_task(), asyncio.get_running_loop()
         busy_tasks = [task for task in self._busy if task is not current_task and task.get_loop() is loop]
         if not busy_tasks:
@@ -181,6 +183,7 @@ class EventBus:
             )
             subscriber.queue.clear()
             task.cancel()
+        # A cancelled subscriber may still clean up, for a short time.
         if late_tasks:
             await asyncio.wait(late_tasks, timeout=CANCELLATION_TIMEOUT_S)
 
@@ -200,6 +203,7 @@ class EventBus:
         return remove
 
     def _remove(self, subscription: _Subscription) -> None:
+        """End a subscription; raise ValueError if it has ended before."""
         self._subscriptions.remove(subscription)
         self._changed()
 
@@ -210,7 +214,7 @@ class EventBus:
             self.on_change()
 
     def _log_overflow(self, event: EventsDropped) -> None:
-        """Log that a queue has dropped events. Its own subscriber alone receives such an event."""
+        """Log that a queue has dropped events. Of all subscribers, only that of the queue gets this event."""
         if self._sink is not None:
             self._sink(event)
 
@@ -231,6 +235,7 @@ def check_kinds(kinds: tuple[object, ...]) -> None:
 
 
 def _is_async(subscriber: Subscriber) -> bool:
+    """Return whether a subscriber is an async function, or an object that is called as one."""
     call = getattr(subscriber, "__call__", None)  # noqa: B004 - an object may have an async __call__
     return inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(call)
 

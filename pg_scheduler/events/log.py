@@ -33,7 +33,7 @@ from pg_scheduler.events.types import LEVELS, TEXTS
 
 
 class _Logger(logging.LoggerAdapter[logging.Logger]):
-    """The logger, which prints an error of a handler or a filter as ``logging`` does.
+    """The logger, which prints an error of a handler or a filter to stderr instead of raising it.
 
     If such an error were raised, it would end the service that logs. An exception that no handler could
     format is left out of its record.
@@ -60,6 +60,7 @@ class _Logger(logging.LoggerAdapter[logging.Logger]):
         except BaseException as mistake:  # user code: a handler or filter of the application
             if is_ctrl_c(mistake):
                 raise
+            # These are the conditions under which ``logging`` prints an error of a handler.
             if logging.raiseExceptions and sys.stderr is not None:
                 sys.stderr.write("".join(traceback_lines(mistake)))
 
@@ -67,7 +68,8 @@ class _Logger(logging.LoggerAdapter[logging.Logger]):
 def _make_encodable(record: logging.LogRecord) -> bool:
     """Format an exception whose message has a lone surrogate, so that a handler can write it to a file.
 
-    It is a filter that lets every record pass.
+    UTF-8 cannot encode such a character. A handler takes the text from the record if it has one. This is a
+    filter of the logger, which lets every record pass.
     """
     error = record.exc_info[1] if record.exc_info else None
     # A single frame of each traceback suffices to find a surrogate in the messages.
@@ -101,7 +103,9 @@ def warn_of_mistake(text: str, **fields: Any) -> None:
 def _has_handler() -> bool:
     """Return whether the application has a handler that gets the records of the library."""
     current: logging.Logger | None = logging.getLogger("pg_scheduler")
+    # A record goes to the handlers of its logger and of the parents, up to one that does not propagate.
     while current is not None:
+        # A NullHandler drops every record.
         if any(not isinstance(handler, logging.NullHandler) for handler in current.handlers):
             return True
         current = current.parent if current.propagate else None
@@ -151,9 +155,10 @@ def log_in_thread(
 
 
 def report_exit(error: BaseException) -> None:
-    """Log what has not ended the program: an exit of a task of the application, or a stop of the event loop.
+    """Log an error that would have ended the program, and was caught.
 
-    The first is a SystemExit or KeyboardInterrupt. asyncio raises a RuntimeError for the second.
+    It is a SystemExit or KeyboardInterrupt that a task of the application raised, or the RuntimeError that
+    asyncio raises if a job has stopped the event loop.
     """
     if isinstance(error, RuntimeError):
         logger.error(
@@ -192,7 +197,7 @@ def record_fields(
 
 
 def event_fields(event: types.Event, worker_id: str | None = None) -> dict[str, object]:
-    """Return the fields of the record of an event. A worker id in the event has precedence over this one."""
+    """Return the fields of the log record of an event; ``worker_id`` counts if the event has none."""
     return record_fields(
         event_type=type(event).__name__,
         job_id=getattr(event, "job_id", None),
@@ -207,7 +212,10 @@ LOST_RESPONSE: Final = "jobs without an owner reclaimed after a lost response: %
 
 
 def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
-    """Return the template of the message of an event, and its values: two arguments of ``logger.log()``."""
+    """Return the template of the message of an event, and the values by name that it takes.
+
+    Both are arguments of ``logger.log()``. The template has names such as ``%(job_id)s``.
+    """
     template = _template_of(event)
     # A node with an earlier release sends events without the names of their tasks.
     if getattr(event, "task_name", None) == "":
@@ -216,7 +224,7 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
 
 
 def _template_of(event: types.Event) -> str:
-    """Return the template of a message, which depends on the values of some events."""
+    """Return the template of the message of an event: that of its class, or one for its special values."""
     template = TEXTS[type(event)]
     match event:
         case types.KeeperConnected(has_lock=False):
@@ -279,7 +287,9 @@ class EventLog:
     ) -> None:
         self._worker_id = worker_id
         self._monotonic = monotonic
+        # The names of the services whose last pass failed. An outage lasts while there are any.
         self._retrying: set[str] = set()
+        # When the outage began, and when a retry was last logged, by the monotonic clock.
         self._outage_began = 0.0
         self._reported_at = 0.0
         self._had_rejection = False
@@ -291,11 +301,11 @@ class EventLog:
         self._reported_errors: set[type[SchedulerError]] = set()
 
     def __call__(self, event: types.Event) -> None:
-        """Write the record of the event."""
+        """Write the record of the event, and note what later records depend on, such as an outage."""
         level = LEVELS[type(event)]
         has_traceback = True
         match event:
-            case types.JobEvent():  # the most frequent events need no other case
+            case types.JobEvent():  # the most frequent events come first, because they are in no other case
                 pass
             case types.UnregisteredName(busy_workers=busy) if busy:
                 # The busy workers may have registered the name, so there may be no problem.
@@ -335,14 +345,15 @@ class EventLog:
             self._was_unavailable = True
         # The first failure of an outage, and its first rejection, have a traceback.
         is_news = begins_outage or (is_rejection and not self._had_rejection)
-        # The first failure of each service has a record of its own. A rejection concerns all services, so
-        # even the first one of a service is a repetition.
+        # The first failure of each service has a record of its own. A rejection of a connection concerns all
+        # services, so even the first one of a service is a repetition.
         is_repeated = is_rejection or event.service in self._retrying
         self._retrying.add(event.service)
         interval_s = REJECTION_REPORT_INTERVAL_S if self._had_rejection else RETRY_REPORT_INTERVAL_S
         is_due = now >= self._reported_at + interval_s
         if is_repeated and not is_news and not is_due:
             return logging.DEBUG, False
+        # From here on, the record is a report, which delays the next one.
         self._reported_at = now
         if is_rejection:
             self._had_rejection = True
@@ -381,7 +392,8 @@ def _values_of(event: types.Event) -> dict[str, object]:
         values["stack"] = event.stack
     elif isinstance(event, types.JobProgressed):
         # _shown() would show these numbers as seconds.
-        values |= {"done": event.done, "total": event.total}
+        values["done"] = event.done
+        values["total"] = event.total
     elif isinstance(event, types.ScheduleSkipped | types.ScheduleMissed):
         values["fire_times"] = counted(event.fire_times, "fire time")
     elif isinstance(event, types.ServiceRetrying):
@@ -410,13 +422,16 @@ def log_refusal(
         job_id: The job to which the row belongs; None if it belongs to no job.
         worker_id: The worker that leaves the row out; None if it is not known.
     """
-    next_attempt = (
-        "next attempt in a later pass" if pause_s is None else f"next attempt in {round(pause_s)} s"
-    )
+    if is_last:
+        next_attempt = "no further attempt"
+    elif pause_s is None:
+        next_attempt = "next attempt in a later pass"
+    else:
+        next_attempt = f"next attempt in {round(pause_s)} s"
     logger.error(
         "%s, %s: a trigger or a constraint of the application refused a row (%s): %s: %s",
         problem,
-        "no further attempt" if is_last else next_attempt,
+        next_attempt,
         refusal_of(error),
         class_name(error),
         error_message_of(error),
@@ -434,11 +449,12 @@ def log_waits(job_id: str, jobs: int, error: BaseException, *, pause_s: float, w
         pause_s: The seconds until the next attempt.
         worker_id: The worker that leaves the jobs out.
     """
+    other_jobs = f" and {counted(jobs - 1, 'other job')}" if jobs > 1 else ""
     logger.warning(
         "job %s%s cannot be claimed, next attempt in %s s: a trigger of the application waits for a lock of "
         "another transaction (%s); end that transaction",
         job_id,
-        f" and {counted(jobs - 1, 'other job')}" if jobs > 1 else "",
+        other_jobs,
         round(pause_s),
         refusal_of(error),
         extra=record_fields(job_id=job_id, worker_id=worker_id),
@@ -485,23 +501,28 @@ def _retrying_template(event: types.ServiceRetrying) -> str:
             template = template.replace("database unavailable", "connection lost")
         case ConnectionRejectedError():
             template = template.replace("database unavailable", "connection rejected")
-    return template.replace("retry in %(next_in)s", "no retry") if math.isinf(event.next_in) else template
+    if math.isinf(event.next_in):
+        template = template.replace("retry in %(next_in)s", "no retry")
+    return template
 
 
 def refusal_of(error: BaseException) -> str:
     """Return the SQLSTATE of a refused row, with the name of the constraint or the place in the trigger."""
-    source = _server_error_of(error)
+    server_error = _server_error_of(error)
     # The first line of the context names the innermost function and its line.
-    context = getattr(source, "context", None) or ""
-    place = getattr(source, "constraint_name", None) or context.partition("\n")[0]
-    state = getattr(source, "sqlstate", None) or "no SQLSTATE"
+    context = getattr(server_error, "context", None) or ""
+    innermost_place = context.partition("\n")[0]
+    place = getattr(server_error, "constraint_name", None) or innermost_place
+    state = getattr(server_error, "sqlstate", None) or "no SQLSTATE"
     return f"{state}, {place}" if place else str(state)
 
 
 def _server_error_of(error: BaseException) -> BaseException | None:
     """Return the error of the server: the error itself or its cause; None if neither is one of the server."""
-    errors = (error, error.__cause__)
-    return next((candidate for candidate in errors if getattr(candidate, "sqlstate", None)), None)
+    for candidate in (error, error.__cause__):
+        if getattr(candidate, "sqlstate", None):
+            return candidate
+    return None
 
 
 def is_lock_wait(error: BaseException | None) -> bool:
@@ -515,6 +536,7 @@ def is_lock_wait(error: BaseException | None) -> bool:
 
 def _is_refused(event: types.ServiceRetrying) -> bool:
     """Return whether a trigger or a constraint of the application refused a row of the pass."""
+    # The errors of an outage may have an error of the server as their cause, too.
     is_outage = isinstance(event.error, DatabaseUnavailableError)
     return not is_outage and _server_error_of(event.error) is not None
 
@@ -527,7 +549,9 @@ def _unregistered_remedy(event: types.UnregisteredName) -> str:
         template = "; start a worker that registers it, or cancel the jobs"
     if event.suggestion is not None:
         template += "; did you mean %(suggestion)s?"
-    return f"{template} (%(more_names)s)" if event.more_names else template
+    if event.more_names:
+        template += " (%(more_names)s)"
+    return template
 
 
 def _exception_of(event: types.Event) -> BaseException | None:
@@ -540,7 +564,10 @@ def _exception_of(event: types.Event) -> BaseException | None:
 
 
 def _shown(value: Any) -> object:
-    """Return a field's value as text for a message: on one line, seconds with their unit."""
+    """Return the value of a field as text for a message.
+
+    The text is on one line. A number with a decimal point stands for seconds, and gets its unit.
+    """
     if isinstance(value, timedelta):
         value = value.total_seconds()
     elif is_a(value, BaseException):
@@ -553,6 +580,8 @@ def _shown(value: Any) -> object:
         case datetime():
             value = value.isoformat(sep=" ", timespec="milliseconds")
         case tuple():
-            suffix = [f"{len(value) - MAX_IDS} more"] if len(value) > MAX_IDS else []
-            value = ", ".join([str(_shown(item)) for item in value[:MAX_IDS]] + suffix)
+            texts = [str(_shown(element)) for element in value[:MAX_IDS]]
+            if len(value) > MAX_IDS:
+                texts.append(f"{len(value) - MAX_IDS} more")
+            value = ", ".join(texts)
     return value

@@ -39,6 +39,7 @@ class EventQueue:
         this time."""
 
     def __len__(self) -> int:
+        """Return how many events wait."""
         return len(self._events)
 
     def put(self, event: Event) -> None:
@@ -103,6 +104,7 @@ class AsyncSubscriber:
             self._task = task = asyncio.create_task(
                 self._handle_all(), name=f"pg_scheduler subscriber {self.name}", context=self._context
             )
+            # At the end, the bus waits for the tasks that it finds in this mapping.
             self._busy[task] = self
             task.add_done_callback(self._busy.pop)
 
@@ -145,10 +147,13 @@ class StreamQueue(EventQueue):
 
     async def next(self) -> Event | None:
         """Wait for an event and return it; return None at the end."""
-        while (event := self.take()) is None and not self._is_ended:
+        while True:
+            event = self.take()
+            # Events that were queued before the end are still returned.
+            if event is not None or self._is_ended:
+                return event
             self._ready.clear()
             await self._ready.wait()
-        return event
 
 
 class EventStream:
@@ -183,6 +188,7 @@ class EventStream:
         self._queue.end()
 
     def __del__(self) -> None:
+        """End the subscription of an iterator that was left early."""
         self._unsubscribe()
 
 

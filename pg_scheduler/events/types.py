@@ -46,6 +46,7 @@ def logged(level: int, text: str, *, is_local: bool = False) -> Callable[[type[E
     """
 
     def declare(kind: type[E]) -> type[E]:
+        """Note the values for a class, and return the class."""
         LEVELS[kind], TEXTS[kind] = level, text
         if is_local:
             LOCAL.add(kind)
