@@ -26,18 +26,20 @@ SUSPENDED_STATES: Final = MappingProxyType({SIGNAL: "awaiting", SLEEP: "sleeping
 
 
 def state_of(job: Job, now: datetime) -> str:
-    """Return the state of a job."""
+    """Return the state of a job at a time of the server."""
     if job.status is not JobStatus.PENDING:
         return ended_state(job.status, job.error_message)
     if job.blocked_on is not None:
         return "blocked"
     if job.execution_time <= now:
         return "due"
-    other_state = "retrying" if job.retry_count else "scheduled"
-    return SUSPENDED_STATES.get(job.suspended_by or "", other_state)
+    # The job is due later. Either a step of it waits, or its next attempt was planned for then.
+    unsuspended_state = "retrying" if job.retry_count else "scheduled"
+    return SUSPENDED_STATES.get(job.suspended_by or "", unsuspended_state)
 
 
 def ended_state(status: JobStatus, error: str | None) -> str:
     """Return the state of a job that is not pending."""
-    is_quarantined = status is JobStatus.FAILED and error is not None and error.startswith(QUARANTINED)
-    return "quarantined" if is_quarantined else status.value
+    if status is JobStatus.FAILED and error is not None and error.startswith(QUARANTINED):
+        return "quarantined"
+    return status.value

@@ -56,23 +56,33 @@ def held_names(
     Args:
         names: The names of jobs.
         pauses: The pauses that have not ended.
-        tasks: The name of the task of each alias: a pause holds the jobs of all names of a task.
+        tasks: The name of the task by alias. A pause holds the jobs of all names of a task.
     """
     stopped_names = {name for pause in pauses for name in pause.stopped_names}
     # Only the name that was paused is looked up among the aliases. An exact name of a paused task may be an
     # alias of another task here, which is not paused.
-    paused_tasks = stopped_names | {tasks.get(pause.name, pause.name) for pause in pauses}
-    return frozenset(name for name in names if name in stopped_names or tasks.get(name, name) in paused_tasks)
+    paused_tasks = set(stopped_names)
+    for pause in pauses:
+        paused_tasks.add(tasks.get(pause.name, pause.name))
+    held = set()
+    for name in names:
+        task = tasks.get(name, name)
+        if name in stopped_names or task in paused_tasks:
+            held.add(name)
+    return frozenset(held)
 
 
 def oldest_due(backlog: Iterable[DueJobs], held: Container[str]) -> datetime | None:
-    """Return the earliest due time of the due jobs that are not held; None if there are none."""
+    """Return the earliest due time of the due jobs that are not held; None if there are none.
+
+    Held jobs are those whose names are in ``held``, because their task is paused.
+    """
     due_times = [row.oldest_due_at for row in backlog if row.due and row.name not in held]
     return min((due_at for due_at in due_times if due_at is not None), default=None)
 
 
 def count_held(backlog: Iterable[DueJobs], held: Container[str]) -> int:
-    """Return the number of due jobs that are held."""
+    """Return the number of due jobs that are held: those of the names ``held``, whose task is paused."""
     return sum(row.due for row in backlog if row.name in held)
 
 
@@ -91,5 +101,11 @@ def is_overdue(due_at: datetime | None, now: datetime) -> bool:
 
 
 def describe_nothing_late(held: int) -> str:
-    """Return that no job is late, as all front ends state it, and how many due jobs are held."""
-    return "nothing late" + (f", {counted(held, 'due job')} of paused tasks" if held else "")
+    """Return the text for people that no job is late; it also states how many due jobs are held, if any are.
+
+    All front ends use it, so that they have the same words.
+    """
+    text = "nothing late"
+    if held:
+        text += f", {counted(held, 'due job')} of paused tasks"
+    return text

@@ -50,6 +50,11 @@ def count_decided(figures: JobFigures) -> int:
 
 
 def failure_rate(figures: JobFigures) -> float | None:
-    """Return the share of attempts that failed, among those that count; None without any."""
-    decided = count_decided(figures)
-    return count_failed(figures) / decided if decided else None
+    """Return the share of failed attempts among those that completed, were suspended or failed.
+
+    Without any such attempt, return None.
+    """
+    decided_count = count_decided(figures)
+    if not decided_count:
+        return None
+    return count_failed(figures) / decided_count

@@ -49,7 +49,9 @@ class ErrorCounter(Service):
         super().__init__(node.events)
         self._errors = errors
         self._uncounted_jobs = node.store.uncounted
+        # When failures are to be added, by the monotonic clock; None if there are none.
         self._due_at: float | None = None
+        # Whether the server has refused the last rows, which is logged once.
         self._is_refused = False
         self._unsubscribe: Callable[[], None] = lambda: None
 
@@ -64,9 +66,10 @@ class ErrorCounter(Service):
             self.wake()
 
     async def run_once(self) -> float:
-        """Add one batch of failures, a moment after the first of them."""
-        if (delay := self._due_in_s()) > 0:
-            return delay
+        """Add one batch of failures, a moment after the first of them; return the seconds until the next."""
+        due_in_s = self._due_in_s()
+        if due_in_s > 0:
+            return due_in_s
         # A failure that is written during this pass needs another one, whether or not this one sees it.
         due_at, self._due_at = self._due_at, None
         try:
@@ -82,6 +85,7 @@ class ErrorCounter(Service):
             self._due_at = due_at
             raise
         self._is_refused = False
+        # After a full batch, more rows may be left.
         if added_count == self.batch_size:
             self._due_at = due_at
             return 0
@@ -89,14 +93,16 @@ class ErrorCounter(Service):
 
     def _due_in_s(self) -> float:
         """Return the seconds until failures are to be added; ``NEVER`` if there are none."""
-        return NEVER if self._due_at is None else max(self._due_at - time.monotonic(), 0)
+        if self._due_at is None:
+            return NEVER
+        return max(self._due_at - time.monotonic(), 0)
 
     async def drain(self) -> None:
         """Add the last failures. If the database is unavailable, other workers add them later."""
         self._unsubscribe()
         if self._due_at is None or self.outage is not None:
             return
-        self._due_at = 0.0
+        self._due_at = 0.0  # so that the pass does not wait
         try:
             await self.run_once()
         except DatabaseUnavailableError:

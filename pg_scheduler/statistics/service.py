@@ -51,17 +51,20 @@ from pg_scheduler.worker.service import Service
 
 def new_meter(statements: Statements, events: EventBus) -> Meter:
     """Return a Meter that counts from now on what these events report."""
-    # With the clock of a test, lateness is measured by that clock.
-    meter = Meter(None if statements.clock is None else lambda: statements.local_now)
+    # With the clock of a test, lateness is measured by that clock, else by that of this process.
+    get_now = None if statements.clock is None else (lambda: statements.local_now)
+    meter = Meter(get_now)
 
     def record_end(event: Event) -> None:
+        """Count an attempt by its outcome, which the class of the event is."""
         if isinstance(event, JobEvent):
             meter.record_end(event.job_name, _OUTCOMES[type(event)])
 
     def record_cancelled(event: Event) -> None:
+        """Count an attempt that was cancelled, or skipped because it did not get its advisory lock."""
         if isinstance(event, JobCancelled):
-            # An attempt that did not get its advisory lock publishes a JobCancelled too.
-            meter.record_end(event.job_name, "skipped" if event.reason == LOCK_TAKEN else "cancelled")
+            outcome = "skipped" if event.reason == LOCK_TAKEN else "cancelled"
+            meter.record_end(event.job_name, outcome)
 
     events.subscribe(record_end, *_OUTCOMES)
     events.subscribe(record_cancelled, JobCancelled)
@@ -82,14 +85,17 @@ _OUTCOMES: Final[dict[type[Event], str]] = {
 
 
 def _record_reclaimed(meter: Meter, event: JobsReclaimed) -> None:
+    """Count jobs that were returned to pending, and the dead workers that had run them."""
     meter.count("jobs_reclaimed", by=len(event.job_ids))
     meter.count("workers_declared_dead", by=len(event.dead_workers))
 
 
 def _record_vacuumed(meter: Meter, event: JobsVacuumed) -> None:
+    """Count the finished jobs that the vacuum has deleted, by status."""
     for status in ("completed", "failed", "cancelled", "expired"):
-        if number := getattr(event, status):
-            meter.count("jobs_vacuumed", status, by=number)
+        deleted_count = getattr(event, status)
+        if deleted_count:
+            meter.count("jobs_vacuumed", status, by=deleted_count)
 
 
 _RECORDERS: Final[dict[type[Event], Callable[[Meter, Any], None]]] = {
@@ -125,7 +131,7 @@ class StatisticsWriter(Service):
         self._is_refused = False
 
     async def run_once(self) -> float:
-        """Write what was counted since the last pass."""
+        """Write what was counted since the last pass; return the seconds until the next pass."""
         batch = self._meter.batch()
         if batch is None:
             return self.interval_s

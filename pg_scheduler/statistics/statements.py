@@ -55,7 +55,7 @@ class StatisticsRepository(Repository):
 
 
 def _row(name: str, figures: JobFigures) -> dict[str, object]:
-    """Return the columns of a row of ``scheduler_stats``.
+    """Return the columns of a row of ``scheduler_stats`` by name, for the figures of jobs of one name.
 
     A later release may append elements to the arrays, but must not move an element, since rows are added
     place by place.
