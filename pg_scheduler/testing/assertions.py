@@ -122,7 +122,7 @@ class JobAssertions:
     def _scheduler_in_block(self) -> ManualScheduler:
         """Return the Scheduler; raise NotRunningError outside of its block, where it runs no jobs."""
         scheduler = self._scheduler_since_entry()
-        self._inspector_in_block()
+        self._inspector_in_block()  # only for its check
         return scheduler
 
     def _inspector_in_block(self) -> Inspector:

@@ -53,9 +53,14 @@ class TestKitBase:
         Raises:
             ValueError: A duration is negative.
         """
-        units = timedelta(days=days), timedelta(hours=hours), timedelta(minutes=minutes)
-        for name, length in zip(("by", "days", "hours", "minutes"), (by, *units), strict=True):
-            self._kit.advance(timedelta(seconds=check_delay(name, length)))
+        durations = {
+            "by": by,
+            "days": timedelta(days=days),
+            "hours": timedelta(hours=hours),
+            "minutes": timedelta(minutes=minutes),
+        }
+        for name, duration in durations.items():
+            self._kit.advance(timedelta(seconds=check_delay(name, duration)))
 
 
 def without_session(connection: object) -> object:
@@ -64,7 +69,10 @@ def without_session(connection: object) -> object:
     Statements on the session would be part of a savepoint, which the session ends at each commit and
     rollback.
     """
-    bind = getattr(connection, "bind", None) if library_of(connection) == "sqlalchemy" else None
+    if library_of(connection) != "sqlalchemy":
+        return connection
+    bind = getattr(connection, "bind", None)
+    # A session may also be bound to an engine, which has no such method. Then the session is used itself.
     return bind if hasattr(bind, "exec_driver_sql") else connection
 
 
@@ -189,7 +197,8 @@ class AsyncTestKit(TestKitBase):
         Raises:
             AssertionError: Such jobs are pending; the message lists them.
         """
-        if matches := await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance):
+        matches = await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance)
+        if matches:
             name = "any task" if func is None else self._kit.name_of(func)
             raise AssertionError(f"jobs of {name} are pending at {self._kit.now}:{listed(matches)}")
 

@@ -55,7 +55,7 @@ class AttemptBound:
             self._names.clear()
 
     def count(self, claim: Claim) -> None:
-        """Count an attempt.
+        """Count an attempt, which is about to run or has started.
 
         Raises:
             RuntimeError: There are more attempts than the maximum.
@@ -79,7 +79,7 @@ class AttemptBound:
         return self._timeout_s
 
     def note_end(self) -> None:
-        """Note that an attempt has ended, or that none runs."""
+        """Note that an attempt has ended, or that none runs: the time for the next end begins again."""
         self._waits_since = None
 
     def check_wait(self, running: Sequence[Claim]) -> None:
@@ -89,6 +89,7 @@ class AttemptBound:
             TimeoutError: The caller has waited too long.
         """
         now = time.monotonic()
+        # This is the first check since an attempt has ended.
         if self._waits_since is None:
             self._waits_since = now
         elif self._timeout_s is not None and now > self._waits_since + self._timeout_s:
@@ -99,7 +100,8 @@ class AttemptBound:
         names = ", ".join(
             f"{claim.job_name} (id {claim.job_id}, attempt {claim.attempt})" for claim in running[:MAX_NAMED]
         )
-        suffix = f" and {len(running) - MAX_NAMED:,} more" if len(running) > MAX_NAMED else ""
+        unnamed_count = len(running) - MAX_NAMED
+        suffix = f" and {unnamed_count:,} more" if unnamed_count > 0 else ""
         return TimeoutError(
             f"no attempt has ended within {self._timeout_s:g} s of real time, and these still run: "
             f"{names}{suffix}; let the job end, as by its timeout=, pass concurrency= to TestScheduler if it "

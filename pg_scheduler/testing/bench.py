@@ -60,11 +60,11 @@ class Tally:
     lost: list[JobEvent] = field(default_factory=list)
 
     def record(self, event: Event) -> None:
-        """Count an event."""
+        """Count the outcome that an event reports, and keep the first error of an attempt."""
         if isinstance(event, JobLost):
             self.lost.append(event)
-        elif (name := OUTCOMES.get(type(event))) is not None:
-            self.counts[name] += 1
+        elif type(event) in OUTCOMES:
+            self.counts[OUTCOMES[type(event)]] += 1
         if self.error is None and isinstance(event, JobFailed | JobRetried):
             error = event.exception or RuntimeError(f"job {event.job_id!r} failed: {event.error}")
             if is_mistake(error):
@@ -95,7 +95,7 @@ class Bench:
         task.result()
 
     async def settle(self) -> None:
-        """Write the outcomes."""
+        """Write the outcomes of the attempts that have ended, also if that has to wait for a lock."""
         while self.node.result_buffer.has_results:
             delay = await self._completer.run_once()
             # A result that remains is that of a locked row.
@@ -105,10 +105,11 @@ class Bench:
     def take_outcome(self) -> Outcome | None:
         """Return the outcome of the only attempt instead of writing it; None for a plain completion."""
         buffer = self.node.result_buffer
+        # Plain completions are in a list of their own, and have no further values.
         if buffer.has_completions:
             return None
         with buffer.others() as batch:
-            ((_, outcome),) = batch.outcomes
+            ((_, outcome),) = batch.outcomes  # one pair of a claim and its outcome
             # At the end of the block, the buffer publishes the events of the outcomes in the batch. This one
             # was not written, so it gets no event.
             batch.outcomes = []
@@ -124,8 +125,11 @@ class Bench:
 
 
 def claim_of(job: AnyJob) -> Claim:
-    """Return the first claim of a job that has no row."""
-    row, options = (job.row, job.extras.options) if isinstance(job, ExtendedJob) else (job, None)
+    """Return the claim for the first attempt of a job that was prepared, but has no row in the table."""
+    if isinstance(job, ExtendedJob):
+        row, options = job.row, job.extras.options
+    else:
+        row, options = job, None
     return Claim(
         job_id=row.job_id,
         job_name=row.job_name,

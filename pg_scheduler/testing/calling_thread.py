@@ -34,8 +34,11 @@ class CallingThread:
     """A thread that waits for a coroutine in another thread, and executes the calls that are passed back."""
 
     def __init__(self) -> None:
+        # What the waiting thread has to call; None after the end of the coroutine.
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # The event loop that runs the coroutine; None while there is none.
         self._loop: asyncio.AbstractEventLoop | None = None
+        # The attempts that the waiting thread has to run or runs. A task without a reference may be deleted.
         self._executing: set[asyncio.Future[None]] = set()
         self.thread = threading.current_thread()
 
@@ -58,6 +61,7 @@ class CallingThread:
         result: Future[T] = Future()
 
         def execute() -> None:
+            """Call the function in the waiting thread, and pass its value or its error to the coroutine."""
             try:
                 value = call()
             except BaseException as error:
@@ -75,6 +79,7 @@ class CallingThread:
         """Let the waiting thread run an attempt. The coroutine calls this method."""
 
         def call() -> None:
+            """Run the attempt in the waiting thread. A Ctrl-C in its code also ends ``run()``."""
             returned = work.execute()
             work.end(returned)
             _, error = returned
@@ -90,9 +95,11 @@ class CallingThread:
         """Return an adapter that executes the statements of the coroutine in the waiting thread."""
 
         def run(statement: str, texts: Sequence[str]) -> Texts | Awaitable[Texts]:
-            # A caller outside of the event loop is in the waiting thread itself.
+            """Execute a statement with its arguments in the waiting thread, which has the connection."""
             call: Callable[[], Any] = partial(adapter.run, statement, texts)
-            return self.post(call) if self.is_caller_in_loop else call()
+            # A caller outside of the event loop is in the waiting thread itself.
+            returned: Texts | Awaitable[Texts] = self.post(call) if self.is_caller_in_loop else call()
+            return returned
 
         return ConnectionAdapter(run, is_async=False)
 
@@ -109,20 +116,24 @@ class CallingThread:
         return await main()
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the coroutine in a thread, and execute the calls from the queue. Its end adds None to them."""
+        """Run the coroutine in a new thread, and execute the calls from the queue until it has ended."""
         context = copy_context()
+        # Has the task of the coroutine as soon as that has begun.
         begun_task: Future[asyncio.Task[Any] | None] = Future()
 
         async def begin() -> T:
+            """Note the task that runs the coroutine, and return the result of the coroutine."""
             begun_task.set_result(asyncio.current_task())
             return await main()
 
         returned = call_in_daemon(lambda: context.run(asyncio.run, begin()), "pg_scheduler test kit")
+        # None in the queue ends the loop below.
         returned.add_done_callback(lambda _: self._calls.put(None))
         interruption: BaseException | None = None
         while True:
             try:
-                if (call := self._calls.get()) is None:
+                call = self._calls.get()
+                if call is None:
                     break
                 call()
             except BaseException as error:  # noqa: BLE001 - Ctrl-C; the coroutine has to end before this call
@@ -163,4 +174,5 @@ class CallingThreadExecutor(ThreadExecutor):
         return super().invoke(call)
 
     def _hand_over(self, work: Work) -> None:
+        """Let the waiting thread run an attempt, instead of a thread of a pool."""
         self._thread.execute(work)

@@ -67,11 +67,11 @@ class OwnConnection(Connections):
 
     @asynccontextmanager
     async def acquire(self, *, reserved: bool = False) -> AsyncIterator[Connection]:
-        """Yield the connection, and translate the errors of the block.
+        """Yield the connection of the test, and translate the errors of the block.
 
-        Reserved statements are those of the worker, such as those of steps, and take turns. Calls of the
-        application must not: one INSERT may write the jobs of calls in two steps, and it would wait for the
-        turn of a step that waits for this INSERT.
+        Reserved statements are those of the worker, such as those of steps. They wait until no other step
+        uses the connection. Calls of the application must not wait: one INSERT may write the jobs of calls in
+        two steps, and it would wait for a step that waits for this INSERT.
         """
         async with self.turn() if reserved else nullcontext():
             with translated():
@@ -95,10 +95,11 @@ class OwnConnection(Connections):
             NotRunningError: The turn of another step does not end.
         """
         previous_connection = _in_turn.get()
+        # This code belongs to a step that has the turn, or is called by a thread.
         if previous_connection is self or calling_thread.get(None) is not None:
             yield
             return
-        # A lock that is free is acquired without a timer.
+        # A timer is needed only if another step has the lock.
         if self._turn_lock.locked():
             try:
                 async with asyncio.timeout(self.options.call_timeout_s):
@@ -145,12 +146,12 @@ class OwnConnection(Connections):
         """Yield the connection within a savepoint; in a new transaction if it is in no transaction."""
         foreign = as_foreign(self._connection)
         with translated():
-            async with (
-                self.turn(),
-                transact(self._connection, self.options.call_timeout_s)
-                if foreign is None
-                else foreign.savepoint(begins=True),
-            ):
+            # Connections of libraries other than asyncpg have their own way to make savepoints.
+            if foreign is None:
+                savepoint = transact(self._connection, self.options.call_timeout_s)
+            else:
+                savepoint = foreign.savepoint(begins=True)
+            async with self.turn(), savepoint:
                 yield self._connection
 
     admission = transaction
@@ -161,10 +162,14 @@ class OwnConnection(Connections):
 
 @asynccontextmanager
 async def isolated(connection: Connection, turn: Turn) -> AsyncIterator[None]:
-    """Run the code of a job within a savepoint, and roll it back if a statement has aborted the transaction.
+    """Run the code of a job within a savepoint, so that it cannot leave the transaction aborted.
 
-    Otherwise what the code has written stays, even if the job fails: the code decides by its own transactions
-    what it rolls back.
+    If a statement has aborted the transaction, all that the code has written is rolled back. Otherwise it
+    stays, even if the job fails: the code decides by its own transactions what it rolls back.
+
+    Args:
+        connection: The connection of the test.
+        turn: Waits for steps that use the connection, and keeps others from it within its block.
     """
     is_in_transaction = True
     try:
@@ -191,6 +196,7 @@ async def _end_savepoint(connection: Connection) -> None:
     try:
         await connection.execute(f"SAVEPOINT {AFTER}")
     except Exception as error:
+        # Django raises an error of its own instead of executing a statement in an aborted transaction.
         if sqlstate_of(error) != ABORTED and type(error).__name__ != REJECTED_BY_DJANGO:
             raise
         await connection.execute(f"ROLLBACK TO SAVEPOINT {BEFORE}")

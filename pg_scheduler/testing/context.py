@@ -107,16 +107,19 @@ def job_context(
     )
 
     def get_scheduler() -> Scheduler:
+        """Return ``current_job().scheduler``."""
         if scheduler is None:
             raise NotRunningError("job_context() has no Scheduler; pass scheduler=")
         return cast("Scheduler", scheduler)
 
     def pass_on(_claim: Claim, progress: JobProgress) -> None:
+        """Pass the progress that the function reports to the test."""
         if report is not None:
             report(progress)
 
     @asynccontextmanager
     async def completing(attempt: Attempt, connection: object) -> AsyncIterator[object]:
+        """Provide the block of ``current_job().completing()``; without a connection, a new transaction."""
         completion = begin(attempt)
         try:
             if connection is not None:
@@ -154,12 +157,13 @@ class _AttemptOfTest(Attempt):
         self._results = results
 
     async def predecessors(self) -> AsyncIterator[JobResult]:
-        """See `CurrentJob`."""
+        """Yield the results that the test passes. See `CurrentJob`."""
         for result in self._results:
             yield result
 
 
 def _no_steps(attempt: Attempt) -> NoReturn:
+    """Reject the use of durable steps, which need the row of a job."""
     raise NotRunningError(
         f"job_context() has no durable steps for job {attempt.claim.job_id!r}; use a TestScheduler"
     )

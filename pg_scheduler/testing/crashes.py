@@ -52,6 +52,7 @@ class EndState:
     observed: Any
 
     def __str__(self) -> str:
+        """Return the state on one line, for the message of an error."""
         return f"{self.status or 'deleted'}, result {self.result!r}, observed {self.observed!r}"
 
 
@@ -164,6 +165,7 @@ async def crash_everywhere(
             assert report.most(transfer) == 2
     """
     expected_status = JobStatus.parse(status)
+    # What other processes do, by the seconds from the start.
     acts = {check_delay("at", time): act for time, act in (at or {}).items()}
     until_s = check_delay("until", check_seconds("until", until, "a timedelta"))
     if acts and max(acts) > until_s:
@@ -178,7 +180,7 @@ async def crash_everywhere(
         )
     runs = plain_run.runs
     points = [Point(place, moment) for place in plain_run.statements for moment in get_args(Moment)]
-    crashes = 0
+    crash_count = 0
     # The run without a point shows whether two runs without a crash end alike.
     for point in (None, *points):
         run = await plan.run(point)
@@ -191,11 +193,11 @@ async def crash_everywhere(
                 )
             raise CrashDifference(run.crashed_at, point.moment, plain_run.end, run.end)
         if run.crashed_at is not None:
-            crashes += 1
-        # For each function, this keeps the largest number of calls.
+            crash_count += 1
+        # The union of two Counters has the larger number of each function.
         runs |= run.runs
     statements = tuple(place.name for place in plain_run.statements)
-    return CrashReport(crashes, statements, runs, plain_run.name_of)
+    return CrashReport(crash_count, statements, runs, plain_run.name_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ class _Plan:
     settings: Mapping[str, Any]
 
     async def run(self, point: Point | None = None) -> _Run:
-        """Run the job in a new database, with a crash at the point."""
+        """Run the job in a new database, with a crash at the point; without one if the point is None."""
         with self.database() as dsn:
             pool = await create_pool(dsn, "the DSN", min_size=1, connection_class=NumberedConnection)
             try:
@@ -263,7 +265,8 @@ class _Plan:
             await scheduler.enqueue(self.func, args=self.args, kwargs=self.kwargs, job_id=self.job_id)
             worker = CrashingWorker(t, await scheduler.statement_names(), point)
             scheduler.subscribe(worker.note_end, JobCompleted, JobFailed, JobCancelled, JobExpired)
-            for seconds, act in sorted(self.at.items(), key=lambda entry: entry[0]):
+            for seconds in sorted(self.at):
+                act = self.at[seconds]
                 await worker.run_until(began + timedelta(seconds=seconds))
                 await act(scheduler)
             await worker.run_until(began + timedelta(seconds=self.until_s))
@@ -273,16 +276,20 @@ class _Plan:
             # The clock of this Scheduler stands at the beginning, so no result has expired by it.
             reader = Scheduler(pool, schema=schema, codec=codec, clock=FakeClock(began))
             result = None if job is None else await reader.get_job_result(self.job_id, wait=False)
+            # The calls of steps are counted by function, and the attempts by name, so no count is
+            # overwritten.
             calls.update(runs)
             end = EndState(
                 status=None if job is None else job.status,
                 result=None if result is None else result.value,
                 observed=observed,
             )
+            # What the worker does after the end of the last job changes no job.
+            statements = [place for number, place in worker.statements.items() if number < worker.ended_at]
             return _Run(
                 end=end,
                 error=None if job is None else job.error_message,
-                statements=[place for number, place in worker.statements.items() if number < worker.ended_at],
+                statements=statements,
                 crashed_at=worker.crashed_at,
                 runs=calls,
                 name_of=scheduler.name_of,

@@ -89,7 +89,9 @@ class CrashingWorker:
 
     def __init__(self, t: TestScheduler, names: Mapping[str, str], point: Point | None) -> None:
         self._t = t
+        # The names of the statements of the library by their texts.
         self._names = names
+        # Where the worker is to crash; None for no crash.
         self._point = point
         self._run_task: asyncio.Task[int] | None = None
         self._statement_count = 0
@@ -115,6 +117,8 @@ class CrashingWorker:
 
         After a crash, this returns as soon as the server has rolled back the open transactions.
         """
+        # In this context, and in those of the tasks and threads that begin in it, this worker executes the
+        # statements.
         context = copy_context()
         context.run(executing.set, self)
         self._run_task = asyncio.create_task(self._t.run_until(time), context=context)
@@ -137,7 +141,9 @@ class CrashingWorker:
     async def execute(
         self, connection: asyncpg.Connection, statement: str, run: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """Execute a statement of this worker.
+        """Execute a statement of this worker by ``run``, and return its response.
+
+        The statement gets a number. The worker crashes before or after it if that is planned.
 
         Raises:
             CancelledError: The worker has crashed.
@@ -148,7 +154,8 @@ class CrashingWorker:
         # The numbers begin with the first claim.
         if not self._statement_count and name not in CLAIMS:
             return await run()
-        number, place = self._statement_count, StatementPlace(name, earlier_count=self._counts_by_name[name])
+        number = self._statement_count
+        place = StatementPlace(name, earlier_count=self._counts_by_name[name])
         response = None
         self._statement_count += 1
         self._counts_by_name[name] += 1
@@ -156,6 +163,7 @@ class CrashingWorker:
         try:
             response = await run()
         finally:
+            # A crash can change nothing at other statements, such as those that look for due jobs.
             is_of_attempt = current.get(None) is not None
             if self._has_written(connection, statement, response) or is_of_attempt:
                 self.statements[number] = place
@@ -198,19 +206,21 @@ class NumberedConnection(asyncpg.Connection):
 
 
 def _numbered(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Return a method of a connection that lets the worker execute the statement, if one runs.
+    """Return a method of a connection that passes its statement to the worker whose code calls it.
 
-    The reset query is that of the pool and not of the worker. A method of COPY may have a table in
-    place of a statement, so its text begins with COPY here.
+    The reset query is a statement of the pool and not of the worker, so it is executed directly. A method of
+    COPY may have a table in place of a statement, so the text for the worker begins with COPY.
     """
 
     @wraps(method)
     async def execute(connection: asyncpg.Connection, statement: str, *args: Any, **options: Any) -> Any:
+        """Execute a statement by the worker whose code calls the method; directly if there is none."""
         run = partial(method, connection, statement, *args, **options)
         worker = executing.get()
         if worker is None or statement == connection.get_reset_query():
             return await run()
-        return await worker.execute(connection, f"COPY {statement}" if "copy" in name else statement, run)
+        text = f"COPY {statement}" if "copy" in name else statement
+        return await worker.execute(connection, text, run)
 
     return execute
 

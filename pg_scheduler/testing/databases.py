@@ -27,16 +27,22 @@ def database_server() -> AbstractContextManager[Server]:
 
 @contextmanager
 def temporary_database(server: Server, template: str | None = None) -> Iterator[str]:
-    """Create a database, migrated or copied from a template; yield its name and drop it at the end."""
+    """Create a database; yield its name, and drop the database at the end.
+
+    It is a copy of the template. Without a template, it is a new one with the tables of the library.
+    """
     name = f"scheduler_{uuid.uuid4().hex}"
 
     async def create(connection: asyncpg.Connection) -> None:
+        """Create the database by a connection to the server's own database."""
         source = f'template "{template or "template0"}"'
+        # Older servers know no other strategy, and no word for it.
         if connection.get_server_version() >= (15,):
             source += " strategy file_copy"
         await connection.execute(f'create database "{name}" {source}')
 
     async def drop(connection: asyncpg.Connection) -> None:
+        """Drop the database, also if sessions are connected to it."""
         await connection.execute(f'drop database "{name}" with (force)')
 
     _run(server.dsn(), create)
@@ -49,9 +55,13 @@ def temporary_database(server: Server, template: str | None = None) -> Iterator[
 
 
 def _run(dsn: str, work: Callable[[asyncpg.Connection], Awaitable[Any]]) -> None:
-    """Run a coroutine function with a connection, in a thread, since that of the caller may have a loop."""
+    """Run a coroutine function with a connection to a database, and wait until it has ended.
+
+    It runs in another thread, because an event loop may already run in that of the caller.
+    """
 
     async def run() -> None:
+        """Open the connection, pass it to the function, and close it."""
         connection = await open_connection_to(dsn, "the DSN of the tests")
         try:
             await work(connection)

@@ -20,4 +20,5 @@ class DjangoThread(CallingThread):
         return sync_to_async(call)()
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run the coroutine in a new event loop, and execute what ``sync_to_async()`` passes back."""
         return AsyncToSync(main, force_new_loop=True)()

@@ -37,8 +37,9 @@ class NamingScheduler(Scheduler):
         """Return the names that jobs of a function may have: aliases, and the job names of periodic ones."""
         tasks = self._parts.tasks
         names = {func} if isinstance(func, str) else tasks.names_of(tasks.adopt(func))
-        periodic = self.get_periodic_jobs().values()
-        return names | {job.job_name for job in periodic if job.function in names}
+        # The jobs of a periodic function may have another name than the function.
+        periodic_jobs = self.get_periodic_jobs().values()
+        return names | {job.job_name for job in periodic_jobs if job.function in names}
 
     async def every_job(self, **filters: Any) -> list[Job]:
         """Return all jobs that pass the filters of ``list_jobs()``, in the order of their due time."""
@@ -47,7 +48,8 @@ class NamingScheduler(Scheduler):
         while True:
             page = await self.list_jobs(**filters, after=cursor, limit=PAGE_LENGTH)
             jobs += page
-            if (cursor := page.next) is None:
+            cursor = page.next
+            if cursor is None:
                 return sorted(jobs, key=lambda job: (job.execution_time, job.job_id))
 
 
@@ -106,19 +108,21 @@ class ExpectedJob:
 
     def matches(self, job: Job) -> bool:
         """Return whether a job fits the description."""
-        return (
-            (self.names is None or job.job_name in self.names)
-            and (self.args is None or _equal(self.args, job.args))
-            and (self.kwargs is None or _includes(self.kwargs, job.kwargs))
-            and (self.due is None or abs(job.execution_time - self.due) <= self.tolerance)
-        )
+        if self.names is not None and job.job_name not in self.names:
+            return False
+        if self.args is not None and not _equal(self.args, job.args):
+            return False
+        if self.kwargs is not None and not _includes(self.kwargs, job.kwargs):
+            return False
+        return self.due is None or abs(job.execution_time - self.due) <= self.tolerance
 
 
 def _equal(expected: Sequence[Any], values: Sequence[Any]) -> bool:
     """Return whether positional arguments are the expected ones, which are compared as JSON carries them."""
-    return len(expected) == len(values) and all(
-        _stored(value) == other for value, other in zip(expected, values, strict=True)
-    )
+    if len(expected) != len(values):
+        return False
+    pairs = zip(expected, values, strict=True)
+    return all(_stored(expected_value) == value for expected_value, value in pairs)
 
 
 def _includes(expected: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
@@ -127,7 +131,7 @@ def _includes(expected: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 
 def _stored(value: Any) -> Any:
-    """Return a value as JSON carries it; a matcher, such as ``mock.ANY``, as it is."""
+    """Return an expected value as JSON carries it; a matcher, such as ``mock.ANY``, as it is."""
     try:
         args, _ = decode(encode((value,), None))
     except PayloadError:
@@ -136,7 +140,7 @@ def _stored(value: Any) -> Any:
 
 
 def listed(jobs: Sequence[Job]) -> str:
-    """Return a line for each job, for error messages."""
+    """Return a line for each job, for error messages; " none" without jobs."""
     lines = [
         f"\n  {job.job_name} (id {job.job_id}), {job.status} and due at {job.execution_time}: "
         f"{job.args}, {dict(job.kwargs)}"

@@ -34,6 +34,7 @@ class Inspector:
 
     def jobs(self, **filters: Any) -> list[Job]:
         """Return all jobs that pass the filters of ``list_jobs()``, in the order of their due time."""
+        # The thread begins with the first call.
         if self._portal is None:
             self._portal = Portal(self._open)
         portal = self._portal
@@ -46,5 +47,6 @@ class Inspector:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[NamingScheduler]:
+        """Yield a Scheduler on a copy of the pool, in the event loop of the thread."""
         async with copy_of(self._pool) as pool:
             yield NamingScheduler(pool, **self._settings)

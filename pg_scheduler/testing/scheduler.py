@@ -100,16 +100,17 @@ class TestScheduler(JobAssertions):
         self._run_lock = asyncio.Lock()
         """Held by a call that runs jobs: such calls follow one another."""
         self._vacuumed_at = start
+        """When the vacuum made its last pass, by the virtual clock."""
 
     async def __aenter__(self) -> Self:
+        """Start the Scheduler; open a pool first if a DSN was given."""
         if self._inspector is not None:
             raise RuntimeError("TestScheduler has already started; use the one of the outer async with block")
         pool_or_dsn = self._source
-        self._pool = (
-            await open_own_pool(pool_or_dsn, "the DSN", min_size=1)
-            if isinstance(pool_or_dsn, str)
-            else pool_or_dsn
-        )
+        if isinstance(pool_or_dsn, str):
+            self._pool = await open_own_pool(pool_or_dsn, "the DSN", min_size=1)
+        else:
+            self._pool = pool_or_dsn
         try:
             self._scheduler = scheduler = ManualScheduler(self._pool, clock=self._clock, **self._settings)
             self._runs = scheduler.count_runs()
@@ -124,6 +125,7 @@ class TestScheduler(JobAssertions):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        """Stop the Scheduler, and close what was opened for the block."""
         try:
             await self._scheduler_since_entry().shutdown()
         finally:
@@ -199,6 +201,7 @@ class TestScheduler(JobAssertions):
         bound.note_time(self.now)
         async with self._lock_for_jobs():
             count = await self._run_all(bound, maintains=True)
+            # The clock moves from one instant at which something is due to the next one.
             while (step := await self._next_step(target)) is not None:
                 self._clock.now = step.at
                 bound.note_time(self.now)
@@ -285,6 +288,7 @@ class TestScheduler(JobAssertions):
         runtime = await scheduler.manual()
         # The lease was not renewed meanwhile. _run_all() reads this too: a job that it runs may call block().
         runtime.renewed_at = None
+        # For so long, the thread of the lease keeper would have renewed the lease in place of the event loop.
         if blocked_s > scheduler.max_loop_block:
             await scheduler.reclaim_blocked()
         else:
@@ -300,7 +304,10 @@ class TestScheduler(JobAssertions):
     # -- the parts -------------------------------------------------------------------------------------
 
     def _lock_for_jobs(self) -> asyncio.Lock:
-        """Return the lock of the calls that run jobs. A job that makes such a call would wait for itself."""
+        """Return the lock of the calls that run jobs; raise RuntimeError if a job calls this.
+
+        A job that makes such a call would wait for itself.
+        """
         if self._scheduler_in_block().is_called_by_job:
             raise RuntimeError(NESTED)
         return self._run_lock
@@ -349,20 +356,23 @@ class TestScheduler(JobAssertions):
     async def _next_step(self, target: datetime) -> _Step | None:
         """Return the next instant at which something is due; None if nothing is due up to the target."""
         worker = await self._scheduler_since_entry().manual()
-        due_in, expiry_in = await self._scheduler_since_entry().next_instants()
+        due_in_s, expiry_in_s = await self._scheduler_since_entry().next_instants()
         remaining_s = (target - self.now).total_seconds()
-        steps = [
-            _Step(self.now + timedelta(seconds=wait_s), maintains)
-            for wait_s, maintains in (
-                (due_in, False),
-                (worker.planner.next_fire_in, False),
-                (worker.unblocker.next_room_in, False),
-                (expiry_in, True),
-            )
-            if wait_s is not None and 0 < wait_s <= remaining_s
-        ]
+        # The seconds until something is due, and whether that is done by the services of maintenance.
+        waits = (
+            (due_in_s, False),
+            (worker.planner.next_fire_in, False),
+            (worker.unblocker.next_room_in, False),
+            (expiry_in_s, True),
+        )
+        steps: list[_Step] = []
+        for wait_s, maintains in waits:
+            # What is due now was done before the clock moves.
+            if wait_s is not None and 0 < wait_s <= remaining_s:
+                steps.append(_Step(self.now + timedelta(seconds=wait_s), maintains))
         if not steps:
             return None
-        first_at = min(step.at for step in steps)
         # Several steps may be due at the first instant. One with maintenance suffices.
-        return _Step(first_at, any(step.maintains for step in steps if step.at == first_at))
+        first_at = min(step.at for step in steps)
+        maintains = any(step.maintains for step in steps if step.at == first_at)
+        return _Step(first_at, maintains)

@@ -11,7 +11,7 @@ from pg_scheduler.sync.scheduler import SyncScheduler
 
 
 class _CallerThread:
-    """Stands for a portal, and calls functions in the thread of the caller."""
+    """Stands for a portal, which calls functions in another thread, and calls them in the caller's own."""
 
     is_alive = is_own_thread = True
     is_inherited = False
@@ -45,5 +45,6 @@ class SyncClient(SyncScheduler):
 
 
 async def _result_of(function: Callable[[], Any]) -> Any:
+    """Call a function, and return its result; if that is awaitable, as of a coroutine function, await it."""
     result = function()
     return await result if hasattr(result, "__await__") else result

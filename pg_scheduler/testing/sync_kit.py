@@ -29,8 +29,11 @@ def _blocking(
     """Return a method of the plain kit that calls a method of the async kit, and blocks until it returns."""
 
     def call(self: TestKit, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the method with the same arguments, and block until it returns."""
         # The methods use only what both kits have.
         kit = cast("AsyncTestKit", self)
+        # Jobs may wait, so they need an event loop, which runs in another thread. Other methods only execute
+        # statements, which block here, so that their coroutines never wait.
         if runs_jobs:
             return self._thread.run(lambda: method(kit, *args, **kwargs))
         return run_at_once(method(kit, *args, **kwargs))

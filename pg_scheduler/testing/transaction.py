@@ -131,7 +131,7 @@ class KitScheduler(NamingScheduler):
         return self._clock.override()
 
     async def start(self) -> None:
-        """Reject the call."""
+        """Raise RuntimeError: the test kit runs the jobs, and not a worker."""
         raise RuntimeError(NO_START)
 
     async def shutdown(self) -> None:
@@ -156,7 +156,7 @@ class KitScheduler(NamingScheduler):
         return result
 
     async def run_job(self, func: Any, **options: Any) -> NoReturn:  # noqa: ARG002
-        """Reject the call."""
+        """Raise RuntimeError: the call would wait for a worker, and there is none."""
         raise RuntimeError(NO_WORKER)
 
     # -- looking at jobs -------------------------------------------------------------------------------
@@ -171,10 +171,11 @@ class KitScheduler(NamingScheduler):
         *,
         tolerance: timedelta | float,
     ) -> list[Job]:
-        """Return the pending jobs that match."""
+        """Return the pending jobs that fit the arguments of an assertion; None stands for any value."""
         names = None if func is None else self.job_names_of(func)
         expected = ExpectedJob.of(names, args, kwargs, after, at, now=self.now, tolerance=tolerance)
-        return [job for job in await self.every_job(status=JobStatus.PENDING) if expected.matches(job)]
+        pending_jobs = await self.every_job(status=JobStatus.PENDING)
+        return [job for job in pending_jobs if expected.matches(job)]
 
     async def new_jobs(self, previous_ids: set[str]) -> list[Job]:
         """Return the jobs whose ids are not among ``previous_ids``."""
@@ -189,10 +190,11 @@ class KitScheduler(NamingScheduler):
     async def run_jobs(
         self, *, only: set[str] | None = None, raises: bool, bound: AttemptBound
     ) -> DrainResult:
-        """Run due jobs one after the other.
+        """Run due jobs one after the other, and return the numbers of their outcomes.
 
         Args:
-            only: The ids of jobs to run once; None for all, until none is due.
+            only: The ids of jobs to run once; the ids of those that ran are removed. None for all jobs, until
+                none is due.
             raises: Whether to raise the error of an attempt.
             bound: What ends the call if jobs are always due or do not end.
         """
@@ -209,6 +211,7 @@ class KitScheduler(NamingScheduler):
                 while (job_id := await self._run_next(bench, only, bound)) is not None:
                     if only is not None:
                         only.discard(job_id)
+                    # The subscriber has noted that the outcome of this attempt was refused.
                     if tally.lost:
                         await self._check_claim(tally.lost.pop())
                     if raises and tally.error is not None:
@@ -222,7 +225,9 @@ class KitScheduler(NamingScheduler):
 
     async def run_function(self, func: JobFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a function as a job without a row; return its value, or raise its error."""
-        (job,) = self._parts.preparer.prepare((JobSpec(func, self.now, args, dict(kwargs)),))
+        spec = JobSpec(func, self.now, args, dict(kwargs))
+        (job,) = self._parts.preparer.prepare((spec,))
+        # The value of the function, or the error that it raised: one of these gets one element.
         returned: list[Any] = []
         raised: list[BaseException] = []
 
@@ -235,6 +240,7 @@ class KitScheduler(NamingScheduler):
                 raise
             return returned[0]
 
+        # The outermost middleware sees what the caller is to get.
         node = self._node()
         bench = Bench(replace(node, middleware=(observe, *node.middleware)))
         claim = claim_of(job)
@@ -246,14 +252,16 @@ class KitScheduler(NamingScheduler):
         outcome = bench.take_outcome()
         if outcome is None or outcome.change.status is JobStatus.COMPLETED:
             return returned[0]
+        # The event has the exception that failed the attempt, such as that of a timeout.
         error = getattr(outcome.event_of(claim), "exception", None)
         # The event of a `Retry` has its cause, and the caller gets the `Retry` itself.
-        if error is None or (raised and retry_of(raised[0]) is not None):
+        is_retry = bool(raised) and retry_of(raised[0]) is not None
+        if error is None or is_retry:
             error = raised[0]
         return raise_job_error(error)
 
     async def _run_next(self, bench: Bench, only: Collection[str] | None, bound: AttemptBound) -> str | None:
-        """Run the next due job, and return its id; None if there is none."""
+        """Run the next due job, or expire it if it is late, and return its id; None if there is none."""
         await self._parts.store.dependencies.mark_uncommitted()
         claims, names = self._parts.store.claims, bench.node.routing.names()
         next_claim = await claims.claim_next(self.worker_id, names, only)
@@ -271,7 +279,10 @@ class KitScheduler(NamingScheduler):
         return claim.job_id
 
     async def _check_claim(self, lost: JobEvent) -> None:
-        """Raise RuntimeError if a job whose outcome was refused is pending: it would run again and again."""
+        """Raise RuntimeError if a job whose outcome was refused is pending: it would run again and again.
+
+        ``lost`` is the event of that attempt.
+        """
         statuses = await self._parts.store.jobs.statuses_of([lost.job_id])
         if statuses.get(lost.job_id) is JobStatus.PENDING:
             raise RuntimeError(
@@ -294,10 +305,10 @@ class KitScheduler(NamingScheduler):
     def _node(self) -> Node:
         """Return the parts of a worker; the executor of the kit replaces those for threads and processes."""
         node = super()._node()
-        executors = {
-            name: self._executor if isinstance(executor, ThreadExecutor | ProcessExecutor) else executor
-            for name, executor in node.executors.items()
-        }
+        executors = dict(node.executors)
+        for name, executor in node.executors.items():
+            if isinstance(executor, ThreadExecutor | ProcessExecutor):
+                executors[name] = self._executor
         get_scheduler = self._get_scheduler or node.get_scheduler
         return replace(node, executors=executors, get_scheduler=get_scheduler)
 

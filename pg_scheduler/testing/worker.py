@@ -53,7 +53,9 @@ class NotingSteps(AttemptSteps):
 
     @contextmanager
     def _calling(self, name: str, func: Callable[..., Any]) -> Iterator[None]:
-        if (calls := step_calls.get(None)) is not None:
+        """Count a call of the function of a step, which the block makes."""
+        calls = step_calls.get(None)
+        if calls is not None:
             calls[func] += 1
             # A step in a thread calls a wrapper of the plain function. Without a wrapper, this counts under
             # None, which no test reads.
@@ -74,20 +76,26 @@ class NotingExecutor(Executor):
         self.claimed: Final[list[Attempt]] = []
 
     def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
-        """Reserve a slot for a claimed job."""
+        """Reserve a slot for a claimed job, and note the attempt."""
         attempt = super().take_slot(claim, measured_for)
         self.claimed.append(attempt)
         return attempt
 
 
 class VirtualClaimer(Claimer):
-    """Claims no job again that is due later: the virtual clock stands still until the passes are over."""
+    """A claimer that makes no pass at once for a job that is due later.
+
+    The virtual clock stands still until the passes are over, so the job would not be due by then either.
+    """
 
     def _next_delay(self, sent_at: float, due_in: float | None) -> float:
         """Return the seconds until the next claim: never 0 if the next job is due later."""
-        delay = super()._next_delay(sent_at, due_in)
+        delay_s = super()._next_delay(sent_at, due_in)
         # By the real clock, such a job may be due by now.
-        return max(delay, self._polling.min_interval) if due_in is not None and due_in > 0 else delay
+        is_due_later = due_in is not None and due_in > 0
+        if is_due_later:
+            return max(delay_s, self._polling.min_interval)
+        return delay_s
 
 
 class ManualRuntime(Runtime):
@@ -112,7 +120,10 @@ class ManualRuntime(Runtime):
     """When the lease was renewed last, by the virtual clock; None before that, and if it may be lost."""
 
     async def start(self, announce: Callable[[], None]) -> None:
-        """Set up every part. The lease keeper stays off: its thread works in real time."""
+        """Set up every part without its loop, and announce the worker.
+
+        The lease keeper stays off, because its thread works in real time.
+        """
         self.executor.has_jitter = False
         # No part waits between two passes: the virtual clock does not move meanwhile.
         self.rescuer.answer_timeout_s = 0.0
@@ -198,8 +209,10 @@ class ManualRuntime(Runtime):
             await self._feed()
             started_count = self.jobs_started - previous_count
             await self._claim(None if most is None else most - started_count)
+            # As long as attempts run, their slots may become free for other jobs.
             if await self._wait_for_an_end():
                 continue
+            # No attempt runs any more. What is done now may make further jobs due.
             has_more = await self._write_results()
             if not has_more:
                 has_more = await self._feed()
@@ -233,11 +246,12 @@ class ManualRuntime(Runtime):
             if not self.node.lease.is_trusted:
                 await self.pass_of(self.heartbeat)
             self.executor.claimed.clear()
-            delay = await self.pass_of(self.claimer)
+            delay_s = await self.pass_of(self.claimer)
             if self.executor.claimed:
                 await self._start(self.executor.claimed[-1])
                 self.claimer.rescan()
-            elif delay > 0:
+            # The pass has found no job, and has no reason to make another one at once.
+            elif delay_s > 0:
                 return
 
     async def _start(self, attempt: Attempt) -> None:
@@ -245,6 +259,7 @@ class ManualRuntime(Runtime):
         await self._pass_while_behind(self.admission)
         # The event loop starts the task of the attempt now.
         await asyncio.sleep(0)
+        # Without a task, a limit has blocked the job. The limit may have got room meanwhile.
         if attempt.task is None:
             await self._pass_while_behind(self.unblocker)
         else:
@@ -288,8 +303,9 @@ class ManualRuntime(Runtime):
         if self.is_dead or not self.node.in_flight.unwritten():
             return False
         await self._pass_while_behind(self.completer)
-        delay = self.node.result_buffer.late.next_turn_in()
-        if delay is None:
+        # Results whose rows are locked by other transactions are written later.
+        delay_s = self.node.result_buffer.late.next_turn_in()
+        if delay_s is None:
             self._locked_since = None
             return True
         now = time.monotonic()
@@ -297,7 +313,7 @@ class ManualRuntime(Runtime):
             self._locked_since = now
         if now > self._locked_since + MAX_LOCKED_S:
             raise await self.completer.unwritten_error(None)
-        await asyncio.sleep(delay)
+        await asyncio.sleep(delay_s)
         return True
 
     async def _pass_while_behind(self, service: Service) -> None:
@@ -333,13 +349,15 @@ class ManualScheduler(NamingScheduler):
         runs: Counter[str] = Counter()
 
         def count(event: Event) -> None:
+            """Count an attempt under each name by which a test may ask for it."""
             if isinstance(event, JobStarted):
                 runtime = self._parts.runtime
                 attempt = None if runtime is None else runtime.node.in_flight.attempts.get(event.job_id)
-                name = event.job_name if attempt is None else attempt.claim.function
-                task = self._parts.tasks.resolve(name)
+                function_name = event.job_name if attempt is None else attempt.claim.function
+                task = self._parts.tasks.resolve(function_name)
+                task_name = function_name if task is None else task.name
                 # A test may use the name of the job, of its function or of the task. Equal names count once.
-                runs.update({event.job_name, name, name if task is None else task.name})
+                runs.update({event.job_name, function_name, task_name})
 
         self.subscribe(count, JobStarted)
         return runs
@@ -382,6 +400,7 @@ class ManualScheduler(NamingScheduler):
             CancelledError: The caller is a job of this worker.
         """
         runtime, is_called_by_job = self._parts.runtime, self.is_called_by_job
+        # No worker runs.
         if not isinstance(runtime, ManualRuntime):
             return
         self._parts.life.runtime, self._parts.life.is_running = None, False
@@ -393,7 +412,7 @@ class ManualScheduler(NamingScheduler):
             raise asyncio.CancelledError("the worker has crashed")
 
     async def reclaim_blocked(self) -> None:
-        """Reclaim the jobs of this worker, as another worker does when the lease of this one has expired."""
+        """Return the jobs of this worker to pending, as another worker does after the end of its lease."""
         await self._parts.store.workers.rescue(
             self._parts.config.heartbeat_threshold,
             suspects=[self.worker_id],
