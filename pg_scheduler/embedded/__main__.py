@@ -19,7 +19,8 @@ SIGNAL_EXIT_CODE: Final = 128
 def _run(command: list[str], environment: Mapping[str, str]) -> int:
     """Run the command until it exits and return its exit code, or 128 + signal if a signal ended it.
 
-    The command receives Ctrl-C as well and may continue, as psql does.
+    The terminal sends Ctrl-C to this process and to the command. The command may continue after it, as psql
+    does, so this process has to continue too.
     """
     previous_handler = signal.getsignal(signal.SIGINT)
     # The command inherits an ignored signal, but no handler. So Ctrl-C gets a handler that does nothing,
@@ -30,8 +31,10 @@ def _run(command: list[str], environment: Mapping[str, str]) -> int:
         code = subprocess.call(command, env=environment)
     finally:
         signal.signal(signal.SIGINT, previous_handler)
-    # subprocess returns the negative number of a signal.
-    return code if code >= 0 else SIGNAL_EXIT_CODE - code
+    # subprocess returns the negative number of the signal that ended the command.
+    if code < 0:
+        return SIGNAL_EXIT_CODE - code
+    return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -61,6 +61,7 @@ def find_binaries() -> Path:
 
 
 def _is_complete(folder: Path) -> bool:
+    """Return whether a folder has the programs that a server needs."""
     return (folder / "postgres").is_file() and (folder / "initdb").is_file()
 
 
@@ -68,7 +69,9 @@ def _newest_server(folders: Iterator[Path]) -> Path | None:
     """Return the folder with the programs of the newest version of a server; None if none has them."""
 
     def version(folder: Path) -> int:
+        """Return the first number in the name of the folder above, such as 16 for ``16/bin``; 0 for none."""
         digits = re.search(r"\d+", folder.parent.name)
         return int(digits.group()) if digits else 0
 
-    return max((folder for folder in folders if _is_complete(folder)), key=version, default=None)
+    complete_folders = [folder for folder in folders if _is_complete(folder)]
+    return max(complete_folders, key=version, default=None)

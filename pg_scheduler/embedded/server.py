@@ -96,10 +96,12 @@ class EmbeddedPostgres:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
+        """Start the server."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop the server and remove temporary data."""
         self.close()
 
     def dsn(self, database: str = "postgres") -> str:
@@ -126,6 +128,7 @@ class EmbeddedPostgres:
         else:
             self._supervisor = self._start_supervisor()
             try:
+                # The first message to a new supervisor describes the server; all others are commands.
                 self._send(**self._configuration())
                 reply = self._send(do="start")
             except EmbeddedError:
@@ -173,6 +176,7 @@ class EmbeddedPostgres:
         self.pid = self._home = None
 
     def _start_supervisor(self) -> subprocess.Popen[str]:
+        """Start the process that runs the server, and that stops it when this process ends."""
         script = Path(__file__).with_name("supervisor_process.py")
         # The script needs the standard library only: -I and -S ignore PYTHON* variables and site-packages. In
         # a session of its own, Ctrl-C does not reach the supervisor, which has to end after this process.
@@ -199,6 +203,7 @@ class EmbeddedPostgres:
         """Send a command to the supervisor, and return its reply."""
         if self._supervisor is None or self._supervisor.stdin is None or self._supervisor.stdout is None:
             raise EmbeddedError("the embedded server is not running; call start() first")
+        # Each reply belongs to the command before it, so only one thread at a time may send.
         with self._lock:
             try:
                 self._supervisor.stdin.write(json.dumps(command) + "\n")
@@ -206,6 +211,7 @@ class EmbeddedPostgres:
                 line = self._supervisor.stdout.readline()
             except BrokenPipeError:
                 line = ""
+        # The end of the pipe is read as an empty line.
         if not line:
             raise EmbeddedError(
                 "the supervisor process of the embedded server has ended; call close(), then start()"

@@ -97,6 +97,7 @@ class ServerProcess:
         self.log = self.home / "server.log"
 
     def _make_temporary_folder(self, parent: str | None) -> Path:
+        """Make a folder that belongs to the user of the server, and that is removed at the end."""
         parent = parent or choose_temporary_folder(self.account)
         folder = Path(tempfile.mkdtemp(prefix="pgs-", dir=parent))
         self.temporary.append(folder)
@@ -114,6 +115,7 @@ class ServerProcess:
             self._initialise()
 
     def _initialise(self) -> None:
+        """Make the data folder of a new server by ``initdb``."""
         if not self.data.exists():
             self.data.mkdir(parents=True, mode=0o700)
         self.account.own(self.data)
@@ -134,7 +136,10 @@ class ServerProcess:
             )
 
     def start(self) -> dict[str, Any]:
-        """Start the server unless it runs, and wait until it accepts connections."""
+        """Start the server unless it runs, and wait until it accepts connections.
+
+        Return the reply to the parent: the folder of the socket, the process id, and the temporary folders.
+        """
         if self.process is None or self.process.poll() is not None:
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
@@ -153,12 +158,16 @@ class ServerProcess:
         return {"home": str(self.home), "pid": self.process.pid, "temporary": temporary}
 
     def _settings(self) -> Iterator[str]:
-        # No TCP port: a socket in a private folder cannot collide, and other users cannot reach it.
-        for name, value in ({"listen_addresses": ""} | self.configuration.settings).items():
+        """Yield the arguments of ``postgres`` that set parameters."""
+        # No TCP port: a socket in a private folder cannot collide, and other users cannot reach it. The
+        # caller may set another value.
+        settings = {"listen_addresses": ""} | self.configuration.settings
+        for name, value in settings.items():
             yield "-c"
             yield f"{name}={value}"
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until the server accepts connections; raise ServerProcessError if it does not in time."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not is_ready(self.data / "postmaster.pid", process.pid):
             if process.poll() is not None:
@@ -172,11 +181,13 @@ class ServerProcess:
             time.sleep(CHECK_INTERVAL_S)
 
     def _log_tail(self) -> str:
+        """Return the last 20 lines of the log of the server, for the message of an error."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def stop(self, mode: str) -> dict[str, Any]:
         """Stop the server in a mode of pg_ctl: smart, fast or immediate."""
         if self.process is not None and self.process.poll() is None:
+            # A frozen process would not handle the signal.
             self.thaw()
             self.process.send_signal(STOP_SIGNALS[mode])
             try:
@@ -236,6 +247,7 @@ def choose_account(data: str | None) -> Account:
     """Choose the user that runs the server. For root, it is the owner of existing data, or `nobody`."""
     if os.geteuid() != 0:
         return Account(None, None)
+    # Only the owner of existing data can read it.
     if data and Path(data, "PG_VERSION").exists():
         owner = Path(data).stat()
         if owner.st_uid != 0:
@@ -243,6 +255,7 @@ def choose_account(data: str | None) -> Account:
     try:
         unprivileged = pwd.getpwnam("nobody")
     except KeyError:
+        # The user has no name on this machine, but has this id on most systems.
         account = Account(65534, 65534)
     else:
         account = Account(unprivileged.pw_uid, unprivileged.pw_gid)
@@ -259,8 +272,10 @@ def is_open_to_all(path: Path) -> bool:
 
     A part of the path that does not exist yet is not examined.
     """
-    steps = [path.resolve(), *path.resolve().parents]
-    return all(step.stat().st_mode & stat.S_IXOTH for step in steps if step.exists())
+    # To enter a folder, a user has to enter each folder above it.
+    resolved = path.resolve()
+    existing_parts = [part for part in (resolved, *resolved.parents) if part.exists()]
+    return all(part.stat().st_mode & stat.S_IXOTH for part in existing_parts)
 
 
 def choose_temporary_folder(account: Account) -> str | None:
@@ -270,7 +285,10 @@ def choose_temporary_folder(account: Account) -> str | None:
     """
     if account.uid is None or is_open_to_all(Path(tempfile.gettempdir())):
         return None
-    return next((folder for folder in ("/tmp", "/var/tmp") if is_open_to_all(Path(folder))), None)  # noqa: S108
+    for folder in ("/tmp", "/var/tmp"):  # noqa: S108
+        if is_open_to_all(Path(folder)):
+            return folder
+    return None
 
 
 def copy_binaries(binaries: Path, site: Path) -> Path:
@@ -295,28 +313,36 @@ def copy_binaries(binaries: Path, site: Path) -> Path:
         if not path.is_symlink():
             mode = path.stat().st_mode
             is_executable = path.is_dir() or mode & stat.S_IXUSR
-            path.chmod(mode | (0o755 if is_executable else 0o644))
+            added_mode = 0o755 if is_executable else 0o644
+            path.chmod(mode | added_mode)
     return target / "bin"
 
 
 def is_ready(pid_file: Path, pid: int) -> bool:
-    """Return whether the pid file of this server marks it as ready (in its eighth line)."""
+    """Return whether the pid file of this server marks it as ready.
+
+    The first line is the process id of the postmaster, and the eighth line its state. The file may be
+    missing, incomplete, or that of a server before this one.
+    """
     try:
         lines = pid_file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
-    return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() in {"ready", "standby"}
+    if len(lines) < 8 or lines[0] != str(pid):
+        return False
+    return lines[7].strip() in {"ready", "standby"}
 
 
 def child_pids(pid: int) -> list[int]:
     """Return the direct children of a process; every process of a server is a child of its postmaster."""
+    # Without /proc, as on macOS, ps lists the processes with those that have started them.
     if not Path("/proc/self/stat").exists():
         table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)  # noqa: S607
         pairs = [line.split() for line in table.stdout.splitlines()]
         return [int(child) for child, parent in pairs if int(parent) == pid]
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             _, parent = state_and_parent(folder)
             if parent == pid:
                 pids.append(int(folder.name))
@@ -335,7 +361,7 @@ def is_running(pid: int) -> bool:
     """Return whether a process, which is not a child of this one, still runs; a zombie does not."""
     if not IS_LINUX:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, 0)
+            os.kill(pid, 0)  # signal 0 only checks whether the process exists
             return True
         return False
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -357,7 +383,7 @@ def die_with_supervisor() -> None:
 
 
 def lines_from_parent(parent: int) -> Iterator[str]:
-    """Yield the lines that the parent sends, until it ends."""
+    """Yield the lines that the parent sends by standard input, until it ends."""
     buffer = b""
     while True:
         # The part after the last line break belongs to a line that has not arrived as a whole.
@@ -365,10 +391,12 @@ def lines_from_parent(parent: int) -> Iterator[str]:
         for line in complete:
             yield line.decode()
         readable, _, _ = select.select([0], [], [], PARENT_CHECK_INTERVAL_S)
+        # The parent has ended, so this process has another one.
         if os.getppid() != parent:
             return
         if readable:
             chunk = os.read(0, 65536)
+            # The pipe is closed.
             if not chunk:
                 return
             buffer += chunk
@@ -386,7 +414,7 @@ def exit_on_signal(number: int, _frame: object) -> None:
 
 
 def main() -> None:
-    """Run one server until the parent ends."""
+    """Run one server until the parent ends: the first line describes it, and each later line is a command."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, exit_on_signal)
     server: ServerProcess | None = None
@@ -399,7 +427,9 @@ def main() -> None:
                     server.prepare()
                     reply({})
                 else:
-                    reply(getattr(server, command.pop("do"))(**command))
+                    # A command names a method of the server, and has its arguments.
+                    method = getattr(server, command.pop("do"))
+                    reply(method(**command))
             except (ServerProcessError, OSError, subprocess.SubprocessError) as error:
                 reply({"error": str(error)})
     finally:

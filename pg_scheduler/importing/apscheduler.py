@@ -94,7 +94,10 @@ def read_store(url: str, table: str, schema: str | None, now: datetime) -> list[
 
 
 def _unpickled(source_id: str, state: bytes) -> StoredJob:
-    """Return a row of the store with the contents of its pickle."""
+    """Return a row of the store with the contents of its pickle, or with the error that the pickle raises.
+
+    Code of the application may raise any error while its objects are made.
+    """
     return guarded(
         lambda: StoredJob(source_id=source_id, state=dict(pickle.loads(state))),  # noqa: S301 - as APScheduler does
         lambda kind: StoredJob(source_id=source_id, state=None, problem=f"its pickle raises {kind}"),
@@ -106,11 +109,13 @@ def _task_of(job: StoredJob) -> str | None:
 
     APScheduler stores ``module:name``, and the name here is ``module.name``.
     """
-    return None if job.state is None else str(job.state.get("func", "")).replace(":", ".")
+    if job.state is None:
+        return None
+    return str(job.state.get("func", "")).replace(":", ".")
 
 
 def convert(job: StoredJob, now: datetime) -> Definition:
-    """Return what a row becomes.
+    """Return what a row becomes: a job if it is due at one time, else a schedule.
 
     Raises:
         NotImportedError: The row has no equivalent, or its pickle cannot be read.
@@ -118,8 +123,9 @@ def convert(job: StoredJob, now: datetime) -> Definition:
     state = job.state
     if state is None:
         raise NotImportedError(job.problem)
-    if missing := [key for key in KEYS if key not in state]:
-        raise NotImportedError(f"its pickle has no {missing[0]!r}, so it is none of APScheduler 3")
+    missing_keys = [key for key in KEYS if key not in state]
+    if missing_keys:
+        raise NotImportedError(f"its pickle has no {missing_keys[0]!r}, so it is none of APScheduler 3")
     # A paused job has no next time.
     trigger, due = state["trigger"], state["next_run_time"]
     _, _, function = str(state["func"]).partition(":")
@@ -179,19 +185,22 @@ def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
         NotImportedError: No trigger is equivalent, or the next fire times of the two triggers differ.
     """
     fields = {field.name: field for field in trigger.fields}
+    # The fields as texts of a cron expression.
     text = {name: _field(name, str(field)) for name, field in fields.items()}
     if text["year"] != "*" or text["week"] != "*":
         raise NotImportedError("it restricts years or weeks; write Cron(...) & During(...)")
     zone = _zone_name(trigger.timezone)
-    # A weekday matches if it is itself the next one that matches.
-    days = [
-        name
-        for number, name in enumerate(WEEKDAYS)
-        if fields["day_of_week"].get_next_value(MONDAY + timedelta(days=number)) == number
-    ]
-    weekdays = "*" if len(days) == len(WEEKDAYS) else ",".join(days)
+    # A weekday matches if it is itself the next one that matches. So names and numbers of weekdays, which
+    # differ between the libraries, need not be read.
+    matching_weekdays = []
+    for number, name in enumerate(WEEKDAYS):
+        next_weekday = fields["day_of_week"].get_next_value(MONDAY + timedelta(days=number))
+        if next_weekday == number:
+            matching_weekdays.append(name)
+    weekdays = "*" if len(matching_weekdays) == len(WEEKDAYS) else ",".join(matching_weekdays)
     day = "L" if text["day"] == "last" else text["day"]
     during: During | None = None
+    # The day may be a weekday of the month, such as the second Friday.
     if position := _POSITION.fullmatch(day):
         if weekdays != "*":
             raise NotImportedError(f"it restricts weekdays to {weekdays} and days to {day}")
@@ -202,7 +211,8 @@ def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
         day = "*"
         weekdays = f"L{weekday}" if week is None else f"{weekday}#{week}"
     elif day != "*" and weekdays != "*":
-        # In APScheduler the day and the weekday must both match. In a cron expression one of them is enough.
+        # In APScheduler the day and the weekday must both match. In a cron expression one of them is enough,
+        # so the weekdays restrict the trigger from outside.
         during, weekdays = During(weekdays=weekdays, timezone=zone), "*"
     words = [text["minute"], text["hour"], day, text["month"], weekdays]
     # An expression may have the seconds as its sixth field.
@@ -213,6 +223,7 @@ def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
     except ValueError as error:
         raise NotImportedError(f"{trigger}: {error}") from error
     equivalent = cron if during is None else cron & during
+    # The next fire times of both triggers show whether the conversion is right.
     their_fires = list(_fires_of(trigger, since))
     # Fire times at ``since`` count, and those at the instant of after= do not. If the trigger of APScheduler
     # ends, fewer fire times are compared.
@@ -231,10 +242,15 @@ def _field(name: str, text: str) -> str:
     maximum = MAXIMA.get(name)
     if maximum is None:
         return text
-    return ",".join(
-        f"{match[1]}-{maximum}/{match[2]}" if (match := _OPEN_RANGE.fullmatch(part)) else part
-        for part in text.split(",")
-    )
+    parts = []
+    for part in text.split(","):
+        open_range = _OPEN_RANGE.fullmatch(part)
+        if open_range is None:
+            parts.append(part)
+        else:
+            start, step = open_range.groups()
+            parts.append(f"{start}-{maximum}/{step}")
+    return ",".join(parts)
 
 
 def _zone_name(zone: tzinfo) -> str:
@@ -249,14 +265,16 @@ def _zone_name(zone: tzinfo) -> str:
 
 def _fires_of(trigger: CronTrigger, since: datetime) -> Iterator[datetime]:
     """Yield the first fire times from this time on, at most ``COMPARED_FIRES``, without the random jitter."""
+    # The trigger would add its jitter to each fire time, so it has none meanwhile.
     jitter, trigger.jitter = trigger.jitter, None
     try:
-        previous, now = None, since
+        previous_fire, now = None, since
         for _ in range(COMPARED_FIRES):
-            fire = trigger.get_next_fire_time(previous, now)
+            fire = trigger.get_next_fire_time(previous_fire, now)
+            # The trigger has ended.
             if fire is None:
                 return
             yield fire
-            previous, now = fire, fire + INSTANT
+            previous_fire, now = fire, fire + INSTANT
     finally:
         trigger.jitter = jitter

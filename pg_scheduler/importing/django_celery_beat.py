@@ -113,21 +113,30 @@ def task_of(path: str, queue: str | None) -> str:
         return path
     name_in_queue: str = names.job_name(task.module_path, queue or task.queue_name)
     declared_name: str = names.name_of(task)
-    return name_in_queue if runner.task_named(name_in_queue) is task else declared_name
+    # Jobs in the queue of the entry run this task only if that name leads to it.
+    if runner.task_named(name_in_queue) is task:
+        return name_in_queue
+    return declared_name
 
 
 def convert(row: Any, now: datetime) -> Definition:
-    """Return what a periodic task becomes.
+    """Return what a periodic task becomes: a job if it is due at one time, else a schedule.
 
     Raises:
         NotImportedError: The periodic task has no equivalent.
     """
     kind = _kind_of(row)
-    begin, end = [None if time is None else _utc(time) for time in (row.start_time, row.expires)]
+    begin = None if row.start_time is None else _utc(row.start_time)
+    end = None if row.expires is None else _utc(row.expires)
     if end is not None and end <= now:
         raise NotImportedError(f"it expired at {end.isoformat()}")
-    metadata = {name: value for name in LABELS if (value := getattr(row, name)) not in {None, ""}}
-    if headers := _json("headers", row.headers, dict):
+    metadata: dict[str, Any] = {}
+    for name in LABELS:
+        label = getattr(row, name)
+        if label not in {None, ""}:
+            metadata[name] = label
+    headers = _json("headers", row.headers, dict)
+    if headers:
         metadata["headers"] = headers
     common: dict[str, Any] = {
         "task": task_of(row.task, row.queue),
@@ -137,8 +146,9 @@ def convert(row: Any, now: datetime) -> Definition:
         "misfire_grace_time": row.expire_seconds or None,
     }
     if kind == "clocked":
-        time = _utc(row.clocked.clocked_time)
-        due = time if begin is None else max(time, begin)
+        clocked_at = _utc(row.clocked.clocked_time)
+        # Celery does not send it before its start.
+        due = clocked_at if begin is None else max(clocked_at, begin)
         if end is not None:
             if end <= due:
                 raise NotImportedError(f"it expires before it is due, at {end.isoformat()}")
@@ -153,6 +163,7 @@ def convert(row: Any, now: datetime) -> Definition:
         start = upcoming(_next_run(row, interval), interval, now)
     else:
         trigger = cron_of(_crontab(row))
+        # A cron expression needs no start that has passed.
         start = begin if begin is not None and begin > now else None
     return ScheduleDefinition(
         **common,
@@ -193,6 +204,7 @@ def _kind_of(row: Any) -> str:
 def _next_run(row: Any, interval: timedelta) -> datetime:
     """Return when Celery would send an interval task next."""
     begin = None if row.start_time is None else _utc(row.start_time)
+    # A task that was never sent is sent at its start.
     if row.last_run_at is None and begin is not None:
         return begin
     # The interval of a task that was never sent begins with the last change of its row.
@@ -241,8 +253,8 @@ def cron_of(schedule: crontab) -> Trigger:
     minute, hour, day, month, weekday = (_word(schedule, *field) for field in FIELDS)
     during: During | None = None
     if day != "*" and weekday != "*":
-        days = ",".join(WEEKDAYS[number] for number in sorted(schedule.day_of_week))
-        during, weekday = During(weekdays=days, timezone=schedule.tz), "*"
+        weekdays = ",".join(WEEKDAYS[number] for number in sorted(schedule.day_of_week))
+        during, weekday = During(weekdays=weekdays, timezone=schedule.tz), "*"
     cron = Cron(f"{minute} {hour} {day} {month} {weekday}", timezone=schedule.tz)
     return cron if during is None else cron & during
 
@@ -256,13 +268,16 @@ def _word(schedule: crontab, name: str, attribute: str, size: int) -> str:
         attribute: The name of the field in `CronFields`.
         size: How many values the field can have.
     """
+    # The numbers at which the field matches.
     values = getattr(schedule, name)
     if len(values) == size:
         return "*"
+    # Celery keeps the text from which it has read the numbers.
     text = str(getattr(schedule, f"_orig_{name}")).replace(" ", "")
     try:
-        expression = " ".join(text if field_name == name else "*" for field_name, _, _ in FIELDS)
-        fields: CronFields = parse_cron(expression)
+        # An expression with this text in its place, and with "*" in all others.
+        words = [text if field_name == name else "*" for field_name, _, _ in FIELDS]
+        fields: CronFields = parse_cron(" ".join(words))
         if set(getattr(fields, attribute)) == values:
             return text
     except ValueError:

@@ -87,4 +87,7 @@ def upcoming(start: datetime, interval: timedelta, now: datetime) -> datetime:
 
     It becomes the start of a schedule, which would run at once if its start had passed.
     """
-    return start if start > now else start + ((now - start) // interval + 1) * interval
+    if start > now:
+        return start
+    passed_intervals = (now - start) // interval
+    return start + (passed_intervals + 1) * interval

@@ -88,11 +88,11 @@ async def read_store(
                 raise StoreUnreadableError(str(error)) from error
     except SchedulerError as error:
         raise StoreUnreadableError(str(error)) from error
-    sources = [
+    job_sources = [
         converted(str(row["id"]), row["task_name"], partial(convert, row, ignores_locks=ignores_locks))
         for row in jobs
     ]
-    return sources + [
+    periodic_sources = [
         Source(
             source_id=f"{row['task_name']}[{row['periodic_id']}]",
             task=row["task_name"],
@@ -100,6 +100,7 @@ async def read_store(
         )
         for row in periodic
     ]
+    return job_sources + periodic_sources
 
 
 def convert(row: asyncpg.Record, *, ignores_locks: bool) -> JobDefinition:
@@ -120,9 +121,11 @@ def convert(row: asyncpg.Record, *, ignores_locks: bool) -> JobDefinition:
     kwargs = json.loads(row["args"])
     if not isinstance(kwargs, dict):
         raise NotImportedError(f"its arguments are no JSON object: {row['args']}")
-    metadata: dict[str, Any] = {
-        name.removesuffix("_name"): row[name] for name, default in DEFAULTS.items() if row[name] != default
-    }
+    # Columns with the default of procrastinate are of no interest. The queue is "queue" in the metadata.
+    metadata: dict[str, Any] = {}
+    for name, default in DEFAULTS.items():
+        if row[name] != default:
+            metadata[name.removesuffix("_name")] = row[name]
     return JobDefinition(
         task=row["task_name"],
         kwargs=kwargs,
@@ -139,4 +142,6 @@ def _priority(number: int) -> JobPriority | Unset:
         return UNSET
     if number < 0:
         return JobPriority.LOW
-    return JobPriority.HIGH if number < MIN_CRITICAL else JobPriority.CRITICAL
+    if number < MIN_CRITICAL:
+        return JobPriority.HIGH
+    return JobPriority.CRITICAL
