@@ -96,11 +96,13 @@ class ClusterCollector(Collector):
                 "call it in a thread: await asyncio.to_thread(generate_latest, registry)"
             )
         refresh = asyncio.run_coroutine_threadsafe(self._refresh(), self._loop)
-        # This scrape may have to wait for the collection of another one before its own collection.
+        # This scrape may have to wait for the collection of another one before its own collection. So the
+        # timeout is longer than that of two collections.
         return refresh.result(3 * COLLECT_TIMEOUT_S)
 
     async def _refresh(self) -> Sequence[Metric]:
         """Return the last families; collect new ones before if they are too old."""
+        # Scrapes that come at the same time share one collection.
         async with self._lock:
             began = time.monotonic()
             if began - self._collected_at >= MAX_AGE_S:
@@ -120,6 +122,7 @@ class ClusterCollector(Collector):
         except Exception:  # of any kind: the scrape reports it, and the next one collects again
             self._errors += 1
             self._consecutive_failures += 1
+            # During an outage, only the first failure is a warning.
             level = logging.WARNING if self._consecutive_failures == 1 else logging.DEBUG
             text = "metrics of the cluster could not be collected"
             logger.log(level, text, exc_info=True, extra=record_fields())
@@ -135,33 +138,37 @@ class ClusterCollector(Collector):
         return families
 
     def _add_jobs(self, families: Families, figures: ClusterFigures) -> None:
-        """Add what waits and what has ended, and which tasks are paused."""
-        claimed = sorted(figures.claimed)
+        """Add the metrics by job name: what waits, what has ended, and which tasks are paused."""
+        claimed_names = sorted(figures.claimed)
+        no_jobs = [(name, 0) for name in claimed_names]
         # increase() of Prometheus does not see the first value of a series. So the series of a name begin
         # with zeros, as soon as a worker claims the name or jobs of it are due. The second case is for names
         # that no worker claims: their jobs are due for a while before they expire and count.
-        begun = sorted({*claimed, *(row.name for row in figures.backlog)})
-        empty = [(name, JobFigures()) for name in begun]
-        totals = self._names.merge([*figures.jobs, *empty], JobFigures.added)
-        numbers = [(row.name, row.due) for row in figures.backlog]
-        due = self._names.merge([*numbers, *((name, 0) for name in claimed)], add)
+        begun_names = sorted({*claimed_names, *(row.name for row in figures.backlog)})
+        empty_figures = [(name, JobFigures()) for name in begun_names]
+        totals = self._names.merge([*figures.jobs, *empty_figures], JobFigures.added)
+        due_counts = [(row.name, row.due) for row in figures.backlog]
+        due = self._names.merge([*due_counts, *no_jobs], add)
         families.add("jobs_due", _by_name(due))
         families.add("jobs_due_capped", figures.is_capped)
-        ages = [
-            (
-                row.name,
-                max((figures.now - row.oldest_due_at).total_seconds(), 0.0) if row.oldest_due_at else 0.0,
-            )
-            for row in figures.waiting
-        ]
-        oldest = self._names.merge([*ages, *((name, 0.0) for name in begun)], max)
+        ages_s: list[tuple[str, float]] = []
+        for row in figures.waiting:
+            age_s = 0.0
+            if row.oldest_due_at:
+                age_s = max((figures.now - row.oldest_due_at).total_seconds(), 0.0)
+            ages_s.append((row.name, age_s))
+        no_ages = [(name, 0.0) for name in begun_names]
+        oldest = self._names.merge([*ages_s, *no_ages], max)
         families.add("oldest_due_seconds", _by_name(oldest))
-        unknown = self._names.merge([*figures.unknown(), *((name, 0) for name in claimed)], add)
+        unknown = self._names.merge([*figures.unknown(), *no_jobs], add)
         families.add("jobs_unknown_name", _by_name(unknown))
         if figures.quarantined is not None:
             families.add("jobs_quarantined", figures.quarantined)
-        blocked = {(on,): float(number) for on, number in {AFTER: 0, **figures.blocked}.items()}
+        # The series of jobs that wait for other jobs always exists. Those of limits and shares come and go.
+        blocked_counts = {AFTER: 0, **figures.blocked}
+        blocked = {(reason,): float(number) for reason, number in blocked_counts.items()}
         families.add("jobs_blocked", blocked)
+        # The estimates come from the statistics of the server, which a new table does not have.
         estimates = figures.totals
         if estimates.jobs is not None and estimates.unfinished is not None:
             unfinished = estimates.unfinished + (estimates.blocked or 0)
@@ -170,7 +177,7 @@ class ClusterCollector(Collector):
             families.add("jobs_finished_estimate", finished)
         # Each name has a value: 1 if its task is paused, and otherwise 0.
         paused = dict.fromkeys([*totals, *due], 0)
-        paused |= self._names.merge(((name, 1) for name in figures.paused), max)
+        paused.update(self._names.merge(((name, 1) for name in figures.paused), max))
         families.add("task_paused", _by_name(paused))
         add_jobs(families, totals)
 
@@ -180,7 +187,9 @@ class ClusterCollector(Collector):
         families.add("table_bytes", sizes)
         dead = {(table.name,): float(table.dead) for table in figures.tables}
         families.add("dead_rows", dead)
-        ratio = self._hot_ratio.of(next((table for table in figures.tables if table.name == TABLE), None))
+        # The ratio is that of the table of jobs. If its figures are missing, the last ratio remains.
+        tables_of_jobs = [table for table in figures.tables if table.name == TABLE]
+        ratio = self._hot_ratio.of(tables_of_jobs[0] if tables_of_jobs else None)
         if ratio is not None:
             families.add("hot_update_ratio", ratio)
         families.add("oldest_transaction_seconds", figures.oldest_transaction_s)
@@ -206,18 +215,20 @@ def _add_workers(families: Families, figures: ClusterFigures) -> None:
 
 
 def _add_schedules(families: Families, figures: ClusterFigures) -> None:
+    """Add the metrics of each schedule, with the labels of its id and its task."""
     rows = [((row.schedule_id, row.task), row) for row in figures.schedules]
-    enabled = {key: float(row.is_enabled) for key, row in rows}
+    enabled = {labels: float(row.is_enabled) for labels, row in rows}
     families.add("schedule_enabled", enabled)
-    next_fires = {key: row.next_fire_at.timestamp() for key, row in rows if row.next_fire_at}
+    next_fires = {labels: row.next_fire_at.timestamp() for labels, row in rows if row.next_fire_at}
     families.add("schedule_next_fire_timestamp_seconds", next_fires)
-    last_fires = {key: row.last_fire_at.timestamp() for key, row in rows if row.last_fire_at}
+    last_fires = {labels: row.last_fire_at.timestamp() for labels, row in rows if row.last_fire_at}
     families.add("schedule_last_fire_timestamp_seconds", last_fires)
-    overdue = {key: row.overdue_s for key, row in rows}
+    overdue = {labels: row.overdue_s for labels, row in rows}
     families.add("schedule_overdue_seconds", overdue)
 
 
 def _by_name(values: dict[str, int] | dict[str, float]) -> dict[tuple[str], float]:
+    """Return values by the tuple of their only label, which is the name of jobs."""
     return {(name,): float(value) for name, value in values.items()}
 
 
@@ -230,7 +241,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class _NameLimit:
-    """Keep the first names that occur, and replace all later ones by ``(other)``.
+    """Keep the first names that occur, up to a maximum, and replace all later ones by ``(other)``.
 
     A kept name is never replaced later, so that no counter decreases.
     """
@@ -242,7 +253,7 @@ class _NameLimit:
     def merge(
         self, values: Iterable[tuple[str, Value]], plus: Callable[[Value, Value], Value]
     ) -> dict[str, Value]:
-        """Return the values by name, combined where several have the same name."""
+        """Return the values by name; combine values of the same name by the function ``plus``."""
         merged: dict[str, Value] = {}
         for series_name, value in values:
             name = self._kept_name(series_name)
@@ -270,7 +281,10 @@ class _HotRatio:
         self._ratio: float | None = None
 
     def of(self, table: TableRow | None) -> float | None:
-        """Return the last ratio; None before the table has had 1,000 updates."""
+        """Return the last ratio, computed anew if the table has had 1,000 updates since; None before that.
+
+        ``table`` has the numbers of updates since a reset; None if they are unknown.
+        """
         if table is not None:
             updates = table.updates - self._previous_updates
             hot_updates = table.hot_updates - self._previous_hot_updates

@@ -47,12 +47,15 @@ class Families:
         labels = [*self._names, *definition.labels]
         family: Any = _CLASSES[definition.kind](self._prefix + name, definition.text, labels=labels)
         # A histogram has a bucket for each of all bounds, and a family exports the sums up to some of them.
+        # These are the exported bounds as text, with their places among all bounds.
         bounds = [(str(bound), BOUNDS.index(bound)) for bound in definition.bounds]
         for key, value in items_of(values):
             label_values = [*self._values, *key]
             if isinstance(value, Histogram):
+                # In Prometheus, a bucket has the number of all values up to its bound.
                 sums = list(accumulate(value.buckets))
-                buckets = [*((bound, sums[index]) for bound, index in bounds), ("+Inf", sums[-1])]
+                buckets = [(bound, sums[index]) for bound, index in bounds]
+                buckets.append(("+Inf", sums[-1]))
                 family.add_metric(label_values, buckets, value.total)
             else:
                 family.add_metric(label_values, value)

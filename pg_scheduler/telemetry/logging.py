@@ -40,7 +40,8 @@ def _read_job() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return {}, {}
     claim = running.claim
     # The context may be a copy of that of another attempt, whose fields do not count.
-    if (cached := _cached.get(None)) is not None and cached.claim is claim:
+    cached = _cached.get(None)
+    if cached is not None and cached.claim is claim:
         return cached.fields, cached.metadata
     job = current_job()
     metadata = job.metadata
@@ -57,7 +58,7 @@ def _read_job() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def _checked(metadata: Sequence[str]) -> tuple[str, ...]:
-    """Return the keys of metadata, unless one of them is the name of a field of log records."""
+    """Return the keys of metadata; raise ValueError if one of them is the name of a field of log records."""
     if isinstance(metadata, str):
         raise TypeError(f"metadata must be a list of keys, not the str {metadata!r}; pass [{metadata!r}]")
     reserved = logging.makeLogRecord({}).__dict__
@@ -131,6 +132,7 @@ class JobLogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record of the running job."""
+        # Outside of an attempt, nothing keeps the line, so it is not formatted.
         if kept_log.has_attempt:
             try:
                 kept_log.add(self.format(record))
@@ -155,8 +157,9 @@ class JobContextProcessor:
         fields, metadata = _read_job()
         # An event can be about another job than the running one, and then it gets none of its values.
         if event_dict.get("job_id") in (None, fields.get("job_id")):
-            chosen = {key: metadata[key] for key in self._keys if key in metadata}
-            for name, value in {**fields, **chosen}.items():
+            chosen_metadata = {key: metadata[key] for key in self._keys if key in metadata}
+            for name, value in {**fields, **chosen_metadata}.items():
+                # A value that the event has already stays.
                 if value is not None:
                     event_dict.setdefault(name, value)
         return event_dict

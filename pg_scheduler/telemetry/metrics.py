@@ -33,6 +33,7 @@ class Family(NamedTuple):
 
 
 def _by_name(*families: Family) -> dict[str, Family]:
+    """Return families by their names."""
     return {family.name: family for family in families}
 
 

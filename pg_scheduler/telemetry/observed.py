@@ -55,7 +55,7 @@ class MessagingMetrics:
             self._operation.record(seconds, attributes)
 
     def record_processed(self, attributes: Attributes, seconds: float) -> None:
-        """Record an attempt."""
+        """Record an attempt with its duration."""
         self._consumed.add(1, attributes)
         self._process.record(seconds, attributes)
 
@@ -65,6 +65,7 @@ class JobHistograms:
 
     def __init__(self, meter: Meter) -> None:
         def create(name: str) -> Histogram:
+            """Create the histogram of a family of the table."""
             family = PROCESS[name]
             return meter.create_histogram(
                 PREFIX + name, "s", family.text, explicit_bucket_boundaries_advisory=family.bounds
@@ -77,6 +78,7 @@ class JobHistograms:
     def record(self, job_name: str, duration_s: float, lateness_s: float) -> None:
         """Record an attempt. Names beyond the first ``MAX_NAMES`` count together."""
         attributes = self._attributes.get(job_name, _OTHER)
+        # The name is new. As long as there is room, it gets attributes of its own.
         if attributes is _OTHER and len(self._attributes) < MAX_NAMES:
             attributes = self._attributes[job_name] = {"job_name": job_name}
         self._durations.record(duration_s, attributes)
@@ -96,11 +98,13 @@ class Readings:
     def add(self, name: str, values: Values) -> None:
         """Add the values of a family, unless it is a histogram, which is not observed here."""
         family = PROCESS[name]
-        if family.kind != "histogram":
-            self.observations[name] = [
-                Observation(cast("float", value), dict(zip(family.labels, key, strict=True)))
-                for key, value in items_of(values)
-            ]
+        if family.kind == "histogram":
+            return
+        observations = []
+        for key, value in items_of(values):
+            attributes = dict(zip(family.labels, key, strict=True))
+            observations.append(Observation(cast("float", value), attributes))
+        self.observations[name] = observations
 
 
 class _Reader:
@@ -135,6 +139,7 @@ def observe(meter: Meter, source: Callable[[], Scheduler]) -> None:
     readings = _readings_of(source())
 
     def values(name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        """Return the function by which an instrument gets its values at each collection."""
         return lambda _options: reader.read(name).observations[name]
 
     for name in readings.observations:

@@ -76,6 +76,7 @@ def instrument(
     recorded = JobHistograms(meter) if histograms else None
 
     def attach(target: Scheduler) -> None:
+        """Add the middleware that makes spans to a Scheduler."""
         _check(target)
         tracing = Tracing(target, tracer, propagation, metrics, recorded)
         add_middleware(target, tracing, is_outermost=True)
@@ -86,6 +87,7 @@ def instrument(
 
 
 def _check(scheduler: Scheduler) -> None:
+    """Raise ConfigurationError if a Scheduler has started, or was instrumented before."""
     if scheduler.is_running or scheduler.is_shutting_down:
         raise ConfigurationError("the Scheduler has started: call instrument() before start()")
     if any(isinstance(middleware, Tracing) for middleware in middleware_of(scheduler)):

@@ -15,11 +15,12 @@ ERRORS = frozenset({"failed", "retried", "crashed"})
 
 
 def outcome_of(scheduler: Scheduler, call: JobCall, raised: BaseException) -> tuple[str, BaseException]:
-    """Return the outcome of an attempt, and the error that counts: a ``TimeoutError`` for a timeout.
+    """Return the outcome of an attempt whose code raised an exception, and the error that counts.
 
-    The outcome is ``failed``, ``retried``, ``crashed`` (its process), ``snoozed`` (also if its job was
-    suspended), ``cancelled``, ``lost`` (its lease), ``released`` (at a shutdown), or ``completed`` if its
-    code had completed the job before.
+    That is the exception itself, but a ``TimeoutError`` for a timeout. The outcome is ``failed``,
+    ``retried``, ``crashed`` (its process), ``snoozed`` (also if its job was suspended), ``cancelled``,
+    ``lost`` (its lease), ``released`` (at a shutdown), or ``completed`` if its code had completed the job
+    before.
     """
     if call.has_completed:
         return "completed", raised
@@ -32,9 +33,12 @@ def outcome_of(scheduler: Scheduler, call: JobCall, raised: BaseException) -> tu
     # middleware calls this function.
     reason = call.cancelled_by
     if reason is not None and reason != "timeout":
-        return {"shutdown": "released", "suspended": "snoozed"}.get(reason, reason), raised
+        other_names = {"shutdown": "released", "suspended": "snoozed"}
+        return other_names.get(reason, reason), raised
+    # An error that would end the task of the caller, such as a SystemExit, comes in a RaisedError.
     error = raised.error if is_a(raised, RaisedError) else raised
     if reason == "timeout":
         error = timeout_result(call.claim).error
     policy = retry_policy_of(scheduler, call.claim.function)
-    return "retried" if may_retry(call.claim, error, policy) else "failed", error
+    outcome = "retried" if may_retry(call.claim, error, policy) else "failed"
+    return outcome, error

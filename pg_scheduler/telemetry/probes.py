@@ -46,6 +46,12 @@ def health_app(source: HealthSource) -> App:
 
 
 def _answer(source: HealthSource, request: Request) -> Answer:
+    """Return the answer to the request of a probe: status 200 if the Scheduler passes it, else 503.
+
+    The body is JSON if the client accepts that; else "ok", or a line for each check if the probe fails or has
+    the option ``verbose``. The option ``exclude`` names checks that do not count.
+    """
+    # The application may be mounted below any path, so only the last part of the path counts.
     probe = PROBES.get(request.path.rstrip("/").rpartition("/")[2])
     if probe is None:
         return text_answer(404, "not found: the probes are /livez, /readyz and /startupz\n")
@@ -65,6 +71,7 @@ def _answer(source: HealthSource, request: Request) -> Answer:
 
 
 def _json(health: Health, *, passes: bool) -> bytes:
+    """Return the health as a line of JSON, with all checks."""
     report = {
         "ok": passes,
         "live": health.live,
@@ -79,17 +86,20 @@ def _verbose(health: Health, probe: Probe, exclude: set[str], *, passes: bool) -
     """Return a line for each check of the probe, and for each check that only informs and has no probe."""
     checks = [check for check in health.checks if probe in check.probes or not check.probes]
     lines = [_line(check, is_excluded=check.name in exclude) for check in checks]
-    unknown = exclude - {check.name for check in health.checks}
-    lines += [f"[!]{name!r} is excluded, but no check has this name" for name in sorted(unknown)]
-    return "\n".join([*lines, f"{probe}: {'yes' if passes else 'no'}\n"])
+    unknown_names = exclude - {check.name for check in health.checks}
+    lines += [f"[!]{name!r} is excluded, but no check has this name" for name in sorted(unknown_names)]
+    lines.append(f"{probe}: {'yes' if passes else 'no'}\n")
+    return "\n".join(lines)
 
 
 def _line(check: HealthCheck, *, is_excluded: bool) -> str:
+    """Return a line about a check; "[+]" if its probe may pass, "[-]" if not, "[!]" if it only informs."""
     if is_excluded:
         return f"[+]{check.name} excluded: {check.text}"
     if check.is_ok:
         return f"[+]{check.name} ok: {check.text}"
-    return f"[{'-' if check.probes else '!'}]{check.name} failed: {check.text}"
+    mark = "-" if check.probes else "!"
+    return f"[{mark}]{check.name} failed: {check.text}"
 
 
 # -- the server ----------------------------------------------------------------------------------------

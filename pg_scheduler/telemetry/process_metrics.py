@@ -25,8 +25,10 @@ class Sink(Protocol):
 
 
 def items_of(values: Values) -> Iterable[tuple[Labels, Value]]:
-    """Return values by their labels."""
-    return values.items() if isinstance(values, Mapping) else [((), values)]
+    """Return pairs of label values and a value; a single value has no labels."""
+    if isinstance(values, Mapping):
+        return values.items()
+    return [((), values)]
 
 
 def add_gauges(sink: Sink, gauges: Gauges) -> None:
@@ -45,18 +47,21 @@ def add_gauges(sink: Sink, gauges: Gauges) -> None:
 
 def add_jobs(sink: Sink, jobs: Mapping[str, JobFigures]) -> None:
     """Add what ended, for how long it ran and how late it started, by job name."""
-    ended = {
-        (name, outcome): number
-        for name, figures in jobs.items()
-        for outcome, number in zip(OUTCOMES, figures.ended, strict=True)
-    }
+    ended: dict[Labels, Value] = {}
+    for name, figures in jobs.items():
+        # The numbers have the order of the outcomes.
+        for outcome, number in zip(OUTCOMES, figures.ended, strict=True):
+            ended[name, outcome] = number
     sink.add("jobs_ended", ended)
     sink.add("job_duration_seconds", {(name,): figures.durations for name, figures in jobs.items()})
     sink.add("job_lateness_seconds", {(name,): figures.lateness for name, figures in jobs.items()})
 
 
 def add_counters(sink: Sink, counted: Snapshot, *, is_running: bool) -> None:
-    """Add the counters of a process, which never fall, and its histograms."""
+    """Add the counters of a process, which never fall, and its histograms.
+
+    Its counters, durations and gauges have keys of a name and a label, which is empty if there is none.
+    """
     jobs = counted.jobs
     sink.add("jobs_scheduled", {(name,): figures.scheduled for name, figures in jobs.items()})
     sink.add("jobs_started", {(name,): figures.started for name, figures in jobs.items()})
@@ -71,6 +76,7 @@ def add_counters(sink: Sink, counted: Snapshot, *, is_running: bool) -> None:
         return {(label,): counts.get(label, 0.0) for label in sorted({*labels, *counts})}
 
     def add_single(counter: str) -> None:
+        """Add a counter without labels."""
         sink.add(counter, counted.counters.get((counter, ""), 0.0))
 
     sink.add("claims", labelled("claims", CLAIM_RESULTS))

@@ -141,6 +141,7 @@ def refuse_multiprocess_mode() -> None:
 
 
 def _answer(registry: CollectorRegistry, request: Request) -> Answer:
+    """Return the answer to a scrape, in the format that the client accepts."""
     if request.path.rstrip("/") not in PATHS:
         return text_answer(404, "not found: the metrics are at /metrics\n")
     if request.method not in {"GET", "HEAD"}:
@@ -150,6 +151,8 @@ def _answer(registry: CollectorRegistry, request: Request) -> Answer:
 
 
 def _registry_of(source: Scheduler | Collector) -> CollectorRegistry:
+    """Return a registry with the metrics of a Scheduler, or with a collector of prometheus_client."""
     registry = CollectorRegistry()
-    registry.register(SchedulerCollector(source) if isinstance(source, Scheduler) else source)
+    collector = SchedulerCollector(source) if isinstance(source, Scheduler) else source
+    registry.register(collector)
     return registry

@@ -65,6 +65,8 @@ def answering(answer: Callable[[Request], Awaitable[Answer]]) -> App:
         receive: Callable[[], Awaitable[Message]],
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
+        """Handle one connection of ASGI, as a server calls it."""
+        # The server announces its start and its end, and waits for the answers.
         if scope["type"] == "lifespan":
             for phase in ("startup", "shutdown"):
                 await receive()
@@ -72,6 +74,7 @@ def answering(answer: Callable[[Request], Awaitable[Answer]]) -> App:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
         else:
+            # A header may occur several times, which means the same as one with commas.
             accept = b",".join(value for name, value in scope["headers"] if name == b"accept")
             query = scope.get("query_string", b"").decode("latin-1")
             request = Request(scope["method"], _path_of(scope), query, accept.decode("latin-1"))
@@ -86,12 +89,14 @@ def answering(answer: Callable[[Request], Awaitable[Answer]]) -> App:
 
 
 def _path_of(scope: Message) -> str:
-    """Return the path within the application.
+    """Return the path within the application, which may be mounted below another path, the ``root_path``.
 
     It depends on the server and the host application whether ``path`` contains the ``root_path``.
     """
-    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
-    return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
+    path = str(scope["path"])
+    root = str(scope.get("root_path", "")).rstrip("/")
+    contains_root = path == root or path.startswith(f"{root}/")
+    return path[len(root) :] if contains_root else path
 
 
 MAX_CONNECTIONS: Final = 32
@@ -116,7 +121,9 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         OSError: The address cannot be used.
     """
-    listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # Only addresses of IPv6 have a colon.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family)
     inheritance.close_in_children(listening)
     return listening
 
@@ -142,20 +149,24 @@ class ThreadServer:
         return port
 
     def __enter__(self) -> Self:
+        """Start the thread that accepts connections."""
         self._socket.setblocking(False)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop the thread, and wait for its end."""
         with suppress(RuntimeError):  # its event loop has ended
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
 
     def _main(self) -> None:
+        """Run the event loop of the thread until the server is stopped."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
+        """Accept connections until the server is stopped."""
         accepting = asyncio.create_task(self._accept())
         await self._stopping.wait()
         accepting.cancel()  # the Runner ends open connections: the caller does not wait for slow clients
@@ -180,6 +191,7 @@ class ThreadServer:
         A connection is ended only while it waits for its client, not while its request is answered.
         """
         while len(self._connections) >= MAX_CONNECTIONS:
+            # Look once more after this time, or as soon as a connection has ended.
             delay_s = MIN_CLIENT_TIME_S
             if self._waiting:
                 longest_waiting, since = next(iter(self._waiting.items()))
@@ -223,7 +235,8 @@ class ThreadServer:
             del self._waiting[task]
 
     async def _respond(self, head: str) -> bytes:
-        """Return the response to a request whose first line and headers these are."""
+        """Return the response, as bytes, to a request whose first line and headers are ``head``."""
+        # The first line is such as "GET /livez?verbose HTTP/1.1".
         request_line, *lines = head.split("\r\n")
         method, _, remainder = request_line.partition(" ")
         target = remainder.partition(" ")[0]
@@ -232,9 +245,10 @@ class ThreadServer:
         accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
         answer = await self._call(Request(method, path, query, accept))
         fields = [*answer.headers, (b"connection", b"close")]
-        start = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n".encode()
+        status_line = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n".encode()
+        header_lines = b"".join(b"%s: %s\r\n" % field for field in fields)
         body = b"" if method == "HEAD" else answer.body
-        return start + b"".join(b"%s: %s\r\n" % field for field in fields) + b"\r\n" + body
+        return status_line + header_lines + b"\r\n" + body
 
     async def _call(self, request: Request) -> Answer:
         """Call the function in a thread. If it raises an error, log the error and return status 500."""
@@ -242,6 +256,7 @@ class ThreadServer:
         answer, error = await asyncio.wrap_future(future)
         if answer is not None:
             return answer
+        # The event loop logs the error.
         text = "the answer could not be made; the log has the reason"
         self._loop.call_exception_handler({"message": text, "exception": error})
         return text_answer(500, f"{text}\n")

@@ -38,6 +38,7 @@ def notify_systemd(source: HealthSource) -> Iterator[None]:
         source: The Scheduler.
     """
     address = os.environ.get("NOTIFY_SOCKET")
+    # systemd has not started this process, or wants no notifications.
     if not address:
         yield
         return
@@ -50,14 +51,18 @@ def notify_systemd(source: HealthSource) -> Iterator[None]:
         interval_s = _interval_s()
 
         def send(text: str) -> None:
+            """Send a notification; drop it if systemd does not take it."""
             with suppress(OSError):  # a full or missing socket
                 notifications.sendto(text.encode(), name)
 
         def run() -> None:
+            """Send notifications in the thread until the block ends."""
             while True:
                 health = source.health()
                 send(_notification(health))
-                if ended.wait(interval_s if health.started else min(interval_s, STARTING_INTERVAL_S)):
+                # systemd waits for the end of the start, so the notification of that must not come late.
+                pause_s = interval_s if health.started else min(interval_s, STARTING_INTERVAL_S)
+                if ended.wait(pause_s):
                     return
 
         thread = threading.Thread(target=run, name="pg_scheduler systemd", daemon=True)
@@ -76,12 +81,14 @@ def _interval_s() -> float:
     Without a watchdog for this process, it is ``INTERVAL_S``.
     """
     process_id = str(os.getpid())
+    # The variables are those of another process, such as a parent, if they name its id.
     if os.environ.get("WATCHDOG_PID", process_id) != process_id:
         return INTERVAL_S
-    usec = os.environ.get("WATCHDOG_USEC", "")
-    if not usec.isdecimal() or int(usec) == 0:
+    watchdog_us = os.environ.get("WATCHDOG_USEC", "")
+    if not watchdog_us.isdecimal() or int(watchdog_us) == 0:
         return INTERVAL_S
-    return min(int(usec) / 1e6 / 2, INTERVAL_S)
+    watchdog_s = int(watchdog_us) / 1e6
+    return min(watchdog_s / 2, INTERVAL_S)
 
 
 def _notification(health: Health) -> str:
@@ -102,5 +109,6 @@ def _status(health: Health) -> str:
     slots = f"{state}{health.slots_busy} of {health.slots} slots"
     if health.next_due_s is not None:
         slots += f", next due in {health.next_due_s:.0f} s"
-    failed = [f"{check.name}: {check.text}" for check in health.checks if check.probes and not check.is_ok]
-    return " ".join("; ".join([slots, *failed]).split())
+    failures = [f"{check.name}: {check.text}" for check in health.checks if check.probes and not check.is_ok]
+    text = "; ".join([slots, *failures])
+    return " ".join(text.split())  # without line breaks, which would end the status

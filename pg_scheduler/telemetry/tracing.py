@@ -77,7 +77,10 @@ class Tracing(SendingMiddleware):
 
     @contextmanager
     def sending(self, call: ScheduledCall | None, count: int) -> Iterator[None]:
-        """Make the span of a call that stores one job; or, if ``call`` is None, ``count`` jobs."""
+        """Make the span of a call that stores jobs, which the block makes.
+
+        It stores one job; or, if ``call`` is None, ``count`` jobs.
+        """
         attributes = self._attributes("send", None if call is None else call.job_name)
         name, kind = "send", SpanKind.CLIENT
         span_attributes = dict(attributes)
@@ -86,7 +89,8 @@ class Tracing(SendingMiddleware):
         else:
             name, kind = f"send {call.job_name}", SpanKind.PRODUCER
             span_attributes["messaging.message.id"] = call.job_id
-        token = _has_span_per_job.set(call is None and count <= MAX_SPANS_OF_BULK)
+        is_small_bulk_call = call is None and count <= MAX_SPANS_OF_BULK
+        token = _has_span_per_job.set(is_small_bulk_call)
         began = time.monotonic()
         try:
             with self._span(name, kind, span_attributes) as span:
@@ -108,6 +112,7 @@ class Tracing(SendingMiddleware):
         """
         context = contexts.get_current()
         if call.schedule_id is not None:
+            # No call of the application schedules this job, so its span begins a trace.
             context = self._sent("send", call, Context())
             if self._metrics is not None:
                 self._metrics.record_sent(self._attributes("send", call.job_name), 1)
@@ -138,10 +143,11 @@ class Tracing(SendingMiddleware):
         """Run an attempt within its span."""
         job = call.job
         headers = trace_from(call.metadata) or {}
-        created = _extracted(headers, job)
-        is_child, links = await self._relation(job, created, headers)
+        # The trace context of the call that scheduled the job.
+        creating_context = _extracted(headers, job)
+        is_child, links = await self._relation(job, creating_context, headers)
         # A span that begins a trace has no parent, but the baggage of the call that scheduled the job.
-        parent = created if is_child else set_span_in_context(INVALID_SPAN, created)
+        parent = creating_context if is_child else set_span_in_context(INVALID_SPAN, creating_context)
         attributes = self._attributes("process", job.job_name)
         lateness_s = (self._now() - job.execution_time).total_seconds()
         span_attributes: Attributes = {
@@ -178,15 +184,20 @@ class Tracing(SendingMiddleware):
                 self._histograms.record(job.job_name, duration_s, lateness_s)
 
     async def _relation(
-        self, job: CurrentJob, created: Context, headers: Mapping[str, str]
+        self, job: CurrentJob, creating_context: Context, headers: Mapping[str, str]
     ) -> tuple[bool, list[Link]]:
-        """Return whether an attempt is a child of the span that scheduled its job, and its links."""
-        creator = get_current_span(created).get_span_context()
+        """Return whether an attempt is a child of the span that scheduled its job, and its links.
+
+        An attempt that is no child has a link to this span. One that is not the first has a link to the span
+        of the attempt before it.
+        """
+        creator = get_current_span(creating_context).get_span_context()
         has_creator = creator.is_valid
         scheduled_at = instant_from(headers.get(SCHEDULED_AT))
         row: Job | None = None
         # The row has the spans of earlier attempts, and the time of creation if the headers have no time.
-        if job.attempt > 1 or (has_creator and self._propagation == "auto" and scheduled_at is None):
+        needs_time = has_creator and self._propagation == "auto" and scheduled_at is None
+        if job.attempt > 1 or needs_time:
             row = await self._read(job)
         if scheduled_at is None and row is not None:
             scheduled_at = row.created_at
@@ -197,7 +208,8 @@ class Tracing(SendingMiddleware):
         links = [Link(creator)] if has_creator and not is_child else []
         if job.attempt > 1 and row is not None:
             traces = [error.trace for error in row.errors if error.trace and error.attempt < job.attempt]
-            context = _extracted(traces[-1] if traces else {}, job)
+            previous_headers = traces[-1] if traces else {}
+            context = _extracted(previous_headers, job)
             previous_attempt = get_current_span(context).get_span_context()
             if previous_attempt.is_valid:
                 links.append(Link(previous_attempt))
@@ -214,13 +226,17 @@ class Tracing(SendingMiddleware):
     # -- both ------------------------------------------------------------------------------------------
 
     def _now(self) -> datetime:
+        """Return the time of this process, or of the clock that a test gave the Scheduler."""
         return local_now(self._scheduler)
 
     @contextmanager
     def _span(
         self, name: str, kind: SpanKind, attributes: Attributes, links: list[Link] | None = None
     ) -> Iterator[Span]:
-        """Make the current span. It gets no exceptions: their messages may contain arguments of jobs."""
+        """Make a span that is the current one in the block.
+
+        Exceptions are not recorded in it, because their messages may contain arguments of jobs.
+        """
         with self._tracer.start_as_current_span(
             name,
             kind=kind,
@@ -255,7 +271,7 @@ def _fail(span: Span, error: BaseException) -> str:
 
 
 def _injected(context: Context) -> dict[str, str]:
-    """Return the headers of a context; empty if the propagator raises an exception."""
+    """Return a trace context as headers; no headers if the propagator raises an exception."""
     headers: dict[str, str] = {}
     try:
         get_global_textmap().inject(headers, context)
@@ -266,7 +282,7 @@ def _injected(context: Context) -> dict[str, str]:
 
 
 def _extracted(headers: Mapping[str, str], job: CurrentJob) -> Context:
-    """Return the context in headers; an empty one if the propagator raises an exception."""
+    """Return the trace context that headers have; an empty one if the propagator raises an exception."""
     try:
         return get_global_textmap().extract(headers, Context())
     except Exception:  # configured by the user, and the row may be written by hand

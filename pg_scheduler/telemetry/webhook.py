@@ -74,13 +74,16 @@ class _Response:
 
     @property
     def is_delivered(self) -> bool:
+        """Whether the message has arrived."""
         return 200 <= self.status < 300
 
     @property
     def is_transient(self) -> bool:
+        """Whether a further attempt may succeed: there was no response, or the server may recover."""
         return self.status == 0 or self.status >= 500 or self.status in TRANSIENT
 
     def __str__(self) -> str:
+        """Return the problem or the status, for the log."""
         return self.problem or f"status {self.status}"
 
 
@@ -162,8 +165,10 @@ class DoctorWebhook:
         self._absent_ids: set[str] = set()
         """The open findings that the last examination did not find."""
         self._failures = 0
+        """How many examinations in a row could not send their message, at most 10."""
 
     async def __aenter__(self) -> Self:
+        """Check the privileges of the database role, and start the task that examines the cluster."""
         try:
             await self._check_role()
         except ConfigurationError:
@@ -178,12 +183,16 @@ class DoctorWebhook:
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        """Stop the task, and wait for its end."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        """Wait until this process is the one that sends, and then examine the cluster again and again."""
+        """Examine the cluster again and again while this process holds the lock of the webhook.
+
+        Only one process holds it. The others ask for it after each interval.
+        """
         # The last problem that was logged, so that each one is logged once.
         problem = ""
         while True:
@@ -196,7 +205,8 @@ class DoctorWebhook:
                         await self._lead(loss)
             except SchedulerError as error:
                 if str(error) != problem:
-                    problem, text = str(error), "the webhook %r waits: %s"
+                    problem = str(error)
+                    text = "the webhook %r waits: %s"
                     logger.warning(text, self._name, error, extra=record_fields())
             else:
                 problem = ""
@@ -218,7 +228,7 @@ class DoctorWebhook:
             logger.error(text, self._name, exc_info=error, extra=record_fields())
 
     async def _lead(self, loss: asyncio.Event) -> None:
-        """Examine the cluster until the lock is lost."""
+        """Examine the cluster at intervals until the lock is lost, which sets the event ``loss``."""
         # Another process may have sent messages since this one led last, so what was sent is read again.
         self._sent_findings = None
         self._absent_ids = set()
@@ -240,43 +250,48 @@ class DoctorWebhook:
         diagnosis = await self._inspector.doctor(only=self._codes)
         findings = {finding_id(finding): finding for finding in diagnosis.findings}
         muted_ids = await read_muted(self._inspector, "finding", findings, now)
+        unsent_findings = []
+        for found_id, finding in findings.items():
+            is_known = found_id in self._sent_findings or found_id in muted_ids
+            if not is_known and finding.severity.rank >= self._severity.rank:
+                unsent_findings.append(finding)
+        # The number of findings that are remembered is bounded, so further ones are not sent.
         room = max(MAX_OPEN - len(self._sent_findings), 0)
-        new_findings = [
-            finding
-            for subject, finding in findings.items()
-            if subject not in self._sent_findings
-            and subject not in muted_ids
-            and finding.severity.rank >= self._severity.rank
-        ][:room]
+        new_findings = unsent_findings[:room]
         # The findings of a check that was not made may still be there.
         absent_ids = {
-            subject
-            for subject, entry in self._sent_findings.items()
-            if subject not in findings and entry.get("code") in diagnosis.made
+            sent_id
+            for sent_id, entry in self._sent_findings.items()
+            if sent_id not in findings and entry.get("code") in diagnosis.made
         }
         # A finding is gone when two examinations in a row have not found it: one may miss it by chance.
         gone_ids = absent_ids & self._absent_ids
         self._absent_ids = absent_ids
-        gone_findings = [
-            self._sent_findings[subject] for subject in self._sent_findings if subject in gone_ids
-        ]
+        gone_findings = [entry for sent_id, entry in self._sent_findings.items() if sent_id in gone_ids]
         if not (new_findings or gone_findings):
             return
-        if await self._deliver(self._write(self._name, now, new_findings, gone_findings, self._link)):
-            self._sent_findings = {
-                subject: entry for subject, entry in self._sent_findings.items() if subject not in gone_ids
+        message = self._write(self._name, now, new_findings, gone_findings, self._link)
+        # A message that has not arrived is sent by the next examination, which finds the same changes.
+        if await self._deliver(message):
+            open_findings = {
+                sent_id: entry for sent_id, entry in self._sent_findings.items() if sent_id not in gone_ids
             }
-            self._sent_findings |= {finding_id(finding): _sent(finding, now) for finding in new_findings}
+            for finding in new_findings:
+                open_findings[finding_id(finding)] = _sent(finding, now)
+            self._sent_findings = open_findings
             await self._record(new_findings, gone_findings)
 
     async def _read_open(self) -> dict[str, dict[str, Any]]:
-        """Return what was sent and is not gone, from the newest record. People may have written it."""
+        """Return what was sent and is not gone, by the ids of findings, from the newest record.
+
+        People may have written the record by hand, so what it contains is checked.
+        """
         records = await self._tables.audit_records.newest_records([self._name], [ACTION], 1)
         open_findings = records[0].details.get("open") if records else None
         if not isinstance(open_findings, list):
             return {}
-        items = [item for item in open_findings if isinstance(item, dict)]
-        return {str(item.get("id")): item for item in items[:MAX_OPEN]}
+        entries = [entry for entry in open_findings if isinstance(entry, dict)]
+        return {str(entry.get("id")): entry for entry in entries[:MAX_OPEN]}
 
     async def _record(
         self, new_findings: Sequence[Finding], gone_findings: Sequence[Mapping[str, Any]]
@@ -306,6 +321,7 @@ class DoctorWebhook:
             self._failures = 0
             return True
         text = "the webhook %r refused a message: %s; the next examination sends it again"
+        # Of several failures in a row, the first one is logged.
         if not self._failures:
             logger.warning(text, self._name, response, extra=record_fields())
         # After ten failures the pause has its maximum, even with the shortest interval.
@@ -313,7 +329,7 @@ class DoctorWebhook:
         return False
 
     async def _post(self, body: bytes) -> _Response:
-        """Send a body once, in a thread."""
+        """Send a body once, in a thread, so that the event loop is not blocked."""
         future = call_in_daemon(lambda: _post(self._url, body), "pg_scheduler webhook")
         try:
             async with asyncio.timeout(2 * TIMEOUT_S):
@@ -328,7 +344,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Treats a redirection as a response, because another host must not get the message."""
 
     def redirect_request(self, *_: Any) -> None:
-        return None
+        """Return None, so that no request follows the redirection."""
+        return
 
 
 def _post(url: str, body: bytes) -> _Response:
@@ -344,7 +361,9 @@ def _post(url: str, body: bytes) -> _Response:
     except (OSError, http.client.HTTPException, ValueError) as error:
         # Only the class is named, because the text may have the URL. The reason of a URLError may be a text.
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        return _Response(problem=class_name(reason) if isinstance(reason, BaseException) else "no connection")
+        if isinstance(reason, BaseException):
+            return _Response(problem=class_name(reason))
+        return _Response(problem="no connection")
 
 
 def _host_of(url: object) -> str:
@@ -363,6 +382,7 @@ def _host_of(url: object) -> str:
 
 
 def _lock_key(schema: str, name: str) -> int:
+    """Return the key of the advisory lock of a webhook, which is an integer of 64 bits."""
     digest = hashlib.sha256(f"pg_scheduler webhook {schema} {name}".encode()).digest()
     return int.from_bytes(digest[:8], signed=True)
 
@@ -413,12 +433,13 @@ def _slack(
     link: str | None,
 ) -> dict[str, Any]:
     """Return a message for an incoming webhook of Slack."""
-    lines = [
-        f":red_circle: *{_escaped(finding.title)}* ({finding.code.value}): "
-        + _escaped(_evidence_of(finding) or finding.meaning)
-        + (f"\n> {_escaped(finding.remedy[:MAX_TEXT_LENGTH])}" if finding.remedy else "")
-        for finding in new_findings
-    ]
+    lines = []
+    for finding in new_findings:
+        explanation = _escaped(_evidence_of(finding) or finding.meaning)
+        line = f":red_circle: *{_escaped(finding.title)}* ({finding.code.value}): {explanation}"
+        if finding.remedy:
+            line += f"\n> {_escaped(finding.remedy[:MAX_TEXT_LENGTH])}"
+        lines.append(line)
     lines += [f":white_check_mark: Gone: {_escaped(str(entry.get('title')))}" for entry in gone_findings]
     if len(lines) > MAX_LINES:
         lines[MAX_LINES:] = [f"and {counted(len(lines) - MAX_LINES, 'other change')}"]
@@ -428,7 +449,10 @@ def _slack(
 
 
 def _evidence_of(finding: Finding) -> str:
-    return "" if finding.code in SHOWN_TO_FEW else finding.evidence[:MAX_TEXT_LENGTH]
+    """Return the evidence of a finding, shortened; an empty text if it is not for everyone to read."""
+    if finding.code in SHOWN_TO_FEW:
+        return ""
+    return finding.evidence[:MAX_TEXT_LENGTH]
 
 
 def _escaped(text: str) -> str:
