@@ -14,7 +14,8 @@ def main() -> int:
     """Run the command line and return its exit code."""
     _open_streams()
     if "worker" in sys.argv and hasattr(signal, "pthread_sigmask"):
-        # SIGUSR1 would end the process while the command is being imported. Then the command handles it.
+        # SIGUSR1 would end the process while the command is being imported, so it is held back until the
+        # command handles it.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:
@@ -29,9 +30,10 @@ def main() -> int:
 
 
 def _open_streams() -> None:
-    """Open the null device in place of each standard stream that is closed, which is None.
+    """Open the null device in place of each standard stream that is closed, which is None in ``sys``.
 
-    It takes the free descriptor, which a socket would take otherwise.
+    The null device gets the free descriptor (0, 1 or 2). Otherwise a socket would get it, and whatever prints
+    to the stream would write to the socket.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -225,12 +225,16 @@ class ScheduleConflictError(SchedulerError, ValueError):
         self.schedule_id = schedule_id
         self.version = version
         self.expected = expected
-        super().__init__(
-            f"schedule {schedule_id!r} already exists; pass another id, "
-            "or conflict_resolution=ConflictResolution.IGNORE or REPLACE"
-            if expected is None
-            else f"schedule {schedule_id!r} has version {version}, not {expected}; read it again with get()"
-        )
+        if expected is None:
+            message = (
+                f"schedule {schedule_id!r} already exists; pass another id, "
+                "or conflict_resolution=ConflictResolution.IGNORE or REPLACE"
+            )
+        else:
+            message = (
+                f"schedule {schedule_id!r} has version {version}, not {expected}; read it again with get()"
+            )
+        super().__init__(message)
 
 
 class ScheduleNotFoundError(SchedulerError, LookupError):
@@ -299,7 +303,9 @@ class SchemaMissingError(SchemaError):
         problem: str,
         remedy: str = "call scheduler.initialize_db() or start(), or run pg-scheduler migrate",
     ) -> None:
-        super().__init__(problem, *([remedy] if remedy else []))
+        # An empty remedy is no step.
+        steps = [remedy] if remedy else []
+        super().__init__(problem, *steps)
 
 
 class SchemaMismatchError(SchemaError):
@@ -460,6 +466,7 @@ class JobResult:
         ) from self.exception
 
     def _value_as(self, kind: type[Any]) -> Any:
+        """Return the value as this type; raise ResultUnavailableError if it does not fit."""
         try:
             return validated(kind, self.value)
         except PydanticUserError as error:

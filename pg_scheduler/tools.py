@@ -86,7 +86,11 @@ def add_middleware(scheduler: Scheduler, middleware: Middleware, *, is_outermost
     """Add middleware to a Scheduler that has not started: directly around its jobs, or as the outermost."""
     parts = parts_of(scheduler)
     other_middleware = parts.middleware
-    parts.use_middleware((middleware, *other_middleware) if is_outermost else (*other_middleware, middleware))
+    # The outermost one comes first.
+    if is_outermost:
+        parts.use_middleware((middleware, *other_middleware))
+    else:
+        parts.use_middleware((*other_middleware, middleware))
 
 
 def declare(
@@ -120,7 +124,9 @@ def declare(
 
 def client_of(scheduler: Scheduler | SyncScheduler) -> Scheduler:
     """Return the Scheduler itself; of a SyncScheduler the one that runs its calls with ``connection=``."""
-    return scheduler if isinstance(scheduler, Scheduler) else scheduler._local_target()  # noqa: SLF001 - likewise
+    if isinstance(scheduler, Scheduler):
+        return scheduler
+    return scheduler._local_target()  # noqa: SLF001 - a SyncScheduler has no public name for it
 
 
 # -- tasks ---------------------------------------------------------------------------------------------
@@ -144,7 +150,9 @@ def registered_names(scheduler: Scheduler) -> list[str]:
 def retry_policy_of(scheduler: Scheduler, name: str) -> RetryPolicy:
     """Return the retry policy of the task of a name, or that of the Scheduler if the task has none."""
     task = find_task(scheduler, name)
-    return parts_of(scheduler).retry_policy if task is None or task.retry is None else task.retry
+    if task is None or task.retry is None:
+        return parts_of(scheduler).retry_policy
+    return task.retry
 
 
 # -- the database --------------------------------------------------------------------------------------
@@ -187,10 +195,10 @@ def prepare_job(scheduler: Scheduler, spec: JobSpec) -> AnyJob:
 
 
 async def insert_jobs(scheduler: Scheduler, jobs: Sequence[AnyJob], connection: Connection) -> set[str]:
-    """Insert jobs, at least one, in a transaction, whose commit notifies workers.
+    """Insert jobs, at least one, in the transaction of a connection, whose commit notifies workers.
 
     Returns:
-        The ids of the jobs whose id and unique key were free.
+        The ids of the inserted jobs: those whose id and unique key were free.
     """
     message = due_message("", min(job.execution_time for job in jobs))
     return await JobWriter(parts_of(scheduler).store).insert(jobs, connection, message=message)
@@ -200,7 +208,8 @@ async def conflicting_jobs(
     scheduler: Scheduler, jobs: Sequence[AnyJob], connection: Connection
 ) -> list[Holder]:
     """Return the jobs that have the id of one of these jobs, or hold its unique key."""
-    ids, keys = [job.job_id for job in jobs], [job.unique_key for job in jobs if job.unique_key is not None]
+    ids = [job.job_id for job in jobs]
+    keys = [job.unique_key for job in jobs if job.unique_key is not None]
     return await parts_of(scheduler).store.unique_keys.find_conflicts(ids, keys, connection=connection)
 
 
@@ -209,12 +218,13 @@ MAX_ADDITIONS: Final = 10
 
 
 async def added_before(scheduler: Scheduler, ids: Sequence[str]) -> set[str]:
-    """Return the ids of jobs and schedules with a record of their addition or removal."""
+    """Return those of these ids of jobs and schedules with a record of their addition or removal."""
     from pg_scheduler.inspect.store.store import InspectionStore  # noqa: PLC0415 - loaded only if needed
 
     actions = ("add_job", "add_schedule", "remove_schedule")
-    records = InspectionStore(parts_of(scheduler).store).audit_records
-    return {record.subject or "" for record in await records.newest_records(ids, actions, MAX_ADDITIONS)}
+    store = InspectionStore(parts_of(scheduler).store)
+    records = await store.audit_records.newest_records(ids, actions, MAX_ADDITIONS)
+    return {record.subject or "" for record in records}
 
 
 async def record_additions(scheduler: Scheduler, job_ids: Iterable[str], connection: Connection) -> None:
@@ -248,7 +258,8 @@ async def obstacle(scheduler: Scheduler) -> str | None:
     settings = await store.doctor.settings()
     if settings.get("in_hot_standby", OFF).value == "on":
         return "the server is a standby, where no worker starts; connect to the primary"
-    if (read_only := settings.get("default_transaction_read_only", OFF)).value == "on":
+    read_only = settings.get("default_transaction_read_only", OFF)
+    if read_only.value == "on":
         return (
             f"default_transaction_read_only is on for this role (from: {read_only.source}), so no worker "
             "starts; set it to off for the role and the database of the workers"
@@ -286,6 +297,7 @@ async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
     """
     parts = parts_of(scheduler)
     claim = await parts.store.claims.claim_one(scheduler.worker_id, job_id)
+    # Without a runtime, no worker runs here. It may have stopped during the statement.
     runtime = parts.runtime
     if claim is None or runtime is None:
         return None
@@ -313,18 +325,22 @@ def claimed_names(scheduler: Scheduler) -> frozenset[str]:
 async def is_idle(scheduler: Scheduler) -> bool:
     """Return whether no attempt runs here, all outcomes are written, and ended jobs make no others due.
 
-    The consequences of ended jobs that are left are applied here. Those that a lock or the application delays
-    do not count.
+    An ended job may have consequences, such as jobs that come after it and become due. Those that are left
+    are applied here. Consequences that a lock or the application delays do not count.
     """
     parts = parts_of(scheduler)
     if parts.runtime is not None and parts.runtime.node.in_flight.unreported():
         return False
     applied_count = await parts.store.consequences.apply_lost(ENDED_BATCH_SIZE)
+    # A consequence that was just applied may have made a job due.
     return applied_count == 0
 
 
 def scan_for_dead_workers(scheduler: Scheduler) -> float:
-    """Let its worker look for dead workers soon; return the time of the monotonic clock."""
+    """Let its worker look for dead workers soon.
+
+    Return the time of the monotonic clock, for ``has_reclaimed_all()``.
+    """
     runtime = parts_of(scheduler).runtime
     if runtime is not None:
         runtime.rescuer.scan_locks()
@@ -332,7 +348,10 @@ def scan_for_dead_workers(scheduler: Scheduler) -> float:
 
 
 def has_reclaimed_all(scheduler: Scheduler, since: float) -> bool:
-    """Return whether its worker has scanned for dead workers since then, and has left none suspect."""
+    """Return whether its worker has scanned for dead workers since then, and has left none suspect.
+
+    ``since`` is what ``scan_for_dead_workers()`` has returned.
+    """
     runtime = parts_of(scheduler).runtime
     return runtime is None or runtime.rescuer.no_suspects_at >= since
 
@@ -385,6 +404,7 @@ def log_stacks(scheduler: Scheduler) -> None:
 
 
 def _log(scheduler: Scheduler) -> None:
+    """Write the record of ``log_stacks()``."""
     logger.info("%s", describe_stacks(scheduler), extra=record_fields(worker_id=scheduler.worker_id))
 
 
@@ -402,13 +422,18 @@ def describe_stacks(scheduler: Scheduler) -> str:
 
 
 def _lines_of_job(attempt: Attempt) -> Iterator[str]:
+    """Yield a line that names a running job, and then the lines of the stack of its task."""
     claim = attempt.claim
     yield f"job {claim.job_name} (id {claim.job_id}, attempt {claim.attempt})"
-    for frame in attempt.task.get_stack(limit=20) if attempt.task is not None else ():
+    # An attempt that waits for its limits has no task yet.
+    if attempt.task is None:
+        return
+    for frame in attempt.task.get_stack(limit=20):
         yield from _lines(traceback.extract_stack(frame, limit=1))
 
 
 def _lines_of_threads() -> Iterator[str]:
+    """Yield a line that names each thread of the process but this one, and the lines of its stack."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     current_ident = threading.get_ident()
     for ident, frame in sys._current_frames().items():
@@ -418,4 +443,5 @@ def _lines_of_threads() -> Iterator[str]:
 
 
 def _lines(stack: traceback.StackSummary) -> list[str]:
+    """Return the indented lines of a stack. Each of its frames has several lines in one text."""
     return [f"  {line}" for text in stack.format() for line in text.rstrip().splitlines()]
