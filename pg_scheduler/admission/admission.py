@@ -220,7 +220,7 @@ class Admission(Service):
         self._unblocker.blocked(key for key, _ in request.limits)
 
     def _note_surplus(self, claim: Claim, key: str) -> None:
-        """Count a job that a limit has blocked. After many in a row, note that due jobs behind it follow."""
+        """Count a job that a limit has blocked. After many in a row, due jobs behind it are blocked too."""
         task = self._tasks.resolve(claim.function)
         if task is None:
             return
@@ -274,6 +274,6 @@ class Admission(Service):
         """Release the job of an attempt and free its slot. A revoked attempt begins instead."""
         if attempt.revocation is not None:
             self._executor.begin(attempt)  # it ends at once
-        # Unless the attempt was lost meanwhile, its job is still to be returned.
+        # Without a slot, the attempt was replaced by a new one of the same job, which is not to be released.
         elif self._executor.withdraw(attempt):
             self._result_buffer.put(attempt.claim, RELEASE)

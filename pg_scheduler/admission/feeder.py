@@ -95,7 +95,7 @@ class Feeder(BlockedJobs):
             self._is_woken = True
             self._scan_position = self._scan_position or BLOCKED_BY_SHARE
         self.has_moved = False
-        # Whether tenants are left that the next pass can look at without a further reason.
+        # Whether the next pass follows as soon as it may, because there may be more to do.
         is_behind = False
         if shares:
             is_behind = await self._feed(shares)
@@ -103,7 +103,7 @@ class Feeder(BlockedJobs):
             has_more_to_scan = await self._scan(self._scan_position)
             is_behind = is_behind or has_more_to_scan
         ended = time.monotonic()
-        # A pass in vain is followed by a pause, so that such passes do not load the database.
+        # After a pass in vain, the pause grows with the duration of the pass.
         rest_s = 0.0 if self.has_moved else self.rest * (ended - began)
         self._next_pass = ended + max(self.gap_s, rest_s)
         if is_behind:

@@ -173,8 +173,8 @@ class LimitRepository(Repository):
         """Unblock the first jobs of limits that have room, as many as there is room for.
 
         Args:
-            limits: The numbers of each limit, in sets: each task that declares the limit has one set, of
-                which all numbers have to be kept. The set with the most room decides.
+            limits: The numbers of each limit, in sets, such as one for each task that declares the limit. All
+                numbers of a set have to be kept. The set with the most room decides.
             max_jobs: The maximum number of jobs of each limit.
         """
         # The statement takes a table with a row for each of the numbers: its limit, its set, and itself.

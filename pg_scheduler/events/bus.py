@@ -92,6 +92,7 @@ class EventBus:
         remove = self._add(async_subscriber, kinds, once=once)
 
         def unsubscribe() -> None:
+            """End the subscription, and discard the events that wait for the function."""
             remove()
             async_subscriber.queue.clear()
 
@@ -196,6 +197,7 @@ class EventBus:
         self._changed()
 
         def remove() -> None:
+            """End the subscription, unless it has ended."""
             # The subscription may have ended before: with its first event, or with the Scheduler.
             with suppress(ValueError):
                 self._remove(subscription)

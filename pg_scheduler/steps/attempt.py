@@ -274,6 +274,7 @@ class AttemptSteps(OpenSteps):
         end_of_write = asyncio.Event()
 
         async def write() -> None:
+            """Write the value, and let a later block of this cursor begin."""
             try:
                 await cursor.flush_at_end()
             finally:
@@ -400,6 +401,7 @@ class AttemptSteps(OpenSteps):
                 children = self._children_of(name, [job])
 
                 async def only_value(stored: StoredStep) -> Any:
+                    """Return the value of the only child of the step."""
                     return self._only_value(name, await children.value_of(stored))
 
                 # The children of a step have a list of values, and this one has a single value.
@@ -416,12 +418,15 @@ class AttemptSteps(OpenSteps):
         end = None if until is None else check_execution_time(until, name="until")
 
         async def find() -> StoredStep:
+            """Return the step of the sleep as it is now; store it, so that its time begins, if it is new."""
             stored = await self._find_stored(name, SLEEP)
             if stored is None:
                 stored = await self._store(name, SLEEP, delay_s=seconds, until=end)
-            return stored._replace(has_ended=await self._end_if_over(stored))
+            has_ended = await self._end_if_over(stored)
+            return stored._replace(has_ended=has_ended)
 
-        async def value_of(_: StoredStep) -> None: ...
+        async def value_of(_: StoredStep) -> None:
+            """Return None, the value of every sleep."""
 
         return PendingWait(name, SLEEP, find, value_of)
 
@@ -439,6 +444,7 @@ class AttemptSteps(OpenSteps):
         store = partial(self._store, name, SIGNAL, delay_s=seconds, until=end)
 
         async def find() -> StoredStep:
+            """Return the step of this wait as it is now; store it, or let it begin again, if it has to."""
             stored = await self._find_stored(name, SIGNAL)
             # How many waits for this name have timed out in this attempt, before this one.
             count = self._timeouts[name]
@@ -471,6 +477,7 @@ class AttemptSteps(OpenSteps):
             return stored
 
         async def value_of(stored: StoredStep) -> Any:
+            """Return the value of the signal; raise TimeoutError if none came in time."""
             if stored.value is None:
                 # Code may catch the error, and wait for the same name again.
                 self._timeouts[name] += 1
@@ -487,6 +494,7 @@ class AttemptSteps(OpenSteps):
         kinds = [ReturnType(job.call.func) for job in jobs]
 
         async def find() -> StoredStep:
+            """Return the step of the children as it is now; insert the children if they do not exist."""
             stored = await self._find_stored(name, CHILD)
             # A step that is neither over nor awaited has lost its children: they were deleted by hand, or
             # ended by an older release. They are inserted again.
@@ -500,6 +508,7 @@ class AttemptSteps(OpenSteps):
             return stored
 
         async def value_of(stored: StoredStep) -> list[Any]:
+            """Return the values of the children in order; raise the error of the first one that has none."""
             results = await self._persistently(partial(self._children.results, self._claim, stored, jobs))
             values = [result.unwrap() for result in results]
             if len(values) != len(kinds):
@@ -841,11 +850,12 @@ class AttemptCursor(StepCursor):
     def __init__(self, steps: AttemptSteps, name: str, value: Any) -> None:
         self._steps = steps
         self._name = name
-        # The newest value.
+        # The newest value, as JSON.
         self._text = steps.cursor_text(name, value)
-        # The value that is committed; None if that is unknown.
+        # The value that need not be written again, as JSON; None for none.
         self._written: str | None = self._text
-        # Whether the newest value was set, and no write of it has begun.
+        # Whether flush() has to write the newest value, unless it is written. A value that was saved in a
+        # transaction of the caller is left to this transaction.
         self._is_pending = False
         self._is_closed = False
         # When the value may be written again, by the monotonic clock.

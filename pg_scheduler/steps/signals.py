@@ -62,6 +62,7 @@ class SignalRepository(Repository):
         """
 
         async def send(transaction: Transaction) -> SentSignal:
+            """Store the signal in a transaction, which is repeated after a deadlock."""
             return await self._send(job_id, name, value, transaction.connection)
 
         return await self._statements.run_retrying(send, within=connection, savepoints=False)
@@ -70,6 +71,7 @@ class SignalRepository(Repository):
         """End the sleeps of a suspended job; return when the job is due, or None if it does not sleep."""
 
         async def end(transaction: Transaction) -> list[Record]:
+            """End the sleeps in a transaction, which is repeated after a deadlock."""
             now = self._statements.now
             return await self._statements.fetch("end_sleep", job_id, now, on=transaction.connection)
 

@@ -87,7 +87,7 @@ class StepRepository(Repository):
         must_be_new: bool = False,
         connection: Connection | None = None,
     ) -> StoredStep:
-        """Store a step. To store it again changes nothing, except that a cursor gets its new value.
+        """Store a step. A repetition has no further effect, except that a new value replaces the old one.
 
         Args:
             worker_id: The worker that runs the attempt.

@@ -40,6 +40,7 @@ def health_app(source: HealthSource) -> App:
     """
 
     async def answer(request: Request) -> Answer:
+        """Return the answer to a probe, which is read from memory."""
         return _answer(source, request)
 
     return answering(answer)

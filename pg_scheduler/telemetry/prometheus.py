@@ -96,6 +96,7 @@ def metrics_app(source: Scheduler | Collector) -> App:
     registry = _registry_of(source)
 
     async def answer(request: Request) -> Answer:
+        """Return the answer to a scrape, which is made in a thread."""
         return await run_in_thread(_answer, registry, request)  # it may take tens of ms
 
     return answering(answer)
