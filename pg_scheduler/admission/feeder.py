@@ -132,6 +132,7 @@ class Feeder(BlockedJobs):
         A round over all tenants takes several passes. It begins where the last pass has ended.
         """
         await self._check_locks()
+        # The next tenants with waiting jobs, each as the text by which its jobs are blocked.
         page = await self._share_statements.tenants(self._position, self.batch_size)
         if self._is_woken:
             self._is_woken = False
@@ -170,7 +171,9 @@ class Feeder(BlockedJobs):
         if len(locked) < len(self._left_out):
             self._is_woken = True
         self._left_out = locked
-        self._check_locks_at = time.monotonic() + self.locked_pause_s if locked else NEVER
+        self._check_locks_at = NEVER
+        if locked:
+            self._check_locks_at = time.monotonic() + self.locked_pause_s
 
     async def _scan(self, since: str) -> bool:
         """Unblock jobs of a page of tenants that are late, or whose share is gone from the code.

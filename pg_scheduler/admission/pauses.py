@@ -194,6 +194,7 @@ class Renewal:
         self._pauses = pauses
         self.pause = pause
         self._names = sorted(names)
+        # When this object began, by the monotonic clock of this process.
         self._began_at = time.monotonic()
         self._refused = unrenewable_jobs()
         self._restart()

@@ -115,7 +115,11 @@ class EventRelay(Service):
         self._unsubscribe()
         wanted_names = self._own_names | self._audience.kinds
         classes = [event_class for name, event_class in carried_kinds().items() if name in wanted_names]
-        self._unsubscribe = self._events.subscribe(self.relay, *classes) if classes else lambda: None
+        # A subscription without classes would be one to all events.
+        if classes:
+            self._unsubscribe = self._events.subscribe(self.relay, *classes)
+        else:
+            self._unsubscribe = lambda: None
         # No other worker wants the events that wait to be sent.
         if not self._audience.kinds:
             self._waiting.clear()
@@ -207,6 +211,7 @@ class EventRelay(Service):
         names = self._own_names
         if names == self._announced:
             return NEVER
+        # If the wanted classes are only a part of the announced ones, none of them is new.
         has_new_names = not names < self._announced
         if has_new_names:
             # A new class is announced now. Classes without subscribers stay until their time is over.

@@ -91,16 +91,18 @@ def without_details(event: Event) -> Event | None:
 
 @cache
 def _carried_fields(kind: Any) -> tuple[_Field, ...]:
-    """Return the fields of a class that are sent.
+    """Return the fields of a class that are sent: those that are part of its ``repr()``.
 
     Each field's type is the text of its annotation, because ``types.py`` postpones the evaluation of
     annotations.
     """
-    return tuple(
-        _Field(field.name, _READERS[field.type.removesuffix(" | None")], field.name.endswith(WHOLE))
-        for field in fields(kind)
-        if field.repr
-    )
+    carried_fields = []
+    for field in fields(kind):
+        if field.repr:
+            # A value that is None is left out of the text, so it needs no reader.
+            read = _READERS[field.type.removesuffix(" | None")]
+            carried_fields.append(_Field(field.name, read, is_whole=field.name.endswith(WHOLE)))
+    return tuple(carried_fields)
 
 
 @cache

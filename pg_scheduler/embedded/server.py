@@ -90,8 +90,11 @@ class EmbeddedPostgres:
         self.scratch = Path(scratch) if scratch is not None else None
         self.environment = dict(environment or {})
         self.pid: int | None = None
+        # The folder of the socket; None before the first start and after close().
         self._home: str | None = None
+        # The folders that the supervisor removes at the end.
         self._temporary: list[str] = []
+        # The process that runs the server, and the lock of the messages to it.
         self._supervisor: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
 

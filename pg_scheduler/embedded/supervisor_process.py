@@ -91,6 +91,7 @@ class ServerProcess:
         self.configuration = configuration
         self.process: subprocess.Popen[bytes] | None = None
         self.account = choose_account(configuration.data)
+        # The folders that are removed at the end. The home has the socket and the log.
         self.temporary: list[Path] = []
         self.home = self._make_temporary_folder(configuration.scratch)
         self.data = Path(configuration.data) if configuration.data else self.home / "data"

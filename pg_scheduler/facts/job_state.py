@@ -26,7 +26,7 @@ SUSPENDED_STATES: Final = MappingProxyType({SIGNAL: "awaiting", SLEEP: "sleeping
 
 
 def state_of(job: Job, now: datetime) -> str:
-    """Return the state of a job at a time of the server."""
+    """Return the state of a job at the time ``now``."""
     if job.status is not JobStatus.PENDING:
         return ended_state(job.status, job.error_message)
     if job.blocked_on is not None:

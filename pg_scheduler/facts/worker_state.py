@@ -20,7 +20,7 @@ WorkerState: TypeAlias = Literal["running", "draining", "stopping", "dead"]
 
 
 def state_of(worker: Worker) -> WorkerState:
-    """Return the state of a worker, which is the first one that applies in the order of this function."""
+    """Return the state of a worker: the first one that applies, from dead to running."""
     if not worker.is_alive:
         return "dead"
     if worker.is_stopping or worker.state == "stopping":

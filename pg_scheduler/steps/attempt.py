@@ -784,7 +784,11 @@ class AttemptSteps(OpenSteps):
 
     @asynccontextmanager
     async def _transaction(self, connection: Any) -> AsyncIterator[tuple[Any, Connection]]:
-        """Yield what the function of a step gets as a connection, and the connection that stores the step."""
+        """Yield the connection that the function of a step gets, and the session that stores the step.
+
+        The first one is the object that the caller has passed, of whatever library. Without it, both are a
+        connection of the pool in a new transaction.
+        """
         if connection is not None:
             yield connection, await self._connections.check_transaction(connection)
             return

@@ -104,7 +104,8 @@ class ChildJob(NamedTuple):
             )
         if unknown := [option for option in child_options if option not in OPTIONS]:
             raise TypeError(f"a child has no option {unknown[0]}=; its options are {', '.join(OPTIONS)}")
-        child_id = check_job_id(f"{job_id}:{step}" if number is None else f"{job_id}:{step}:{number}")
+        own_part = step if number is None else f"{step}:{number}"
+        child_id = check_job_id(f"{job_id}:{own_part}")
         # A job "a" with a step "b:c" and a job "a:b" with a step "c" have children of the same id. The hash
         # is that of the parts, and distinguishes them.
         parts = json.dumps([job_id, step, number])

@@ -174,6 +174,7 @@ class AttemptWaits:
             self._suspend()
             return
         else:
+            # Other code of the attempt is at work, which keeps the attempt in memory.
             self._is_kept = True
         loop = asyncio.get_running_loop()
         self._set_timer(loop.call_later(self._pause_s, self._look, context=Context()))
@@ -201,6 +202,7 @@ class AttemptWaits:
         if self._may_end and all(waits_for_steps(task, self._calls) for task in tasks):
             self._suspend()
         else:
+            # A task of the attempt is at work, which keeps the attempt in memory.
             self._is_kept = True
 
     def suspend_at_timeout(self) -> bool:

@@ -81,13 +81,14 @@ class Tracing(SendingMiddleware):
 
         It stores one job; or, if ``call`` is None, ``count`` jobs.
         """
-        attributes = self._attributes("send", None if call is None else call.job_name)
-        name, kind = "send", SpanKind.CLIENT
+        job_name = None if call is None else call.job_name
+        attributes = self._attributes("send", job_name)
         span_attributes = dict(attributes)
         if call is None:
+            name, kind = "send", SpanKind.CLIENT
             span_attributes["messaging.batch.message_count"] = count
         else:
-            name, kind = f"send {call.job_name}", SpanKind.PRODUCER
+            name, kind = f"send {job_name}", SpanKind.PRODUCER
             span_attributes["messaging.message.id"] = call.job_id
         is_small_bulk_call = call is None and count <= MAX_SPANS_OF_BULK
         token = _has_span_per_job.set(is_small_bulk_call)

@@ -336,8 +336,10 @@ class DoctorWebhook:
                 response, error = await asyncio.wrap_future(future)
         except TimeoutError:
             return _Response(problem="no answer in time")
-        # The text of an error may have the URL.
-        return response if response is not None else _Response(problem=class_name(error))
+        if response is not None:
+            return response
+        # The thread has raised an error, whose text may have the URL, so only its class is named.
+        return _Response(problem=class_name(error))
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -441,6 +443,7 @@ def _slack(
             line += f"\n> {_escaped(finding.remedy[:MAX_TEXT_LENGTH])}"
         lines.append(line)
     lines += [f":white_check_mark: Gone: {_escaped(str(entry.get('title')))}" for entry in gone_findings]
+    # A line with their number takes the place of further changes.
     if len(lines) > MAX_LINES:
         lines[MAX_LINES:] = [f"and {counted(len(lines) - MAX_LINES, 'other change')}"]
     if link is not None:

@@ -105,7 +105,7 @@ class Bench:
     def take_outcome(self) -> Outcome | None:
         """Return the outcome of the only attempt instead of writing it; None for a plain completion."""
         buffer = self.node.result_buffer
-        # Plain completions are in a list of their own, and have no further values.
+        # The buffer keeps plain completions apart from the other outcomes.
         if buffer.has_completions:
             return None
         with buffer.others() as batch:

@@ -276,8 +276,7 @@ class _Plan:
             # The clock of this Scheduler stands at the beginning, so no result has expired by it.
             reader = Scheduler(pool, schema=schema, codec=codec, clock=FakeClock(began))
             result = None if job is None else await reader.get_job_result(self.job_id, wait=False)
-            # The calls of steps are counted by function, and the attempts by name, so no count is
-            # overwritten.
+            # The calls of steps are counted by function, and the attempts by name. One Counter has both.
             calls.update(runs)
             end = EndState(
                 status=None if job is None else job.status,

@@ -87,6 +87,7 @@ class TestScheduler(JobAssertions):
         check_count("concurrency", concurrency, least=1)
         start = datetime.now(UTC) if now is None else check_execution_time(now, name="now")
         self._clock = FakeClock(start)
+        # The pool, or the DSN of which a pool is made.
         self._source = normalise_dsn(pool, "the DSN") if isinstance(pool, str) else pool
         self._settings = {
             **settings,
