@@ -299,6 +299,7 @@ class EventLog:
 
         It may have been available all the time: locks and triggers of the application let passes fail too."""
         self._reported_errors: set[type[SchedulerError]] = set()
+        """The classes of the permanent errors that were logged since the worker started."""
 
     def __call__(self, event: types.Event) -> None:
         """Write the record of the event, and note what later records depend on, such as an outage."""
