@@ -88,16 +88,17 @@ class ScheduleCalls:
 
         async def write(transaction: Transaction) -> tuple[ScheduleRow, str]:
             now = await self._store.statements.read_clock(on=transaction.connection)
-            new = definition.new_row(
+            new_row = definition.new_row(
                 schedule_id, now=now, max_bytes=self._max_bytes, codec=self._builders.codec
             )
-            new = replace(new, paused_at=now if paused else None)
+            new_row = replace(new_row, paused_at=now if paused else None)
             for _ in range(MAX_ATTEMPTS):
                 row, change = await self._insert_or_replace(
-                    new, definition, now, conflict_resolution, on=transaction.connection
+                    new_row, definition, now, conflict_resolution, on=transaction.connection
                 )
                 if row is not None:
                     break
+            # No attempt has found a row or written one.
             else:
                 # Other nodes add and remove the row between the two statements, or a trigger suppresses it.
                 if await self._schedules.get(schedule_id, on=transaction.connection) is not None:
@@ -107,38 +108,42 @@ class ScheduleCalls:
             if run_now and change != "kept":
                 builder = await self._builder(row, transaction.connection)
                 jobs, _ = await self._enqueue(row, builder, [builder.manual_job(now)], now, transaction)
-                row = replace(row, last_job_id=jobs[-1].job_id) if jobs else row
+                # No job is inserted if the task is unique and another job has the key.
+                if jobs:
+                    row = replace(row, last_job_id=jobs[-1].job_id)
             return row, change
 
         return await self._store.statements.run_retrying(write, within=connection)
 
     async def _insert_or_replace(
         self,
-        new: ScheduleRow,
+        new_row: ScheduleRow,
         definition: Definition,
         now: datetime,
         conflict_resolution: ConflictResolution,
         *,
         on: Connection,
     ) -> tuple[ScheduleRow | None, str]:
-        """Add a schedule, or apply the resolution to the one that has its id; see ``add()``.
+        """Add a schedule, or apply the resolution to the one that has its id.
 
-        The row is None if the insert wrote none: another node inserted the id meanwhile, or a trigger of the
-        application suppresses it. A finished schedule is replaced as if it did not exist, whatever the
-        resolution is.
+        Returns the row, and "added", "updated" or "kept". The row is None if the insert wrote none: another
+        node inserted the id meanwhile, or a trigger of the application suppresses it. A finished schedule is
+        replaced as if it did not exist, whatever the resolution is.
         """
         schedules = self._schedules
-        locked_schedules = await schedules.lock([new.schedule_id], on=on)
-        if new.schedule_id not in locked_schedules:
-            row = await _timed(new, now=now, is_new=True)
-            inserted = await schedules.insert(row, _kinds(row), on=on)
-            return (row, "added") if inserted else (None, "")
-        old, _ = locked_schedules[new.schedule_id]
+        schedule_id = new_row.schedule_id
+        locked_schedules = await schedules.lock([schedule_id], on=on)
+        if schedule_id not in locked_schedules:
+            row = await _timed(new_row, now=now, is_new=True)
+            is_inserted = await schedules.insert(row, _kinds(row), on=on)
+            return (row, "added") if is_inserted else (None, "")
+        old, _ = locked_schedules[schedule_id]
         if old.owner == "code":
             raise ScheduleOwnedByCodeError(old.schedule_id)
         if old.finished_at is not None:
+            # The last job may still run, and no fire time of the finished schedule may be enqueued again.
             row = replace(
-                new, created_at=old.created_at, last_fire_at=old.last_fire_at, last_job_id=old.last_job_id
+                new_row, created_at=old.created_at, last_fire_at=old.last_fire_at, last_job_id=old.last_job_id
             )
             row = await _timed(as_edit_of(old, row, now), now=now, is_new=True)
             await schedules.write(row, _kinds(row), on=on)
@@ -150,7 +155,7 @@ class ScheduleCalls:
         row = definition.applied_to(
             old, max_bytes=self._max_bytes, codec=self._builders.codec, resets_options=True
         )
-        # An equal definition is written only if the clock was set back, to get another fire time.
+        # An equal definition is written only if the clock was set back since, to get another fire time.
         if row == old and not is_ahead(old, now):
             return old, "kept"
         return await self._write(row, old, now, on=on), "updated"
@@ -158,11 +163,11 @@ class ScheduleCalls:
     async def _write(
         self, row: ScheduleRow, old: ScheduleRow, now: datetime, *, on: Connection
     ) -> ScheduleRow:
-        """Write an edited schedule; return its row with the next fire time that it now has."""
+        """Write an edited schedule; return its row, with a new next fire time if the edit requires one."""
         trigger = read_trigger(row.trigger)
         if must_retime(row, old, trigger, now):
             # Under a fixed delay, the end of an unfinished last job sets the next fire time. That job may be
-            # of the last run of a schedule that has finished.
+            # the last run of a schedule that has finished, and that the edit lets continue.
             if follows_last_job(row, old, trigger) and await self._has_unfinished_job(row, on=on):
                 row = replace(row, next_fire_at=None, resume_from=None, finished_at=None)
             else:
@@ -172,6 +177,7 @@ class ScheduleCalls:
         return row
 
     async def _has_unfinished_job(self, row: ScheduleRow, *, on: Connection) -> bool:
+        """Return whether the last job of a schedule exists and has not ended."""
         job_ids = [] if row.last_job_id is None else [row.last_job_id]
         return bool(await self._schedules.lock_last_jobs(job_ids, on=on))
 
@@ -264,26 +270,30 @@ class ScheduleCalls:
             # These jobs are due at their fire times, without the jitter.
             jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
             job_ids, connection = [job.job_id for job in jobs], transaction.connection
+            # The statuses of the jobs that exist already, by their ids. Their fire times get no new job.
             statuses = await self._store.jobs.statuses_of(job_ids, connection=connection)
-            if cancelled_ids := [job_id for job_id in statuses if statuses[job_id] is JobStatus.CANCELLED]:
+            cancelled_ids = [job_id for job_id in statuses if statuses[job_id] is JobStatus.CANCELLED]
+            if cancelled_ids:
                 added_at = {schedule_id: row.created_at}
                 # A job that was cancelled with an earlier schedule of this id gives way to a new one.
-                for job_id in await self._store.jobs.free_fire_times(cancelled_ids, added_at, connection):
+                freed_ids = await self._store.jobs.free_fire_times(cancelled_ids, added_at, connection)
+                for job_id in freed_ids:
                     del statuses[job_id]
-            jobs = [job for job in jobs if job.job_id not in statuses]
-            inserted, _ = await self._enqueue(row, builder, jobs, now, transaction)
-            span = {"start": start.isoformat(), "end": end.isoformat(), "jobs": len(inserted)}
+            missing_jobs = [job for job in jobs if job.job_id not in statuses]
+            inserted_jobs, _ = await self._enqueue(row, builder, missing_jobs, now, transaction)
+            span = {"start": start.isoformat(), "end": end.isoformat(), "jobs": len(inserted_jobs)}
             await self._store.audit.record(
                 "backfill_schedule", schedule_id, on=transaction.connection, **span
             )
-            return inserted
+            return inserted_jobs
 
         return await self._store.statements.run_retrying(enqueue, within=connection)
 
     async def _builder(self, row: ScheduleRow, connection: Connection) -> JobBuilder:
-        """Return the builder of the jobs of a call.
+        """Return what builds the jobs of a schedule, for a call that enqueues some at once.
 
-        If the task is not registered here, they have the options that a live worker reports for it.
+        If the task is not registered here, they have the options that a live worker reports for it. Without
+        such a report they have the default options, and a warning is logged.
 
         Raises:
             ConfigurationError: The task has options that only its code can apply.
@@ -311,10 +321,12 @@ class ScheduleCalls:
         now: datetime,
         transaction: Transaction,
     ) -> Queued:
-        """Insert jobs of a locked schedule for a call, without advancing the schedule.
+        """Insert jobs of a locked schedule for a call. The fire times of the schedule do not change.
 
-        Unless jobs may overlap, each of them waits for the end of the one before it.
+        Unless jobs may overlap, each of them waits for the end of the one before it, and the first one for
+        the last job of the schedule.
         """
+        # The last job of the schedule, if it has not ended and the new jobs must not overlap with it.
         awaited_id, connection = None, transaction.connection
         is_ordered = row.overlap != Overlap.ALLOW
         if is_ordered and row.last_job_id is not None:
@@ -329,12 +341,14 @@ class ScheduleCalls:
 
 
 async def _timed(row: ScheduleRow, *, now: datetime, is_new: bool = False) -> ScheduleRow:
-    """Return a row with its next fire time; found in a thread unless the search for it is quick."""
+    """Return a row with its next fire time, which is found in a thread unless the search for it is quick."""
     row = retime(row, read_trigger(row.trigger), now, is_new=is_new)
+    # retime() has found the fire time. Otherwise it has set this field as a request to search for it.
     if row.resume_from is None:
         return row
     return await search_in_own_thread(row.trigger, partial(find_next_fire, row))
 
 
 def _kinds(row: ScheduleRow) -> list[str]:
+    """Return the kinds of the trigger of a row and of the triggers in it, all of which a planner needs."""
     return sorted(kinds_of(read_trigger(row.trigger)))

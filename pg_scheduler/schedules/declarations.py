@@ -75,6 +75,7 @@ class Switches(dict[str, bool]):
         self.configs: dict[str, PeriodicJobConfig] = {}
 
     def __setitem__(self, dedup_key: str, enabled: bool) -> None:
+        """Remember a switch, and let the end of the process write it if no call has done so before."""
         super().__setitem__(dedup_key, enabled)
         if self._process != os.getpid():
             self._process = os.getpid()
@@ -83,19 +84,21 @@ class Switches(dict[str, bool]):
             atexit.register(self._write_at_exit)
 
     def __delitem__(self, dedup_key: str) -> None:
+        """Forget a switch that was written. Without any, the end of the process has nothing to write."""
         super().__delitem__(dedup_key)
         if not self:
             self._process = 0
             atexit.unregister(self._write_at_exit)
 
     def _write_at_exit(self) -> None:
-        """Write the switches at the end of the process; only log an error."""
-        if self._process != os.getpid():  # a forked child, whose parent writes them
+        """Write the switches at the end of the process. An error is logged and not raised."""
+        # A forked child has inherited the switches of its parent, and the parent writes them.
+        if self._process != os.getpid():
             return
         try:
             self._store.connections.run_at_exit(self._write)
         except Exception as error:  # noqa: BLE001 - the end of the process has no caller that handles it
-            states = (f"{key!r} {'enabled' if enabled else 'disabled'}" for key, enabled in self.items())
+            states = [f"{key!r} {'enabled' if enabled else 'disabled'}" for key, enabled in self.items()]
             logger.warning(UNWRITTEN, ", ".join(states), describe(error), extra=record_fields())
 
     async def _write(self, connection: Connection) -> None:
@@ -103,8 +106,9 @@ class Switches(dict[str, bool]):
         schedules = self._schedules
         declarations = declarations_of(self.configs)
         for dedup_key, enabled in self.items():
-            if not await _switch_row(schedules, declarations, dedup_key, enabled=enabled, on=connection):
-                # No node has written the schedule yet.
+            has_row = await _switch_row(schedules, declarations, dedup_key, enabled=enabled, on=connection)
+            if not has_row:
+                # No node has written the schedule yet, so it is added here as the switch has it.
                 config = self.configs[dedup_key].switched(enabled=enabled)
                 row = new_row(config, await self._store.statements.read_clock(on=connection))
                 await schedules.insert(row, sorted(kinds_of(config.trigger)), on=connection, via="code")
@@ -112,7 +116,10 @@ class Switches(dict[str, bool]):
 
 
 class DeclaredSchedules:
-    """Keeps the schedules of this process, by dedup key."""
+    """Write the schedules that the code of this process declares, and keep what the database has of them.
+
+    The schedules are known by their dedup keys, which are also the ids of their rows.
+    """
 
     def __init__(
         self,
@@ -124,7 +131,10 @@ class DeclaredSchedules:
         self._schedules = schedules
         self._catalogue = catalogue
         self._synced_version: int | None = None
-        """The version of the catalogue that the database has; None if that is unknown, or not all of it."""
+        """The version of the catalogue (the declared schedules) that the last ``sync()`` wrote.
+
+        None if there was none since the start, or if it could not write all schedules.
+        """
         self._late: set[str] = set()
         """The schedules that the last ``sync()`` could not write, because another transaction holds them."""
         self.ids: list[str] = []
@@ -139,22 +149,27 @@ class DeclaredSchedules:
         """The mark of the service if its rows have none, which the first process of a service invents."""
         self._switches = Switches(store, schedules)
         self._rows: dict[str, ScheduleRow] = {}
+        """The rows of the declared schedules, as ``refresh()`` read them last."""
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
         """Return the configs, with the names that ``@job`` gives, and ``enabled`` as a call set it last."""
         configs = self._catalogue.configs()
-        # The names that @periodic gives. Any other name of a task than that of its function is one of @job.
-        job_names = {config.job_name for config in configs.values() if config.named}
-        return {
-            key: config.switched(
+        names_by_periodic = {config.job_name for config in configs.values() if config.named}
+        switched_configs: dict[str, PeriodicJobConfig] = {}
+        for key, config in configs.items():
+            # A task has the name of its function, or one that @periodic gives, or otherwise one of @job.
+            is_named_by_job = config.task not in {config.function, *names_by_periodic}
+            switched_configs[key] = config.switched(
                 enabled=self._is_enabled(config),
-                job_name=config.job_name if config.task in {config.function, *job_names} else config.task,
+                job_name=config.task if is_named_by_job else config.job_name,
             )
-            for key, config in configs.items()
-        }
+        return switched_configs
 
     def functions(self) -> dict[str, Mapping[str, Any]]:
-        """Return what identifies each schedule besides its key, by the keys, for the row of the worker."""
+        """Return by dedup key the declaration of each schedule as JSON, which the worker's row stores.
+
+        By that, other nodes know which schedules the code of this worker declares.
+        """
         return {key: config.declaration.to_json() for key, config in self.configs().items()}
 
     def check_locks(self) -> None:
@@ -177,6 +192,11 @@ class DeclaredSchedules:
             trigger_values = {"interval": config.interval.total_seconds()}
         elif config.cron is not None:
             trigger_values = {"cron": config.cron, "timezone": str(config.timezone)}
+        next_fire_at = None
+        # A row with a ``resume_from`` has no valid next fire time: the planner searches for it in its next
+        # pass.
+        if row is not None and config.enabled and row.resume_from is None:
+            next_fire_at = row.next_fire_at
         return {
             "job_name": config.job_name,
             "enabled": config.enabled,
@@ -187,9 +207,8 @@ class DeclaredSchedules:
             "function_name": config.func.__name__,
             "function_module": config.func.__module__,
             **trigger_values,
-            # With a ``resume_from``, the planner searches for the next fire time in its next pass.
-            "next_fire_at": row.next_fire_at if row and config.enabled and row.resume_from is None else None,
-            "last_fire_at": row.last_fire_at if row else None,
+            "next_fire_at": next_fire_at,
+            "last_fire_at": None if row is None else row.last_fire_at,
         }
 
     def enable(self, dedup_key: str, enabled: bool) -> bool:
@@ -208,7 +227,10 @@ class DeclaredSchedules:
 
     @property
     def has_more(self) -> bool:
-        """Whether the code has declared schedules since the last ``sync()``, for example by an import."""
+        """Whether the code has declared schedules since the last ``sync()``, for example by an import.
+
+        False before the first ``sync()``, which writes all of them.
+        """
         return self._synced_version not in {None, self._catalogue.version}
 
     @property
@@ -224,12 +246,15 @@ class DeclaredSchedules:
     async def write_switches(self) -> bool:
         """Write which schedules this process enabled or disabled; return whether a row changed."""
         has_written = False
+        # The loop goes through a copy, since callers may add switches while a statement is awaited.
         for dedup_key, enabled in dict(self._switches).items():
             if not await self._try_switch(dedup_key, enabled=enabled):
                 # The schedule has no row yet, or another transaction holds it. A later call writes it.
                 continue
             has_written = True
-            if row := self._rows.get(dedup_key):
+            # What configs() and status() return follows at once, without another read of the row.
+            row = self._rows.get(dedup_key)
+            if row is not None:
                 self._rows[dedup_key] = replace(row, paused_at=None if enabled else row.updated_at)
             # A caller may have switched it back in the meantime.
             if self._switches.get(dedup_key) is enabled:
@@ -237,7 +262,7 @@ class DeclaredSchedules:
         return has_written
 
     async def _try_switch(self, dedup_key: str, *, enabled: bool) -> bool:
-        """Write one switch; return False if no row has it, or another transaction holds the row."""
+        """Enable or disable one schedule; return False if it has no row, or another transaction locks it."""
         switch = partial(self._switch, dedup_key, enabled=enabled)
         try:
             return await with_record(f"the record of schedule {dedup_key!r}", switch)
@@ -247,7 +272,7 @@ class DeclaredSchedules:
             return False
 
     async def _switch(self, dedup_key: str, *, enabled: bool) -> bool:
-        """Write one switch; return False if no row has it."""
+        """Enable or disable one schedule in a transaction of its own; return False if it has no row."""
         declarations = declarations_of(self.configs())
         statements = self._store.statements
         async with statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as (connection, _):
@@ -264,6 +289,8 @@ class DeclaredSchedules:
         A transaction that writes schedules excludes others, so it begins only if there is a change, and waits
         for no lock longer than a moment. A schedule that another transaction holds is left to the next call.
         """
+        # The version is read first: if an import declares further schedules during a statement, the next call
+        # finds that the version has changed since.
         version = self._catalogue.version
         if self._synced_version != version:
             configs = self._catalogue.configs()
@@ -276,19 +303,22 @@ class DeclaredSchedules:
             self._synced_version = None if late_ids else version
 
     async def restore(self) -> bool:
-        """Write schedules again whose rows differ from the code, because of a worker of another release.
+        """Write schedules again whose rows a worker of another release has changed.
 
         While that worker lives, its code decides if it has started later. A schedule without a row stays
         without one, since a person may have removed it. This reads nothing while the rows of the last
-        ``refresh()`` are as declared. It returns whether all is done: False if a schedule is left to the next
-        call, or if ``sync()`` has not written all schedules yet.
+        ``refresh()`` are as declared.
+
+        Returns True if nothing is left to write. False means that another transaction holds a schedule, or
+        that ``sync()`` has not written all schedules yet.
         """
         configs = self._catalogue.configs()
         if self._synced_version != self._catalogue.version:
             return False
-        if all(
+        are_as_declared = all(
             key in self._rows and is_as_declared(config, self._rows[key]) for key, config in configs.items()
-        ):
+        )
+        if are_as_declared:
             return True
         changed_ids = await self._find_changed(configs, creates=False)
         if not changed_ids:
@@ -299,16 +329,24 @@ class DeclaredSchedules:
     async def _write_with_record(
         self, configs: Mapping[str, PeriodicJobConfig], changed_ids: set[str], *, creates: bool
     ) -> set[str]:
-        """Write the schedules as ``_write_unlocked()`` does, without records if the server refuses those."""
+        """Write the schedules that no other transaction holds for long; return the ids of all others.
+
+        Each change is recorded in the audit. If the server refuses the records, the schedules are written
+        without them.
+        """
         write = partial(self._write_unlocked, configs, changed_ids, creates=creates)
         return await with_record("the records of declared schedules", write)
 
     async def _write_unlocked(
         self, configs: Mapping[str, PeriodicJobConfig], changed_ids: set[str], *, creates: bool
     ) -> set[str]:
-        """Write the schedules that no other transaction holds for long; return the ids of all others."""
-        # Normally one transaction writes all schedules. If all of them met a lock before, it is not
-        # attempted, because it would meet the locks again.
+        """Write the schedules, with one or two attempts; return the ids of those that were not written.
+
+        The first attempt waits for locked rows. If it meets one for too long, the second one leaves out the
+        schedules whose rows are locked.
+        """
+        # If all changed schedules met a lock in the last call, the first attempt is omitted, because it would
+        # meet the locks again.
         if not changed_ids <= self._late:
             try:
                 return await self._write(configs, skips_locked=False, creates=creates)
@@ -320,7 +358,8 @@ class DeclaredSchedules:
         except DatabaseUnavailableError as fault:
             if not is_locked_out(fault):
                 raise
-            # Another process writes its schedules, or the table is being vacuumed.
+            # Not a row is locked, but all: another process writes its schedules, or the table is being
+            # vacuumed.
             return changed_ids
 
     async def _write(
@@ -349,17 +388,20 @@ class DeclaredSchedules:
                 left_ids=await self._left_to_later_workers(rows, on=connection),
             )
             plan = plan_with(rows)
-            # A planner may have advanced a row in the meantime, so the rows to change are locked and read
-            # again.
+            # A planner may have advanced a row in the meantime. So the rows to change are locked and read
+            # again, and the changes are computed again from what the locked rows have.
             ids = {row.schedule_id for row in plan.write} | {*plan.delete}
             locked_rows = await schedules.lock(ids, skip_locked=skips_locked, on=connection)
             # The existing rows that are not locked here are those that another transaction holds.
             held_keys = (ids & rows.keys()) - locked_rows.keys()
-            rows |= {key: row for key, (row, _) in locked_rows.items()}
+            for key, (locked_row, _) in locked_rows.items():
+                rows[key] = locked_row
             plan = plan_with(rows)
             late_keys: set[str] = set()
             for row in plan.write:
-                key, previous_key = row.schedule_id, plan.moved.get(row.schedule_id)
+                key = row.schedule_id
+                # A schedule whose key has changed moves: its row under the former key is deleted.
+                previous_key = plan.moved.get(key)
                 if key in held_keys or previous_key in held_keys:
                     late_keys.add(key)
                     continue
@@ -367,6 +409,8 @@ class DeclaredSchedules:
                 if not skips_locked:
                     await self._write_row(row, kinds, previous_key, connection)
                     continue
+                # A planner may still lock the row of the former key, or a row that is inserted now. Then only
+                # this schedule is left to the next call.
                 write = partial(self._write_row_within, row, kinds, previous_key, transaction)
                 try:
                     await with_record(f"the record of schedule {key!r}", write)
@@ -386,7 +430,7 @@ class DeclaredSchedules:
     async def _write_row(
         self, row: ScheduleRow, kinds: Sequence[str], previous_key: str | None, connection: Connection
     ) -> None:
-        """Write a schedule, and remove it under its previous key if it had another one."""
+        """Insert or overwrite the row of a schedule; delete its row under its previous key, if it had one."""
         if previous_key is not None:
             await self._schedules.remove(previous_key, on=connection, via="code")
         if not await self._schedules.insert(row, kinds, on=connection, via="code"):
@@ -397,50 +441,63 @@ class DeclaredSchedules:
     ) -> set[str]:
         """Return the ids of the schedules whose rows differ from the code, unless another worker decides."""
         rows, now = await self._schedules.declared(configs)
-        # Without a time, the database has no schedule of any code.
+        # The statement returns the time with each row. Without a time, the database has no schedule that any
+        # code declares.
         if now is None:
-            return {*configs} if creates else set()
+            return set(configs) if creates else set()
         plan_with = partial(
             plan_sync, configs, rows, now=now, chain_due_times={}, service=self._new_service, creates=creates
         )
         plan = plan_with()
-        if plan.write and (left_ids := await self._left_to_later_workers(rows)):
-            plan = plan_with(left_ids=left_ids)
+        # Normally nothing has changed. Then the statement about other workers is saved.
+        if plan.write:
+            left_ids = await self._left_to_later_workers(rows)
+            if left_ids:
+                plan = plan_with(left_ids=left_ids)
         return {row.schedule_id for row in plan.write}
 
     async def _left_to_later_workers(
         self, schedule_ids: Collection[str], *, on: Connection | None = None
     ) -> Collection[str]:
-        """Return the schedules that are left to the code of a live worker, because it has started later.
+        """Return those of the schedules that the code of another live worker decides about.
 
-        For a process without a worker, these are all schedules that a live worker declares.
+        It does if that worker has started later than the worker of this process. A process without a worker
+        leaves all schedules that any live worker declares.
         """
         if not schedule_ids:
             return ()
         return await self._schedules.declared_later(schedule_ids, self.worker_id, on=on)
 
     async def retire(self) -> None:
-        """Mark schedules whose functions were removed from modules that this process has imported.
+        """Mark schedules as retired whose functions were removed from modules that this process has imported.
 
-        Schedules of other modules are left, because another service may declare them, although none of its
-        workers is alive now. Another service may also have modules of the same names. The marks in the rows
-        distinguish its schedules, unless this process declares no schedule.
+        Retired schedules fire no more. Schedules of other modules are left, because another service may
+        declare them, although none of its workers is alive now. Another service may also have modules of the
+        same names. The marks in the rows distinguish its schedules, unless this process declares no schedule
+        and so knows no mark of its service.
         """
         configs = self._catalogue.configs()
         schedules = self._schedules
         services = {service_of(row) for row in self._rows.values()}
-        modules: list[str] = []
-        for text in await schedules.undeclared_modules(configs):
-            module, service = split_module(text)
-            if _is_imported(module) and (not configs or service is None or service in services):
-                modules.append(text)
-        if not modules:
+        # Texts of the column ``module``: each has the name of a module, and perhaps the mark of a service.
+        marked_modules: list[str] = []
+        for marked_module in await schedules.undeclared_modules(configs):
+            module, service = split_module(marked_module)
+            may_be_of_this_service = not configs or service is None or service in services
+            if _is_imported(module) and may_be_of_this_service:
+                marked_modules.append(marked_module)
+        if not marked_modules:
             return
-        for schedule_id, task in await schedules.retire(configs, modules, await self._find_moving()):
+        moving_ids = await self._find_moving()
+        for schedule_id, task in await schedules.retire(configs, marked_modules, moving_ids):
             logger.warning(RETIRED, schedule_id, task, schedule_id, extra=record_fields())
 
     async def _find_moving(self) -> set[str]:
-        """Return the ids of the rows that live workers will move to keys of their code that have no row."""
+        """Return the ids of the rows that live workers will move to other keys.
+
+        The code of such a worker declares a schedule under a key that has no row yet, and the row of that
+        schedule has a former key. It must not be marked as retired meanwhile.
+        """
         rows, _ = await self._schedules.declared([])
         moving: set[str] = set()
         for worker in await self._store.workers.list_workers():
@@ -459,12 +516,14 @@ class DeclaredSchedules:
         self._rows = await self._schedules.read(configs) if configs else {}
 
     def _is_enabled(self, config: PeriodicJobConfig) -> bool:
+        """Return whether a schedule is enabled: by the last call here, else by its row, else by the code."""
         row = self._rows.get(config.dedup_key)
-        return self._switches.get(config.dedup_key, row.enabled if row else config.enabled)
+        was_enabled = config.enabled if row is None else row.enabled
+        return self._switches.get(config.dedup_key, was_enabled)
 
 
 def _is_imported(module: str) -> bool:
-    """Return whether this process has executed a module to its end."""
+    """Return whether this process has executed a module to its end, so that all its functions exist."""
     spec = getattr(sys.modules.get(module), "__spec__", None)
     return spec is not None and not getattr(spec, "_initializing", False)
 
@@ -477,9 +536,10 @@ async def _switch_row(
     enabled: bool,
     on: Connection,
 ) -> bool:
-    """Enable or disable a schedule, also under the key that another release gave it.
+    """Enable or disable a schedule; return whether it has a row.
 
-    Returns whether it has a row. A worker that later moves the row to another key keeps what is written here.
+    If its own key has no row, the row may have the key that the code of another release gives the schedule. A
+    worker that later moves that row to another key keeps what is written here.
     """
 
     async def switch(schedule_id: str) -> bool:
@@ -493,4 +553,5 @@ async def _switch_row(
     service = service_among(declarations, rows)
     former_rows = declarations[dedup_key].find_former_rows(declarations, rows, service)
     active_ids = [row.schedule_id for row in former_rows if row.retired_at is None]
+    # Of several rows, it is unknown which one is that of the schedule.
     return len(active_ids) == 1 and await switch(active_ids[0])

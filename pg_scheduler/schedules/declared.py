@@ -96,8 +96,10 @@ class PeriodicJobConfig:
     named: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Validate the values, and fill in the trigger, the time zone, the names and the dedup key."""
         check_function(self.func, allow_plain=True)
-        if required := required_parameters(self.func):
+        required = required_parameters(self.func)
+        if required:
             raise ConfigurationError(
                 f"@periodic calls {self.function} without arguments, but it requires {', '.join(required)}; "
                 "give them defaults, or decorate a function without parameters"
@@ -106,23 +108,24 @@ class PeriodicJobConfig:
             for flag in ("use_advisory_lock", "enabled"):
                 check_kind(flag, getattr(self, flag), bool)
             self._set(trigger=trigger_for(self.interval, self.cron, self.timezone, self.trigger))
-            # The row is not stored: it is made because that checks the values.
-            checked = definition_of(self).new_row("", now=FIRST)
+            # Making a row checks all values of the schedule. The row itself is not stored.
+            checked_row = definition_of(self).new_row("", now=FIRST)
         # Callers get a TypeError for a wrong function only, so a TypeError about a value is converted.
         except TypeError as error:
             raise ConfigurationError(str(error)) from error
         self._set(
             timezone=parse_timezone(self.timezone) if self.cron is not None else None,
-            start=checked.start_at,
-            end=checked.end_at,
+            start=checked_row.start_at,
+            end=checked_row.end_at,
             derived_key=not self.dedup_key,
             named=bool(self.job_name),
         )
+        # The derived key contains the time zone, so it is computed after the zone was set above.
+        job_name = self.job_name or former_job_name(self.func)
+        dedup_key = self.dedup_key or self._derive_key()
         self._set(
-            job_name=check_label(
-                "job_name", self.job_name or former_job_name(self.func), MAX_JOB_NAME_LENGTH
-            ),
-            dedup_key=check_label("dedup_key", self.dedup_key or self._derive_key(), MAX_DEDUP_KEY_LENGTH),
+            job_name=check_label("job_name", job_name, MAX_JOB_NAME_LENGTH),
+            dedup_key=check_label("dedup_key", dedup_key, MAX_DEDUP_KEY_LENGTH),
         )
 
     @property
@@ -137,19 +140,24 @@ class PeriodicJobConfig:
         return self.function if task is None else task.name
 
     def switched(self, *, enabled: bool, job_name: str | None = None) -> PeriodicJobConfig:
-        """Return a copy that is enabled or disabled, has the options of its task, and may be renamed."""
+        """Return a copy that is enabled or disabled, and has the job name if one is given.
+
+        Options that ``@periodic`` did not give are those that the task has now, since ``@job`` may have set
+        them after ``@periodic``.
+        """
         task = catalogue.task_of(self.func)
-        inherited: dict[str, Any] = (
-            {} if task is None else {name: getattr(task, name) for name in self.options_of_task}
-        )
-        # replace() would derive the two flags from the name and the key, which are filled in by now.
+        inherited: dict[str, Any] = {}
+        if task is not None:
+            inherited = {name: getattr(task, name) for name in self.options_of_task}
+        # replace() computes the two flags anew. It would take the name and the key, which are filled in by
+        # now, for given ones. So the flags of the original are set afterwards.
         copy = replace(self, enabled=enabled, job_name=job_name or self.job_name, **inherited)
         PeriodicJobConfig._set(copy, derived_key=self.derived_key, named=self.named)
         return copy
 
     @property
     def declaration(self) -> Declaration:
-        """What identifies the schedule besides its key."""
+        """What identifies the schedule besides its key: its function, its task and their names."""
         names = catalogue.lists.explicit.get(self.function, frozenset([self.function]))
         return Declaration(self.function, self.task, names, self.derived_key)
 
@@ -176,6 +184,7 @@ class PeriodicJobConfig:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _set(self, **values: object) -> None:
+        """Set attributes of this instance, although the dataclass is frozen for others."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -202,10 +211,11 @@ class Declaration(NamedTuple):
         service: str | None,
         taken_keys: Collection[str] = (),
     ) -> list[ScheduleRow]:
-        """Return the rows that the schedule may have had under other keys, if its own key has no row.
+        """Return the rows that the schedule may have had under other keys; call this if its key has no row.
 
-        All code that assigns rows to declared schedules calls this: a process that writes its schedules, one
-        that retires those of others, and the doctor, which looks for lost ones. The rules are:
+        A derived key changes with the times at which the schedule fires, and the row should move along. All
+        code that assigns rows to declared schedules calls this: a process that writes its schedules, one that
+        retires those of others, and the doctor, which looks for lost ones. The rules are:
 
         - Rows of other services belong to other functions.
         - A key that was given, and not derived, identifies one schedule. So of the key of the row and the key
@@ -230,29 +240,35 @@ class Declaration(NamedTuple):
             and self._may_be(row, service)
         ]
         active_rows = [row for row in former_rows if row.retired_at is None]
-        if not active_rows and any(
+        has_other_row = any(
             key in rows and declaration.function == self.function for key, declaration in declarations.items()
-        ):
+        )
+        if not active_rows and has_other_row:
             return []
         candidates = active_rows or former_rows
-        return [row for row in candidates if row.task in {self.task, self.function}] or candidates
+        rows_of_function = [row for row in candidates if row.task in {self.task, self.function}]
+        return rows_of_function or candidates
 
     def _may_be(self, row: ScheduleRow, service: str | None) -> bool:
-        """Return whether a row is one of this function. If it has no mark, the tasks must be the same."""
+        """Return whether the function of this declaration may have declared a row.
+
+        A row that has no mark of a service must be one of the same task. A row with a mark must have the mark
+        of this service, and share any name of the function.
+        """
         row_service = service_of(row)
         if row_service is None:
             return row.task in self.names or self.task in names_of(row)
         return row_service == service and not self.names.isdisjoint(names_of(row))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a worker reports it."""
+        """Return the declaration as the JSON object that a worker stores in its row."""
         return self._asdict() | {"names": sorted(self.names)}
 
     @classmethod
     def from_json(cls, value: object) -> Declaration | None:
-        """Return the declaration that ``to_json()`` has written, in this or a later release.
+        """Return the declaration in a JSON value that ``to_json()`` of this or a later release has written.
 
-        It is None for any other value. What a later release writes besides is ignored.
+        Further keys, which a later release may write, are ignored. For any other value the result is None.
         """
         match value:
             case {
@@ -261,22 +277,22 @@ class Declaration(NamedTuple):
                 "names": [*names],
                 "derived_key": bool(is_derived),
             }:
-                are_texts = all(isinstance(name, str) for name in names)
-                return cls(function, task, frozenset(names), is_derived) if are_texts else None
+                if all(isinstance(name, str) for name in names):
+                    return cls(function, task, frozenset(names), is_derived)
         return None
 
 
 def reported_declarations(report: Mapping[str, Any]) -> dict[str, Declaration]:
-    """Return by key what a worker reports of the schedules that its code declares.
+    """Return by dedup key the declarations of schedules that a worker has stored in its row.
 
-    A later release may report more of each.
+    Values that are no declarations are left out.
     """
     declarations = {key: Declaration.from_json(value) for key, value in report.items()}
     return {key: declaration for key, declaration in declarations.items() if declaration is not None}
 
 
 def names_of(row: ScheduleRow) -> Collection[str]:
-    """Return the names of the function that declared a schedule."""
+    """Return the names of the function that declared a schedule: its task, then its aliases and others."""
     return row.task, *(row.names or ())
 
 
@@ -327,7 +343,8 @@ def trigger_for(
         raise TypeError(f"every must be a timedelta, not {type(every).__name__}: {every!r}")
     else:
         built_trigger = Every(every)
-    # A copy of a config has the trigger that its original computed, which is equal.
+    # A copy of a config passes ``every`` or ``cron``, together with the trigger that its original computed
+    # from it. Both are equal then, which is no error.
     if trigger is not None and trigger != built_trigger:
         raise ValueError(
             f"Either trigger= or every= or cron= must be given, not '{trigger}' and '{built_trigger}'"
@@ -337,6 +354,7 @@ def trigger_for(
 
 def definition_of(config: PeriodicJobConfig) -> Definition:
     """Return the definition of a declared schedule; options that the decorator does not give are left out."""
+    # These options follow the task at each fire time, so the row must not fix their values.
     inherited = config.options_of_task
     return Definition(
         task=config.task,
@@ -369,17 +387,24 @@ def new_row(
         service: The mark of the service; None for no mark.
     """
     row = _with_declaration(config, blank_row(config.dedup_key, now), service)
-    # The job of a chain exists already, so the planner continues after its fire time.
-    row = replace(row, anchor=chain_due_at or now, last_fire_at=chain_due_at)
-    row = replace(row, paused_at=None if config.enabled else now)
+    row = replace(
+        row,
+        anchor=chain_due_at or now,
+        # The job of a chain exists already, so the planner continues after its fire time.
+        last_fire_at=chain_due_at,
+        paused_at=None if config.enabled else now,
+    )
     return retime(row, config.trigger, now, is_new=True, may_end=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """The rows to write, and the former keys of schedules that move to new keys, by the new key.
+    """The changes that bring the rows of the database to the schedules that the code declares.
 
-    The rows of the former keys are deleted.
+    Attributes:
+        write: The rows to insert or to overwrite.
+        moved: For each schedule whose dedup key has changed, the former key by the new one. The row of the
+            former key is deleted.
     """
 
     write: tuple[ScheduleRow, ...] = ()
@@ -419,17 +444,19 @@ def plan_sync(
         left_ids: The dedup keys of rows to leave, because the code of another worker decides about them.
     """
     declarations = declarations_of(configs)
+    # The mark in the rows counts. The given one is for a service that has written no row yet.
     service = service_among(declarations, rows) or service
     write: list[ScheduleRow] = []
     moved: dict[str, str] = {}
     for key, old_rows in find_moves(declarations, rows, service, left_ids).items():
         if len(old_rows) == 1:
-            (old,) = old_rows
+            old = old_rows[0]
             if old.schedule_id != key:
                 moved[key] = old.schedule_id
             row = _edited(configs[key], old, now, service)
             if row != old:
                 write.append(as_edit_of(old, row, now))
+        # With several rows that may be its own, it is unknown which one to move, so it gets a new one.
         elif creates or old_rows:
             write.append(new_row(configs[key], now, chain_due_times.get(key), service))
     return SyncPlan(tuple(write), moved)
@@ -441,19 +468,19 @@ def find_moves(
     service: str | None,
     left_ids: Collection[str],
 ) -> dict[str, list[ScheduleRow]]:
-    """Return by key the row of each schedule; without one, the rows that it may have had under other keys.
+    """Return by dedup key, for each declared schedule, its row in a list.
 
-    A single row under another key is assigned to the schedule, and to no other one: it moves. A schedule is
-    left out if one of these rows is to be left.
+    If its key has no row, the list has the rows that it may have had under other keys. If that is a single
+    row, it moves to the key, and is assigned to no other schedule. A schedule is left out of the result if
+    one of its rows is in ``left_ids``.
     """
     moves: dict[str, list[ScheduleRow]] = {}
     taken_keys: set[str] = set()
     for key, declaration in declarations.items():
-        old_rows = (
-            [rows[key]]
-            if key in rows
-            else declaration.find_former_rows(declarations, rows, service, taken_keys)
-        )
+        if key in rows:
+            old_rows = [rows[key]]
+        else:
+            old_rows = declaration.find_former_rows(declarations, rows, service, taken_keys)
         if any(row.schedule_id in left_ids for row in old_rows):
             continue
         if len(old_rows) == 1:
@@ -463,7 +490,7 @@ def find_moves(
 
 
 def is_as_declared(config: PeriodicJobConfig, row: ScheduleRow) -> bool:
-    """Return whether a row has the declaration of its schedule."""
+    """Return whether a row has all values that the code declares for its schedule."""
     return _with_declaration(config, row, None) == row
 
 
@@ -481,42 +508,46 @@ def service_of(row: ScheduleRow) -> str | None:
 
 
 def declarations_of(configs: Mapping[str, PeriodicJobConfig]) -> dict[str, Declaration]:
-    """Return by key what identifies the schedules of this process."""
+    """Return the declaration of each config, by dedup key."""
     return {key: config.declaration for key, config in configs.items()}
 
 
 def service_among(declarations: Mapping[str, Declaration], rows: Mapping[str, ScheduleRow]) -> str | None:
-    """Return the mark of the service that has these declarations; None if no row shows it.
+    """Return the mark of the service whose code has these declarations; None if no row shows it.
 
-    It is the mark of a row under the key of a declaration, else the mark of a row of the same task. A row is
-    of the same task if the code of the declaration has the name in the row, or the row has the name of the
-    declared task. That both functions have the same module and name does not suffice: another service may
-    have that function as a task of another name.
+    The mark is found in a row under the key of a declaration, else in a row of the same task. A row is of the
+    same task if the declared function has the task's name of the row as one of its names, or if the row has
+    the name of the declared task among its names. It does not suffice that both functions have the same
+    module and name: another service may have that function as a task of another name.
     """
-    marked = [row for row in rows.values() if row.owner == "code" and service_of(row) is not None]
-    for row in marked:
+    marked_rows = [row for row in rows.values() if row.owner == "code" and service_of(row) is not None]
+    for row in marked_rows:
         if row.schedule_id in declarations:
             return service_of(row)
     tasks = {declaration.task for declaration in declarations.values()}
     declared_names = frozenset[str]().union(*(declaration.names for declaration in declarations.values()))
-    for row in marked:
+    for row in marked_rows:
         if row.task in declared_names or not tasks.isdisjoint(names_of(row)):
             return service_of(row)
     return None
 
 
 def split_module(text: str) -> tuple[str, str | None]:
-    """Return the module and the mark of the service in the column ``module``."""
+    """Return the two parts of a text of the column ``module``: the module, and the mark of the service.
+
+    The mark is None if the text has none.
+    """
     module, _, service = text.partition(SERVICE_MARK)
     return module, service or None
 
 
 def _marked(module: str, service: str | None) -> str:
+    """Return a module and the mark of a service as a text of the column ``module``."""
     return module if service is None else f"{module}{SERVICE_MARK}{service}"
 
 
 def _with_declaration(config: PeriodicJobConfig, old: ScheduleRow, service: str | None) -> ScheduleRow:
-    """Return the row with the definition, and the values that only a schedule of the code has.
+    """Return a row with all values that the code declares for its schedule.
 
     A row that has the mark of a service keeps it. ``service`` is the mark for any other row; None for none.
     """
@@ -539,7 +570,10 @@ def _with_declaration(config: PeriodicJobConfig, old: ScheduleRow, service: str 
 def _edited(
     config: PeriodicJobConfig, old: ScheduleRow, now: datetime, service: str | None = None
 ) -> ScheduleRow:
-    """Return the row with the values that the code declares; the unchanged row if it has these already."""
+    """Return the row with the values that the code declares; the unchanged row if it has these already.
+
+    It is not only given the new values: an edit may also resume or pause it, and change its next fire time.
+    """
     row = _with_declaration(config, old, service)
     # If the clock was set back since the row was written, its next fire time has to be computed again.
     if row == old and not is_ahead(old, now):
@@ -550,8 +584,9 @@ def _edited(
     # The planner has paused it because of an error, which the edit may have corrected.
     elif old.is_broken:
         row = replace(row, paused_at=None, **_NO_PAUSE)
-    # The fire times of the pause are discarded.
-    if old.paused_at is not None and row.paused_at is None and row.next_fire_at and row.next_fire_at <= now:
+    # If this edit resumes it, the fire times of the pause are discarded: the planner searches from now on.
+    is_resumed = old.paused_at is not None and row.paused_at is None
+    if is_resumed and row.next_fire_at and row.next_fire_at <= now:
         row = replace(row, resume_from=now)
     if not must_retime(row, old, config.trigger, now):
         return row
@@ -564,6 +599,7 @@ class PeriodicCatalogue:
     def __init__(self) -> None:
         self._configs: dict[str, PeriodicJobConfig] = {}
         self.version = 0
+        """The number of changes, by which a Scheduler notices that there are new schedules to write."""
 
     def add(self, config: PeriodicJobConfig) -> None:
         """Add a config, or replace the one of the same function and key.
@@ -592,8 +628,9 @@ class PeriodicCatalogue:
                     "with other captured values, and a row stores the name only; "
                     "decorate a function of another name"
                 )
-        # A given job name is that of the task, unless @job has named it. Default job names are loose, since
-        # functions of different modules share them; 0.2.x stored them for jobs with a given name, too.
+        # A given job name becomes the name of the task, unless @job has named the task. In any case pending
+        # jobs of that name find the function. They also find it by the default job name, which 0.2.x stored
+        # in the rows of jobs. That is a loose name: functions of different modules may share it.
         task = catalogue.task_of(config.func)
         is_unnamed = task is None or task.name == config.function
         catalogue.register(
@@ -616,7 +653,10 @@ class PeriodicCatalogue:
 
 
 def _may_share_name(config: PeriodicJobConfig, other_config: PeriodicJobConfig) -> bool:
-    """Return whether two configs are of functions with different names, or of functions that do the same."""
+    """Return whether two schedules may exist together, although rows of jobs store names of functions only.
+
+    They may if their functions have different names, or are bound to the same object and captured values.
+    """
     return config.function != other_config.function or captures_same(config.func, other_config.func)
 
 

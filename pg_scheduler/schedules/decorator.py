@@ -109,6 +109,7 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
     own_options: dict[str, Any] = {name: value for name, value in options.items() if value is not UNSET}
 
     def decorate(func: F) -> F:
+        """Register the schedule of a function, and return the function."""
         periodic_catalogue.add(
             PeriodicJobConfig(
                 func=_function_of(func),
@@ -136,7 +137,7 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
 
 
 def _function_of(target: Any) -> Any:
-    """Return a function unchanged; for a task of Django, return its function."""
+    """Return the function of a task of Django; return anything else unchanged."""
     stand_in = stand_in_of(target)
     if stand_in is not None:
         return stand_in.func

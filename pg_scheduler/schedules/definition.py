@@ -65,7 +65,10 @@ class Definition:
         max_bytes: int | None = None,
         codec: PayloadCodec | None = None,
     ) -> ScheduleRow:
-        """Return the row of a new schedule without a fire time; see ``applied_to()``."""
+        """Return the row of a new schedule with the given values, validated, but without a fire time.
+
+        The arguments and errors are those of ``applied_to()``.
+        """
         return self.applied_to(blank_row(schedule_id, now), max_bytes=max_bytes, codec=codec)
 
     def applied_to(
@@ -96,12 +99,14 @@ class Definition:
             PayloadError: JSON cannot represent an argument or a field of the trigger, the codec failed, or
                 the arguments are too large.
         """
-        values = {
-            field.name: value
-            for field in fields(self)
-            if not isinstance(value := getattr(self, field.name), Unset)
-        }
-        changes = {column: read(values[name]) for name, (column, read) in _COLUMNS.items() if name in values}
+        all_values = {field.name: getattr(self, field.name) for field in fields(self)}
+        # The values that are given, by the names of the fields.
+        values = {name: value for name, value in all_values.items() if not isinstance(value, Unset)}
+        # The new values of columns of the row.
+        changes: dict[str, Any] = {}
+        for name, (column, check) in _COLUMNS.items():
+            if name in values:
+                changes[column] = check(values[name])
         # If the start is removed, intervals count from the creation of the schedule instead.
         if old.start_at is not None and changes.get("start_at", old.start_at) is None:
             changes["anchor"] = old.created_at
@@ -135,6 +140,7 @@ class Definition:
             for name, option in JOB_OPTIONS.items()
             if name in values
         }
+        # Options that are not given stay as they are in the row, unless they are to follow the task again.
         if options or resets_options:
             row_options = {} if resets_options else object_from(old.options)
             changes["options"] = _kept(json.dumps(row_options | options), old.options)
@@ -147,7 +153,7 @@ class Definition:
 
 
 def check_schedule_id(schedule_id: object) -> str:
-    """Return the id if it has 1 to 200 characters that PostgreSQL can store."""
+    """Return the id if it has 1 to 200 characters that PostgreSQL can store; else raise a ValueError."""
     text = check_text("schedule_id", schedule_id)
     if not 0 < len(text) <= MAX_ID_LENGTH:
         raise ConfigurationError(
@@ -157,7 +163,7 @@ def check_schedule_id(schedule_id: object) -> str:
 
 
 def check_trigger(trigger: object) -> Trigger:
-    """Return the trigger if it is one."""
+    """Return the value if it is a trigger; else raise TypeError."""
     if not isinstance(trigger, Trigger):
         raise TypeError(
             f"trigger must be a Trigger, such as Every(hours=1) or Cron('0 9 * * *'), not {trigger!r}"
@@ -166,13 +172,13 @@ def check_trigger(trigger: object) -> Trigger:
 
 
 def _described(trigger: Trigger) -> str:
-    """Return the trigger in words that PostgreSQL can store."""
+    """Return the trigger in words, as its row stores them: without NUL, lone surrogates and great length."""
     text = str(trigger).replace("\x00", "").encode("utf-8", "replace").decode()
     return text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}..."
 
 
 def to_seconds(name: str, value: object) -> float:
-    """Return a length of time in seconds, from 0 to ten years."""
+    """Return a length of time in seconds; raise ConfigurationError if it is not from 0 to ten years."""
     seconds = check_seconds(name, value, "seconds or a timedelta")
     if not 0 <= seconds <= MAX_SPAN.total_seconds():
         raise ConfigurationError(f"{name} must be between 0 and {MAX_SPAN.days} days, not {seconds} seconds")
@@ -180,29 +186,31 @@ def to_seconds(name: str, value: object) -> float:
 
 
 def _time(name: str) -> Callable[[Any], datetime | None]:
-    """Return the function that checks an optional time of this name."""
+    """Return a function that checks a time which may be None; ``name`` is for its error."""
     return lambda value: None if value is None else check_execution_time(value, name=name)
 
 
 def _count(name: str) -> Callable[[Any], int | None]:
-    """Return the function that checks an optional number of this name."""
+    """Return a function that checks a number which may be None; ``name`` is for its error."""
     return lambda value: None if value is None else check_count(name, value, least=1)
 
 
 def _kept(new: str, old: str) -> str:
-    """Return the new JSON, or the old one if it has the same value."""
+    """Return the new JSON, or the text of the row if it has the same value, so that the row is unchanged."""
     return old if is_equal_json(new, old) else new
 
 
 def _kept_encoded(task_data: str, task: str, old: ScheduleRow, codec: PayloadCodec) -> str:
-    """Return the new arguments encoded; or those of the row, if they are equal and encoded with the same key.
+    """Return the new arguments encoded by the codec, or those of the row if these are equal.
 
-    Each encoding may give another text, with which an unchanged schedule would look changed. A codec without
-    an encryption key only decodes. It keeps equal arguments with whichever key they were encoded, because it
+    Those of the row are returned only if they were encoded with the key that the codec uses now. Each
+    encoding may give another text, with which an unchanged schedule would look changed. A codec without an
+    encryption key only decodes. It keeps equal arguments with whichever key they were encoded, because it
     would store the new ones in plain text.
     """
     encoded_args = object_from(old.task_data).get("args")
     if task == old.task and is_encoded(encoded_args) and codec.key_id in {None, encoded_args["key"]}:
+        # Arguments that cannot be decoded count as different.
         with suppress(PayloadError):
             if is_equal_json(task_data, encode(*decode(old.task_data, codec, task))):
                 return old.task_data
@@ -212,10 +220,11 @@ def _kept_encoded(task_data: str, task: str, old: ScheduleRow, codec: PayloadCod
 def _kept_trigger(text: str, old: ScheduleRow) -> str:
     """Return the new trigger as JSON, or the text of the row if the triggers are equal."""
     try:
-        is_same = read_trigger(old.trigger) == read_trigger(text)
-    except ValueError:  # written by another process or by hand
-        is_same = False
-    return old.trigger if is_same else text
+        are_equal = read_trigger(old.trigger) == read_trigger(text)
+    # Another process, or a person, has written a trigger that this process cannot interpret.
+    except ValueError:
+        are_equal = False
+    return old.trigger if are_equal else text
 
 
 _COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {

@@ -57,19 +57,22 @@ _source_of = attrgetter(
 
 @dataclass(frozen=True, slots=True)
 class JobBuilder:
-    """Builds the jobs of one schedule.
+    """Builds the jobs of one schedule. It is kept between fire times while its row and task are unchanged.
 
     Attributes:
-        source: The values of the row that it follows from.
-        template: What follows from its task and its options. It adds to each job what plain jobs lack.
+        schedule_id: The id of the schedule.
+        owner: ``code`` if ``@periodic`` declares the schedule, ``api`` if a call added it.
+        source: The values of the schedule's row from which this builder follows.
+        template: What follows from the task and its options. It adds to each job what plain jobs lack.
         common_row: The columns that all jobs have in common. The misfire grace time is that of a job which is
             planned on time.
         manual_grace: The misfire grace time of a job that a call enqueues now: as for a job of ``enqueue()``,
             None unless the schedule or the task gives one.
-        sender: Calls the middleware; None without any.
-        arguments: Their arguments before a codec encoded them; None if they could not be decoded.
-        share: The text ``share:<name>:<tenant>`` of its jobs; None without a share, or if the arguments are
-            unknown.
+        sender: Calls the middleware of the application for each job; None without any.
+        arguments: The arguments of the jobs as JSON, before a codec encoded them; None if they could not be
+            decoded.
+        share: The text ``share:<name>:<tenant>`` of its jobs, by which tenants of a task take turns; None
+            without a share, or if the arguments are unknown.
     """
 
     schedule_id: str
@@ -89,14 +92,18 @@ class JobBuilder:
 
     @property
     def lacks_unique_key(self) -> bool:
-        """Whether the key of its jobs follows from arguments that cannot be decoded here."""
+        """Whether the unique key of its jobs is unknown here, since it follows from encoded arguments."""
         return self.arguments is None and isinstance(self.template.unique, Unique)
 
     @property
     def is_plain(self) -> bool:
-        """Whether its jobs without a fire time are plain jobs, except for the id of the schedule in them."""
-        extras = Extras().with_options(schedule_id=self.schedule_id)
-        return self.template.extras == extras and not self.is_unique and self.share is None
+        """Whether its jobs need only the columns of plain jobs, apart from the id of the schedule.
+
+        This is about jobs without a fire time. Plain jobs have no option beyond the basic ones, such as
+        limits or a unique key.
+        """
+        only_schedule_id = Extras().with_options(schedule_id=self.schedule_id)
+        return self.template.extras == only_schedule_id and not self.is_unique and self.share is None
 
     def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
         """Return the job of a fire time.
@@ -105,6 +112,7 @@ class JobBuilder:
         """
         job_id = fire_time_job_id(self.schedule_id, fire_time, owner=self.owner)
         grace = self.common_row.misfire_grace_time
+        # The database counts the misfire grace time from the due time, so the time since then is added.
         if grace is not None:
             late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
             grace = min(grace + late_s, MAX_INTEGER)
@@ -120,16 +128,19 @@ class JobBuilder:
         return self._finish(row, self.template)
 
     def _finish(self, row: PlainJob, template: JobTemplate) -> ExtendedJob:
+        """Return a job with the columns that plain jobs lack, and with what the middleware adds."""
         job = template.extend(row, arguments=self.arguments, unique=template.unique, share=self.share)
         return job if self.sender is None else self.sender.add_to_planned(job, self.schedule_id)
 
 
 class JobBuilders:
-    """Resolves the options of the jobs of schedules when they are enqueued.
+    """Makes and remembers the builder of each schedule's jobs, which has the options that they get now.
+
+    Options that a schedule does not set are those of its task at the time when a job is enqueued.
 
     Attributes:
-        codec: Encodes their arguments; None for none.
-        sender: Calls the middleware; None without any.
+        codec: Encodes the arguments; None for none.
+        sender: Calls the middleware of the application for each job; None without any.
     """
 
     def __init__(
@@ -142,7 +153,10 @@ class JobBuilders:
         self.sender: Sender | None = None
 
     def encoder_of(self, name: str) -> Encode:
-        """Return the encoder of the arguments of a task, which checks them if it is registered here."""
+        """Return the function that encodes the arguments of a task as JSON.
+
+        If the task is registered here, the function also checks that the task accepts them.
+        """
         task = self._tasks.resolve(name)
         return encode if task is None else task.encode
 
@@ -160,7 +174,7 @@ class JobBuilders:
         return self._new_builder(row, None, _source_of(row), reported)
 
     def builder(self, row: ScheduleRow) -> JobBuilder:
-        """Return the builder of a schedule's jobs. An unchanged row with an unchanged task has the same one.
+        """Return the builder of a schedule's jobs; the same one as before if row and task are unchanged.
 
         Raises:
             TypeError: An option in the row has the wrong type.
@@ -177,11 +191,12 @@ class JobBuilders:
         ):
             return cached_builder
         builder = self._new_builder(row, task, source)
-        # Validators of typed arguments are user code, and a codec that cannot decode now may do so later. So
-        # both run each time.
+        # Validators of typed arguments are user code, whose results may change. A codec that cannot decode
+        # now may do so later. In both cases a new builder is made each time.
         may_be_kept = (task is None or task.typed is None) and builder.arguments is not None
         length = sum(len(value) for value in source if isinstance(value, str))
         if may_be_kept and length <= MAX_REMEMBERED_LENGTH:
+            # The builders of schedules that were removed are forgotten by that too.
             if len(self._builders) >= MAX_BUILDERS:
                 self._builders.clear()
             self._builders[row.schedule_id] = builder
@@ -194,18 +209,23 @@ class JobBuilders:
         source: tuple[object, ...],
         reported: ReportedOptions = NO_REPORT,
     ) -> JobBuilder:
-        """Return the builder of a row, whose JSON is checked.
+        """Return a new builder for the jobs of a row, whose JSON is checked.
 
-        The options of the report are those of a task that is not registered here.
+        Args:
+            row: The schedule.
+            task: Its task; None if that is not registered here.
+            source: The values of the row from which the builder follows.
+            reported: The options that a worker reports for a task that is not registered here.
         """
         options = json.loads(row.options)
         if not isinstance(options, dict):
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
+        # The options of the schedule replace those of the report.
         options = {**reported.values, **options}
         values = {name: read(options[name]) for name, read in _READ.items() if name in options}
-        name, function = _names_of(row, task)
+        job_name, function = _names_of(row, task)
         template = JobTemplate.of(
-            name,
+            job_name,
             task,
             values,
             misfire_grace_time=self._grace,
@@ -213,7 +233,7 @@ class JobBuilders:
             consequences=_consequences(row, reported),
         )
         inherited_metadata = reported.metadata if task is None else task.metadata
-        arguments, task_data = self._task_data(row, task, name, inherited_metadata)
+        arguments, task_data = self._task_data(row, task, job_name, inherited_metadata)
         # Each job gets an id and a due time of its own in place of these.
         common_row = PlainJob("", task_data, row.anchor, *template.columns)._replace(
             function=function,
@@ -221,7 +241,7 @@ class JobBuilders:
         )
         # A job that a call enqueues now has the misfire grace time of the schedule or of the task, but never
         # that of the Scheduler.
-        manual_template = JobTemplate.of(name, task, values, misfire_grace_time=None)
+        manual_template = JobTemplate.of(job_name, task, values, misfire_grace_time=None)
         manual_row = PlainJob("", task_data, row.anchor, *manual_template.columns)
         return JobBuilder(
             schedule_id=row.schedule_id,
@@ -238,10 +258,11 @@ class JobBuilders:
     def _task_data(
         self, row: ScheduleRow, task: Task | None, job_name: str, inherited_metadata: Mapping[str, Any]
     ) -> tuple[str | None, str]:
-        """Return the arguments of the jobs, which must still fit the task, and their text of ``task_data``.
+        """Return the arguments of the jobs as JSON, and the text of their column ``task_data``.
 
-        Encoded arguments are stored as the row has them. If they cannot be decoded, the first value is None.
-        That is no error, because an error here would pause the schedule, and other nodes may have the key.
+        That text has the arguments as they are stored, perhaps encoded by a codec, and the metadata. The
+        arguments must still fit the task. If they cannot be decoded here, the first value is None. That is no
+        error, because an error would pause the schedule, and other nodes may have the key.
         """
         metadata = json.loads(row.metadata)
         if not isinstance(metadata, dict):
@@ -250,17 +271,20 @@ class JobBuilders:
         try:
             args, kwargs = decode(row.task_data, self.codec, job_name)
         except PayloadError:
+            # Arguments that no codec has encoded are invalid on every node.
             if not has_encoded_arguments(row.task_data):
                 raise
         else:
             arguments = encode(args, kwargs) if task is None else task.encode(args, kwargs)
         stored_arguments = arguments
+        # Arguments that a codec has encoded are stored as the row has them, instead of in plain text.
         if stored_arguments is None or (self.codec is not None and has_encoded_arguments(row.task_data)):
             stored_arguments = row.task_data
         return arguments, with_metadata(stored_arguments, inherited_metadata, metadata or None)
 
 
 def _read_priority(number: object) -> JobPriority:
+    """Return the priority that a number in the options of a row stands for."""
     for priority in JobPriority:
         if priority.db_value == number:
             return priority
@@ -285,14 +309,19 @@ def _names_of(row: ScheduleRow, task: Task | None) -> tuple[str, str | None]:
 
     ``function`` is None if the name of the jobs is the name under which the function is registered.
     """
-    # A node of an earlier release may have written the row, without the name that ``@job`` gives.
+    # ``@job`` gives the task a name, without which a node of an earlier release may have written the row.
     if row.owner == "code" and task is not None and task.name != task.identity:
         return task.name, None
-    return (row.task, None) if row.job_name is None else (row.job_name, row.task)
+    if row.job_name is None:
+        return row.task, None
+    return row.job_name, row.task
 
 
 def _may_follow_jobs(row: ScheduleRow) -> bool:
-    """Return whether the next fire time may follow the end of a job; True if the trigger is unknown here."""
+    """Return whether a schedule may have a fixed delay; True if its trigger cannot be interpreted here.
+
+    With a fixed delay, the next fire time follows the end of a job.
+    """
     try:
         return is_fixed_delay(read_trigger(row.trigger))
     except (UnknownKindError, UnknownZoneError):
@@ -300,7 +329,11 @@ def _may_follow_jobs(row: ScheduleRow) -> bool:
 
 
 def _consequences(row: ScheduleRow, reported: ReportedOptions) -> dict[str, Any]:
-    """Return what the end of a job does to its schedule, and the reported alert of its task."""
+    """Return the consequences of the end of a job, as the column ``on_end`` of its row lists them.
+
+    They concern the schedule. For a task that is not registered here, the reported alert of a failure is
+    added.
+    """
     consequences: dict[str, Any] = {}
     follows_jobs = _may_follow_jobs(row)
     if row.pause_after_failures is not None or follows_jobs:

@@ -28,11 +28,13 @@ REPORT_INTERVAL_S: Final = 60.0
 
 @dataclass(eq=False, slots=True)
 class LateGroup:
-    """Schedules that are planned in one transaction.
+    """Late schedules, which met a lock before, and which the planner now plans in one transaction.
+
+    The group has a turn, at which the planner attempts to plan it.
 
     Attributes:
         schedule_ids: Their ids.
-        is_built_in: Whether their triggers are built in.
+        is_built_in: Whether their triggers are built in. Others are planned apart, as they may take long.
         since: When they met a lock first, by the monotonic clock.
         turn_at: When their next turn is, by the same clock.
         report_at: When a record is due about them, by the same clock.
@@ -48,7 +50,7 @@ class LateGroup:
 
 
 class LateSchedules:
-    """The schedules that one planner has postponed."""
+    """The schedules that one planner has postponed, in groups that have turns."""
 
     def __init__(self) -> None:
         self._groups: list[LateGroup] = []
@@ -59,7 +61,7 @@ class LateSchedules:
         return [schedule_id for group in self._groups for schedule_id in group.schedule_ids]
 
     def put_apart(self, schedule_ids: Sequence[str], *, is_built_in: bool) -> None:
-        """Give schedules a turn at once, apart from the others."""
+        """Make schedules that met a lock a group of their own, whose turn is at once."""
         if schedule_ids:
             now = time.monotonic()
             group = LateGroup(
@@ -68,7 +70,10 @@ class LateSchedules:
             self._groups.append(group)
 
     def take_next(self) -> LateGroup | None:
-        """Remove and return a group whose turn it is; None if there is none."""
+        """Remove and return the group whose turn is due longest; None if no turn is due.
+
+        The caller plans it, or passes it to ``postpone()``.
+        """
         next_group = min(self._groups, key=lambda group: group.turn_at, default=None)
         if next_group is None or next_group.turn_at > time.monotonic():
             return None
@@ -76,10 +81,12 @@ class LateSchedules:
         return next_group
 
     def postpone(self, group: LateGroup, *, pause_s: float | None = None) -> None:
-        """Divide a group that failed, or let the schedule that is alone in it wait longer than before.
+        """Divide a group that failed into two, or let the schedule that is alone in it wait longer.
+
+        By the divisions, the schedule that needs the lock is alone at last, and all others are planned.
 
         Args:
-            group: The group.
+            group: The group, which ``take_next()`` has removed.
             pause_s: The pause of a schedule that is alone; None for twice the one before.
         """
         ids = group.schedule_ids
@@ -87,13 +94,15 @@ class LateSchedules:
         if len(ids) == 1:
             if pause_s is not None:
                 group.pause_s = pause_s
-            elif not group.pause_s:  # the schedule is alone for the first time
+            # The schedule is alone for the first time.
+            elif not group.pause_s:
                 group.pause_s = FIRST_PAUSE_S
             else:
                 group.pause_s = min(2 * group.pause_s, LONGEST_PAUSE_S)
             group.turn_at += group.pause_s
             self._groups.append(group)
             return
+        # The turn of both halves is at once.
         middle = len(ids) // 2
         for half in (ids[:middle], ids[middle:]):
             self._groups.append(
@@ -110,4 +119,5 @@ class LateSchedules:
         """Return the seconds until the next turn; None if no schedule waits for one."""
         if not self._groups:
             return None
-        return max(min(group.turn_at for group in self._groups) - time.monotonic(), 0.0)
+        next_turn_at = min(group.turn_at for group in self._groups)
+        return max(next_turn_at - time.monotonic(), 0.0)

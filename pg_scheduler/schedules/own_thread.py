@@ -55,9 +55,14 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
     if trigger in _left_behind:
         raise SearchLimitError(f"an earlier search with {trigger[:200]} has not returned yet; {REMEDY}")
     future = call_in_daemon(search, "pg_scheduler search")
-    has_ended = _block_for(future, waits) if is_without_loop() else await _wait_for(future, waits)
+    # A call with the blocking connection of its caller runs this coroutine without an event loop.
+    if is_without_loop():
+        has_ended = _block_for(future, waits)
+    else:
+        has_ended = await _wait_for(future, waits)
     if has_ended:
         return _result_of(trigger, future.result())
+    # The thread cannot be ended. Until it returns, further searches of this trigger are rejected above.
     _left_behind[trigger] = future
     future.add_done_callback(lambda _: _left_behind.pop(trigger, None))
     raise SearchLimitError(
@@ -82,15 +87,19 @@ async def _wait_for(search: Future[Any], waits: int) -> bool:
 
 
 def _block_for(search: Future[Any], waits: int) -> bool:
-    """Do as ``_wait_for()`` in a call with the blocking connection of its caller, which has no event loop."""
+    """Block until a search has ended, but only this number of times for `WAIT_S`; return whether it has.
+
+    This is ``_wait_for()`` for a caller without an event loop.
+    """
     return any(wait([search], timeout=WAIT_S).done for _ in range(waits))
 
 
 def _result_of(trigger: str, returned: Returned[R]) -> R:
-    """Return what a search returned, or raise its error as one that a coroutine can raise."""
+    """Return what a search returned, or raise its error, wrapped if a coroutine must not raise it."""
     value, error = returned
     if error is None:
         return cast("R", value)
+    # A coroutine cannot raise StopIteration. An error such as SystemExit would end the process.
     if is_a(error, Exception) and not is_a(error, StopIteration):
         raise error
     raise ValueError(f"{trigger[:200]} raised {describe(error)}; raise a ValueError instead") from error

@@ -143,9 +143,10 @@ BY_SCHEDULE: Final = "cancelled by the next fire time of its schedule"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The due fire times of a schedule, and their jobs.
+    """The due fire times of one schedule, and the jobs that are to be inserted for them.
 
-    If the task is unique, the database decides which of the jobs are enqueued.
+    If the task is unique (only one of its jobs may wait or run under a key), the database decides at the
+    insert which of the jobs are enqueued.
     """
 
     row: ScheduleRow
@@ -154,7 +155,10 @@ class Plan:
 
 
 class PlanningResult(NamedTuple):
-    """The numbers of schedules that a transaction was about.
+    """How many schedules one planning transaction handled, and how many due ones it left to another.
+
+    Schedules with built-in triggers and those with triggers of the application are planned in separate
+    transactions.
 
     Attributes:
         handled: Those that it has changed or postponed.
@@ -217,7 +221,7 @@ class Planner(Service):
         self.wake()
 
     def check_fire_times(self) -> None:
-        """Let the next pass compute fire times again that the clock gave before it was set back."""
+        """Let the next pass compute fire times again that the server's clock gave before it was set back."""
         self._check_fire_times_at = 0.0
         self.wake()
 
@@ -227,13 +231,17 @@ class Planner(Service):
         self._has_checked = False
 
     async def run_once(self) -> float:
-        """Write the schedules that this process changed, then enqueue the jobs of due schedules."""
+        """Write the schedules that this process changed, then enqueue the jobs of due schedules.
+
+        Returns the seconds after which the next pass should run, unless a signal wakes the planner earlier.
+        """
         # This does nothing unless the schedules of the code have changed since the last pass.
         await self._write_declared()
         declared = self.declared.ids
         zone_data = self._next_zone_data()
         plannable = Plannable(declared, self._tasks.lists.names, sorted(registered_kinds), zone_data)
         self.next_fire_in = None
+        # Without any schedule of the code and without any task, there is nothing that this node could plan.
         if not declared and not plannable.tasks:
             return SLOW_POLL_INTERVAL_S
         late_ids_before = self._late.ids
@@ -245,14 +253,16 @@ class Planner(Service):
             left_out = self._left_out
             result = await self._plan(plannable, built_in=True, left_out=left_out)
             change_count = result.handled
+            # Triggers of the application may take any time, so their schedules have a transaction of their
+            # own, which cannot delay the schedules with built-in triggers.
             if result.others_due:
                 result = await self._plan(plannable, built_in=False, left_out=left_out)
                 change_count += result.handled
             shortest_sleep_s = 0.0 if change_count else LOCKED_RETRY_S
         if self._late.ids:
             await self._take_turns(plannable)
-        # The schedules that were planned or postponed have other fire times now, or do not count. A late one
-        # that had its turn counts again, also if no other schedule is left.
+        # The next fire time is read again if this pass has changed it: schedules that were planned have other
+        # fire times now, postponed ones are left out of it, and a late one that had its turn counts again.
         if late_ids_before != self._late.ids or (next_in is not None and next_in <= 0):
             next_in = await self._schedules.next_fire_in(plannable, self._left_out)
         await self.declared.refresh()
@@ -261,37 +271,51 @@ class Planner(Service):
         has_more = bool(change_count) and next_in is not None and next_in <= 0
         if zone_data is not None and not has_more:
             self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
+            # First the rows that a worker of another release changed get the values of the code again. Only
+            # when all of them have these, schedules whose functions were removed are marked.
             if await self.declared.restore():
                 await self.declared.retire()
-            # The first check after a start saves this statement: a stalled schedule may wait for the next.
+            # A stalled schedule waits for the end of a job that no longer exists. The first check after a
+            # start saves this statement, since such a schedule may wait for the next check.
             if self._has_checked and await self._continue_stalled(plannable):
                 next_in = await self._schedules.next_fire_in(plannable, self._left_out)
             self._has_checked = True
         self.next_fire_in = next_in
+        longest_sleep_s = self._longest_sleep_s(has_schedules=next_in is not None or bool(declared))
+        if next_in is None:
+            return longest_sleep_s
+        return min(max(next_in, shortest_sleep_s), longest_sleep_s)
+
+    def _longest_sleep_s(self, *, has_schedules: bool) -> float:
+        """Return the seconds after which the next pass runs at the latest, even if no fire time is due."""
         if self._signals.notifications_up.is_set:
-            poll = POLL_INTERVAL_S
+            longest_sleep_s = POLL_INTERVAL_S
         else:
-            poll = SLOW_POLL_INTERVAL_S if next_in is None and not declared else FAST_POLL_INTERVAL_S
-        if (turn_in := self._late.next_turn_in()) is not None:
-            poll = min(poll, turn_in)
+            longest_sleep_s = FAST_POLL_INTERVAL_S if has_schedules else SLOW_POLL_INTERVAL_S
+        turn_in = self._late.next_turn_in()
+        if turn_in is not None:
+            longest_sleep_s = min(longest_sleep_s, turn_in)
+        # What another transaction has kept from being written is attempted again soon.
         if not self.declared.is_written:
-            poll = min(poll, FAST_POLL_INTERVAL_S)
-        return poll if next_in is None else min(max(next_in, shortest_sleep_s), poll)
+            longest_sleep_s = min(longest_sleep_s, FAST_POLL_INTERVAL_S)
+        return longest_sleep_s
 
     def _next_zone_data(self) -> str | None:
-        """Return the version of time zone data by which this pass computes fire times again, if it does.
+        """Return the version of the time zone data if this pass computes outdated fire times again.
 
-        It is None for all passes in between. A pass that computes fire times again also includes the
-        schedules that were left to other nodes because of their time zone.
+        Once in each poll interval, a pass does so for fire times that older time zone data gave, or that the
+        server's clock gave before it was set back. For all other passes this returns None. Such a pass also
+        tries the schedules again that were left to other nodes because this machine lacks their time zone.
         """
         if time.monotonic() < self._check_fire_times_at:
             return None
         self._unknown_zones.try_again()
-        # An empty text is older than all data: if the version is unknown, only the clock counts.
+        # If the version is unknown, the empty text compares as older than every stored version. So this pass
+        # computes again only the fire times that a clock gave which was set back.
         return data_version() or ""
 
     async def drain(self) -> None:
-        """Write the schedules that were enabled or disabled during the last pass."""
+        """Before the planner stops, write the schedules that were enabled or disabled in its last pass."""
         await self._write_switches()
 
     @property
@@ -310,6 +334,7 @@ class Planner(Service):
         await self._write_switches()
 
     async def _write_switches(self) -> None:
+        """Write which schedules this process has enabled or disabled; notify other nodes of a change."""
         if await self.declared.write_switches():
             self._signals.switches_written()
 
@@ -321,15 +346,17 @@ class Planner(Service):
         left_out: Sequence[str] = (),
         group: LateGroup | None = None,
     ) -> PlanningResult:
-        """Plan due schedules with built-in triggers, or the others, in one transaction.
+        """Plan due schedules in one transaction: lock them, insert their jobs, and advance their rows.
 
         Args:
             plannable: What this node can plan.
-            built_in: Whether to plan those with built-in triggers.
-            left_out: Schedules that have turns of their own.
-            group: The schedules whose turn it is; None for all others that are due.
+            built_in: Whether to plan the schedules with built-in triggers, or those with triggers of the
+                application.
+            left_out: Schedules to leave: they have turns of their own, or an unknown time zone.
+            group: Schedules that met a lock before, and whose turn it is; None for all others that are due.
         """
         schedules, planned = self._schedules, PlannedChanges()
+        # The earliest due time among the new jobs, by the server's clock.
         first_due: datetime | None = None
         began = time.monotonic()
         try:
@@ -339,19 +366,23 @@ class Planner(Service):
                 locked_rows, now = await schedules.lock_due(
                     plannable, MAX_ROWS, left_out=left_out, only=only, on=connection
                 )
+                # Without a locked row, the statement gives no time either.
                 if now is None:
                     return PlanningResult(handled=0, others_due=0)
                 rows = [row for row in locked_rows if _is_built_in(row) == built_in]
+                # Whether the last job has ended matters only if jobs of the schedule must not overlap.
                 last_job_ids = [
                     row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW
                 ]
-                unfinished_jobs = (
-                    await schedules.lock_last_jobs(last_job_ids, on=connection) if last_job_ids else {}
-                )
+                unfinished_jobs: dict[str, LastJob] = {}
+                if last_job_ids:
+                    unfinished_jobs = await schedules.lock_last_jobs(last_job_ids, on=connection)
                 planned = await self._plan_rows(rows, now, unfinished_jobs, connection, built_in=built_in)
                 due_times = (due for plan in planned.plans for due in plan.advance.due_times)
                 first_due = min(due_times, default=None)
-                # The commit of a notification takes a lock too, for which a turn is too short.
+                # Normally the insert itself notifies workers. A commit that notifies waits for a lock of
+                # the server, for which the turn of a late group is too short. So a group notifies after the
+                # commit.
                 message = None
                 if first_due is not None and group is None:
                     message = self._outbox.message_to_carry(first_due)
@@ -364,14 +395,15 @@ class Planner(Service):
                     _add_change(planned, plan, inserted.jobs, inserted.conflict)
                 if planned.changes:
                     await schedules.advance(planned.changes, on=connection)
-                worker_ids = await self._cancel_replaced(planned.replaced_ids, transaction)
+                notified_worker_ids = await self._cancel_replaced(planned.replaced_ids, transaction)
                 # The events of fire times precede those of the jobs that insert_queues() has blocked.
                 events[:0] = planned.events
         except (DatabaseUnavailableError, *REFUSALS) as error:
-            # Without plans, there are no schedules to postpone.
+            # Only an error that one schedule may have caused, such as a lock or a refused row, postpones
+            # schedules. Without plans, there are no schedules to postpone.
             if not planned.plans or not may_be_of_one_change(error):
                 raise
-            postponed_count = self._put_apart(planned.plans, group, error, built_in=built_in)
+            postponed_count = self._postpone(planned.plans, group, error, built_in=built_in)
             return PlanningResult(postponed_count, others_due=0)
         job_count = sum(len(inserted.jobs) for inserted in inserted_queues)
         if job_count and first_due is not None:
@@ -380,7 +412,7 @@ class Planner(Service):
                 self._outbox.carried(began, first_due)
             else:
                 await self._outbox.notify_due(first_due)
-        for worker_id in worker_ids:
+        for worker_id in notified_worker_ids:
             await self._outbox.notify_worker(worker_id)
         self._count_fire_times(planned.changes)
         return PlanningResult(len(planned.changes), others_due=len(locked_rows) - len(rows))
@@ -392,16 +424,18 @@ class Planner(Service):
                 if change.runs:
                     self._meter.count("fire_times_planned", change.schedule_id, by=change.runs)
 
-    def _put_apart(
+    def _postpone(
         self, plans: Sequence[Plan], group: LateGroup | None, error: Exception, *, built_in: bool
     ) -> int:
-        """Give the schedules of a transaction that met a lock or a refusal turns of their own.
+        """Let the schedules of a failed transaction be planned later, in transactions of their own (turns).
 
-        Returns how many schedules are postponed now; 0 for a group, whose schedules were postponed before.
+        The transaction met a lock, or the database refused a row. Returns how many schedules this postpones;
+        0 for a group, whose schedules were postponed before.
         """
         if group is not None:
             is_alone = len(group.schedule_ids) == 1
-            # A refusal does not end as soon as a lock, so the next turn is later.
+            # If the group has one schedule, that is the one whose row is refused, so it is named in the log.
+            # A refusal does not end as soon as a lock, so its next turn is later.
             if is_alone and is_refusal(error):
                 problem = f"schedule {group.schedule_ids[0]!r} not planned"
                 log_refusal(problem, error, pause_s=REFUSED_PAUSE_S)
@@ -416,15 +450,15 @@ class Planner(Service):
             if schedule_id in self._late_tasks
         }
         self._late_tasks |= {plan.row.schedule_id: plan.row.task for plan in plans}
-        # Most often another transaction holds the key of a unique job. So schedules of unique tasks wait
-        # apart from the others.
+        # Most often, the lock is that of another transaction that has inserted the key of a unique job. So
+        # schedules of unique tasks get a group of their own, and do not delay the others further.
         for is_unique in (False, True):
             ids = [plan.row.schedule_id for plan in plans if plan.queue.is_unique == is_unique]
             self._late.put_apart(ids, is_built_in=built_in)
         return len(plans)
 
     async def _take_turns(self, plannable: Plannable) -> None:
-        """Plan some of the schedules that have met a lock, those that have waited longest first."""
+        """Plan some of the groups of schedules that have met a lock, the longest due turns first."""
         for _ in range(MAX_TURNS):
             group = self._late.take_next()
             if group is None:
@@ -433,11 +467,16 @@ class Planner(Service):
 
     @asynccontextmanager
     async def _transaction(self, group: LateGroup | None) -> AsyncIterator[Transaction]:
-        """Yield a transaction that does not wait long for a lock; report who has held one for long."""
+        """Yield a transaction that does not wait long for a lock; log who has held one for long.
+
+        The log names the sessions that hold the lock, if the group has a single schedule and its report is
+        due.
+        """
         statements = self._store.statements
         must_report = (
             group is not None and len(group.schedule_ids) == 1 and time.monotonic() > group.report_at
         )
+        # For type checkers, the test of ``group`` is repeated.
         if group is None or not must_report:
             timeout_ms = LOCK_TIMEOUT_MS if group is None else TURN_TIMEOUT_MS
             async with statements.transaction(savepoints=False, lock_timeout_ms=timeout_ms) as transaction:
@@ -455,6 +494,7 @@ class Planner(Service):
                 now = time.monotonic()
                 group.report_at = now + REPORT_INTERVAL_S
                 late_id = group.schedule_ids[0]
+                # The holder may have ended its transaction before it was looked up.
                 holders = " and ".join(map(str, blockers)) or "which pg_stat_activity may show"
                 late_s = now - group.since
                 logger.warning(
@@ -463,14 +503,14 @@ class Planner(Service):
             raise
 
     async def _continue_stalled(self, plannable: Plannable) -> bool:
-        """Let schedules continue whose last job is gone; return whether there were any."""
+        """Let schedules continue that wait for the end of a deleted job; return whether there were any."""
         stalled_schedules = await self._schedules.continue_stalled(plannable)
         for schedule_id, task in stalled_schedules:
             logger.warning(STALLED, schedule_id, task, extra=record_fields())
         return bool(stalled_schedules)
 
     async def _cancel_replaced(self, job_ids: Sequence[str], transaction: Transaction) -> list[str]:
-        """Cancel the last jobs that new ones replace; return the workers that run them.
+        """Cancel the last jobs that new ones replace (`Overlap.CANCEL`); return the workers that run them.
 
         This is done in the transaction that enqueues the new jobs. If the process ended between two
         transactions, no one would know that the last jobs are to be cancelled.
@@ -496,7 +536,11 @@ class Planner(Service):
         *,
         built_in: bool,
     ) -> PlannedChanges:
-        """Return the plans of due schedules, and the changes and events of those that cannot be planned."""
+        """Return the plans of due schedules, and the changes and events of those that cannot be planned.
+
+        A schedule whose trigger fails gets a change that pauses it. One whose time zone is unknown on this
+        machine, or that has to wait, is left unchanged.
+        """
         planned = PlannedChanges()
         room = BatchRoom(MAX_ROWS)
         began = time.monotonic()
@@ -517,6 +561,7 @@ class Planner(Service):
             else:
                 if plan is not None:
                     planned.plans.append(plan)
+            # Other tasks of the event loop get their turn between two schedules.
             await asyncio.sleep(0)
             characters = 0 if plan is None else sum(job.characters for job in plan.queue.jobs)
             # The remaining schedules wait for the next transaction.
@@ -534,12 +579,14 @@ class Planner(Service):
         built_in: bool,
     ) -> Plan | None:
         """Return the plan of a due schedule; None to leave it to the next pass, here or on another node."""
-        last_job = unfinished_jobs.get(row.last_job_id or "")
+        last_job = None if row.last_job_id is None else unfinished_jobs.get(row.last_job_id)
+        # A busy schedule drops the fire time: its last job is unfinished and the policy is SKIP, or that job
+        # waits for its first start and the policy allows a single waiting job.
         is_busy = last_job is not None and (
             row.overlap == Overlap.SKIP or (row.overlap == Overlap.QUEUE_ONE and last_job.waits)
         )
-        # If this transaction could not lock the last job, that job may be about to end. The next pass finds
-        # out.
+        # New jobs of a schedule that is not busy have to wait for the last one. If this transaction could not
+        # lock that job, it may be about to end. The next pass finds out.
         if last_job is not None and not is_busy and not last_job.is_locked:
             return None
         builder = self._builders.builder(row)
@@ -555,9 +602,12 @@ class Planner(Service):
             is_busy=is_busy,
             is_unique=builder.is_unique,
         )
+        # A trigger of the application may block for any time, so it is not called in the event loop.
         advance = search() if built_in else await search_in_own_thread(row.trigger, search)
+        # Jobs of some fire times may exist, for example by a backfill. Spare fire times take their places.
         if advance.spare:
             advance = with_spare(row, advance, await self._enqueued(row, advance, connection))
+        # The schedule has fired at a time that the clock has not reached again, so the clock was set back.
         if is_ahead(row, now) and not advance.fire_times:
             self._signals.schedule_was_ahead()
             logger.warning(
@@ -582,24 +632,29 @@ class Planner(Service):
         return Plan(row, advance, queue)
 
     async def _enqueued(self, row: ScheduleRow, advance: Advance, connection: Connection) -> set[datetime]:
-        """Free the ids that obsolete jobs have; return the fire times of a schedule whose jobs exist then."""
-        ids = {
+        """Return the fire times for which a job of the schedule exists already.
+
+        Jobs that were cancelled with an earlier schedule of this id do not count: their ids are freed first.
+        """
+        fire_times_by_job_id = {
             fire_time_job_id(row.schedule_id, fire_time, owner=row.owner): fire_time
             for fire_time in (*advance.fire_times, *advance.spare)
         }
         jobs = self._store.jobs
-        await jobs.free_fire_times(ids, {row.schedule_id: row.created_at}, connection)
-        return {ids[job_id] for job_id in await jobs.statuses_of(ids, connection=connection)}
+        added_at = {row.schedule_id: row.created_at}
+        await jobs.free_fire_times(fire_times_by_job_id, added_at, connection)
+        existing_ids = await jobs.statuses_of(fire_times_by_job_id, connection=connection)
+        return {fire_times_by_job_id[job_id] for job_id in existing_ids}
 
 
 def _add_change(
     planned: PlannedChanges, plan: Plan, new_jobs: Sequence[ExtendedJob], conflict: JobConflictError | None
 ) -> None:
-    """Add the change of a schedule, and its events, after the jobs of its fire times were inserted.
+    """Add to ``planned`` the change of a schedule and its events, after its jobs were inserted.
 
-    Not all of them need be among the new jobs. If the task is unique, others may have been rejected. Others
-    exist already: by a backfill, from before the server's clock was set back, or of an earlier schedule with
-    this id that left them to run.
+    ``new_jobs`` may lack some of the plan's jobs. The database rejects a job of a unique task while another
+    job has the key, which ``conflict`` describes. Other jobs exist already: by a backfill, from before the
+    server's clock was set back, or of an earlier schedule with this id that left them to run.
     """
     row = plan.row
     advance = after_insertion(row, plan.advance, len(new_jobs), is_unique=plan.queue.is_unique)
@@ -607,9 +662,13 @@ def _add_change(
     if row.overlap == Overlap.CANCEL and new_jobs and plan.queue.last_job_id is not None:
         planned.replaced_ids.append(plan.queue.last_job_id)
     kind = PeriodicJobPlanned if row.owner == "code" else ScheduleFired
-    events: list[Event] = [] if row.paused_at is None else [ScheduleResumed(schedule_id, task_name=task)]
+    events: list[Event] = []
+    # A paused schedule is due only when its pause has ended by itself, so planning it resumes it.
+    if row.paused_at is not None:
+        events.append(ScheduleResumed(schedule_id, task_name=task))
     events += [kind(schedule_id, job.row.job_id, advance.next_fire_at, task_name=task) for job in new_jobs]
     if advance.skipped:
+        # The job because of which fire times were dropped: the last one, or the one that has the unique key.
         unfinished_id = row.last_job_id if conflict is None else conflict.job_id
         events.append(ScheduleSkipped(schedule_id, advance.skipped, unfinished_id or "", task_name=task))
     if advance.missed:
@@ -634,7 +693,11 @@ def _add_change(
 
 
 def _is_built_in(row: ScheduleRow) -> bool:
+    """Return whether the trigger of a schedule is one of this package, so that no user code is called.
+
+    A trigger that cannot be read counts as built in. Planning the schedule then reports the error.
+    """
     try:
         return has_built_in_trigger(row.trigger)
-    except ValueError:  # planning it reports the error
+    except ValueError:
         return True

@@ -59,6 +59,7 @@ class CatchUp:
     within: timedelta | None = None
 
     def __post_init__(self) -> None:
+        # A caller without a type checker may pass anything.
         selection: object = self.selection
         if selection not in {"latest", "earliest", "all", "none"}:
             raise ConfigurationError(
@@ -100,7 +101,7 @@ class CatchUp:
 
 
 def check_span(name: str, value: object) -> None:
-    """Raise unless the value is None or a timedelta from 0 to ten years."""
+    """Raise ConfigurationError unless the value is None or a timedelta from 0 to ten years."""
     if value is None:
         return
     if not isinstance(value, timedelta):

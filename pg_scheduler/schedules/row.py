@@ -95,7 +95,10 @@ class ScheduleRow:
 
 
 def blank_row(schedule_id: str, now: datetime) -> ScheduleRow:
-    """Return the row to which the definition of a new schedule is applied, with placeholders and defaults."""
+    """Return the row to which the definition of a new schedule is applied.
+
+    It has placeholders, such as an empty trigger, and the values that every new schedule has.
+    """
     return ScheduleRow(
         schedule_id=schedule_id,
         owner="api",
@@ -111,7 +114,7 @@ def blank_row(schedule_id: str, now: datetime) -> ScheduleRow:
 
 
 def as_edit_of(old: ScheduleRow, row: ScheduleRow, now: datetime) -> ScheduleRow:
-    """Return an edited row as the version that follows the old one."""
+    """Return an edited row with the version that follows that of the old row, written now."""
     return replace(row, version=min(old.version, MAX_VERSION) + 1, updated_at=now)
 
 
@@ -137,7 +140,7 @@ def has_built_in_trigger(text: str) -> bool:
 
 
 def catch_up_of(row: ScheduleRow) -> CatchUp:
-    """Return the policy of a row, whose values the table has checked."""
+    """Return the policy of a row about missed fire times. Constraints of the table check its values."""
     within = None if row.catch_up_seconds is None else timedelta(seconds=row.catch_up_seconds)
     # The limit of a row that was written by hand may be larger than CatchUp accepts.
     limit = None if row.catch_up_limit is None else min(row.catch_up_limit, 10_000)

@@ -117,7 +117,10 @@ class Schedule:
                 f"schedule {self.schedule_id!r} has a trigger that this process cannot interpret: "
                 f"{self.described}; import the module that registers its kind"
             )
-        count = n if self.max_runs is None else min(n, max(self.max_runs - self.runs, 0))
+        count = n
+        if self.max_runs is not None:
+            runs_left = max(self.max_runs - self.runs, 0)
+            count = min(n, runs_left)
         first_fires: list[datetime] = []
         if after is None:
             if self.next_fire_at is None or count < 1:
@@ -131,15 +134,22 @@ class Schedule:
                 after -= INSTANT
         if self.start is not None:
             after = max(to_utc(after), not_before(self.trigger, self.start))
-        fires = first_fires + self.trigger.upcoming(count - len(first_fires), after=after, anchor=self.anchor)
-        return fires if self.end is None else [fire for fire in fires if fire <= self.end]
+        further_count = count - len(first_fires)
+        fires = first_fires + self.trigger.upcoming(further_count, after=after, anchor=self.anchor)
+        if self.end is None:
+            return fires
+        return [fire for fire in fires if fire <= self.end]
 
     def __str__(self) -> str:
         return f"{self.task}: {self.described}"
 
 
 def schedule_from_row(row: ScheduleRow, codec: PayloadCodec | None = None) -> Schedule:
-    """Return the public value of a row, with decoded arguments. Values that cannot be read are omitted."""
+    """Return the public value of a row, with decoded arguments.
+
+    A row that was written by hand, or by another release, may have values that cannot be read. They are
+    replaced by None, UNSET or empty values.
+    """
     try:
         trigger = read_trigger(row.trigger)
     except ValueError:
@@ -150,7 +160,11 @@ def schedule_from_row(row: ScheduleRow, codec: PayloadCodec | None = None) -> Sc
     except PayloadError as error:
         args, kwargs, no_args_reason = (), {}, str(error)
     options = object_from(row.options)
-    priority, retries, grace = (options.get(key) for key in ("priority", "max_retries", "misfire_grace_time"))
+    priority, retries = options.get("priority"), options.get("max_retries")
+    # None is a value of this option, so an option that is missing is UNSET.
+    grace = options.get("misfire_grace_time", UNSET)
+    if not _is_grace(grace):
+        grace = UNSET
     return Schedule(
         schedule_id=row.schedule_id,
         owner="code" if row.owner == "code" else "api",
@@ -170,7 +184,7 @@ def schedule_from_row(row: ScheduleRow, codec: PayloadCodec | None = None) -> Sc
         priority=JobPriority.from_db_value(priority) if isinstance(priority, int) else UNSET,
         max_retries=retries if isinstance(retries, int) else UNSET,
         timeout=_span(options, "timeout"),
-        misfire_grace_time=grace if "misfire_grace_time" in options and _is_grace(grace) else UNSET,
+        misfire_grace_time=grace,
         keep_result=_span(options, "keep_result"),
         metadata=object_from(row.metadata),
         anchor=row.anchor,
@@ -194,17 +208,23 @@ def schedule_from_row(row: ScheduleRow, codec: PayloadCodec | None = None) -> Sc
 
 
 def _next_fire_at(row: ScheduleRow, trigger: Trigger | None) -> datetime | None:
-    """Return the next fire time, also of a schedule that was resumed and awaits the next pass."""
+    """Return the next fire time of a schedule, for people.
+
+    After a resumption or an edit, the planner searches for it in its next pass. The search is made here
+    already, so that the caller sees the result.
+    """
     # A trigger of the application may take any time, so it is not called here.
     if row.resume_from is None or trigger is None or not is_built_in(trigger):
         return row.next_fire_at
     try:
         return first_to_plan(row)
-    except SearchLimitError:  # the next pass reports it
+    # The next pass of the planner reports this error.
+    except SearchLimitError:
         return row.next_fire_at
 
 
 def _is_grace(value: object) -> bool:
+    """Return whether a value can be a misfire grace time: None for no limit, or seconds."""
     return value is None or isinstance(value, int)
 
 

@@ -47,7 +47,12 @@ class Plannable(NamedTuple):
 
 
 class Switched(NamedTuple):
-    """A schedule that was to be paused or resumed: whether that changed it, and its task."""
+    """The result of pausing or resuming a schedule.
+
+    Attributes:
+        changed: Whether the call changed it; False if it was paused or running as wanted before.
+        task: The name of its task.
+    """
 
     changed: bool
     task: str
@@ -93,7 +98,14 @@ class ScheduleChange(NamedTuple):
 
 
 class _JobEnd(NamedTuple):
-    """The end of a job, to be noted in a schedule. An outcome of None does not count for the schedule."""
+    """The end of a job, to be noted in the row of a schedule.
+
+    Attributes:
+        schedule_id: The id of the schedule, as the row of the job has it; any value if written by hand.
+        job: The job that has ended.
+        outcome: The status in which it ended, by which the schedule counts failures; None if the job does not
+            count for the schedule.
+    """
 
     schedule_id: object
     job: EndedJob
@@ -101,13 +113,14 @@ class _JobEnd(NamedTuple):
 
 
 IS_FINISHED: Final = ScheduleChange._fields.index("is_finished")
-"""The place of this column, which ``advance_schedules`` takes as numbers."""
+"""The place of this field, whose values the statement ``advance_schedules`` takes as numbers."""
 
 
 def schedule_from(row: Any) -> ScheduleRow:
-    """Convert a row with the columns of a schedule, and perhaps the time."""
+    """Return a `ScheduleRow` from a row of a statement, which may have the time as a further column."""
     values = dict(row)
     values.pop("now", None)
+    # The array of the database arrives as a list.
     names = values.pop("names", None)
     return ScheduleRow(**values, names=None if names is None else tuple(names))
 
@@ -138,7 +151,8 @@ class ScheduleRepository:
         if not rows:
             return None
         task, options, metadata = rows[0]
-        # ReportedSettings checks what the row of a worker has, so it gets these parts of it in its form.
+        # ReportedSettings checks a whole report of a worker, as its row stores it. The statement has read the
+        # parts about this task only, so they are put into that form.
         report = {"options": {task: object_from(options)}, TASK_METADATA: {task: object_from(metadata)}}
         return ReportedSettings(report).options_of(task)
 
@@ -163,7 +177,7 @@ class ScheduleRepository:
     async def lock(
         self, schedule_ids: Collection[str], *, skip_locked: bool = False, on: Connection
     ) -> dict[str, tuple[ScheduleRow, datetime]]:
-        """Lock schedules and return them by id, each with the current time.
+        """Lock schedules and return those that exist by id, each with the current time of the database.
 
         With ``skip_locked``, those that another transaction has locked are left out.
         """
@@ -181,9 +195,10 @@ class ScheduleRepository:
 
         Args:
             row: The schedule.
-            kinds: The kinds of its trigger.
+            kinds: The kinds of its trigger and of the triggers in it. A node that lacks one cannot plan it.
             on: The connection of a transaction.
-            via: The way of the change for its record, such as ``code``; None for the way of the author.
+            via: How the change was made, for its record in the audit, such as ``code``; None for the way that
+                the current author has.
         """
         values = *astuple(row), list(kinds), *self._statements.author.values(via), self._statements.now
         return bool(await self._statements.fetch("insert_schedule", *values, on=on))
@@ -191,7 +206,7 @@ class ScheduleRepository:
     async def write(
         self, row: ScheduleRow, kinds: Sequence[str], *, on: Connection, via: str | None = None
     ) -> None:
-        """Overwrite a locked schedule."""
+        """Overwrite the row of a schedule, which the caller has locked. Arguments are as in ``insert()``."""
         values = *astuple(row), list(kinds), *self._statements.author.values(via), self._statements.now
         await self._statements.fetch("write_schedule", *values, on=on)
 
@@ -221,10 +236,11 @@ class ScheduleRepository:
             keeps_fire_times: Whether its fire times are missed ones then; otherwise they are discarded.
             on: The connection of a transaction.
         """
-        end: dict[str, Any] = (
-            {} if until is None else {"until": until.isoformat(), "from_now": not keeps_fire_times}
-        )
-        author = self._statements.author.values(note=note, **end)
+        # What the record of the change has besides the note.
+        end_details: dict[str, Any] = {}
+        if until is not None:
+            end_details = {"until": until.isoformat(), "from_now": not keeps_fire_times}
+        author = self._statements.author.values(note=note, **end_details)
         rows = await self._statements.fetch(
             "pause_schedule", schedule_id, note, until, keeps_fire_times, self._statements.now, *author, on=on
         )
@@ -269,29 +285,33 @@ class ScheduleRepository:
         rows = await self._statements.fetch(
             "declared_schedules", self._statements.now, list(schedule_ids), on=on
         )
-        return {row["schedule_id"]: schedule_from(row) for row in rows}, rows[0]["now"] if rows else None
+        now = rows[0]["now"] if rows else None
+        return {row["schedule_id"]: schedule_from(row) for row in rows}, now
 
     async def declared_later(
         self, schedule_ids: Collection[str], worker_id: str | None, *, on: Connection | None = None
     ) -> set[str]:
-        """Return those of the schedules that later workers declare, or may declare.
+        """Return those of the schedules that the code of a later worker declares, or may declare.
 
-        These are the live workers that have started later than the worker with this id. If the id is None,
-        all live workers count.
+        A later worker is a live one that has started after the worker with this id. If the id is None, all
+        live workers count.
         """
         args = list(schedule_ids), worker_id, DECLARED, LEFT_OUT, self._statements.now
         rows = await self._statements.fetch("declared_later", *args, on=on)
         return {row["schedule_id"] for row in rows}
 
     async def undeclared_modules(self, schedule_ids: Collection[str]) -> list[str]:
-        """Return the modules of those schedules of code that are not retired and not among these."""
+        """Return the modules of all schedules that code declares, except the given ones and retired ones.
+
+        They are texts of the column ``module``, which may have the mark of a service behind the name.
+        """
         rows = await self._statements.fetch("undeclared_modules", list(schedule_ids))
         return [row["module"] for row in rows]
 
     async def retire(
         self, schedule_ids: Collection[str], modules: Sequence[str], moving: Collection[str] = ()
     ) -> list[tuple[str, str]]:
-        """Mark schedules that no live worker declares; return their ids, each with its task.
+        """Mark schedules as retired that no live worker declares; return their ids, each with its task.
 
         Args:
             schedule_ids: What the code of this process declares.
@@ -303,7 +323,7 @@ class ScheduleRepository:
         return [(row["schedule_id"], row["task"]) for row in rows]
 
     async def continue_stalled(self, plannable: Plannable) -> list[tuple[str, str]]:
-        """Let schedules continue that wait for the end of a job that is gone; return their ids and tasks.
+        """Let schedules continue that wait for the end of a deleted job; return their ids and tasks.
 
         Args:
             plannable: What the node can plan.
@@ -319,7 +339,7 @@ class ScheduleRepository:
 
     @asynccontextmanager
     async def declaring(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Transaction]:
-        """Yield a transaction in which no other process writes the schedules of its code.
+        """Yield a transaction that excludes other processes which write the schedules of their code.
 
         Its statements fail if they wait longer than ``lock_timeout_ms``; None for the limit of the session.
         """
@@ -328,7 +348,10 @@ class ScheduleRepository:
             yield transaction
 
     async def chain_due_times(self, dedup_keys: Sequence[str], *, on: Connection) -> dict[str, datetime]:
-        """Return when the pending jobs of the chains of pg_scheduler 0.2 are due, by dedup key."""
+        """Return when the pending jobs of the chains of pg_scheduler 0.2 are due, by dedup key.
+
+        In that release each job of a schedule enqueued the next one, so a chain has one pending job.
+        """
         due_times = {}
         for key in dedup_keys:
             due_at = await self._statements.value("last_chained_run", key, on=on)
@@ -347,7 +370,9 @@ class ScheduleRepository:
         only: Sequence[str] | None = None,
         on: Connection,
     ) -> tuple[list[ScheduleRow], datetime | None]:
-        """Lock and return due schedules that no other process has locked, and the time; None without any.
+        """Lock due schedules that no other process has locked; return them, and the time of the database.
+
+        The time is None if there are none.
 
         Args:
             plannable: What the node can plan.
@@ -358,10 +383,11 @@ class ScheduleRepository:
         """
         args = *plannable, limit, left_out, only
         rows = await self._statements.fetch("due_schedules", self._statements.now, *args, on=on)
-        return [schedule_from(row) for row in rows], rows[0]["now"] if rows else None
+        now = rows[0]["now"] if rows else None
+        return [schedule_from(row) for row in rows], now
 
     async def next_fire_in(self, plannable: Plannable, left_out: Sequence[str] = ()) -> float | None:
-        """Return the seconds until the next fire time, which may have passed; None if there is none.
+        """Return the seconds until the next fire time, negative if it has passed; None if there is none.
 
         Schedules that are ``left_out`` do not count.
         """
@@ -370,24 +396,32 @@ class ScheduleRepository:
         return seconds
 
     async def advance(self, changes: Sequence[ScheduleChange], *, on: Connection) -> None:
-        """Advance locked schedules.
+        """Write the changes of a pass of the planner to the rows of schedules that it has locked.
 
         Raises:
             SuppressedChangeError: One was not advanced. Its fire times would come again and again.
         """
-        columns = [*zip(*changes, strict=True)]
+        # The statement takes one array for each field, with the values of all changes.
+        columns = list(zip(*changes, strict=True))
         columns[IS_FINISHED] = tuple(map(int, columns[IS_FINISHED]))
         rows = await self._statements.fetch("advance_schedules", *columns, self._statements.now, on=on)
         if len(rows) < len(changes):
             raise SuppressedChangeError
 
     async def lock_last_jobs(self, job_ids: Collection[str], *, on: Connection) -> dict[str, LastJob]:
-        """Return the unfinished jobs, and lock those that no other transaction has locked."""
+        """Return by id those of the last jobs that are unfinished; lock them unless others have.
+
+        Each result states whether this transaction has locked the job.
+        """
         rows = await self._statements.fetch("lock_last_jobs", list(job_ids), on=on)
         return {row["job_id"]: LastJob(row["waits"], row["is_locked"]) for row in rows}
 
     async def note_ends(self, jobs: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
-        """Continue schedules with a fixed delay, and count failures, when their jobs have ended."""
+        """Note in schedules that their jobs have ended: begin a fixed delay, and count failures.
+
+        This handles a consequence of ended jobs, as ``note_ends_of_replacements()`` does. Such a handler
+        returns the ids of jobs that it ends in turn. These two handlers end none.
+        """
         return await self._note_ends(
             [_JobEnd(job.options.get("schedule_id"), job, job.status.value) for job in jobs], transaction
         )
@@ -395,9 +429,10 @@ class ScheduleRepository:
     async def note_ends_of_replacements(
         self, jobs: Sequence[EndedJob], transaction: Transaction
     ) -> Sequence[str]:
-        """Continue schedules with a fixed delay when the jobs that replaced their last jobs have ended.
+        """Begin the fixed delay of schedules when the jobs that replaced their last jobs have ended.
 
-        Such a job is none of the schedule, so its outcome does not count.
+        A call with REPLACE may replace the definition of a schedule's last job. That job is none of the
+        schedule then, so its outcome does not count as one of the schedule.
         """
         # If the job is one of the schedule, note_ends() notes its end.
         replacements = [job for job in jobs if "schedule" not in job.on_end]
@@ -406,12 +441,14 @@ class ScheduleRepository:
         )
 
     async def _note_ends(self, ends: Sequence[_JobEnd], transaction: Transaction) -> Sequence[str]:
-        """Note the ends of jobs in schedules. This ends no further job, so it returns none."""
+        """Note the ends of jobs in the rows of schedules. This ends no further job, so it returns none."""
         on, events = transaction
-        continues = False
-        # Transactions lock the schedules in one order.
-        for schedule_id, job, outcome in sorted(ends, key=lambda end: (str(end.schedule_id), end.job.job_id)):
-            # The options may have been written by hand.
+        must_notify_planners = False
+        # All transactions lock schedules in the order of their ids, so they cannot wait for one another in a
+        # circle.
+        ordered_ends = sorted(ends, key=lambda end: (str(end.schedule_id), end.job.job_id))
+        for schedule_id, job, outcome in ordered_ends:
+            # The options of a job, which have the id, may have been written by hand.
             if not isinstance(schedule_id, str):
                 continue
             note = (job.error or "")[:MAX_NOTE_LENGTH]
@@ -419,21 +456,27 @@ class ScheduleRepository:
                 "note_job_end", schedule_id, job.job_id, outcome, note, self._statements.now, on=on
             )
             for row in rows:
-                continues = continues or row["continues"]
+                # The schedule has a next fire time now, which planners do not know yet.
+                if row["continues"]:
+                    must_notify_planners = True
+                # It has failed as often in a row as its pause_after_failures states.
                 if row["paused"]:
                     events.append(SchedulePaused(schedule_id, note, task_name=row["task"]))
-        if continues:
+        if must_notify_planners:
             await self._statements.fetch("notify", [PERIODIC], on=on)
         return ()
 
     async def pending_jobs(
         self, schedule_id: str, *, limit: int = 1000, on: Connection | None = None
     ) -> list[str]:
-        """Return the ids of pending jobs of a schedule."""
+        """Return the ids of pending jobs of a schedule, at most ``limit``."""
         rows = await self._statements.fetch("pending_schedule_jobs", schedule_id, limit, on=on)
         return [row["job_id"] for row in rows]
 
     async def vacuum(self, finished_before: datetime, limit: int) -> int:
-        """Delete schedules of callers that finished before an instant, and count them."""
+        """Delete at most ``limit`` schedules that calls added and that finished before an instant.
+
+        Returns how many were deleted.
+        """
         args = finished_before, limit
         return await self._refused_deletions.number("vacuum_schedules", *args, statements=self._statements)

@@ -66,7 +66,7 @@ class Advance:
 
 
 def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger, now: datetime) -> bool:
-    """Return whether an edit requires a search for the next fire time."""
+    """Return whether the edit from ``old`` to ``row`` requires a search for the next fire time."""
     # The clock was set back since the fire time was computed.
     if old.next_fire_at is not None and is_ahead(old, now):
         return True
@@ -79,15 +79,17 @@ def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger, now: datet
     # The schedule waits for the end of its last job, which will set the fire time.
     if old.next_fire_at is None:
         return not follows_last_job(row, old, trigger)
-    is_within = row.end_at is None or old.next_fire_at <= row.end_at
-    return not (has_same_fire_times and is_within)
+    # The stored fire time stays valid if the trigger and the start are equal, and the end is not before it.
+    is_within_end = row.end_at is None or old.next_fire_at <= row.end_at
+    return not (has_same_fire_times and is_within_end)
 
 
 def follows_last_job(row: ScheduleRow, old: ScheduleRow, trigger: Trigger) -> bool:
-    """Return whether the end of the last job, if that has not ended, sets the next fire time after an edit.
+    """Return whether an edited schedule still waits for the end of its last job, unless that has ended.
 
-    A schedule with a fixed delay has no next fire time while its last job runs. The end of that job finds the
-    row by the id of the schedule.
+    A schedule with a fixed delay has no next fire time while its last job runs. The end of that job sets the
+    fire time, and finds the row by the id of the schedule. So before and after the edit, the schedule must
+    have a fixed delay and the same id.
     """
     return (
         old.next_fire_at is None
@@ -122,23 +124,27 @@ def retime(
     if not may_end:
         return find_next_fire(row)
     first = first_to_plan(row)
-    return replace(with_next_fire(row, first), finished_at=now if first is None else None)
+    finished_at = now if first is None else None
+    return replace(with_next_fire(row, first), finished_at=finished_at)
 
 
 def request_search(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new: bool = False) -> ScheduleRow:
-    """Return a new or edited schedule with its anchor, for which the planner searches the next fire time.
+    """Return a new or edited schedule, marked so that the planner searches for its next fire time.
 
-    A start is the anchor, and the first fire time of a new schedule, even if it has passed. An edited
-    schedule fires after now. A schedule that has no runs left is finished.
+    The mark is ``resume_from``, the instant after which to search. If the schedule has a start, it becomes
+    the anchor, and a new schedule fires first at its start, even if that has passed. An edited schedule fires
+    after now. A schedule that has no runs left is finished instead.
     """
     after, start = now, row.start_at
     if start is not None:
-        # Also without further runs, since backfill() counts from the anchor.
+        # A schedule without further runs gets the anchor too, since backfill() counts from it.
         row = replace(row, anchor=restricted_trigger(trigger)._anchor_from(start))  # noqa: SLF001
         after = not_before(trigger, start) if is_new else now
     if _has_run_out(row):
         return replace(row, next_fire_at=None, resume_from=None, finished_at=now)
-    if is_ahead(row, now) and row.last_fire_at is not None:  # the clock was set back
+    # The clock was set back since the last fire time. Otherwise the search would begin after that fire time,
+    # which the clock reaches much later.
+    if is_ahead(row, now) and row.last_fire_at is not None:
         row = replace(row, last_fire_at=min(row.last_fire_at, now))
     # Due now: the planner searches in its next pass, unless the caller does.
     return replace(row, next_fire_at=now, resume_from=after, finished_at=None)
@@ -179,22 +185,28 @@ def first_to_plan(row: ScheduleRow) -> datetime | None:
     Raises:
         ValueError: The search takes too many steps, or the trigger returned something else than an instant.
     """
-    first, last = row.next_fire_at, row.last_fire_at
+    stored_fire, last_fire = row.next_fire_at, row.last_fire_at
+    # This mark requests a search, so the stored fire time does not count.
     if row.resume_from is not None:
         return _first_after(row, _begin_of_search(row, row.resume_from))
-    if first is not None and last is not None and first <= last:
-        return _first_after(row, last)  # for example, the row was edited by hand
-    return first
+    # A stored fire time that was planned already is that of a row which was edited by hand, for example.
+    if stored_fire is not None and last_fire is not None and stored_fire <= last_fire:
+        return _first_after(row, last_fire)
+    return stored_fire
 
 
 def after_pause(row: ScheduleRow, until: datetime) -> ScheduleRow:
-    """Return a schedule as it is when its pause has ended by itself, at that time."""
+    """Return a paused schedule as it is after its pause has ended by itself, at the instant ``until``.
+
+    The fire times before that instant are discarded, unless the schedule keeps them as missed ones.
+    """
     after = row.resume_from
-    first = None if row.keeps_fire_times or row.next_fire_at is None else first_to_plan(row)
-    # The fire times before the end of the pause are discarded.
+    first = None
+    if not row.keeps_fire_times and row.next_fire_at is not None:
+        first = first_to_plan(row)
     if first is not None and first < until:
-        begin = not_before(read_trigger(row.trigger), until)
-        after = begin if after is None else max(after, begin)
+        end_of_pause = not_before(read_trigger(row.trigger), until)
+        after = end_of_pause if after is None else max(after, end_of_pause)
     return replace(row, paused_at=None, paused_until=None, keeps_fire_times=False, resume_from=after)
 
 
@@ -206,7 +218,7 @@ def pass_time(
     is_busy: bool = False,
     is_unique: bool = False,
 ) -> Advance:
-    """Return what becomes of the fire times up to now.
+    """Return what becomes of a schedule's fire times up to now: which of them become jobs, and what follows.
 
     Args:
         row: The schedule.
@@ -219,13 +231,15 @@ def pass_time(
         ValueError: The search takes too many steps, or the trigger returned something else than an instant.
     """
     if row.paused_until is not None:
-        if row.next_fire_at is None:  # only its pause ends
+        # Without a next fire time, there is nothing to plan: only its pause ends.
+        if row.next_fire_at is None:
             return Advance(is_finished=row.finished_at is not None)
         row = after_pause(row, row.paused_until)
     handled_until = None
     if row.next_fire_at is not None and is_ahead(row, now) and not _is_due(row, now):
-        # Before the clock was set back, the schedule has fired for the time up to now. It must not fire for
-        # this time again.
+        # Before the clock was set back, the schedule has fired for the time up to now, and for times that the
+        # clock reaches again later. It must not fire for the time up to now again. So the search begins now,
+        # and the last fire time does not move its begin to later.
         handled_until = None if row.last_fire_at is None else min(row.last_fire_at, now)
         after = now if row.resume_from is None else min(row.resume_from, now)
         row = replace(row, last_fire_at=None, resume_from=after)
@@ -241,26 +255,26 @@ def pass_time(
             last_fire_at=handled_until,
             searched_from=row.resume_from or row.searched_from,
         )
-    limit = now if end is None else min(now, end)
-    latest, following = fire_times_around(trigger, first=first, now=limit, anchor=anchor)
+    latest_possible = now if end is None else min(now, end)
+    latest, following = fire_times_around(trigger, first=first, now=latest_possible, anchor=anchor)
     if following is not None and end is not None and following > end:
         following = None
-    if latest < first:  # the stored time is not a fire time
+    # The stored time is not a fire time of the trigger, since a row can be edited by hand.
+    if latest < first:
         return Advance(next_fire_at=following, searched_from=first, is_finished=following is None)
     is_missed = grace_s is not None and (now - latest).total_seconds() > grace_s
-    count = (
-        FireCount(1, is_exact=True)
-        if latest == first
-        else count_fire_times(trigger, first=first, now=limit, anchor=anchor)
-    )
-    if latest == first and not is_missed:
-        job_times = [first]
-    else:
-        # If the policy selects no fire time, the latest one becomes a job unless it is missed.
-        job_times = _caught_up(row, trigger, now, first, latest) or ([] if is_missed else [latest])
+    due_count = FireCount(1, is_exact=True)
+    if latest != first:
+        due_count = count_fire_times(trigger, first=first, now=latest_possible, anchor=anchor)
+    job_times = [latest]
+    # If several fire times are due, or the only one is missed, the catch-up policy decides. If it selects no
+    # fire time, the latest one becomes a job unless it is missed.
+    if latest != first or is_missed:
+        default_times = [] if is_missed else [latest]
+        job_times = _caught_up(row, trigger, now, first, latest) or default_times
     runs_left = None if row.max_runs is None else max(row.max_runs - row.runs, 0)
-    # Without a limit of runs, no fire time is spare. If no run is left, there is no place that a spare one
-    # could take.
+    # A spare fire time has no run left. It takes the place of one whose job exists already. Without a limit
+    # of runs, no fire time is spare. If no run is left, there is no place that a spare one could take.
     spare = job_times[runs_left:] if runs_left else []
     job_times = job_times[:runs_left]
     skipped = len(job_times) if is_busy else 0
@@ -268,7 +282,7 @@ def pass_time(
         job_times, spare = [], []
     is_last = runs_left is not None and len(job_times) >= runs_left
     follows_end = is_fixed_delay(trigger)
-    # The end of the job that is enqueued now sets the next fire time.
+    # Under a fixed delay, the end of the job that is enqueued now sets the next fire time.
     awaits_end = bool(job_times) and follows_end and not is_last
     # The search may take long. With a fixed delay its result is needed only if a run is left, or if the
     # database may reject the job of the last run.
@@ -281,8 +295,8 @@ def pass_time(
         last_fire_at=latest,
         next_fire_at=next_fire_at,
         skipped=skipped,
-        missed=max(count.number - len(job_times) - skipped, 0),
-        is_exact=count.is_exact,
+        missed=max(due_count.number - len(job_times) - skipped, 0),
+        is_exact=due_count.is_exact,
         is_finished=next_fire_at is None and not awaits_end,
         searched_from=now if follows_end else latest,
         following=following,
@@ -293,26 +307,30 @@ def pass_time(
 def with_spare(row: ScheduleRow, advance: Advance, enqueued: Collection[datetime]) -> Advance:
     """Return what becomes of the fire times if the jobs of some exist already, for example by a backfill.
 
-    Such fire times use up no run, so spare ones become jobs in their places.
+    ``enqueued`` are the fire times whose jobs exist. They use up none of the runs that are left, so spare
+    fire times, for which there was no run, become jobs in their places.
     """
     fire_times = list(advance.fire_times)
     free_runs = sum(fire_time in enqueued for fire_time in fire_times)
     for fire_time in advance.spare:
-        if not free_runs:
+        if free_runs == 0:
             break
         fire_times.append(fire_time)
-        free_runs -= fire_time not in enqueued
+        # A spare fire time whose job exists uses up no run either.
+        if fire_time not in enqueued:
+            free_runs -= 1
+    added_count = len(fire_times) - len(advance.fire_times)
     return replace(
         advance,
         fire_times=tuple(fire_times),
         due_times=_due_times(row, fire_times),
-        missed=advance.missed - (len(fire_times) - len(advance.fire_times)),
+        missed=advance.missed - added_count,
         spare=(),
     )
 
 
 def after_insertion(row: ScheduleRow, advance: Advance, inserted: int, *, is_unique: bool) -> Advance:
-    """Return what becomes of the fire times now that so many of their jobs have been enqueued.
+    """Return what becomes of the fire times after the insert, which has enqueued ``inserted`` of their jobs.
 
     If the task is unique, the fire times without a new job count as skipped. Otherwise their jobs exist
     already. Neither uses up a run, so a schedule that would have ended with its last run may continue.
@@ -322,7 +340,9 @@ def after_insertion(row: ScheduleRow, advance: Advance, inserted: int, *, is_uni
         return advance
     if is_unique:
         advance = replace(advance, skipped=advance.skipped + without_job)
-    # A `FixedDelay` waits for the end of a new job. Without one, it continues by itself.
+    # After a new job, the next fire time is right as it is; a `FixedDelay` waits for the end of that job.
+    # Without a new job, a `FixedDelay` continues by itself. A schedule that was finished by its last run
+    # continues if that run was not used up.
     if inserted and not advance.is_finished:
         return advance
     is_last = row.max_runs is not None and row.runs + inserted >= row.max_runs
@@ -331,7 +351,7 @@ def after_insertion(row: ScheduleRow, advance: Advance, inserted: int, *, is_uni
 
 
 def fire_times_between(row: ScheduleRow, start: datetime, end: datetime, *, limit: int) -> list[datetime]:
-    """Return the fire times in ``start <= t < end``.
+    """Return the fire times of a schedule in ``start <= t < end``, for a backfill.
 
     Raises:
         ValueError: ``end`` is before ``start``, there are more than ``limit``, or they follow the ends of
@@ -350,23 +370,28 @@ def fire_times_between(row: ScheduleRow, start: datetime, end: datetime, *, limi
     max_counted = 100 * limit
     search.left += max_counted
     fire_times: list[datetime] = []
-    number, fire = 0, next_fire_time(trigger, after, row.anchor, search)
-    while fire is not None and fire < stop and number < max_counted:
-        number += 1
-        if number <= limit:
+    count = 0
+    fire = next_fire_time(trigger, after, row.anchor, search)
+    while fire is not None and fire < stop and count < max_counted:
+        count += 1
+        if count <= limit:
             fire_times.append(fire)
         fire = next_fire_time(trigger, fire, row.anchor, search)
-    if number > limit:
-        bound = " at least" if number == max_counted else ""
+    if count > limit:
+        bound = " at least" if count == max_counted else ""
         raise ConfigurationError(
-            f"schedule {row.schedule_id!r} has{bound} {number} fire times from {start} to {end}, more than "
+            f"schedule {row.schedule_id!r} has{bound} {count} fire times from {start} to {end}, more than "
             f"limit = {limit}; pass a larger limit= or a shorter span"
         )
     return fire_times
 
 
 def not_before(trigger: Trigger, start: datetime) -> datetime:
-    """Return the instant after which to search for the first fire time of a schedule with a start."""
+    """Return the instant after which to search, so that the first fire time is not before the start.
+
+    A search finds fire times after an instant. So it begins just before the start, at which the schedule may
+    fire. A fixed delay counts from the instant of the search, so that is the start itself.
+    """
     return start if is_fixed_delay(trigger) else start - INSTANT
 
 
@@ -376,25 +401,31 @@ def fire_time_job_id(schedule_id: str, fire_time: datetime, *, owner: str = "api
 
 
 def job_id_prefix(schedule_id: str, owner: str) -> str:
-    """Return how the ids of the jobs of a schedule begin."""
-    return f"{'periodic' if owner == 'code' else 'schedule'}:{schedule_id}:"
+    """Return the text with which the ids of all jobs of a schedule begin."""
+    kind = "periodic" if owner == "code" else "schedule"
+    return f"{kind}:{schedule_id}:"
 
 
 def _due_times(row: ScheduleRow, fire_times: Sequence[datetime]) -> tuple[datetime, ...]:
-    """Return when the jobs of fire times are due."""
-    return tuple(fire + jitter_of(row, fire) if row.jitter_seconds else fire for fire in fire_times)
+    """Return when the jobs of fire times are due: at these times, or later by the jitter."""
+    if not row.jitter_seconds:
+        return tuple(fire_times)
+    return tuple(fire + jitter_of(row, fire) for fire in fire_times)
 
 
 def jitter_of(row: ScheduleRow, fire_time: datetime) -> timedelta:
     """Return how much later than its fire time a job is due: the same on every node and in every preview.
 
-    It is a share of ``jitter_seconds``, or of the time until the next fire time if that is shorter.
+    It is a part of ``jitter_seconds``, or of the time until the next fire time if that is shorter.
     """
-    text = f"{row.schedule_id}:{fire_time.astimezone(UTC).isoformat()}"
-    share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
-    span = timedelta(seconds=row.jitter_seconds)
+    # The first 6 bytes of a hash, as a fraction from 0 to 1: random, but equal for the same fire time.
+    hashed_text = f"{row.schedule_id}:{fire_time.astimezone(UTC).isoformat()}"
+    fraction = int.from_bytes(hashlib.sha256(hashed_text.encode()).digest()[:6]) / 2**48
+    longest_jitter = timedelta(seconds=row.jitter_seconds)
     following = next_fire_time(read_trigger(row.trigger), fire_time, row.anchor)
-    return share * (span if following is None else min(span, following - fire_time))
+    if following is not None:
+        longest_jitter = min(longest_jitter, following - fire_time)
+    return fraction * longest_jitter
 
 
 def zone_data_of(row: ScheduleRow) -> str | None:
@@ -406,10 +437,11 @@ def zone_data_of(row: ScheduleRow) -> str | None:
 
 
 def is_ahead(row: ScheduleRow, now: datetime) -> bool:
-    """Return whether a schedule was written, or has fired, at an instant that the clock has not reached.
+    """Return whether the server's clock was set back since a schedule was written or has fired.
 
-    A last fire time that equals the anchor does not count: it is that of the pending job of a chain of
-    pg_scheduler 0.2, which may be due later.
+    It was, if one of these is at an instant that the clock has not reached. A last fire time that equals the
+    anchor does not count: it is that of the pending job of a chain of pg_scheduler 0.2, which may be due
+    later.
     """
     limit = now + CLOCK_TOLERANCE
     last_fire = row.last_fire_at
@@ -417,14 +449,15 @@ def is_ahead(row: ScheduleRow, now: datetime) -> bool:
 
 
 def _is_due(row: ScheduleRow, now: datetime) -> bool:
-    """Return whether a fire time of a schedule has come that was not planned yet."""
+    """Return whether a schedule has a fire time up to now that was not planned yet."""
     first = first_to_plan(row)
     return first is not None and first <= now
 
 
 def _request_search_again(row: ScheduleRow) -> ScheduleRow:
-    """Request the search again if older time zone data gave the next fire time."""
+    """Return the row with a request to repeat the last search, if older time zone data gave its result."""
     data = zone_data_of(row)
+    # Versions such as 2025a and 2025b compare as texts.
     is_outdated = row.tzdata is not None and data is not None and row.tzdata < data
     return replace(row, resume_from=row.searched_from) if is_outdated else row
 
@@ -433,16 +466,21 @@ def _follows_jobs(row: ScheduleRow) -> bool:
     """Return whether a schedule has a fixed delay; False if its trigger cannot be read."""
     try:
         return is_fixed_delay(read_trigger(row.trigger))
-    except ValueError:  # written by another process or by hand
+    # Another process, or a person, has written a trigger that this process cannot interpret.
+    except ValueError:
         return False
 
 
 def _has_run_out(row: ScheduleRow) -> bool:
+    """Return whether as many fire times as ``max_runs`` allows have become jobs."""
     return row.max_runs is not None and row.runs >= row.max_runs
 
 
 def _begin_of_search(row: ScheduleRow, after: datetime) -> datetime:
-    """Return the instant after which to search: the given one, the last fire time or the start, if later."""
+    """Return the instant after which to search for the next fire time: not before ``after``.
+
+    It is later if the last fire time or the start of the schedule is later.
+    """
     if row.last_fire_at is not None:
         after = max(after, row.last_fire_at)
     if row.start_at is not None:
@@ -453,13 +491,15 @@ def _begin_of_search(row: ScheduleRow, after: datetime) -> datetime:
 def _first_after(row: ScheduleRow, after: datetime) -> datetime | None:
     """Return the first fire time after an instant; None if there is none until the end of the schedule."""
     fire = next_fire_time(read_trigger(row.trigger), after, row.anchor)
-    return None if fire is None or (row.end_at is not None and fire > row.end_at) else fire
+    if fire is not None and row.end_at is not None and fire > row.end_at:
+        return None
+    return fire
 
 
 def _caught_up(
     row: ScheduleRow, trigger: Trigger, now: datetime, first: datetime, latest: datetime
 ) -> list[datetime]:
-    """Return the fire times from ``first`` to ``latest`` that become jobs by the policy of the schedule.
+    """Return the fire times from ``first`` to ``latest`` that become jobs by the schedule's catch-up policy.
 
     Fire times that are older than ``within`` of the policy are left out.
     """
@@ -472,10 +512,12 @@ def _caught_up(
     if catch_up.selection == "earliest":
         if oldest == first:
             return [first]
+        # Fire times before ``oldest`` are left out, so the first one from there on is searched for.
         earliest = next_fire_time(trigger, oldest - INSTANT, row.anchor)
         return [latest if earliest is None else min(earliest, latest)]
     if catch_up.selection == "all":
-        limit = catch_up.limit or 1  # this selection always has a limit
+        # This selection always has a limit; the 1 is for type checkers.
+        limit = catch_up.limit or 1
         fire_times = newest_fire_times(trigger, first=first, now=latest, anchor=row.anchor, limit=limit)
         return [fire for fire in fire_times if fire >= oldest]
     return []

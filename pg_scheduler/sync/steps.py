@@ -82,11 +82,16 @@ class StepConnection(ConnectionAdapter):
         return self._call("fetchval", query, *args, column=column, timeout=timeout)
 
     def _texts(self, statement: str, texts: Sequence[str]) -> list[str]:
-        """Run a statement of the Scheduler; this is ``run`` of the adapter."""
+        """Execute a statement of the Scheduler with texts as arguments; return the first column of its rows.
+
+        By this function, `ConnectionAdapter` runs the statements of calls with ``connection=``.
+        """
         return [row[0] for row in self.fetch(statement, *texts)]
 
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
-        return _Call(self._attempt, name, "connection").run(getattr(self._connection, name), *args, **options)
+        """Call a method of the asyncpg connection in the event loop, and block until it has returned."""
+        method = getattr(self._connection, name)
+        return _Call(self._attempt, name, "connection").run(method, *args, **options)
 
 
 class BlockingCursor:
@@ -107,6 +112,7 @@ class BlockingCursor:
         If the attempt should end, this raises `AttemptEnded`, and the block of the cursor writes the value.
         """
         _Call(self._attempt, "set", "cursor").run(self._cursor.set, value)
+        # The check follows the call, so that the cursor has the value of the work that is done.
         _check_attempt(self._attempt)
 
     def save(self, value: Any = UNSET, *, connection: StepConnection | None = None) -> None:
@@ -135,6 +141,7 @@ class BlockingSteps:
     def version(self) -> int:
         """The ``version=`` of the task when the job stored its first step; until then, the current one."""
         call = _Call(self._attempt, "version")
+        # Steps are used in the event loop only, and so is this property of them.
         version: int = call.run(lambda: self._attempt.steps_in_loop().version)
         return version
 
@@ -184,11 +191,11 @@ class BlockingSteps:
         call = _Call(self._attempt, "transaction")
 
         def with_connection(connection: Any, *args: Any, **kwargs: Any) -> R:
+            """Call the function with blocking methods for the asyncpg connection of the step."""
             return func(StepConnection(self._attempt, connection), *args, **kwargs)
 
-        value: R = call.run_method(
-            name, call.in_thread(func, with_connection), *args, connection=_asyncpg_of(connection), **kwargs
-        )
+        func_in_thread = call.in_thread(func, with_connection)
+        value: R = call.run_method(name, func_in_thread, *args, connection=_asyncpg_of(connection), **kwargs)
         return value
 
     @contextmanager
@@ -269,6 +276,7 @@ class BlockingSteps:
             ...     return sum(result.unwrap(int) for result in current_steps().predecessors())
         """
         call = _Call(self._attempt, "predecessors")
+        # This is an asynchronous iterator, so each step of it is a call in the event loop.
         results = call.run_method()
         while (result := call.run(anext, results, None)) is not None:
             yield result
@@ -292,12 +300,14 @@ class _Call:
         self._thread_calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
     def run_method(self, *args: Any, **options: Any) -> Any:
-        """Call the method of `Steps`, unless the attempt should end."""
+        """Call the method of `Steps` in the event loop; raise AttemptEnded if the attempt should end."""
         _check_attempt(self._attempt)
         return self.run(lambda: getattr(self._attempt.steps_in_loop(), self._method)(*args, **options))
 
     def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call a function in the event loop, and block until its coroutine has ended.
+        """Call a function in the event loop, and block until its coroutine has ended; return the result.
+
+        While this thread waits, it calls the plain functions that the coroutine sends to it by `in_thread()`.
 
         Raises:
             AttemptEnded: The attempt was cancelled during the call, or the event loop has ended.
@@ -305,6 +315,7 @@ class _Call:
         """
         check_may_block(self._method, "a job in a thread", self._path)
         loop = self._attempt.loop
+        # Finds out whether the attempt was cancelled, or the event loop has ended, since this moment.
         watch = Watch(loop, self._attempt.flag)
         # The call has the context variables of this thread, so the step knows which thread calls it.
         token = calling_thread.set(threading.current_thread())
@@ -323,6 +334,7 @@ class _Call:
             while not crossing.has_ended:
                 try:
                     thread_call = self._thread_calls.get(timeout=CHECK_INTERVAL_S)
+                # There is nothing to call yet. At intervals the thread checks whether to wait any longer.
                 except Empty:
                     if watch.is_interrupted or watch.loop_has_ended():
                         raise _ended(self._attempt) from None
@@ -334,6 +346,7 @@ class _Call:
             return crossing.result()
         except CancelledError:
             raise _ended(self._attempt) from None
+        # The function of the step has raised this error in this thread, as in_thread() passed it on.
         except RaisedError as raised:
             error = raised.error
         finally:
@@ -342,7 +355,8 @@ class _Call:
             # The traceback of an error of the call refers to this frame. If the frame kept the call, there
             # would be a cycle of references.
             del crossing
-        # Raised here, the error does not have RaisedError as its context.
+        # Raised here, the error does not have RaisedError as its context. Its traceback refers to this frame,
+        # so the frame must not keep the error either.
         try:
             raise error
         finally:
@@ -351,7 +365,10 @@ class _Call:
     def in_thread(
         self, func: Callable[..., Any], wrapper: Callable[..., Any] | None = None
     ) -> Callable[..., Coroutine[Any, Any, Any]]:
-        """Return a coroutine function that calls a plain one in the thread that waits.
+        """Return a coroutine function that calls a plain function in the thread that waits in `run()`.
+
+        `Steps` awaits coroutine functions in the event loop, but the function of a step may block, and
+        belongs to the thread of the job.
 
         Args:
             func: The plain function of a step.
@@ -366,12 +383,13 @@ class _Call:
 
         @functools.wraps(func)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            """Let the waiting thread call the function, and return its value or raise its error."""
+            """Let the waiting thread call the function; return its value, or raise its error wrapped."""
             context, loop = copy_context(), self._attempt.loop
             returned: Future[Returned[Any]] = loop.create_future()
 
             def execute() -> None:
                 """Call the function in the waiting thread, and pass its result to the event loop."""
+                # A pair of the value and the error, one of which is None.
                 outcome: Returned[Any]
                 try:
                     outcome = context.run(wrapper or func, *args, **kwargs), None
@@ -445,9 +463,10 @@ def _asyncpg_of(connection: StepConnection | None) -> Any:
 
 
 def _set_result(future: Future[Returned[Any]], returned: Returned[Any]) -> None:
-    """Set the result of a future, unless the step that waits for it was cancelled."""
+    """Set the result of a future, unless the step that waits for it was cancelled meanwhile."""
     if not future.done():
         future.set_result(returned)
 
 
-def _do_nothing() -> None: ...
+def _do_nothing() -> None:
+    """Do nothing: this only wakes a thread that waits for something to call."""

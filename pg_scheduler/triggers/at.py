@@ -46,6 +46,7 @@ class At(Trigger):
 
     @classmethod
     def _from_fields(cls, **fields: Any) -> At:
+        """Return the value with the fields of its JSON: the constructor takes instants one by one."""
         return cls(*fields["instants"])
 
     def next_after(self, instant: datetime, *, anchor: datetime | None = None) -> datetime | None:  # noqa: ARG002
@@ -61,5 +62,6 @@ class At(Trigger):
 
 
 def _text(instant: datetime) -> str:
+    """Return an instant without its time zone, such as "2027-01-31 09:00", with seconds only if needed."""
     timespec = "minutes" if not (instant.second or instant.microsecond) else "auto"
     return instant.replace(tzinfo=None).isoformat(" ", timespec)

@@ -93,28 +93,31 @@ class Trigger(Part):
         Raises:
             ValueError: A datetime is naive, or the search took too many steps to find any.
         """
-        fire = to_utc(after)
-        origin = fire if anchor is None else to_utc(anchor)
+        previous_fire = to_utc(after)
+        origin = previous_fire if anchor is None else to_utc(anchor)
+        # Many fire times may need more steps than a single one.
         search = Search(MAX_STEPS + 100 * n)
         fires: list[datetime] = []
         while len(fires) < n:
             try:
-                next_fire = next_fire_time(self, fire, origin, search)
+                fire = next_fire_time(self, previous_fire, origin, search)
             except SearchLimitError:
+                # Fewer fire times are no error, but none is.
                 if not fires:
                     raise
                 break
-            if next_fire is None:
+            if fire is None:
                 break
-            fires.append(fire := next_fire)
+            fires.append(fire)
+            previous_fire = fire
         return fires
 
     def _anchor_from(self, start: datetime) -> datetime:
-        """Return the anchor of a schedule with a start."""
+        """Return the anchor of a schedule with a start: the instant from which intervals are counted."""
         return start
 
     def _anchored_interval(self) -> timedelta | None:
-        """Return the interval of a trigger that fires at ``anchor + k * interval``, None for any other."""
+        """Return the interval if the trigger fires at ``anchor + k * interval`` only; None for any other."""
         return None
 
     def __or__(self, other: Trigger) -> Trigger:
@@ -138,13 +141,15 @@ class Trigger(Part):
 def next_fire_time(
     trigger: Trigger, instant: datetime, anchor: datetime, search: Search | None = None
 ) -> datetime | None:
-    """Return the first fire time after an instant in UTC, within the steps that are left.
+    """Return the first fire time of a trigger after an instant, in UTC; None if there is no further one.
+
+    What the trigger returns is checked, since it may be one of an application.
 
     Args:
         trigger: The trigger.
         instant: An instant in UTC.
         anchor: The anchor of the schedule, in UTC.
-        search: The search whose remaining steps this one spends; None if this one belongs to no other.
+        search: The search whose remaining steps are used up; None to begin a search of its own.
 
     Raises:
         SearchLimitError: No step is left.
@@ -177,7 +182,10 @@ class Combination(Trigger):
 
     @abstractmethod
     def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
-        """Return the first fire time after an instant in UTC, within the steps that are left."""
+        """Return the first fire time after an instant in UTC; None if there is none.
+
+        The steps of the members count in ``search``, which raises SearchLimitError after too many.
+        """
 
     def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
         """Return the first fire time strictly after ``instant``, in UTC; None if there is no further one."""
@@ -203,23 +211,28 @@ class AnyOf(Combination, Unordered):
     def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
         """Return the earliest fire time of the triggers, or None."""
         earliest: datetime | None = None
-        # By the place of a trigger, the end of the span in which an earlier search found no fire time of it.
-        silent_until: dict[int, datetime] = {}
+        # A first round asks the triggers that may fire soon. It leaves out those for which an earlier search
+        # found no fire time in a span that contains the instant. Here is the end of that span, by the place
+        # of the trigger.
+        no_fire_until: dict[int, datetime] = {}
         for place in range(len(self.triggers)):
             start, end = self._silent_spans.get((place, anchor), NO_SPAN)
             if start <= instant < end:
-                silent_until[place] = end
+                no_fire_until[place] = end
             else:
                 earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
-        # Such a trigger fires after its span at the earliest. So it is searched only if no other trigger
-        # fires by the end of the span.
-        for place, end in silent_until.items():
+        # A trigger that was left out fires after its span at the earliest. So it is asked only if no other
+        # trigger fires by the end of the span.
+        for place, end in no_fire_until.items():
             if earliest is None or earliest > end:
                 earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
         return earliest
 
     def _fire_of(self, place: int, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
-        """Return the next fire time of the trigger at a place; if there is none, remember the span."""
+        """Return the next fire time of the trigger at a place.
+
+        If there is none, the span that was searched is remembered, so that it is not searched again.
+        """
         fire = next_fire_time(self.triggers[place], instant, anchor, search)
         if fire is None:
             if len(self._silent_spans) >= MAX_SPANS:
@@ -251,22 +264,28 @@ class AllOf(Combination, Unordered):
         end = end_of_search(instant)
         # How many members in a row fire at the candidate. The first candidate is the instant itself, which is
         # no result: fire times are after it.
-        agreeing = 0
+        agreeing_count = 0
         candidate, index = instant, 0
-        while agreeing < len(members):
-            after = candidate - INSTANT if agreeing else candidate
+        while agreeing_count < len(members):
+            # A search finds later instants only. So it begins just before a candidate that is a fire time.
+            after = candidate - INSTANT if agreeing_count else candidate
             fire = next_fire_time(members[index], after, anchor, search)
             if fire is None or fire > end:
                 return None
-            agreeing = agreeing + 1 if agreeing and fire == candidate else 1
+            if agreeing_count and fire == candidate:
+                agreeing_count += 1
+            else:
+                # A later fire time is the new candidate, at which only this member is known to fire.
+                agreeing_count = 1
             candidate = fire
             index = (index + 1) % len(members)
         return candidate
 
     def _members(self) -> list[Trigger]:
-        """Return the triggers, with one grid in place of those that fire at ``anchor + k * interval``.
+        """Return the triggers to search, with a single `_Grid` in place of all those with a fixed interval.
 
-        All intervals count from the same anchor, so their common fire times are computed instead of searched.
+        All intervals count from the same anchor. So their common fire times are the multiples of the least
+        common multiple, which are computed instead of searched.
         """
         members: list[Trigger] = []
         intervals: list[int] = []
@@ -294,7 +313,7 @@ class Restriction(Combination):
 
     @abstractmethod
     def first_allowed(self, instant: datetime, search: Search) -> datetime | None:
-        """Return the first instant, not before ``instant``, at which a fire time is allowed; or None."""
+        """Return the first instant, not before ``instant``, at which the set allows a fire time; or None."""
 
     def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
         """Return the first fire time that is allowed, or None.
@@ -309,15 +328,19 @@ class Restriction(Combination):
             fire = next_fire_time(self.trigger, after, anchor, search)
             if fire is None or fire > end:
                 return None
-            entry = self.first_allowed(fire, search)
-            if entry is None or entry > end:
+            allowed = self.first_allowed(fire, search)
+            if allowed is None or allowed > end:
                 return None
-            if entry == fire:
+            if allowed == fire:
                 return fire
-            after = entry - INSTANT
+            # The trigger may fire at that instant itself, so the search continues just before it.
+            after = allowed - INSTANT
 
     def _postponed(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
-        """Return the end of a fixed delay, or the first later instant that all restrictions allow."""
+        """Return the end of a fixed delay, or the first later instant that all restrictions allow.
+
+        Restrictions may be nested, such as ``(delay & a) - b``. All of them are applied to the same instant.
+        """
         trigger: Trigger = self
         finders: list[Finder] = []
         while isinstance(trigger, Restriction):
@@ -356,14 +379,17 @@ class Except(Restriction):
 
 
 def restricted_trigger(trigger: Trigger) -> Trigger:
-    """Return the trigger without the restrictions around it."""
+    """Return the trigger without the restrictions around it, such as ``& During(...)``."""
     while isinstance(trigger, Restriction):
         trigger = trigger.trigger
     return trigger
 
 
 def is_fixed_delay(trigger: Trigger) -> bool:
-    """Return whether the fire times follow the ends of jobs, with or without a restriction."""
+    """Return whether a trigger is a `FixedDelay`, whose fire times follow the ends of jobs.
+
+    It may have restrictions around it.
+    """
     return restricted_trigger(trigger)._follows_ends  # noqa: SLF001 - private for users only
 
 
@@ -387,7 +413,9 @@ def first_fire_time(trigger: Trigger, *, after: datetime, anchor: datetime) -> d
     except ValueError as error:
         raise ValueError(f"no fire time found for '{trigger}': {error}") from error
     if fire is None:
-        reason = "it has no fire time within 10 years" if isinstance(trigger, Combination) else "it has ended"
+        reason = "it has ended"
+        if isinstance(trigger, Combination):
+            reason = "it has no fire time within 10 years"
         if any(isinstance(part, AllOf) for part in (trigger, *parts_of(trigger))):
             reason = "the triggers never coincide; to restrict a trigger to a time of day, use During"
         raise ValueError(f"no fire time after {after} for '{trigger}': {reason}")
@@ -401,16 +429,22 @@ class _Grid(Trigger):
     period: int
 
     def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
-        # The microseconds from the anchor to the fire time.
-        ahead = ((instant - anchor) // INSTANT // self.period + 1) * self.period
-        if ahead > (end_of_search(instant) - anchor) // INSTANT:
+        """Return the first multiple of the period after the instant; None if it is not within 10 years."""
+        passed_periods = (instant - anchor) // INSTANT // self.period
+        microseconds_ahead = (passed_periods + 1) * self.period
+        # A common period of several intervals may be so long that a datetime would overflow.
+        if microseconds_ahead > (end_of_search(instant) - anchor) // INSTANT:
             return None
-        return anchor + timedelta(microseconds=ahead)
+        return anchor + timedelta(microseconds=microseconds_ahead)
 
 
 def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
-    """Return the triggers, each once. A combination of the same kind is replaced by its triggers."""
-    members: list[Trigger] = []  # not a dict: a trigger of a user may have fields that are not hashable
+    """Return the triggers, each once. A combination of the same kind is replaced by its triggers.
+
+    So ``a | b | a``, which Python makes of nested pairs, becomes one combination of ``a`` and ``b``.
+    """
+    # This is not a set: a trigger of a user may have fields that are not hashable.
+    members: list[Trigger] = []
     for trigger in triggers:
         if not isinstance(trigger, Trigger):
             raise ValueError(f"{kind.__name__} takes triggers, not {trigger!r}")  # noqa: TRY004
@@ -418,11 +452,8 @@ def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tup
             raise ValueError(
                 f"'{trigger}' cannot be combined with a trigger; a FixedDelay combines with During only"
             )
-        members += (
-            member
-            for member in (trigger.triggers if isinstance(trigger, kind) else [trigger])
-            if member not in members
-        )
+        new_members = trigger.triggers if isinstance(trigger, kind) else [trigger]
+        members += (member for member in new_members if member not in members)
         # The number is checked here, because each further member is compared with all earlier ones.
         check_count(len(members))
     if not members:
@@ -431,8 +462,10 @@ def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tup
 
 
 def _earlier(first_fire: datetime | None, second_fire: datetime | None) -> datetime | None:
+    """Return the earlier of two fire times; the only one if the other is None."""
     return min((fire for fire in (first_fire, second_fire) if fire is not None), default=None)
 
 
 def _group(part: Part) -> str:
+    """Return a part of a combination in words, in parentheses if it is itself a combination."""
     return f"({part})" if isinstance(part, Combination | Unordered) else str(part)

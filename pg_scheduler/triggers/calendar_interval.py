@@ -92,6 +92,7 @@ class CalendarInterval(Trigger):
             raise ValueError(f"missing_day must be 'last' or 'skip', not {missing_day!r}")
         name, zone = named_zone(timezone)
         values = {"at": at, "timezone": name, "first": first, "missing_day": missing_day, "_zone": zone}
+        # The dataclass is frozen, so its attributes cannot be assigned.
         for attribute, value in (units | values).items():
             object.__setattr__(self, attribute, value)
 
@@ -117,7 +118,10 @@ class CalendarInterval(Trigger):
                 # is no fire time: the first one is an interval after that day.
                 earliest = begin - timedelta(microseconds=1) if same_day <= begin else same_day
                 after = max(after, earliest)
+            # The search begins a day earlier: a skipped wall time fires at the clock change, which may be on
+            # the day after.
             yesterday = after.astimezone(self._zone).date() - DAY
+            # How many intervals the date is after the first one.
             step = self._steps_until(yesterday, first)
             while True:
                 day = self._date(first, step)
@@ -126,7 +130,8 @@ class CalendarInterval(Trigger):
                     if fire > after:
                         return fire
                 step += 1
-        except OverflowError:  # after the year 9999
+        # The date is after the year 9999.
+        except OverflowError:
             return None
 
     def _anchor_from(self, start: datetime) -> datetime:
@@ -135,22 +140,30 @@ class CalendarInterval(Trigger):
         If the wall time is before the start, or there is a first date, the anchor is the start itself.
         """
         begin = to_utc(start)
-        fire = instant_of(datetime.combine(begin.astimezone(self._zone).date(), self.at), self._zone)
+        day_of_start = begin.astimezone(self._zone).date()
+        fire = instant_of(datetime.combine(day_of_start, self.at), self._zone)
         return fire if self.first is None and fire >= begin else start
 
     def _steps_until(self, day: date, first: date) -> int:
-        """Return how many intervals certainly end before a day. The true number may be larger."""
+        """Return a number of intervals after ``first`` that certainly end before ``day``.
+
+        It is computed from the mean length of a month, so a few more intervals may end before the day.
+        """
         months, days = 12 * self.years + self.months, 7 * self.weeks + self.days
-        passed = (day - first).days - (SLACK if months else 0)
-        return max(0, int(passed / (months * DAYS_PER_MONTH + days)))
+        passed_days = (day - first).days
+        if months:
+            passed_days -= SLACK
+        mean_interval_days = months * DAYS_PER_MONTH + days
+        return max(0, int(passed_days / mean_interval_days))
 
     def _date(self, first: date, steps: int) -> date | None:
-        """Return the date after a number of intervals; None if ``missing_day`` skips it.
+        """Return the date that is a number of intervals after ``first``; None if ``missing_day`` skips it.
 
         It raises OverflowError after the year 9999.
         """
-        month = first.month - 1 + steps * (12 * self.years + self.months)
-        year, month = first.year + month // 12, month % 12 + 1
+        # Months are counted from 0 here, from the January of the first year on.
+        month_count = first.month - 1 + steps * (12 * self.years + self.months)
+        year, month = first.year + month_count // 12, month_count % 12 + 1
         if year > MAXYEAR:
             raise OverflowError(f"year {year} is out of range")
         last_day = monthrange(year, month)[1]
@@ -162,6 +175,7 @@ class CalendarInterval(Trigger):
     def __str__(self) -> str:
         units = {"year": self.years, "month": self.months, "week": self.weeks, "day": self.days}
         words = [f"{count} {unit}{'s' * (count != 1)}" for unit, count in units.items() if count]
+        # "every month", but "every 1 month 2 days".
         text = words[0].removeprefix("1 ") if len(words) == 1 else " ".join(words)
         since = "" if self.first is None else f" from {self.first}"
         skip = " unless the day is missing" if self.missing_day == "skip" else ""
@@ -169,5 +183,6 @@ class CalendarInterval(Trigger):
 
 
 def _check_count(unit: str, count: object) -> None:
+    """Raise ValueError unless the count of a unit is an int of at least 0."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise ValueError(f"{unit} must be an int of at least 0, not {count!r}")

@@ -92,12 +92,14 @@ class Cron(Trigger):
         """Return the first fire time after an instant; raise LookupError or OverflowError after the last."""
         local = instant.astimezone(self._zone)
         wall_time = local.replace(tzinfo=None, microsecond=0, fold=0)
+        # The wall time from which to search. Fire times are whole seconds.
         start = wall_time + SECOND
-        # An instant has no skipped wall time, so a change here is one that repeats the wall time.
+        # An instant has no skipped wall time, so a change here is one that repeats the wall time. A ``fold``
+        # of 0 stands for the first pass of the repeated times, and 1 for the second pass.
         repeat = change_at(wall_time, self._zone)
         if repeat is not None and local.fold == 0 and self._follows(repeat):
             # The instant is in the first pass of the repeated times. Search the remainder of this pass, then
-            # all of the second one.
+            # all of the second one. A wall time minus the UTC offset of its pass is the time in UTC.
             for pass_start, offset in ((start, repeat.before), (repeat.wall_start, repeat.after)):
                 wall = self._fields.at_or_after(pass_start)
                 if wall < repeat.wall_end:
@@ -116,8 +118,9 @@ class Cron(Trigger):
             if not self._follows(change):
                 return change.instant
             start = change.wall_end
-        # The wall time occurs twice.
-        first, second = (wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+        # The wall time occurs twice. The first occurrence may not be after the instant.
+        first = wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
+        second = wall.replace(tzinfo=self._zone, fold=1).astimezone(UTC)
         return first if first > instant else second
 
     def _follows(self, change: ClockChange) -> bool:
@@ -127,6 +130,7 @@ class Cron(Trigger):
         the change, and a repeated one fires the first time only.
         """
         moved_by = change.after - change.before
+        # A change of exactly three hours is a correction forward, but not back, as in Debian's cron.
         is_correction = moved_by < -MIN_CORRECTION or moved_by >= MIN_CORRECTION
         return self._fields.wild or is_correction
 
@@ -159,9 +163,12 @@ def describe(expression: str, fields: CronFields) -> str:
     day_text, interval_text = _day(fields), _repeated(fields)
     if day_text is not None and interval_text is not None:
         # An interval on every day needs no "every day": "every 5 minutes in January".
-        return " ".join(filter(None, (interval_text, day_text.removeprefix("every day").strip())))
+        days_left = day_text.removeprefix("every day").strip()
+        return f"{interval_text} {days_left}" if days_left else interval_text
     time_text = _time(fields)
-    return f"cron '{expression}'" if time_text is None or day_text is None else f"{time_text} {day_text}"
+    if time_text is None or day_text is None:
+        return f"cron '{expression}'"
+    return f"{time_text} {day_text}"
 
 
 def _time(fields: CronFields) -> str | None:
@@ -174,17 +181,21 @@ def _time(fields: CronFields) -> str | None:
 def _repeated(fields: CronFields) -> str | None:
     """Return the interval within a day, such as "every 5 minutes from 09:00 to 17:55", if there is one."""
     if fields.seconds != (0,):
-        step = _cycle(fields.seconds)
+        second_step = _cycle(fields.seconds)
         is_all_day = (len(fields.hours), len(fields.minutes)) == (24, 60)
         begins_at_zero = fields.seconds[0] == 0
-        return f"every {_counted(step, 'second')}" if step and is_all_day and begins_at_zero else None
+        if second_step and is_all_day and begins_at_zero:
+            return f"every {_counted(second_step, 'second')}"
+        return None
     if len(fields.hours) == 24:
         return _in_every_hour(fields.minutes)
-    hour_step, step = _step(fields.hours), _cycle(fields.minutes)
+    hour_step, minute_step = _step(fields.hours), _cycle(fields.minutes)
+    # A few hours are listed instead, as "at 03:00 and 15:00".
     if len(fields.minutes) == 1 and len(fields.hours) > _MAX_ITEMS and hour_step is not None:
         return f"every {_counted(hour_step, 'hour')} {_span(fields)}"
-    if step is not None and (len(fields.hours) == 1 or hour_step == 1):
-        return f"every {_counted(step, 'minute')} {_span(fields)}"
+    # Minutes form one interval only within one hour, or if the hours follow one another without a gap.
+    if minute_step is not None and (len(fields.hours) == 1 or hour_step == 1):
+        return f"every {_counted(minute_step, 'minute')} {_span(fields)}"
     return None
 
 
@@ -192,10 +203,13 @@ def _in_every_hour(minutes: Sequence[int]) -> str | None:
     """Return the minutes of each hour, such as "every 5 minutes"; None for many minutes without a step."""
     if len(minutes) == 1:
         return f"at minute {minutes[0]} of every hour"
-    if (step := _cycle(minutes)) is not None:
+    step = _cycle(minutes)
+    if step is not None:
         interval = f"every {_counted(step, 'minute')}"
         return f"{interval} from minute {minutes[0]} of every hour" if minutes[0] else interval
-    return f"at minutes {_list(map(str, minutes))} of every hour" if len(minutes) <= _MAX_ITEMS else None
+    if len(minutes) <= _MAX_ITEMS:
+        return f"at minutes {_list(map(str, minutes))} of every hour"
+    return None
 
 
 def _step(numbers: Sequence[int]) -> int | None:
@@ -205,18 +219,23 @@ def _step(numbers: Sequence[int]) -> int | None:
 
 
 def _cycle(numbers: Sequence[int]) -> int | None:
-    """Return the step of minutes or seconds that divides the hour or the minute; None otherwise."""
+    """Return the step of minutes if it fits evenly into the hour, such as 5 of 0, 5, ... 55; None otherwise.
+
+    Likewise it returns the step of seconds in a minute.
+    """
     step = _step(numbers)
     return step if step is not None and step * len(numbers) == 60 else None
 
 
 def _span(fields: CronFields) -> str:
-    """Return the first and the last time of the day."""
-    first_time, last_time = ((fields.hours[place], fields.minutes[place]) for place in (0, -1))
-    return f"from {first_time[0]:02}:{first_time[1]:02} to {last_time[0]:02}:{last_time[1]:02}"
+    """Return the first and the last time of the day, such as "from 09:00 to 17:55"."""
+    first_time = f"{fields.hours[0]:02}:{fields.minutes[0]:02}"
+    last_time = f"{fields.hours[-1]:02}:{fields.minutes[-1]:02}"
+    return f"from {first_time} to {last_time}"
 
 
 def _counted(number: int, noun: str) -> str:
+    """Return a number with a noun as they follow the word "every": "minute" or "5 minutes"."""
     return noun if number == 1 else f"{number} {noun}s"
 
 
@@ -225,6 +244,8 @@ def _day(fields: CronFields) -> str | None:
     if fields.nth_weekdays or fields.either_day:
         return None
     date, weekday, month = _date(fields), _weekday(fields), _month(fields)
+    # An empty text stands for all days or all months. A date that must also be a certain weekday is not
+    # described.
     if date is None or month is None or (date and weekday):
         return None
     if date:
@@ -234,26 +255,29 @@ def _day(fields: CronFields) -> str | None:
 
 
 def _date(fields: CronFields) -> str | None:
-    """Return the days of the month; "" for all, None for too many."""
+    """Return the days of the month in words; "" for all, None for too many."""
     if fields.last_day:
         return None if fields.days else "the last day"
     if len(fields.days) == 31:
         return ""
-    return f"day {_list(map(str, sorted(fields.days)))}" if len(fields.days) <= _MAX_ITEMS else None
+    if len(fields.days) > _MAX_ITEMS:
+        return None
+    return f"day {_list(map(str, sorted(fields.days)))}"
 
 
 def _weekday(fields: CronFields) -> str:
-    """Return the days of the week; "" for all."""
+    """Return the days of the week in words; "" for all."""
     if len(fields.weekdays) == 7:
         return ""
     if fields.weekdays == {1, 2, 3, 4, 5}:
         return "Monday to Friday"
-    # Sunday is day 0, and is named last, as day 7.
-    return _list(_DAYS[day % 7] for day in sorted(weekday or 7 for weekday in fields.weekdays))
+    # Sunday, which is day 0, is sorted as day 7, so that it is named last.
+    sorted_days = sorted(7 if weekday == 0 else weekday for weekday in fields.weekdays)
+    return _list(_DAYS[day % 7] for day in sorted_days)
 
 
 def _month(fields: CronFields) -> str | None:
-    """Return the months; "" for all, None for too many."""
+    """Return the names of the months; "" for all, None for too many."""
     if len(fields.months) == 12:
         return ""
     if len(fields.months) > _MAX_ITEMS:
@@ -262,6 +286,7 @@ def _month(fields: CronFields) -> str | None:
 
 
 def _list(words: Iterable[str]) -> str:
+    """Return words as a list in English, such as "1, 2 and 3"."""
     *earlier_words, last_word = words
     return f"{', '.join(earlier_words)} and {last_word}" if earlier_words else last_word
 
@@ -277,6 +302,7 @@ def warn_of_seconds(trigger: object) -> None:
         return
     fields = inner.expression.split()
     if len(fields) == 6 and fields[-1] in {"*", "?"} and fields[0] != "*":
+        # The level 3 is the caller of the function that called this one.
         warnings.warn(
             f"cron expression {inner.expression!r} fires every second of the minutes it matches; write the "
             "seconds last: the order of six fields is minute, hour, day of month, month, day of week, second",

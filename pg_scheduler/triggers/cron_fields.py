@@ -110,9 +110,11 @@ class CronFields:
     def _time_from(self, start: time) -> time | None:
         """Return the first matching time of a day that is not before ``start``; None if there is none."""
         hour = _first(self.hours, start.hour)
+        # If the hour of the start does not match, the result is the first time of a later hour.
         if hour != start.hour:
             return None if hour is None else time(hour, self.minutes[0], self.seconds[0])
         minute = _first(self.minutes, start.minute)
+        # If its minute matches too, a second of this minute may be left, else a later minute of this hour.
         if minute == start.minute:
             second = _first(self.seconds, start.second)
             if second is not None:
@@ -120,6 +122,7 @@ class CronFields:
             minute = _first(self.minutes, start.minute + 1)
         if minute is not None:
             return time(hour, minute, self.seconds[0])
+        # No minute of this hour is left.
         hour = _first(self.hours, start.hour + 1)
         return None if hour is None else time(hour, self.minutes[0], self.seconds[0])
 
@@ -128,11 +131,16 @@ class CronFields:
         year, month, first_day = start.year, start.month, start.day
         for _ in range(_MONTHS_AHEAD):
             if month in self.months:
-                days = _days_of_month(self, *_month(year, month))
+                first_weekday, length = _month(year, month)
+                days = _days_of_month(self, first_weekday, length)
                 index = bisect_left(days, first_day)
                 if index < len(days):
                     return date(year, month, days[index])
-            year, month, first_day = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
+            # The search continues on the first day of the next month.
+            first_day = 1
+            month += 1
+            if month > 12:
+                year, month = year + 1, 1
             if year > MAXYEAR:
                 break
         raise LookupError(f"no day matches the fields within {_MONTHS_AHEAD} months")
@@ -144,16 +152,23 @@ _month = lru_cache(maxsize=4096)(monthrange)
 
 @lru_cache(maxsize=4096)
 def _days_of_month(fields: CronFields, first_weekday: int, length: int) -> tuple[int, ...]:
-    """Return the matching days of a month, whose first day is a ``first_weekday`` (0 = Monday)."""
+    """Return the matching days of a month, whose first day is a ``first_weekday`` (0 = Monday).
+
+    There are few different months, so the results are remembered.
+    """
     days = []
     for day in range(1, length + 1):
-        weekday = (first_weekday + day) % 7  # 0 = Sunday
+        # In cron expressions, 0 is Sunday.
+        weekday = (first_weekday + day) % 7
         by_date = day in fields.days or (fields.last_day and day == length)
         by_weekday = weekday in fields.weekdays
-        if not by_weekday and (occurrences := fields.nth_weekdays.get(weekday)):
+        # Which of this weekday's occurrences in the month match, such as the third one or the last.
+        occurrences = fields.nth_weekdays.get(weekday)
+        if occurrences and not by_weekday:
             occurrence = str((day + 6) // 7)
             is_last = day + 7 > length
             by_weekday = occurrence in occurrences or (is_last and "l" in occurrences)
+        # As in every cron: if both fields are restricted, one match is enough.
         matches = (by_date or by_weekday) if fields.either_day else (by_date and by_weekday)
         if matches:
             days.append(day)
@@ -185,7 +200,10 @@ def parse_cron(expression: str) -> CronFields:
 
 @lru_cache(maxsize=1024)
 def _parse(expression: str) -> CronFields:
-    """Parse a text of ASCII; see ``parse_cron()``."""
+    """Parse a cron expression that is known to be a text of ASCII, and remember the result.
+
+    The errors are those of ``parse_cron()``.
+    """
     if len(expression) > _MAX_LENGTH:
         raise _invalid(
             f"{expression[:40]}...", f"has {len(expression)} characters", f"write at most {_MAX_LENGTH}"
@@ -202,6 +220,7 @@ def _parse(expression: str) -> CronFields:
             "years are not supported",
         )
     field_values = [_values(expression, index, text) for index, text in enumerate(texts)]
+    # The numbers of each field, in order. The sixth field, with the seconds, is optional.
     minutes, hours, days, months, weekdays, *seconds = (
         tuple(sorted(values.numbers)) for values in field_values
     )
@@ -218,6 +237,8 @@ def _parse(expression: str) -> CronFields:
         either_day=not any(texts[index][0] in "*?" for index in (_DAY_OF_MONTH, _WEEKDAY)),
         wild=any(text.startswith("*") for text in (minute_text, hour_text)),
     )
+    # An expression that never matches, such as one for the 30th of February, is an error. Which year the
+    # search begins with does not matter.
     try:
         fields.at_or_after(datetime.combine(date(2000, 1, 1), time.min))
     except LookupError as error:
@@ -226,7 +247,13 @@ def _parse(expression: str) -> CronFields:
 
 
 def _values(expression: str, index: int, text: str) -> _FieldValues:
-    """Return what the field at a place of an expression matches."""
+    """Return the numbers and nth weekdays that one field of an expression matches.
+
+    Args:
+        expression: The whole expression, for errors.
+        index: The place of the field, from 0.
+        text: The field.
+    """
     items = text.split(",")
     for item in items:
         _check_item(expression, index, item)
@@ -234,8 +261,12 @@ def _values(expression: str, index: int, text: str) -> _FieldValues:
     # So each kind is expanded alone.
     plain_items = [item for item in items if index != _WEEKDAY or not _NTH_WEEKDAY.fullmatch(item)]
     nth_items = [item for item in items if item not in plain_items]
-    values = _expand(expression, index, ",".join(plain_items)).values if plain_items else []
-    nth_weekdays = _expand(expression, index, ",".join(nth_items)).nth_weekdays if nth_items else {}
+    values: list[int | str] = []
+    nth_weekdays: Mapping[int, frozenset[str]] = {}
+    if plain_items:
+        values = _expand(expression, index, ",".join(plain_items)).values
+    if nth_items:
+        nth_weekdays = _expand(expression, index, ",".join(nth_items)).nth_weekdays
     numbers = frozenset(value for value in values if isinstance(value, int))
     if "*" in values:
         numbers = frozenset(_RANGES[index])
@@ -254,9 +285,11 @@ def _check_item(expression: str, index: int, item: str) -> None:
     if index == _DAY_OF_MONTH and _BEFORE_LAST_DAY.fullmatch(item):
         reason = f"{field}, a day before the last one, which is not supported"
         raise _invalid(expression, reason, "write L for the last day")
+    # Such as "5L" or "LFRI" in place of L5, for the last Friday.
     if index == _WEEKDAY and (last_weekday := _MISWRITTEN_LAST_WEEKDAY.fullmatch(item)):
         number = _number(expression, index, last_weekday["day"] or last_weekday["name"])
         raise _invalid(expression, f"{field}, which is invalid", f"write L{number} for the last such day")
+    # The remaining checks are about ranges: those with an end, and those with a step, such as 5/10.
     span = _SPAN.fullmatch(item)
     if span is None or not (span["high"] or span["step"]):
         return
@@ -271,7 +304,10 @@ def _check_item(expression: str, index: int, item: str) -> None:
 
 
 def _as_written(expression: str, index: int, item: str) -> str:
-    """Return a part of a field, given in lower case, with the capitals that it has in the expression."""
+    """Return an item of a field, given in lower case, with the capitals that it has in the expression.
+
+    If it is not in the expression, because that is an alias, it is returned unchanged.
+    """
     words = expression.split()
     word = words[index] if index < len(words) else ""
     start = word.lower().find(item)
@@ -279,17 +315,20 @@ def _as_written(expression: str, index: int, item: str) -> str:
 
 
 def _number(expression: str, index: int, text: str) -> int:
-    """Return the number that a field has for a text, which may be a name such as "mon"."""
+    """Return the number of a text in a field: the text has digits, or is a name such as "mon"."""
     return int(text) if text.isdigit() else int(_expand(expression, index, text).values[0])
 
 
 def _expand(expression: str, index: int, text: str) -> _Expansion:
     """Return one field as croniter expands it, with its nth weekdays as `CronFields` has them.
 
-    Seconds are parsed as minutes, whose range they share.
+    The other fields are ``*`` for that, and have no effect. Seconds are parsed as minutes, whose range they
+    share.
     """
     texts = ["*"] * 5
-    texts[index % 5] = text
+    # The seconds have the place 5, which becomes that of the minutes, 0.
+    place = index % 5
+    texts[place] = text
     try:
         expanded, nth = croniter.expand(" ".join(texts))
     except ValueError as error:
@@ -299,9 +338,11 @@ def _expand(expression: str, index: int, text: str) -> _Expansion:
         if len(expression.split()) == len(_NAMES):
             remedy += f"; the order of six fields is {', '.join(_NAMES)}"
         raise _invalid(expression, reason, remedy) from error
+    # Sunday may be written as 7, and is 0 here.
     nth_weekdays = {int(weekday) % 7: frozenset(map(str, numbers)) for weekday, numbers in nth.items()}
-    return _Expansion(list(expanded[index % 5]), nth_weekdays)
+    return _Expansion(list(expanded[place]), nth_weekdays)
 
 
 def _invalid(expression: object, reason: str, remedy: str) -> ValueError:
+    """Return the error for an expression, with what is wrong and what to write instead."""
     return ValueError(f"cron expression {expression!r} {reason}; {remedy}")

@@ -90,13 +90,14 @@ class During(DuringSet):
         weekday_text, weekday_set = WEEKDAYS.parse("weekdays", weekdays)
         month_text, month_set = MONTHS.parse("months", months)
         week_text, week_set = WEEKS.parse("iso_weeks", iso_weeks)
-        # The days that match, whatever the dates and the times of day are.
+        # The days that match the weekdays, months and weeks, whatever the dates and the times of day are.
         calendar = WallSet(weekday_set, month_set, week_set, dates=None, ranges=day_ranges(None, None))
         if calendar.day_from(FIRST_DAY) is None:
             raise ValueError(
                 f"months={month_text!r} and iso_weeks={week_text!r} have no day in common; change one"
             )
         checked_dates = None if dates is None else _check_dates(dates)
+        # The days of the dates that match the other conditions too.
         matching_dates = None if checked_dates is None else tuple(filter(calendar.has_day, checked_dates))
         ranges = day_ranges(
             None if start is None else check_time("start", start),
@@ -114,6 +115,7 @@ class During(DuringSet):
             raise ValueError("During() has no condition; pass weekdays=, dates=, start= or another one")
         values |= {"timezone": name, "_zone": zone, "_first": first, "_last": last}
         values["_wall"] = WallSet(weekday_set, month_set, week_set, matching_dates, ranges)
+        # The dataclass is frozen, so its attributes cannot be assigned.
         for attribute, value in values.items():
             object.__setattr__(self, attribute, value)
 
@@ -133,6 +135,8 @@ class During(DuringSet):
         if self._last is not None and instant >= self._last:
             return instant
         candidate = self._first_match(instant, self._wall.first_outside, search)
+        # The set ends at ``until``, whatever the other conditions are. So that is the first instant outside,
+        # unless an earlier one was found.
         if candidate is None or (self._last is not None and candidate > self._last):
             return self._last
         return candidate
@@ -140,7 +144,10 @@ class During(DuringSet):
     def _first_match(
         self, instant: datetime, find: Callable[[datetime], datetime | None], search: Search
     ) -> datetime | None:
-        """Return the first instant whose wall time ``find`` returns unchanged; None after the year 9999."""
+        """Return the first instant whose wall time ``find`` accepts; None if it is after the year 9999.
+
+        ``find`` returns a wall time unchanged if it accepts it, and otherwise the next one that it accepts.
+        """
         try:
             return self._first_instant(instant, find, search)
         except OverflowError:
@@ -149,7 +156,7 @@ class During(DuringSet):
     def _first_instant(
         self, instant: datetime, find: Callable[[datetime], datetime | None], search: Search
     ) -> datetime | None:
-        """Return the first instant whose wall time ``find`` returns unchanged.
+        """Return the first instant whose wall time ``find`` accepts, by jumps on the wall clock of the zone.
 
         Between two clock changes, a wall time that is later by an hour belongs to an instant that is later by
         an hour. So the difference of two wall times gives the instant. If the clock changes within the next
@@ -158,17 +165,21 @@ class During(DuringSet):
         while True:
             search.spend()
             wall = instant.astimezone(self._zone).replace(tzinfo=None, fold=0)
-            target = find(wall)
-            if target == wall:
+            accepted_wall = find(wall)
+            if accepted_wall == wall:
                 return instant
             reach = instant + REACH
+            # The instant of the accepted wall time, if the clock does not change before it.
             candidate = None
-            if target is not None:
+            if accepted_wall is not None:
                 # A calendar without dates was searched day by day, while dates are found by bisection.
                 if self.dates is None:
-                    search.spend((target - wall).days // DAYS_PER_STEP)
-                candidate = instant + (target - wall)
+                    search.spend((accepted_wall - wall).days // DAYS_PER_STEP)
+                candidate = instant + (accepted_wall - wall)
             checked_until = reach if candidate is None else min(candidate, reach)
+            # After a change, the wall clock shows other times, so the search begins again there. Without a
+            # change, a candidate within reach is right, and if ``find`` accepts no later wall time, there is
+            # no candidate.
             change = first_change(instant, checked_until, self._zone)
             if change is not None:
                 instant = change
@@ -187,16 +198,16 @@ class During(DuringSet):
             self.iso_weeks and f"week {self.iso_weeks}",
         ]
         if self.start is not None or self.end is not None:
-            words.append(
-                f"{time_text(self.start or time.min)}-{'24:00' if self.end is None else time_text(self.end)}"
-            )
+            start_text = time_text(self.start or time.min)
+            end_text = "24:00" if self.end is None else time_text(self.end)
+            words.append(f"{start_text}-{end_text}")
         words.append(None if self.since is None else f"since {self.since}")
         words.append(None if self.until is None else f"until {self.until}")
         return " ".join([*filter(None, words), self.timezone])
 
 
 def _check_dates(dates: Iterable[object]) -> tuple[date, ...]:
-    """Return the dates in order, each once."""
+    """Return the dates in order, each once; raise ValueError for other values, or for too many dates."""
     if isinstance(dates, str | bytes) or not isinstance(dates, Iterable):
         raise ValueError(f"dates must be a tuple of dates, not {dates!r}")  # noqa: TRY004 - as the other errors
     unique_dates: set[date] = set()
@@ -228,14 +239,18 @@ def _bound(name: str, value: object, zone: tzinfo) -> datetime | None:
 def _plain(bound: date | datetime | None) -> date | datetime | None:
     """Return a bound as JSON carries it: an instant with a fixed UTC offset, any other value unchanged.
 
-    With a time zone instead, two instants that differ in their fold only would be equal.
+    With a time zone in place of the offset, the two instants of a repeated wall time would be equal, because
+    comparisons ignore the ``fold`` that distinguishes them.
     """
-    if not isinstance(bound, datetime) or (offset := bound.utcoffset()) is None:
+    offset = bound.utcoffset() if isinstance(bound, datetime) else None
+    # A date, None, or a naive datetime, which a later check rejects.
+    if not isinstance(bound, datetime) or offset is None:
         return bound
     return bound.replace(tzinfo=tz(offset), fold=0)
 
 
 def _dates_text(dates: tuple[date, ...] | None) -> str | None:
+    """Return the dates in words, shortened if there are more than three; None without that condition."""
     if dates is None:
         return None
     if len(dates) > 3:
@@ -267,16 +282,19 @@ class Numbering:
     example: str
 
     def parse(self, parameter: str, value: object) -> tuple[str | None, frozenset[int] | None]:
-        """Return the text in its shortest form, and its numbers, which are None if the text names all.
+        """Return the text in its shortest form, and the set of its numbers.
 
-        Both are None if ``value`` is None.
+        The set is None if the text names all numbers, which is no condition. Both are None if ``value`` is
+        None.
 
         Raises:
             ValueError: The text is not a list of numbers, names and ranges.
         """
         if value is None:
             return None, None
-        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        # A single number may be given as an int. To Python, a bool is an int too.
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        text = str(value) if is_number else value
         if not isinstance(text, str) or not 0 < len(text) <= _MAX_LENGTH:
             raise self._invalid(parameter, value)
         numbers: set[int] = set()
@@ -286,15 +304,17 @@ class Numbering:
                 raise self._invalid(parameter, value)
             first = self._number(parameter, value, span[1])
             last = self._number(parameter, value, span[2]) if span[2] else first
-            # A range such as "nov-feb" continues at the first number.
-            numbers |= (
-                {*range(first, last + 1)}
-                if first <= last
-                else {*range(first, self.last + 1), *range(1, last + 1)}
-            )
-        return self._text(numbers), None if len(numbers) == self.last else frozenset(numbers)
+            if first <= last:
+                numbers.update(range(first, last + 1))
+            else:
+                # A range such as "nov-feb" ends with the last number, and continues at the first one.
+                numbers.update(range(first, self.last + 1))
+                numbers.update(range(1, last + 1))
+        names_all = len(numbers) == self.last
+        return self._text(numbers), None if names_all else frozenset(numbers)
 
     def _number(self, parameter: str, value: object, word: str) -> int:
+        """Return the number of a name or of digits. Another word is an error, which shows the whole value."""
         if word in self.names:
             return self.names.index(word) + 1
         if self.has_digits and len(word) <= 2 and word.isdigit() and 1 <= int(word) <= self.last:
@@ -315,9 +335,11 @@ class Numbering:
         return ",".join(texts)
 
     def _name(self, number: int) -> str:
+        """Return a number as a text writes it: by its name, or in digits if the numbers have no names."""
         return self.names[number - 1] if self.names else str(number)
 
     def _invalid(self, parameter: str, value: object) -> ValueError:
+        """Return the error for an invalid value of a parameter, which states what is allowed."""
         allowed = "names" if not self.has_digits else f"numbers from 1 to {self.last}"
         text = f"{value[:40]}..." if isinstance(value, str) and len(value) > 40 else value
         return ValueError(

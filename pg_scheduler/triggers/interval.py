@@ -72,7 +72,9 @@ class Every(Trigger):
         """
         start = to_utc(anchor)
         try:
-            return start + ((to_utc(instant) - start) // self.every + 1) * self.every
+            # The division rounds down, also to negative numbers for an instant before the anchor.
+            passed_intervals = (to_utc(instant) - start) // self.every
+            return start + (passed_intervals + 1) * self.every
         except OverflowError:
             return None
 
@@ -82,7 +84,9 @@ class Every(Trigger):
 
     def __str__(self) -> str:
         text = elapsed_text(self.every)
-        return f"every {text.removeprefix('1 ')}" if text.count(" ") == 1 else f"every {text}"
+        # "every hour", but "every 1 hour 30 minutes".
+        has_one_unit = text.count(" ") == 1
+        return f"every {text.removeprefix('1 ')}" if has_one_unit else f"every {text}"
 
 
 @trigger_kind("fixed_delay")
@@ -132,6 +136,7 @@ def elapsed_text(elapsed: timedelta) -> str:
 
 
 def _sum_of_units(weeks: float, days: float, hours: float, minutes: float, seconds: float) -> timedelta:
+    """Return the sum of numbers of units; raise ValueError if one is no number, or the sum is too large."""
     cause: Exception | None = None
     try:
         # timedelta() would accept a bool as a number.
@@ -144,6 +149,7 @@ def _sum_of_units(weeks: float, days: float, hours: float, minutes: float, secon
 
 
 def _check(name: str, value: object) -> timedelta:
+    """Return the value if it is a positive timedelta up to `MAX_INTERVAL`; else raise ValueError."""
     if not isinstance(value, timedelta) or value <= timedelta(0):
         raise ValueError(f"{name} must be a positive timedelta, such as timedelta(minutes=5), not {value!r}")
     if value > MAX_INTERVAL:

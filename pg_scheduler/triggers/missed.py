@@ -58,9 +58,10 @@ def fire_times_around(
         latest = end - (end - origin) % trigger.every
         return latest, trigger.next_after(latest, anchor=origin)
     search, limit = Search(), end
-    while (
-        next_fire := next_fire_time(trigger, last_fire, origin, search)
-    ) is not None and next_fire <= limit:
+    # At each step, ``last_fire`` is the latest fire time that was found, and no fire time up to the limit is
+    # after ``end``.
+    next_fire = next_fire_time(trigger, last_fire, origin, search)
+    while next_fire is not None and next_fire <= limit:
         last_fire = next_fire
         # If a fire time follows the middle, the search continues there. Otherwise the next middle is earlier.
         middle = last_fire + (end - last_fire) / 2
@@ -69,6 +70,7 @@ def fire_times_around(
             last_fire = fire
         else:
             end = middle
+        next_fire = next_fire_time(trigger, last_fire, origin, search)
     return last_fire, next_fire
 
 
@@ -85,25 +87,29 @@ def newest_fire_times(
         SearchLimitError: The search for the latest fire time takes too many steps.
     """
     latest, _ = fire_times_around(trigger, first=first, now=now, anchor=anchor)
-    # The newest first.
-    fires = [latest]
+    fires_from_newest = [latest]
     begin, origin, search = to_utc(first), to_utc(anchor), Search(cpu_s=MAX_CPU_S)
+    # Many fire times may need more steps than a search for one.
     search.left += 100 * limit
     span_end, span_length = latest, timedelta(seconds=1)
-    while len(fires) < limit and span_end > begin:
+    while len(fires_from_newest) < limit and span_end > begin:
+        # No span begins before the first fire time.
         span_start = span_end - min(span_length, span_end - begin)
         try:
             span_fires = _between(trigger, span_start - INSTANT, span_end, origin, search)
         except SearchLimitError:
             break
+        # The span has too many fire times, so a shorter one is searched.
         if span_fires is None:
             span_length /= 4
             continue
-        fires += reversed(span_fires)
+        fires_from_newest += reversed(span_fires)
         span_end = span_start
         if len(span_fires) < CHUNK // 8:
             span_length *= 4
-    return fires[:limit][::-1]
+    newest_fires = fires_from_newest[:limit]
+    newest_fires.reverse()
+    return newest_fires
 
 
 def count_fire_times(
@@ -134,7 +140,7 @@ def count_fire_times(
 def _between(
     trigger: Trigger, start: datetime, end: datetime, anchor: datetime, search: Search
 ) -> list[datetime] | None:
-    """Return the fire times after ``start`` and before ``end``; None if they are too many."""
+    """Return the fire times after ``start`` and before ``end``; None if there are more than `CHUNK`."""
     fires: list[datetime] = []
     fire = next_fire_time(trigger, start, anchor, search)
     while fire is not None and fire < end:

@@ -87,6 +87,7 @@ def write_trigger(trigger: Trigger) -> tuple[str, str]:
 
 
 def _length(text: str) -> timedelta:
+    """Return the length of time that a text such as ``1h30m`` states; raise ValueError for another text."""
     text = text.strip().lower()
     seconds = read_seconds(text)
     if seconds is None:
@@ -98,6 +99,10 @@ def _length(text: str) -> timedelta:
 
 
 def _instant(text: str, zone: tzinfo) -> datetime:
+    """Return the instant that a text such as ``2027-01-31T09:00`` or ``+2h`` states, in a time zone.
+
+    Raises ValueError for another text.
+    """
     text = text.strip()
     try:
         return read_instant(text, datetime.now(UTC), zone)

@@ -27,7 +27,9 @@ class SearchLimitError(ValueError):
 
 
 class Search:
-    """The remaining steps of a search, shared by all parts of a combination.
+    """The remaining steps of a search for a fire time, shared by all parts of a combination of triggers.
+
+    Each question to a part counts as a step. The number bounds how long a search may occupy the CPU.
 
     Args:
         steps: How many.
@@ -41,7 +43,7 @@ class Search:
         self.ends_at = None if cpu_s is None else time.thread_time() + cpu_s
 
     def spend(self, steps: int = 1) -> None:
-        """Count steps.
+        """Count steps of this search.
 
         Raises:
             SearchLimitError: Fewer steps are left than are to be counted, or the time limit has passed.
@@ -55,26 +57,30 @@ class Search:
 
 
 Finder: TypeAlias = Callable[[datetime, Search], datetime | None]
-"""Returns the first suitable instant that is not before the given one, or None."""
+"""Returns the first suitable instant that is not before the given one; None if there is none."""
 
 
 def first_agreed(finders: Sequence[Finder], instant: datetime, search: Search) -> datetime | None:
-    """Return the first instant that all finders return unchanged; None if there is none in 10 years."""
-    # How many finders in a row have returned the candidate.
-    agreeing = 0
+    """Return the first instant that suits all finders, not before the given one; None if not in 10 years.
+
+    The finders are asked in turn. Each returns the candidate unchanged if it is suitable, or else a later
+    instant, which is the next candidate.
+    """
+    # How many finders in a row have agreed to the candidate.
+    agreeing_count = 0
     candidate, index, end = instant, 0, end_of_search(instant)
-    while agreeing < len(finders):
-        later = finders[index](candidate, search)
-        if later is None or later > end:
+    while agreeing_count < len(finders):
+        suitable = finders[index](candidate, search)
+        if suitable is None or suitable > end:
             return None
-        agreeing = agreeing + 1 if later == candidate else 1
-        candidate = later
+        agreeing_count = agreeing_count + 1 if suitable == candidate else 1
+        candidate = suitable
         index = (index + 1) % len(finders)
     return candidate
 
 
 def end_of_search(start: datetime) -> datetime:
-    """Return the last instant that a search covers."""
+    """Return the last instant that a search covers: 10 years after its start, at most in the year 9999."""
     return start + HORIZON if start < LAST - HORIZON else LAST
 
 
@@ -90,12 +96,13 @@ def to_utc(instant: datetime) -> datetime:
         raise ValueError(f"{instant!r} has no time zone; use datetime.now(UTC) or pass tzinfo=")
     try:
         return max(instant.astimezone(UTC), FIRST)
+    # In UTC, the date is outside of the years 1 to 9999.
     except OverflowError:
         return FIRST if instant.year == 1 else LAST
 
 
 def is_in_range(instant: datetime) -> bool:
-    """Return whether ``to_utc()`` keeps the instant.
+    """Return whether ``to_utc()`` returns the same instant, and not one of the bounds in its place.
 
     It compares two datetimes in UTC, because a wall time that is skipped or repeated equals no datetime of
     another time zone.

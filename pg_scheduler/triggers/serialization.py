@@ -77,14 +77,20 @@ class Part(ABC):  # noqa: B024 - its subclasses have abstract methods
             ValueError: The class is not registered.
         """
         cls = type(self)
-        kind = _KINDS.get(cls.kind)
-        if kind is None or kind.cls is not cls:
+        registration = _KINDS.get(cls.kind)
+        # A subclass inherits the attribute ``kind``, but is not registered by that.
+        if registration is None or registration.cls is not cls:
             raise ValueError(f"{cls.__qualname__} has no kind; register it with @trigger_kind")
-        values = {field.name: getattr(self, field.name) for field in kind.fields}
-        dumped = kind.model.model_construct(kind=cls.kind, **values).model_dump(mode="json", by_alias=True)
+        values = {field.name: getattr(self, field.name) for field in registration.fields}
+        model = registration.model.model_construct(kind=cls.kind, **values)
+        dumped = model.model_dump(mode="json", by_alias=True)
         # A field whose default is None is left out while its value is None.
-        absent = {field.name for field in kind.fields if field.default is None and values[field.name] is None}
-        return {name: value for name, value in dumped.items() if name not in absent}
+        omitted_names = {
+            field.name
+            for field in registration.fields
+            if field.default is None and values[field.name] is None
+        }
+        return {name: value for name, value in dumped.items() if name not in omitted_names}
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -105,12 +111,15 @@ class Part(ABC):  # noqa: B024 - its subclasses have abstract methods
 
     @classmethod
     def _from_fields(cls, **fields: Any) -> Self:
-        """Return the value with the fields of its JSON."""
+        """Return the value with the fields of its JSON. A class with another constructor overrides this."""
         return cls(**fields)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Let a field of this type in a pydantic model accept a value or its JSON, and produce its JSON."""
+
         def validate(value: object) -> Part:
+            """Return the value of a field, which may be given as JSON."""
             return value if isinstance(value, cls) else cls.from_json(value)
 
         return core_schema.no_info_plain_validator_function(
@@ -121,6 +130,7 @@ class Part(ABC):  # noqa: B024 - its subclasses have abstract methods
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
+        """Return the JSON schema of such a field: an object with a ``kind``, and further keys by the kind."""
         return {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
 
 
@@ -136,28 +146,30 @@ class Kind:
 
     @property
     def fields(self) -> list[Field[Any]]:
-        """The fields that make up the definition."""
+        """The fields of the dataclass that its JSON has: those that the constructor takes."""
         return [field for field in fields(self.cls) if field.init]  # type: ignore[arg-type]
 
     @cached_property
     def model(self) -> type[BaseModel]:
-        """The model of the class. The names of the class's fields are aliases in it, so any name is possible.
+        """The pydantic model by which the JSON of the class is validated and made.
+
+        The fields of the class are called ``field_<name>`` in it, with the name as their alias. So any name
+        is possible, also one that a field of a model must not have.
 
         Raises:
             ValueError: A field has a type that JSON cannot carry.
         """
-        # JSON may lack a field with a default. The model has None for it then, which is not used: the
-        # constructor of the class gets only the fields that the JSON has.
         try:
-            definitions: dict[str, Any] = {"kind": (Literal[self.cls.kind], ...)} | {
-                f"field_{field.name}": (
-                    self.types[field.name],
-                    ModelField(alias=field.name)
-                    if field.default is MISSING and field.default_factory is MISSING
-                    else ModelField(default=None, alias=field.name),
-                )
-                for field in self.fields
-            }
+            # By the name in the model: the type, and the options of the field.
+            definitions: dict[str, Any] = {"kind": (Literal[self.cls.kind], ...)}
+            for field in self.fields:
+                is_required = field.default is MISSING and field.default_factory is MISSING
+                # JSON may lack a field with a default. The model has None for it then, which is not used: the
+                # constructor of the class gets only the fields that the JSON has.
+                options = ModelField(alias=field.name)
+                if not is_required:
+                    options = ModelField(default=None, alias=field.name)
+                definitions[f"field_{field.name}"] = (self.types[field.name], options)
             return create_model(
                 self.cls.__name__,
                 __config__=ConfigDict(extra="forbid"),
@@ -220,10 +232,13 @@ def trigger_kind(kind: str) -> Callable[[T], T]:
         )
 
     def register(cls: T) -> T:
+        """Register the class, and return it."""
         name = _name(cls)
-        if problem := _problem_of(cls):
+        problem = _problem_of(cls)
+        if problem:
             raise ValueError(f"{name} {problem}")
         registration = _KINDS.get(kind)
+        # A module that is loaded again defines another class of the same name, which replaces the first one.
         if registration is not None and _name(registration.cls) != name:
             raise ValueError(
                 f"kind {kind!r} already belongs to {_name(registration.cls)}; choose another for {name}"
@@ -242,7 +257,7 @@ def trigger_kind(kind: str) -> Callable[[T], T]:
 
 
 def parts_of(part: Part) -> list[Part]:
-    """Return the triggers and sets in the fields of a part."""
+    """Return the triggers and sets that the fields of a trigger or set contain directly."""
     parts: list[Part] = []
     for name in getattr(part, "__dataclass_fields__", ()):
         value = getattr(part, name)
@@ -252,7 +267,7 @@ def parts_of(part: Part) -> list[Part]:
 
 
 def kinds_of(part: Part) -> frozenset[str]:
-    """Return the kinds that a node needs to interpret a trigger."""
+    """Return the kinds of a trigger and of all parts in it, which a node needs to interpret it."""
     return frozenset((part.kind,)).union(*map(kinds_of, parts_of(part)))
 
 
@@ -277,6 +292,7 @@ def _problem_of(cls: Any) -> str | None:
 
 
 def _name(cls: Any) -> str:
+    """Return the name of a class with its module, for messages."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
@@ -293,7 +309,10 @@ def _parse(value: object) -> object:
 
 
 def _check_size(value: object) -> None:
-    """Raise ValueError if a document is too large for the functions below, which are recursive."""
+    """Raise ValueError if a document is too large for the functions below, which are recursive.
+
+    This function is not recursive: it looks at one level of nesting after the other.
+    """
     level, count, depth = [value], 0, 0
     while level:
         count += len(level)
@@ -304,17 +323,22 @@ def _check_size(value: object) -> None:
                 f"combinations and {MAX_VALUES} values"
             )
         children: list[object] = []
-        for item in level:
-            if isinstance(item, Mapping):
-                children += item.values()
-            elif isinstance(item, list | tuple):
-                children += item
+        for node in level:
+            if isinstance(node, Mapping):
+                children += node.values()
+            elif isinstance(node, list | tuple):
+                children += node
         level = children
 
 
 def _part(value: object) -> Part:
-    """Return the part of an object whose size was checked."""
-    if not isinstance(value, Mapping) or not isinstance(kind := value.get("kind"), str):
+    """Return the trigger or set that a JSON object describes; raise ValueError if it describes none.
+
+    The size of the object was checked before. Parts within the object are read by pydantic, which calls
+    ``from_json()`` of their class.
+    """
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    if not isinstance(kind, str):
         raise ValueError(  # noqa: TRY004 - every error of a trigger is a ValueError
             f"a trigger must be an object with a 'kind', not {_shown(value)}"
         )
@@ -325,7 +349,8 @@ def _part(value: object) -> Part:
         # Strict validation accepts text for a datetime only in JSON, not in Python objects.
         model = registration.model.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        # The error of a part within this one is wrapped. Callers know these two classes, so they are kept.
+        # An error of a part within this one is wrapped by pydantic. Callers handle these two classes of
+        # errors in their own ways, so the class is kept.
         for detail in error.errors(include_url=False, include_input=False):
             cause = detail.get("ctx", {}).get("error")
             if isinstance(cause, UnknownKindError):
@@ -333,8 +358,10 @@ def _part(value: object) -> Part:
             if isinstance(cause, UnknownZoneError):
                 raise UnknownZoneError(cause.zone, _reason(kind, error)) from error
         raise ValueError(_reason(kind, error)) from error
-    except TypeError as error:  # the value holds objects that JSON does not have
+    # The value contains objects that JSON does not have.
+    except TypeError as error:
         raise ValueError(f"{kind}: {error}") from error
+    # Only the fields that the JSON has, so that the others get the defaults of the class.
     field_values = {
         name.removeprefix("field_"): getattr(model, name) for name in model.model_fields_set - {"kind"}
     }
@@ -361,5 +388,6 @@ def _reason(kind: str, error: ValidationError) -> str:
 
 
 def _shown(value: object) -> str:
+    """Return a value as a message shows it, with at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."

@@ -21,13 +21,16 @@ class Unordered(Part):
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
+        """Return whether the other value is a combination of the same kind with equal parts, in any order."""
         if type(other) is not type(self):
             return NotImplemented
         parts, other_parts = parts_of(self), parts_of(other)
-        # Not as sets: a trigger of a user may have fields that are not hashable.
-        return parts == other_parts or (
-            len(parts) == len(other_parts) and all(part in other_parts for part in parts)
-        )
+        # Usually the order is the same, which is compared fastest.
+        if parts == other_parts:
+            return True
+        # Each part is contained once, so the numbers suffice. The parts are not compared as sets, since a
+        # trigger of a user may have fields that are not hashable.
+        return len(parts) == len(other_parts) and all(part in other_parts for part in parts)
 
     def __hash__(self) -> int:
         return hash((type(self), frozenset(parts_of(self))))
@@ -44,6 +47,7 @@ class DuringSet(Part):
     def __contains__(self, instant: datetime) -> bool:
         """Return whether the set contains a timezone-aware datetime."""
         utc = to_utc(instant)
+        # If it does, the first instant of the set from there on is this one.
         return self._find_inside(utc, Search()) == utc
 
     @abstractmethod
@@ -148,12 +152,17 @@ class Intersection(DuringSet, Unordered):
 
 
 def _flat(kind: type[Union] | type[Intersection], sets: Sequence[DuringSet]) -> tuple[DuringSet, ...]:
-    """Return the sets, each once. A combination of the same kind is replaced by its sets."""
+    """Return the sets, each once. A combination of the same kind is replaced by its sets.
+
+    So ``a | b | a``, which Python makes of nested pairs, becomes one combination of ``a`` and ``b``.
+    """
+    # The keys of a dict keep their order, unlike a set.
     members: dict[DuringSet, None] = {}
     for during_set in sets:
         if not isinstance(during_set, DuringSet):
             raise ValueError(f"{kind.__name__} takes sets of instants, such as During, not {during_set!r}")  # noqa: TRY004
-        members |= dict.fromkeys(during_set.sets if isinstance(during_set, kind) else [during_set])
+        new_members = during_set.sets if isinstance(during_set, kind) else [during_set]
+        members.update(dict.fromkeys(new_members))
     if not members:
         raise ValueError(f"{kind.__name__} has no sets; pass at least one")
     return tuple(members)
@@ -178,6 +187,7 @@ def check_parts(whole: Part) -> None:
     Raises:
         ValueError: There are too many, or they are nested too deep.
     """
+    # Level by level: the combination itself, its parts, their parts, and so on.
     level: list[Part] = [whole]
     count = depth = 0
     while level:
@@ -190,4 +200,5 @@ def check_parts(whole: Part) -> None:
 
 
 def _group(member: DuringSet) -> str:
+    """Return a set of a combination in words, in parentheses if it is itself a combination."""
     return f"({member})" if isinstance(member, Unordered) else str(member)

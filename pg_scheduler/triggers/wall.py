@@ -24,10 +24,12 @@ def day_ranges(start: time | None, end: time | None) -> tuple[tuple[timedelta, t
     last = DAY if end is None else _since_midnight(end)
     if first < last:
         return ((first, last),)
+    # An end at midnight is the end of the day.
     if last == timedelta(0):
         return ((first, DAY),)
     if first == last:
         return ((timedelta(0), DAY),)
+    # From 22:00 to 06:00: the early part of each day, and its late part.
     return (timedelta(0), last), (first, DAY)
 
 
@@ -48,6 +50,7 @@ def time_text(moment: time) -> str:
 
 
 def _since_midnight(moment: time) -> timedelta:
+    """Return how long after midnight a time of the day is, on a day without a clock change."""
     return timedelta(
         hours=moment.hour, minutes=moment.minute, seconds=moment.second, microseconds=moment.microsecond
     )
@@ -78,10 +81,14 @@ class WallSet:
         if self.has_day(day):
             time_of_day = wall - midnight
             for first, last in self.ranges:
+                # The first range that has not ended yet contains the time, or begins later on this day.
                 if time_of_day < last:
                     return wall if time_of_day >= first else midnight + first
         next_day = self.day_from(day + DAY)
-        return None if next_day is None else datetime.combine(next_day, time.min) + self.ranges[0][0]
+        if next_day is None:
+            return None
+        start_of_day, _ = self.ranges[0]
+        return datetime.combine(next_day, time.min) + start_of_day
 
     def first_outside(self, wall: datetime) -> datetime | None:
         """Return the first wall time not in the set that is not before ``wall``; None if there is none."""
@@ -97,16 +104,17 @@ class WallSet:
             return midnight + range_end
         # The range ends with the day, and the next day may begin within a range.
         day += DAY
-        if self.ranges[0] == (timedelta(0), DAY):
+        first, last = self.ranges[0]
+        # If the range is the whole day, the search passes all further days that are in the set.
+        if (first, last) == (timedelta(0), DAY):
             next_day = self._other_day_from(day)
             return None if next_day is None else datetime.combine(next_day, time.min)
         midnight = datetime.combine(day, time.min)
-        first, last = self.ranges[0]
         begins_inside = first == timedelta(0) and self.has_day(day)
         return midnight + last if begins_inside else midnight
 
     def has_day(self, day: date) -> bool:
-        """Return whether the conditions on days hold."""
+        """Return whether a day satisfies all conditions on days, whatever the times of the day are."""
         if self.dates is not None:
             index = bisect_left(self.dates, day)
             return index < len(self.dates) and self.dates[index] == day
@@ -122,6 +130,7 @@ class WallSet:
             # Each of the dates satisfies the other conditions too.
             index = bisect_left(self.dates, day)
             return self.dates[index] if index < len(self.dates) else None
+        # A month or a week without any suitable day is passed at once.
         for _ in range(MAX_CALENDAR_STEPS):
             if self.months is not None and day.month not in self.months:
                 day = _next_month(day)
@@ -159,21 +168,24 @@ class WallSet:
         """Return how many days in a row, from ``day`` on, are among the dates."""
         # Up to the first gap, the date at each place is a day later than at the place before. Behind the gap,
         # all dates are later than that. So the end of the run is found by bisection.
-        first = low = bisect_left(dates, day)
-        high = len(dates)
+        first_place = bisect_left(dates, day)
+        low, high = first_place, len(dates)
         while low < high:
             middle = (low + high) // 2
-            if (dates[middle] - day).days == middle - first:
+            is_before_gap = (dates[middle] - day).days == middle - first_place
+            if is_before_gap:
                 low = middle + 1
             else:
                 high = middle
-        return low - first
+        return low - first_place
 
 
 def _next_month(day: date) -> date:
+    """Return the first day of the next month."""
     # Every month has a 28th, and four days after it are in the next month.
     return (day.replace(day=28) + timedelta(days=4)).replace(day=1)
 
 
 def _next_week(day: date) -> date:
+    """Return the Monday of the next week."""
     return day + timedelta(days=8 - day.isoweekday())

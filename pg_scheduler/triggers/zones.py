@@ -46,6 +46,7 @@ def data_version() -> str | None:
     As ``zoneinfo`` does, this function prefers the folders of ``zoneinfo.TZPATH`` to the package tzdata. An
     update on the disk has no effect on this process, since ``zoneinfo`` keeps the zones that it has read.
     """
+    # The first folder that has time zones, which ``zoneinfo`` reads then too.
     folder = next((Path(path) for path in zoneinfo.TZPATH if Path(path, "Europe").is_dir()), None)
     try:
         if folder is None:
@@ -97,6 +98,7 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
             f"Invalid timezone {name}: not found on this machine; use an IANA name such as "
             f"{example}, or install the package tzdata if the machine has no time zone data"
         )
+        # A text that cannot be a name is wrong on every machine. Another machine may know any other one.
         if not _NAME.fullmatch(timezone):
             raise ValueError(reason) from error
         raise UnknownZoneError(timezone, reason) from error
@@ -118,11 +120,13 @@ def similar_zone(text: str) -> str | None:
     """
     query = text[:64].strip().replace(" ", "_").casefold()
     names = {name.casefold(): name for name in zone_names()}
-    cities = {key.rpartition("/")[2]: name for key, name in names.items()}
-    zone = names.get(query) or cities.get(query)
-    if zone is None and (close := get_close_matches(query, names, n=1, cutoff=MIN_SIMILARITY)):
-        zone = names[close[0]]
-    return zone
+    # The part behind the last slash: "berlin" of "europe/berlin".
+    names_by_city = {key.rpartition("/")[2]: name for key, name in names.items()}
+    zone = names.get(query) or names_by_city.get(query)
+    if zone is not None:
+        return zone
+    similar_keys = get_close_matches(query, names, n=1, cutoff=MIN_SIMILARITY)
+    return names[similar_keys[0]] if similar_keys else None
 
 
 def named_zone(timezone: tzinfo | str) -> tuple[str, tzinfo]:
@@ -131,13 +135,21 @@ def named_zone(timezone: tzinfo | str) -> tuple[str, tzinfo]:
     Raises:
         ValueError: This machine has no time zone with the name, or the object has no IANA name.
     """
+    # The key of a ZoneInfo may be an instance of a subclass of str. The name must be a plain str.
     name = str.__str__(str(parse_timezone(timezone)))
+    # A ZoneInfo of the caller may have other rules under this name, so the zone is looked up by the name.
     return name, parse_timezone(name)
 
 
 @dataclass(frozen=True, slots=True)
 class ClockChange:
-    """An instant at which the UTC offset of a time zone changes."""
+    """An instant at which the UTC offset of a time zone changes.
+
+    Attributes:
+        instant: The first instant with the new offset, in UTC.
+        before: The UTC offset before it.
+        after: The UTC offset from it on.
+    """
 
     instant: datetime
     before: timedelta
@@ -163,6 +175,8 @@ def change_at(wall: datetime, zone: tzinfo) -> ClockChange | None:
     """Return the clock change that skips or repeats this wall time; None if it occurs exactly once."""
     if zone is UTC:
         return None
+    # For a wall time that is skipped or repeated, a ``fold`` of 0 gives the offset before the change, and 1
+    # the offset after it.
     before = zone.utcoffset(wall.replace(fold=0) if wall.fold else wall) or NO_OFFSET
     after = zone.utcoffset(wall.replace(fold=1)) or NO_OFFSET
     if before == after:
@@ -173,11 +187,15 @@ def change_at(wall: datetime, zone: tzinfo) -> ClockChange | None:
 
 
 def first_change(low: datetime, high: datetime, zone: tzinfo) -> datetime | None:
-    """Return the instant of a change between two instants; None if their offsets are equal."""
+    """Return the instant of the first clock change between two instants; None if their offsets are equal.
+
+    The two instants are in UTC, and so close that there is at most one change between them.
+    """
     if zone is UTC or offset_at(low, zone) == offset_at(high, zone):
         return None
-    naive = low.replace(tzinfo=None, microsecond=0)
-    return _bisect(naive, high.replace(tzinfo=None, microsecond=0), zone)
+    naive_low = low.replace(tzinfo=None, microsecond=0)
+    naive_high = high.replace(tzinfo=None, microsecond=0)
+    return _bisect(naive_low, naive_high, zone)
 
 
 def instant_of(wall: datetime, zone: tzinfo) -> datetime:
@@ -194,13 +212,14 @@ def offset_at(instant: datetime, zone: tzinfo) -> timedelta:
 
 
 def _bisect(low: datetime, high: datetime, zone: tzinfo) -> datetime:
-    """Return the first second with the offset of ``high``.
+    """Return the first second with the UTC offset of ``high``, found by bisection.
 
-    Both bounds are naive UTC, and ``low`` has another offset.
+    Both bounds are naive datetimes in UTC, and ``low`` has another offset.
     """
     after = offset_at(high.replace(tzinfo=UTC), zone)
     while high - low > SECOND:
-        middle = low + (high - low) // SECOND // 2 * SECOND
+        half_seconds = (high - low) // SECOND // 2
+        middle = low + half_seconds * SECOND
         if offset_at(middle.replace(tzinfo=UTC), zone) == after:
             high = middle
         else:
