@@ -40,6 +40,7 @@ class Events:
     async def next(self, kinds: Kinds, *, cluster: bool, timeout: float | timedelta | None) -> Event:
         """Wait for the next event of these classes, and return it."""
         self._parts.store.connections.check_loop()
+        # None is no limit.
         limit_s = check_timeout(timeout)
         bus, kinds = self._source(kinds, cluster=cluster)
         stream = bus.stream(*kinds, name="next_event()")
@@ -67,7 +68,10 @@ class Events:
             await bus.drain(SUBSCRIBER_TIMEOUT_S)
 
     def _source(self, kinds: Kinds, *, cluster: bool) -> tuple[EventBus, Kinds]:
-        """Return the bus to subscribe to, and the classes; an empty tuple stands for all classes.
+        """Return the event bus to subscribe to, and the classes of events to receive from it.
+
+        The bus is that of this process, or with ``cluster`` the one for the events of all nodes. An empty
+        tuple stands for all classes.
 
         Raises:
             ConfigurationError: ``cluster`` is True, and notifications do not arrive.
@@ -80,6 +84,7 @@ class Events:
         refusal = self._parts.running().listener.refusal
         if refusal is not None:
             raise ConfigurationError(f"cluster=True requires notifications: {refusal}")
+        # names_of() returns the names under which events of a class are sent; none for a class that is not.
         sent_kinds = [kind for kind in kinds if kind in OF_EVERYONE or names_of([kind])]
         local_names = [kind.__name__ for kind in kinds if kind not in sent_kinds]
         if local_names:
@@ -87,5 +92,7 @@ class Events:
                 f"{', '.join(local_names)} concerns one process only and is not sent to other nodes; "
                 "subscribe to it without cluster=True"
             )
-        # A subscriber of some classes must also learn that it has missed events.
-        return self._parts.cluster_events, (*kinds, EventsMissed) if kinds else ()
+        # A subscriber of some classes must also learn that it has missed events. Without any class, it
+        # receives all events anyway.
+        kinds_to_receive = (*kinds, EventsMissed) if kinds else ()
+        return self._parts.cluster_events, kinds_to_receive

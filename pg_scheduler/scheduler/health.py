@@ -16,7 +16,7 @@ from pg_scheduler.worker.worker_rows import DRAIN
 
 
 def facts_about(life: Lifecycle) -> HealthFacts:
-    """Return the facts about a Scheduler at this instant."""
+    """Return the facts at this instant from which the health of a Scheduler is judged."""
     runtime, fault = life.runtime, life.fault
     return HealthFacts(
         now=time.monotonic(),
@@ -27,6 +27,7 @@ def facts_about(life: Lifecycle) -> HealthFacts:
 
 
 def _state(life: Lifecycle) -> State:
+    """Return the state of a Scheduler as its health reports it."""
     if life.is_shutting_down:
         return "draining"
     if life.is_starting:
@@ -35,14 +36,18 @@ def _state(life: Lifecycle) -> State:
 
 
 def _worker_facts(runtime: Runtime) -> WorkerFacts:
+    """Return the facts about a running worker. Times are those of the monotonic clock of this process."""
     config, lease = runtime.node.config, runtime.node.lease
     heartbeat, claimer, listener = runtime.heartbeat, runtime.claimer, runtime.listener
+    # If the event loop is blocked now: since when, and by which job if that is known.
     blockage = runtime.watchdog.find_blockage()
-    claim = blockage.claim if blockage else None
+    blocking_claim = blockage.claim if blockage else None
+    # A role that runs no jobs has no slots, although its executor has free ones.
     slots = config.max_concurrent_jobs if config.runs_jobs else 0
+    slots_busy = slots - runtime.executor.free if config.runs_jobs else 0
     return WorkerFacts(
         slots=slots,
-        slots_busy=slots - runtime.executor.free if config.runs_jobs else 0,
+        slots_busy=slots_busy,
         runs_jobs=config.runs_jobs,
         is_claiming=claimer.is_running,
         must_drain=runtime.reporter.wanted == DRAIN,
@@ -56,7 +61,7 @@ def _worker_facts(runtime: Runtime) -> WorkerFacts:
         lease_trusted_until=lease.trusted_until,
         lease_s=lease.seconds,
         blocked_s=blockage.seconds if blockage else None,
-        blocking_job=(claim.job_name, claim.job_id) if claim else None,
+        blocking_job=(blocking_claim.job_name, blocking_claim.job_id) if blocking_claim else None,
         max_loop_block_s=config.max_loop_block,
         listener=None if listener.is_receiving else listener.refusal or "connecting",
         has_liveness_lock=lease.liveness_key is not None,
@@ -97,7 +102,7 @@ class Gauges:
 
 
 def gauges_of(life: Lifecycle, connections: Connections) -> Gauges:
-    """Return the values of a Scheduler."""
+    """Return the values of a Scheduler at this instant, for metrics."""
     pool_size, pool_idle, pool_max = connections.pool_use()
     pool_used = pool_size - pool_idle
     runtime = life.runtime

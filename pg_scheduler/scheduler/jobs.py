@@ -52,7 +52,7 @@ class Jobs:
             worker_id=worker_id,
             due_from=None if due_from is None else check_execution_time(due_from, name="due_from"),
             due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
-            # An empty object is contained in the metadata of every job.
+            # An empty object is contained in the metadata of every job, so it is no filter.
             metadata=None if labels == "{}" else labels,
         )
 
@@ -82,6 +82,7 @@ class Jobs:
     async def _cancel_batches(self, filters: JobFilters, connection: Connection | None) -> int:
         """Cancel the jobs that match the filters, batch by batch; return how many."""
         reason = self._reason("cancelled")
+        # Each batch begins after the last job of the one before it.
         cancelled_count, after = 0, None
         while True:
             jobs, after = await self._parts.store.jobs.cancel_next(after, filters, reason, connection)
@@ -132,6 +133,8 @@ class Jobs:
     async def held_claim(self, job_row: Mapping[str, Any]) -> Claim:
         """Return the claim of a job that this worker has claimed and does not run yet.
 
+        A claim is what an executor needs to run a job: its id, its attempt and its arguments.
+
         Raises:
             ValueError: The row has no ``job_id``, the job runs already, or this worker has not claimed it.
         """
@@ -153,6 +156,7 @@ class Jobs:
         return claim
 
     def _reason(self, change: str) -> str:
+        """Return the reason of a change for the rows of jobs, such as "cancelled by <name of the caller>"."""
         return f"{change} by {self._parts.actor}"
 
     async def _notify_owner(self, worker_id: str | None, connection: Connection | None = None) -> None:
@@ -165,6 +169,8 @@ class Jobs:
             return
         if connection is not None:
             await parts.outbox.notify_worker(worker_id, connection)
+        # The worker is this one, which needs no notification: its next heartbeat, which begins at once, finds
+        # the change.
         elif worker_id == parts.life.worker_id and parts.runtime is not None:
             parts.runtime.node.signals.heartbeat_requested()
         else:

@@ -27,7 +27,14 @@ SHUTDOWN_CANCELLED: Final = f"the shutdown of the Scheduler was cancelled before
 
 
 class Lifecycle:
-    """Start and stop one worker."""
+    """Start and stop one worker.
+
+    Attributes:
+        worker_id: The id of the worker in the tables.
+        runtime: The parts of the worker; None while it is stopped.
+        fault: The error that stopped the worker, or None.
+        is_running: Whether the worker has started, and its shutdown has not begun.
+    """
 
     def __init__(self, events: EventBus, worker_id: str, build: Callable[[], Awaitable[Runtime]]) -> None:
         self._events = events
@@ -68,9 +75,12 @@ class Lifecycle:
             self._stopped.clear()
             self.is_starting = True
             try:
-                self.runtime = runtime = await self._build()
+                runtime = await self._build()
+                self.runtime = runtime
                 await runtime.start(partial(self._announce, runtime))
                 await self._stop_if_broken(runtime)
+                # The generator waits at its yield from here on, until a shutdown or the end of the event loop
+                # closes it.
                 self._loop_end = self._warn_at_loop_end()
                 await anext(self._loop_end)
             except BaseException:
@@ -86,9 +96,11 @@ class Lifecycle:
         async with self._starting:
             if not self.is_running and self._stopping is None:
                 return
+            # A second call waits for the shutdown that is in progress.
             stopping = self._stopping or self._begin_shutdown()
         # A job that calls shutdown() does not wait: the shutdown waits for the end of this job.
         if self.runtime is None or not self.runtime.runs_the_caller():
+            # If this caller is cancelled, the shutdown continues.
             await asyncio.shield(stopping)
 
     def hurry(self) -> None:
@@ -152,12 +164,14 @@ class Lifecycle:
                 warn_of_mistake(NOT_SHUT_DOWN, worker_id=self.worker_id)
 
     def _begin_shutdown(self) -> asyncio.Task[None]:
+        """Start the task that stops all parts, and return it."""
         self.is_running = False
         self._stopping = asyncio.create_task(self._shut_down(), name="pg_scheduler shutdown")
         self._stopping.add_done_callback(self._log_failure)
         return self._stopping
 
     def _log_failure(self, task: asyncio.Task[None]) -> None:
+        """Log the error of a shutdown that failed, unless it was reported as the error that ended a part."""
         error = None if task.cancelled() else task.exception()
         # If an error of the same class ended a part, that error has been reported, so this one is not logged.
         if not isinstance(error, SchedulerError) or type(error) is not type(self.fault):
@@ -172,11 +186,13 @@ class Lifecycle:
                 self.fault = self.fault or self.runtime.rejection
                 await self.runtime.stop()
         except asyncio.CancelledError:
-            # As every task is cancelled at the end of asyncio.run(), if nothing waited for this one.
+            # The end of asyncio.run() cancels all tasks. This one still ran, because nothing waited for it.
             warn_of_mistake(SHUTDOWN_CANCELLED, worker_id=self.worker_id)
             raise
         finally:
-            self._stopped_runtime, self.runtime = self.runtime, None
+            # Jobs that could not be stopped may still run with these parts.
+            self._stopped_runtime = self.runtime
+            self.runtime = None
             self._stopping = None
             if self._loop_end is not None:
                 await self._loop_end.aclose()

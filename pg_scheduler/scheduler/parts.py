@@ -61,7 +61,7 @@ class Parts:
 
     @property
     def actor(self) -> str:
-        """The name of the caller in the audit."""
+        """The name of the caller, as the audit records it for changes."""
         return self.store.statements.author.actor
 
     def get_author(self) -> Author:
@@ -70,7 +70,7 @@ class Parts:
         return Author(actor, release=release_of(self.config.metadata))
 
     def running(self) -> Runtime:
-        """Return the parts of the worker.
+        """Return the parts of the worker, for a call that needs a running Scheduler.
 
         Raises:
             NotRunningError: The worker is stopped.
@@ -104,7 +104,7 @@ class Parts:
             self.runtime.node.signals.tasks_changed()
 
     async def announce_schedules(self) -> None:
-        """Make this node and the others read the schedules."""
+        """Make the planners of this node and of the others read the schedules, because one has changed."""
         if self.runtime is not None:
             self.runtime.node.signals.schedules_changed()
         await self.outbox.notify_schedules()

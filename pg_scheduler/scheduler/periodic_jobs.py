@@ -20,8 +20,8 @@ NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores th
 class PeriodicJobs:
     """Triggers periodic jobs, and enables and disables their schedules.
 
-    `switch()` is no coroutine function, so a task in the background writes to the database where no planner
-    does.
+    `switch()` is a plain function, which cannot await a statement. If no planner runs in this process to
+    write the change, a task in the background does.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -43,6 +43,7 @@ class PeriodicJobs:
         config = self._parts.declared.configs().get(check_key(dedup_key))
         if config is None:
             return None
+        # Whether the database role may perhaps insert plain jobs only.
         is_enqueuer = False
         try:
             job_id = await schedules.trigger(dedup_key)
@@ -88,11 +89,13 @@ class PeriodicJobs:
         if not self._parts.declared.enable(dedup_key, enabled):
             return False
         runtime = self._parts.runtime
+        # The planner of this process writes the change in its next pass, which begins at once.
         if self._parts.life.is_running and runtime is not None and runtime.node.config.plans:
             runtime.node.signals.schedules_changed()
             return True
         try:
             asyncio.get_running_loop()
+        # There is no event loop, so the next start writes the change.
         except RuntimeError:
             return True
         task = start_in_background(self._write_switches(), f"pg_scheduler switch of {dedup_key!r}")
@@ -106,17 +109,17 @@ class PeriodicJobs:
         If no node has stored the schedule of a switch yet, it is stored first.
         """
         try:
-            written = await self._parts.declared.write_switches()
+            has_changed = await self._parts.declared.write_switches()
             # A switch is left if no node has stored its schedule yet.
             if self._parts.declared.has_unwritten_switches:
                 await self._parts.declared.sync()
-                written = await self._parts.declared.write_switches() or written
+                has_changed = await self._parts.declared.write_switches() or has_changed
             # configs() and the status of this process show what the rows have now.
             await self._parts.declared.refresh()
         except SchemaMissingError as error:
             logger.warning(NO_TABLES, error, extra=record_fields())
             return
-        if written:
+        if has_changed:
             await self._parts.outbox.notify_schedules()
 
 

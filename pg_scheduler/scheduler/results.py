@@ -19,7 +19,10 @@ RUN_JOB_KEEPS: Final = timedelta(minutes=15)
 async def read_result(
     parts: Parts, job_id: str, connection: Connection | None, *, wait: bool, timeout_s: float | None
 ) -> JobResult | None:
-    """Return the result of a job, as ``get_job_result()``; None if it has not ended and ``wait`` is False.
+    """Return the result of a job, with or without waiting for its end.
+
+    It is None if the job has not ended and ``wait`` is False. With ``connection``, which requires that, the
+    result is read in the caller's transaction.
 
     Raises:
         JobNotFoundError: There is no such job.
@@ -45,7 +48,9 @@ class FailureRecord:
 
     def __init__(self, parts: Parts) -> None:
         self.job_id: str | None = None
+        """The job whose exceptions are recorded; None until its id is known."""
         self._exceptions: dict[tuple[str, int], BaseException | None] = {}
+        """The exceptions by the id of a job and the number of its attempt."""
         self._unsubscribe = parts.waiters.failures.subscribe(self._add, JobFailed)
 
     def __enter__(self) -> Self:
@@ -60,5 +65,6 @@ class FailureRecord:
         return replace(result, exception=self._exceptions.get(key))
 
     def _add(self, event: Event) -> None:
+        """Record the exception of a failed attempt, if it may be one of the job."""
         if isinstance(event, JobFailed) and self.job_id in (None, event.job_id):
             self._exceptions[event.job_id, event.attempt] = event.exception

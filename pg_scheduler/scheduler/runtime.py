@@ -44,7 +44,10 @@ from pg_scheduler.worker.watchdog import LoopWatchdog
 
 
 class Slices(NamedTuple):
-    """What services outside of ``worker/``, such as the planner, need besides the `Node`."""
+    """What parts of a worker outside of the package ``worker``, such as the planner, need besides the `Node`.
+
+    The node has what all parts of a worker share.
+    """
 
     store: Store
     declared: DeclaredSchedules
@@ -60,7 +63,8 @@ class Runtime:
     def __init__(self, node: Node, slices: Slices) -> None:
         self.node = node
         config, store = node.config, slices.store
-        # What a transaction had to leave undone, the deadline scanner does when this signal wakes it.
+        # A transaction that ends a job may have to leave some consequences undone. This signal wakes the
+        # deadline scanner, which applies them.
         store.consequences.on_left = node.signals.end_overlooked
         progress = ProgressWriter(node)
         self.error_counter = ErrorCounter(node, store.errors)
@@ -129,7 +133,7 @@ class Runtime:
         self.supervisor = Supervisor(self.parts)
         for part in self.parts:
             if isinstance(part, Service):
-                # A pass that waited for a lock in vain names the sessions that hold locks.
+                # A service whose pass waited for a lock in vain logs the sessions that hold locks.
                 part.find_holders = store.locks.find_holders
                 part.on_outage = node.signals.connection_lost
 
@@ -169,7 +173,7 @@ class Runtime:
             await self.node.store.connections.release_held()
 
     def runs_the_caller(self) -> bool:
-        """Return whether the caller is a job that this worker runs."""
+        """Return whether the caller of this method is the code of a job that this worker runs."""
         job = current.get(None)
         return job is not None and self.node.in_flight.holds(job.claim.job_id, job.claim.attempt)
 
@@ -196,8 +200,9 @@ class Supervisor:
         Args:
             before_last: Called before the last part starts.
         """
+        last_index = len(self._parts) - 1
         for index, part in enumerate(self._parts):
-            if index == len(self._parts) - 1:
+            if index == last_index:
                 before_last()
             try:
                 await part.start()
@@ -230,10 +235,11 @@ class Supervisor:
                 await part.stop()
             except BaseException as fault:  # noqa: BLE001 - after any error, the other parts must stop too
                 faults.append(fault)
-        # The error about a closed pool comes last, because other errors have more facts, such as the lost
+        # Errors about a closed pool are sorted behind the others, which have more facts, such as the lost
         # results.
         faults.sort(key=lambda fault: isinstance(fault, PoolClosedError))
         if faults:
-            for other in faults[1:]:
-                faults[0].add_note(f"another part could not stop either: {other!r}")
-            raise faults[0]
+            first_fault, *other_faults = faults
+            for other_fault in other_faults:
+                first_fault.add_note(f"another part could not stop either: {other_fault!r}")
+            raise first_fault

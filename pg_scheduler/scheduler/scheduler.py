@@ -223,12 +223,14 @@ class Scheduler:
     ) -> None:
         if not isinstance(db_pool, asyncpg.Pool):
             raise TypeError(
-                f"db_pool must be an asyncpg.Pool, not {type(db_pool).__name__}; "  # a DSN has a password
+                # The value itself is not shown, since it may be a DSN with a password.
+                f"db_pool must be an asyncpg.Pool, not {type(db_pool).__name__}; "
                 "pass the result of asyncpg.create_pool()"
             )
         check_kind("retry_policy", retry_policy, RetryPolicy)
         if clock is not None and not callable(getattr(clock, "override", None)):
             raise TypeError(f"clock must have a method override(), not {clock!r}; pass a FakeClock")
+        # This shadows the attribute of the class. _build() reads it again at each start.
         if lease is not None:
             self.LEASE_DURATION = check_delay("lease", lease)  # type: ignore[misc]
         config = SchedulerConfig(
@@ -264,10 +266,12 @@ class Scheduler:
         payload_codec = check_codec(codec)
         store = Store(self._connections_of(config), schema=schema, clock=clock, codec=payload_codec)
         meter = new_meter(store.statements, events) if statistics else None
+        # The functions of ``@job`` are found besides those that are registered with this Scheduler.
         tasks = TaskRegistry(catalogue if self._catalogue is None else self._catalogue)
         outbox = Outbox(
             store,
             events,
+            # Jobs that are due later than this need no notification, since polling finds them in time.
             horizon_s=2 * config.polling.max_interval,
             mark=secrets.token_hex(4),
             notify=notify,
@@ -296,6 +300,7 @@ class Scheduler:
             meter=meter,
             life=Lifecycle(events, self._new_worker_id(), self._build),
         )
+        # These need objects that were made later than the store.
         store.consequences.set_handlers(on_failure=FailureAlerts(store, preparer).enqueue)
         store.statements.publish = events.publish
         store.statements.get_author = self._parts.get_author
@@ -333,6 +338,7 @@ class Scheduler:
         check_count("pool_size", pool_size, least=1)
         check_kind("start", start, bool)
         dsn = normalise_dsn(url, "url")
+        # The child process of a job imports the module of the job, which must not start a Scheduler there.
         check_not_importing()
         resolve_in_threads(asyncio.get_running_loop())
         with translated(), connecting(), reading_dsn("url"):
@@ -419,6 +425,7 @@ class Scheduler:
                 seconds, or when the lease expires.
         """
         connections = self._parts.store.connections
+        # With nothing to stop, the call may come from another event loop than that of the pool.
         if self.is_running or self.is_shutting_down or self._periodic_jobs.is_writing:
             connections.check_loop()
         try:
@@ -428,7 +435,7 @@ class Scheduler:
             # If the caller is a job, the shutdown is still in progress here, because it waits for that job.
             if not self.is_shutting_down:
                 if connections.is_in_loop:
-                    # Without a start too, calls have left a connection reserved.
+                    # Calls may have left a connection of the pool reserved, also if there was no start.
                     await connections.release_held()
                 await self._events.drain()
 
@@ -443,6 +450,7 @@ class Scheduler:
         await self._parts.life.wait()
 
     async def __aenter__(self) -> Self:
+        """Start the Scheduler; raise RuntimeError in a job that this Scheduler runs."""
         job = current.get(None)
         if job is not None and job.attempt is not None and job.get_scheduler() is self:
             raise RuntimeError(
@@ -455,6 +463,7 @@ class Scheduler:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        """Shut the Scheduler down; raise the error that stopped it, unless the block has raised one."""
         await self.shutdown()
         if error is None and self._parts.life.fault is not None:
             raise self._parts.life.fault
@@ -641,10 +650,12 @@ class Scheduler:
             await scheduler.enqueue("reports.build", kwargs={"year": 2030}, delay=timedelta(minutes=5))
         """
         delay_s = 0.0 if delay is None else check_delay("delay", delay)
-        # EPOCH plus a delay stands for the delay, which counts from the time of the database at the insert.
+        # The job is stored with a delay, which counts from the time of the database at the insert. Until then
+        # it is written as EPOCH plus the delay, in place of a due time. None is a job that is due now.
+        delay_from_epoch = EPOCH + timedelta(seconds=delay_s) if delay_s else None
         spec = JobSpec(
             func,  # type: ignore[arg-type] # it may be a name
-            EPOCH + timedelta(seconds=delay_s) if delay_s else None,
+            delay_from_epoch,
             args,  # type: ignore[arg-type] # a list is as good as a tuple
             kwargs,  # type: ignore[arg-type] # None is as good as {}
             priority,
@@ -833,9 +844,8 @@ class Scheduler:
             due_before=due_before,
             metadata=metadata,
         )
-        return await self._parts.store.jobs.list_jobs(
-            after=None if after is None else check_job_id(after), limit=limit, **filters._asdict()
-        )
+        previous_id = None if after is None else check_job_id(after)
+        return await self._parts.store.jobs.list_jobs(after=previous_id, limit=limit, **filters._asdict())
 
     async def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
         """Return the number of jobs in each status: of all jobs, or of one name as in ``list_jobs()``."""
@@ -1122,8 +1132,10 @@ class Scheduler:
         timeout_s = None if wait_timeout is None else check_delay("wait_timeout", wait_timeout)
         check_kind("cancel_on_timeout", cancel_on_timeout, bool)
         options = {"keep_result": RUN_JOB_KEEPS, **options}
+        # If the job fails in this process, its exception becomes the cause of the error that is raised here.
         with FailureRecord(self._parts) as failures:
-            failures.job_id = job_id = await self.enqueue(func, args=args, kwargs=kwargs, **options)
+            job_id = await self.enqueue(func, args=args, kwargs=kwargs, **options)
+            failures.job_id = job_id
             try:
                 result = await self._parts.waiters.wait(job_id, timeout_s)
             except TimeoutError:
@@ -1332,6 +1344,7 @@ class Scheduler:
         )
 
         def add(function: F) -> F:
+            """Register the function with the options, and return it."""
             self._parts.tasks.register(function, name=name, aliases=former_names, options=options)
             # Jobs and fire times of this name may be due, so the claimer and the planner look for them now.
             if self._parts.runtime is not None:
@@ -1339,6 +1352,7 @@ class Scheduler:
                 self._parts.runtime.node.signals.schedules_changed()
             return function
 
+        # Without a function, this is a decorator with arguments.
         return add if func is None else add(func)
 
     # -- schedules -----------------------------------------------------------------------------------------
@@ -1609,12 +1623,15 @@ class Scheduler:
     # -- parts of a worker ---------------------------------------------------------------------------------
 
     def _connections_of(self, config: SchedulerConfig) -> Connections:
+        """Return the connections of the pool and of the DSNs in the settings. The test kit overrides this."""
         return Connections(self.db_pool, config.direct_dsn, keeper_dsn=config.keeper_dsn)
 
     def _get_worker_id(self) -> str:
+        """Return the id of the worker, for parts that need the id which it has when they are called."""
         return self._parts.life.worker_id
 
     def _new_worker_id(self) -> str:
+        """Return a random id of ``WORKER_ID_LENGTH`` hexadecimal digits."""
         length = check_count("WORKER_ID_LENGTH", self.WORKER_ID_LENGTH, least=1)
         # Each byte becomes two characters. For an odd length, the last character is cut off.
         return secrets.token_hex((length + 1) // 2)[:length]
@@ -1632,10 +1649,12 @@ class Scheduler:
         if self._guards_copies:
             await parts.store.identity.guard(parts.config.on_copy)
         runtime = self._runtime_class(self._node(), Slices(parts.store, parts.declared, parts.job_builders))
+        # From here on, a signal such as "a job is due" wakes the parts of the worker that it concerns.
         connect(runtime)
         return runtime
 
     def _node(self) -> Node:
+        """Return what all services of the worker share: its id, its settings, and parts of this Scheduler."""
         parts = self._parts
         enqueue_child = ChildEnqueuer(parts.preparer, parts.enqueuer).enqueue
         return Node(

@@ -162,15 +162,15 @@ class Schedules:
         """
         usable_connection = await self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
-        for name, flag in (("run_now", run_now), ("paused", paused)):
-            check_kind(name, flag, bool)
+        check_kind("run_now", run_now, bool)
+        check_kind("paused", paused, bool)
         warn_of_seconds(trigger)
         if isinstance(func, Call):
             func, args, kwargs = _parts_of_call(func, args, kwargs)
-        name = self._task_name(func)
-        args, kwargs = self._json_arguments(name, args, kwargs)
+        task_name = self._task_name(func)
+        args, kwargs = self._json_arguments(task_name, args, kwargs)
         definition = Definition(
-            task=name,
+            task=task_name,
             trigger=trigger,
             args=args,
             kwargs=kwargs,
@@ -366,6 +366,7 @@ class Schedules:
             tasks=None if task is None else self._parts.tasks.names_like(self._task_name(task)),
             metadata=None if metadata is None else encode_object("metadata", metadata),
             due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
+            # One more than the page has: if it exists, another page follows.
             limit=limit + 1,
             on=usable_connection,
         )
@@ -409,7 +410,7 @@ class Schedules:
         """
         usable_connection = await self._store.connections.check_call(connection)
         check_schedule_id(schedule_id)
-        text = None if note is None else check_text("note", note)
+        checked_note = None if note is None else check_text("note", note)
         if resume_from not in ("now", "pause"):
             raise ConfigurationError(f"resume_from must be 'now' or 'pause', not {resume_from!r}")
         if until is None and resume_from != "now":
@@ -422,10 +423,14 @@ class Schedules:
                     f"until {until.isoformat()} has passed; it must be after {now.isoformat()}"
                 )
         change = await self._store.schedules.pause(
-            schedule_id, text, until=until, keeps_fire_times=resume_from == "pause", on=usable_connection
+            schedule_id,
+            checked_note,
+            until=until,
+            keeps_fire_times=resume_from == "pause",
+            on=usable_connection,
         )
         if change is not None and change.changed:
-            event = SchedulePaused(schedule_id, text, until, task_name=change.task)
+            event = SchedulePaused(schedule_id, checked_note, until, task_name=change.task)
             await self._announce(event, connection=usable_connection)
         return change is not None
 
@@ -510,11 +515,15 @@ class Schedules:
         return task is not None
 
     async def _remove(self, schedule_id: str, connection: Connection | None, *, cancels: bool) -> str | None:
-        """Delete a schedule, after a pause and the cancellation of its jobs if wanted; return its task."""
+        """Delete a schedule; return its task, or None if it does not exist.
+
+        If ``cancels`` is true, the schedule is paused first, and its pending jobs are cancelled.
+        """
         schedules = self._store.schedules
         if cancels:
             # The pause prevents that fire times add further jobs meanwhile.
             await schedules.pause(schedule_id, "is being removed", on=connection)
+            # A schedule may have more pending jobs than one statement returns.
             while job_ids := await schedules.pending_jobs(schedule_id, on=connection):
                 for job_id in job_ids:
                     await self._jobs.cancel(job_id, connection)
@@ -594,10 +603,14 @@ class Schedules:
         return [job.job_id for job in jobs]
 
     def _task_name(self, func: JobFunction | str) -> str:
-        """Return the name of a task; it is given by the name, a function, or an object that stands for it."""
+        """Return the name of the task that a call gives as a name, a function, or an object in its place.
+
+        Such an object is a task of Django, for example. A function that is not registered yet is registered.
+        """
         if isinstance(func, str):
             return check_name(func)
-        if not isinstance(func, FUNCTIONS) and (stand_in := stand_in_of(func)) is not None:
+        stand_in = None if isinstance(func, FUNCTIONS) else stand_in_of(func)
+        if stand_in is not None:
             return stand_in.name
         return self._parts.tasks.adopt(func).name
 
@@ -607,18 +620,21 @@ class Schedules:
         The arguments of a task that is not registered here are returned unchanged.
         """
         task = self._parts.tasks.resolve(name)
-        return (args, kwargs) if task is None else decode(task.encode(args, kwargs))
+        if task is None:
+            return args, kwargs
+        return decode(task.encode(args, kwargs))
 
     @contextmanager
     def _announcing_lost_calls(self, connection: Connection | None) -> Iterator[None]:
-        """Wake the planners of all nodes if a call is cancelled or loses its connection.
+        """Wake the planners of all nodes if the call in this block is cancelled or loses its connection.
 
-        Its transaction may have been committed. Unless they were woken, the planners would find the new fire
-        times two minutes later.
+        The transaction of the call may have been committed. Unless they were woken, the planners would find
+        the new fire times two minutes later.
         """
         try:
             yield
         except (asyncio.CancelledError, DatabaseUnavailableError):
+            # In the transaction of a caller nothing is committed yet, and its commit wakes the planners.
             if connection is None:
                 self._parts.announce_schedules_later()
             raise
@@ -626,7 +642,10 @@ class Schedules:
     async def _announce(
         self, event: Event, *, connection: Connection | None = None, due: datetime | None = None
     ) -> None:
-        """Publish an event, wake the planners of all nodes, and notify workers of a job that is due then."""
+        """Publish the event of a change, and wake the planners of all nodes, which read the schedules.
+
+        If the call has also enqueued a job, ``due`` is its due time, of which workers are notified.
+        """
         # In the transaction of a caller, the commit notifies the planners. No event is published, because it
         # is unknown whether the transaction commits.
         if connection is not None:
@@ -639,10 +658,10 @@ class Schedules:
 
 
 def _with_options_of(func: object, definition: Definition) -> Definition:
-    """Return a definition with the options of an object that stands for a task.
+    """Return a definition with the options of ``func``, if that is an object that stands for a task.
 
-    Options that the definition has already stay. The metadata of both are merged. For any other object, the
-    definition is returned unchanged.
+    A task of Django is such an object, for example. Options that the definition has already stay. The
+    metadata of both are merged. For any other object, the definition is returned unchanged.
 
     Raises:
         ConfigurationError: The object has an option that only a single job can have.
@@ -652,21 +671,27 @@ def _with_options_of(func: object, definition: Definition) -> Definition:
         return definition
     options = dict(stand_in.options)
     metadata = options.pop("metadata", {})
-    if single := sorted(options.keys() - JOB_OPTIONS.keys()):
+    single_job_options = sorted(options.keys() - JOB_OPTIONS.keys())
+    if single_job_options:
         raise ConfigurationError(
-            f"the task {stand_in.name} has {', '.join(single)}, which only a single job can have; "
-            "pass the task without it"
+            f"the task {stand_in.name} has {', '.join(single_job_options)}, which only a single job can "
+            "have; pass the task without it"
         )
     changes = {name: value for name, value in options.items() if getattr(definition, name) is UNSET}
+    # An update() without metadata leaves those of the schedule as they are.
     if metadata and not isinstance(definition.metadata, Unset):
-        changes["metadata"] = {**metadata, **(definition.metadata or {})}
+        own_metadata = definition.metadata or {}
+        changes["metadata"] = {**metadata, **own_metadata}
     return replace(definition, **changes)
 
 
 def _parts_of_call(
     call: Call[Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[JobFunction, Sequence[Any], Mapping[str, Any]]:
-    """Return the function and the arguments of a ``call()``; raise TypeError if there are other arguments."""
+    """Return the function, the positional and the keyword arguments of a ``call()``.
+
+    It is a TypeError if ``args`` or ``kwargs`` of the method are given too.
+    """
     if args or kwargs:
         raise TypeError("a call() has its arguments; pass no args= and kwargs= with it")
     return call.func, call.args, call.kwargs

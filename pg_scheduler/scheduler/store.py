@@ -46,6 +46,7 @@ class Store(WorkerStore):
         codec: PayloadCodec | None = None,
         server_start_grace_s: float = SERVER_START_GRACE_S,
     ) -> None:
+        """Make all repositories. The arguments are those of the base class."""
         super().__init__(
             connections, schema=schema, clock=clock, codec=codec, server_start_grace_s=server_start_grace_s
         )
@@ -78,9 +79,10 @@ class Store(WorkerStore):
                 if mode == "verify":
                     raise SchemaMissingError(f"{missing.problem}{_UNCHANGED}", _OWNED) from missing
                 # Tables are created or upgraded only on a server that behaves like PostgreSQL.
+                # The check needs a second session of the server.
                 if self.connections.can_spare_one:
                     async with self.connections.checkout() as other:
-                        # The check needs a second session. Behind a pooler, two connections may share one.
+                        # Behind a pooler, two connections may share one session.
                         if await is_own_session(other, timeout_s):
                             await check_engine(connection, other)
                 try:

@@ -69,8 +69,11 @@ class Tasks:
             await scheduler.tasks.pause("mail.send", note="the mail server is down", suspend_expiry=True)
         """
         task = self._parts.tasks.resolve(_check_name(name))
-        names = set() if task is None else self._parts.tasks.names_of(task)
-        name = name if task is None else task.name
+        # Of a task that is not registered here, only the given name is known.
+        names: set[str] = set()
+        if task is not None:
+            names = self._parts.tasks.names_of(task)
+            name = task.name
         if note is not None:
             check_text("note", note)
         if until is not None:
@@ -113,7 +116,8 @@ class Tasks:
         """
         task = self._parts.tasks.resolve(_check_name(name))
         names = {name} if task is None else {name, *self._parts.tasks.names_of(task)}
-        # A default name of its function could be that of another task in another service, which stays paused.
+        # The names without the default name of its function, which may be that of another task in another
+        # service. That task stays paused.
         declared_names = {name} if task is None else self._parts.tasks.declared_names_of(task)
         changed = await self._parts.store.pauses.resume(names, declared_names)
         self._parts.announce_tasks()
@@ -129,13 +133,17 @@ class Tasks:
         return changed
 
     async def _renew(self, names: Collection[str], declared_names: Collection[str]) -> builtins.list[Renewal]:
-        """Give the jobs of pauses that suspended expiry their grace time again, and end these pauses."""
+        """Give jobs their misfire grace time again after pauses that suspended expiry, and end these pauses.
+
+        These are the pauses of a task with any of these names. Returns what was done about each.
+        """
         pauses = await self._parts.store.pauses.paused()
         all_names = linked_names(declared_names, pauses).union(names)
+        ended_pauses = [
+            pause for pause in pauses if pause.name in all_names and pause.has_ended and pause.suspends_expiry
+        ]
         renewals = [
-            Renewal(self._parts.store.pauses, pause, pause.all_names.union(names))
-            for pause in pauses
-            if pause.name in all_names and pause.has_ended and pause.suspends_expiry
+            Renewal(self._parts.store.pauses, pause, pause.all_names.union(names)) for pause in ended_pauses
         ]
         for renewal in renewals:
             await renewal.run()
@@ -146,6 +154,7 @@ class Tasks:
         pauses = [pause for pause in await self._parts.store.pauses.paused() if not pause.is_over]
         tasks = {task.identity: task for task in self._parts.tasks.tasks()}
         stopped_by = self._parts.tasks.stopped_by
+        # By the identity of a task, which is the name under which its function is registered.
         pauses_by_task: dict[str, Pause] = {}
         for pause in pauses:
             for task in stopped_by([], pause.exact_names):
@@ -158,6 +167,7 @@ class Tasks:
         infos = [
             self._info(task.name, task, pauses_by_task.get(identity)) for identity, task in tasks.items()
         ]
+        # Pauses of names under which no task is registered here.
         infos += [
             self._info(pause.name, None, pause)
             for pause in pauses
@@ -167,9 +177,9 @@ class Tasks:
 
     def _info(self, name: str, task: Task | None, pause: Pause | None) -> TaskInfo:
         """Return a task for people; a paused name without a registered task has the default options."""
-        pause_fields: dict[str, Any] = (
-            {} if pause is None else {field: getattr(pause, field) for field in OF_PAUSE}
-        )
+        pause_fields: dict[str, Any] = {}
+        if pause is not None:
+            pause_fields = {field: getattr(pause, field) for field in OF_PAUSE}
         if task is None:
             return TaskInfo(
                 name,
@@ -181,20 +191,23 @@ class Tasks:
                 priority=JobPriority.NORMAL,
                 **pause_fields,
             )
-        grace, keep = task.misfire_grace_time, task.keep_result
+        grace, keep_s = task.misfire_grace_time, task.keep_result
+        # A task without a grace time of its own has that of the Scheduler.
+        if isinstance(grace, Unset):
+            grace = self._parts.config.misfire_grace_time
         return TaskInfo(
             name,
             aliases=tuple(sorted(self._parts.tasks.names_of(task) - {name})),
             is_registered=True,
             timeout=None if task.timeout is None else timedelta(seconds=task.timeout),
-            misfire_grace_time=self._parts.config.misfire_grace_time if isinstance(grace, Unset) else grace,
+            misfire_grace_time=grace,
             max_retries=task.max_retries,
             priority=task.priority,
             limits=task.limits,
             retry=task.retry,
             executor=task.executor,
             typed=task.typed is not None,
-            keep_result=None if keep is None else timedelta(seconds=keep),
+            keep_result=None if keep_s is None else timedelta(seconds=keep_s),
             metadata=deepcopy(dict(task.metadata)),
             unique=task.unique,
             on_failure=task.on_failure,
@@ -217,4 +230,5 @@ async def find_unregistered(parts: Parts) -> list[str]:
 
 
 def _check_name(name: str) -> str:
+    """Return the name of a task; raise an error if it is empty, too long, or no str."""
     return check_text("the name of a task", check_name(name), max_bytes=MAX_ID_BYTES)

@@ -14,7 +14,10 @@ Wiring = tuple[tuple[Signal, tuple[Callable[..., None], ...]], ...]
 
 
 def wiring(to: Runtime) -> Wiring:
-    """Return every signal with the methods that it calls, in the order of the calls."""
+    """Return the table: every signal of a worker, with the methods of its parts that the signal calls.
+
+    The methods are in the order of the calls. Most of them wake a service, so that its next pass is at once.
+    """
     signals, outbox, known_pauses = to.node.signals, to.node.outbox, to.node.known_pauses
     return (
         (signals.due, (to.claimer.announce, to.head.announce, to.feeder.announce)),

@@ -33,7 +33,9 @@ CLOSED: Final = "the SyncScheduler was closed; call it before close(), or create
 
 
 class Portal(Generic[R]):
-    """A daemon thread with an event loop that owns one resource.
+    """A daemon thread with an event loop, in which a resource such as a Scheduler is opened and used.
+
+    Other threads call functions in it by ``call()``. The constructor returns when the resource is open.
 
     Attributes:
         resource: The resource.
@@ -47,6 +49,7 @@ class Portal(Generic[R]):
         self._pid = os.getpid()
         self._open_resource = open_resource
         self._opened: Future[None] = Future()
+        """Done when the resource is open, with the error if opening it failed."""
         self._fault: BaseException | None = None
         """The error of closing the resource, which ``close()`` raises."""
         self._thread = threading.Thread(target=self._run, name="pg_scheduler portal", daemon=True)
@@ -134,7 +137,7 @@ class Portal(Generic[R]):
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        """Run the event loop, as the function of the thread."""
+        """Run the event loop until the portal is closed. This is the function of the thread."""
         try:
             run_main_task(self._serve(), report_exit, loop_factory=new_event_loop)
         except BaseException as error:

@@ -48,12 +48,15 @@ class PortalScheduler(Scheduler):
 
     async def flush_notifications(self) -> None:
         """Send the notifications of enqueued jobs that have not been sent yet."""
-        with suppress(DatabaseUnavailableError):  # the jobs are committed; workers find them by polling
+        # If none can be sent, workers find the jobs by polling, since they are committed.
+        with suppress(DatabaseUnavailableError):
             await self._parts.outbox.flush()
 
 
 class ForkSafeState:
     """The state that all portals of a process share.
+
+    A `Portal` is a daemon thread with an event loop, in which an asyncio Scheduler runs.
 
     Attributes:
         starting: Held while a portal starts. A forked child needs a new lock, since another thread of the
@@ -68,6 +71,7 @@ class ForkSafeState:
         inheritance.call_in_children(self._renew)
 
     def _renew(self) -> None:
+        """Make a new lock in a forked child."""
         self.starting = threading.RLock()
 
 
@@ -116,6 +120,8 @@ class SyncScheduler(BlockingMethods):
         # The Scheduler of the last portal, whose properties can be read after ``close()``. Before the first
         # call, it is the draft.
         self._last_scheduler: Scheduler = self._draft
+        # Calls of register() and subscribe(), which are repeated for each later Scheduler, such as that of a
+        # forked child.
         self._declarations: list[Declaration] = []
         self._current_portal: Portal[PortalScheduler] | None = None
         self._is_closed = False
@@ -146,19 +152,21 @@ class SyncScheduler(BlockingMethods):
         check_may_block("close")
         with shared.starting:
             self._is_closed = True
-            portal, self._current_portal = self._current_portal, None
+            portal = self._current_portal
+            self._current_portal = None
             atexit.unregister(self.close)
+        # There was no call yet, or this is a second close().
         if portal is None:
             return
         # A forked child must never free the portal of its parent, and cannot end its thread.
         if portal.is_inherited:
             shared.inherited.append(portal)
             return
-        timeout = self._settings.get("shutdown_timeout", 30.0) + CLOSE_MARGIN_S
-        if not portal.close(timeout):
+        timeout_s = self._settings.get("shutdown_timeout", 30.0) + CLOSE_MARGIN_S
+        if not portal.close(timeout_s):
             logger.warning(
                 "the thread of a SyncScheduler did not end within %.0f s: a job or subscriber blocks it",
-                timeout,
+                timeout_s,
                 extra=record_fields(),
             )
 
@@ -179,11 +187,11 @@ class SyncScheduler(BlockingMethods):
         return f"<SyncScheduler, {state}>"
 
     def _source(self) -> Scheduler:
-        """Return the Scheduler whose properties are read."""
+        """Return the Scheduler whose properties are read: that of the portal, also after ``close()``."""
         return self._last_scheduler if self._is_closed else self._portal().resource
 
     def _local_target(self) -> Scheduler:
-        """Return the Scheduler that runs the calls with ``connection=``."""
+        """Return the Scheduler that runs the calls with ``connection=``, without a thread: the draft."""
         if self._is_closed:
             raise RuntimeError(CLOSED)
         return self._draft
@@ -198,15 +206,17 @@ class SyncScheduler(BlockingMethods):
                 raise RuntimeError(CLOSED)
             if self._dsn is None:
                 raise ConfigurationError(NO_DSN)
+            # Another thread may have started a portal while this one waited for the lock.
             if self._current_portal is None or not self._current_portal.is_alive:
                 self._current_portal = self._start_portal()
                 self._last_scheduler = self._current_portal.resource
             return self._current_portal
 
     def _start_portal(self) -> Portal[PortalScheduler]:
-        """Start a portal. In a forked child, keep that of the parent, which must never be freed."""
+        """Start a portal and return it; raise ConfigurationError where its thread must not or cannot run."""
         check_not_importing()
         check_uwsgi_threads()
+        # A forked child keeps the portal of its parent, which must never be freed.
         if self._current_portal is not None and self._current_portal.is_inherited:
             shared.inherited.append(self._current_portal)
         if not self._closes_at_exit:
@@ -220,6 +230,7 @@ class SyncScheduler(BlockingMethods):
         pool = await create_pool(self._dsn, "dsn", min_size=0, max_size=self._pool_size)
         try:
             scheduler = PortalScheduler(pool, **self._settings)
+            # A user may have set these attributes on the SyncScheduler.
             for name in CLASS_ATTRIBUTES:
                 setattr(scheduler, name, getattr(self, name))
             scheduler.state = self._draft.state
@@ -237,22 +248,26 @@ class SyncScheduler(BlockingMethods):
             await _close_pool(pool)
 
     def _new_draft(self) -> Scheduler:
-        """Return a Scheduler that checks the settings, and declarations before the first call."""
+        """Return a Scheduler without connections, which checks the settings; see ``__init__()``."""
         return Scheduler(closed_pool(self._dsn, self._pool_size), **self._settings)
 
     def _declare(self, name: str, declare: Declaration) -> None:
         """Make a declaration now, and again for each later Scheduler, such as that of a forked child.
 
-        This starts no thread, because modules make declarations while they are imported.
+        A declaration is a call of ``register()`` or ``subscribe()``, whose name is ``name``. This starts no
+        thread, because modules make declarations while they are imported.
         """
         with shared.starting:
             if self._is_closed:
                 raise RuntimeError(CLOSED)
             portal = self._current_portal
+            # Before the first call, only the draft checks the declaration. The lock keeps a portal from
+            # starting without it.
             if portal is None or not portal.is_alive:
                 declare(self._draft)
                 self._declarations.append(declare)
                 return
+        # A Scheduler is used only in the thread of its event loop. An async job calls this in that thread.
         if portal.is_own_thread:
             declare(portal.resource)
         else:
@@ -264,6 +279,7 @@ class SyncScheduler(BlockingMethods):
         """Register a function here and at later Schedulers; without a function, return a decorator."""
 
         def add(function: Any) -> Any:
+            """Register the function, and return it."""
             self._declare("register", lambda scheduler: scheduler.register(function, **options))
             # The draft runs the calls with connection=. If it has made the declaration, this changes nothing.
             self._draft.register(function, **options)
@@ -273,16 +289,21 @@ class SyncScheduler(BlockingMethods):
 
     def _subscribe(self, *arguments: Any, **options: Any) -> Callable[[], None]:
         """Subscribe at the Scheduler of this process and at later ones; return a function to unsubscribe."""
-        # The one item ends the subscription at the Scheduler of this process. The list is empty after that.
-        stops: list[Callable[[], None]] = []
+        # The function that ends the subscription at the current Scheduler; None after it was called.
+        stop_subscription: Callable[[], None] | None = None
 
         def declare(scheduler: Scheduler) -> None:
-            stops[:] = [scheduler.subscribe(*arguments, **options)]
+            """Subscribe at a Scheduler, which may be the one of a forked child."""
+            nonlocal stop_subscription
+            stop_subscription = scheduler.subscribe(*arguments, **options)
 
         def unsubscribe() -> None:
-            if not stops:
+            """End the subscription at this Scheduler and at later ones; a second call does nothing."""
+            nonlocal stop_subscription
+            if stop_subscription is None:
                 return
-            stop = stops.pop()
+            stop = stop_subscription
+            stop_subscription = None
             if declare in self._declarations:
                 self._declarations.remove(declare)
             # The Scheduler of a portal is used only in the thread of the portal, as long as that runs.
@@ -313,5 +334,6 @@ async def _close_pool(pool: asyncpg.Pool) -> None:
     """Close a pool, and terminate the connections of calls that do not end in time."""
     try:
         await asyncio.wait_for(pool.close(), POOL_CLOSE_TIMEOUT_S)
-    except TimeoutError:  # a call that does not end has a connection
+    # A call that does not end still uses a connection.
+    except TimeoutError:
         pool.terminate()

@@ -12,7 +12,8 @@ from pg_scheduler.errors import ConfigurationError
 def check_uwsgi_threads() -> None:
     """Raise ConfigurationError under a uWSGI that suspends threads while no request is handled."""
     try:
-        uwsgi = importlib.import_module("uwsgi")  # it exists inside of the server only
+        # This module exists in processes of a uWSGI server only.
+        uwsgi = importlib.import_module("uwsgi")
     except ImportError:
         return
     options: Mapping[str, Any] = getattr(uwsgi, "opt", {})
@@ -30,8 +31,12 @@ def _text(value: object) -> str:
 
 
 def _is_on(value: object) -> bool:
+    """Return whether an option of uWSGI is given, and not with a value that turns it off."""
     return value is not None and _text(value).lower() not in {"false", "0", "no", "off"}
 
 
 def _count(value: object) -> int:
-    return int(_text(value)) if value is not None and _text(value).isdecimal() else 0
+    """Return the number that an option of uWSGI has; 0 if it is not given or has no number."""
+    if value is None or not _text(value).isdecimal():
+        return 0
+    return int(_text(value))
