@@ -103,12 +103,14 @@ class Jobs:
         """Run a finished job again, from a stored step on if one is given; return whether it had finished."""
         jobs = self._parts.store.jobs
         if from_step is None:
-            due = await jobs.retry(job_id, connection)
+            due_at = await jobs.retry(job_id, connection)
         else:
-            due = await jobs.retry_from(job_id, check_step_name(from_step), connection)
-        if due is not None:
-            await self._parts.outbox.notify_due(due, connection)
-        return due is not None
+            due_at = await jobs.retry_from(job_id, check_step_name(from_step), connection)
+        # Without a new due time, the job has not finished or does not exist.
+        if due_at is None:
+            return False
+        await self._parts.outbox.notify_due(due_at, connection)
+        return True
 
     async def run_now(self, job_id: str, connection: Connection | None) -> bool:
         """Make a pending job due now; return whether it was pending."""

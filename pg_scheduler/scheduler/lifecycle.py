@@ -41,8 +41,11 @@ class Lifecycle:
         events.subscribe(self._break_down, ServiceFaulted)
         self.worker_id = worker_id
         self._build = build
+        # Held during a start, and while a shutdown begins, so that concurrent calls wait for one another.
         self._starting = asyncio.Lock()
+        # The task of the shutdown that is in progress; None if there is none.
         self._stopping: asyncio.Task[None] | None = None
+        # Set after a shutdown, until the next start.
         self._stopped = asyncio.Event()
         self.runtime: Runtime | None = None
         self.fault: BaseException | None = None

@@ -87,6 +87,7 @@ class ScheduleCalls:
         """
 
         async def write(transaction: Transaction) -> tuple[ScheduleRow, str]:
+            """Store the schedule. After a deadlock this is called again, with another transaction."""
             now = await self._store.statements.read_clock(on=transaction.connection)
             new_row = definition.new_row(
                 schedule_id, now=now, max_bytes=self._max_bytes, codec=self._builders.codec
@@ -200,6 +201,7 @@ class ScheduleCalls:
         schedules = self._schedules
 
         async def write(transaction: Transaction) -> ScheduleRow:
+            """Lock the schedule, and write it with the given fields."""
             connection = transaction.connection
             locked_schedules = await schedules.lock([schedule_id], on=connection)
             if schedule_id not in locked_schedules:
@@ -228,12 +230,14 @@ class ScheduleCalls:
         """
 
         async def enqueue(transaction: Transaction) -> ExtendedJob | None:
+            """Lock the schedule, insert its job, and record that in the audit."""
             locked_schedules = await self._schedules.lock([schedule_id], on=transaction.connection)
             if schedule_id not in locked_schedules:
                 return None
             row, now = locked_schedules[schedule_id]
             builder = await self._builder(row, transaction.connection)
             jobs, conflict = await self._enqueue(row, builder, [builder.manual_job(now)], now, transaction)
+            # The task is unique, and another job has the key, so no job was inserted.
             if conflict is not None:
                 raise conflict
             await self._store.audit.record(
@@ -260,6 +264,7 @@ class ScheduleCalls:
         """
 
         async def enqueue(transaction: Transaction) -> list[ExtendedJob]:
+            """Lock the schedule, insert the jobs that are missing, and record that in the audit."""
             locked_schedules = await self._schedules.lock([schedule_id], on=transaction.connection)
             if schedule_id not in locked_schedules:
                 raise ScheduleNotFoundError(schedule_id)

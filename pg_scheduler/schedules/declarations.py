@@ -543,6 +543,7 @@ async def _switch_row(
     """
 
     async def switch(schedule_id: str) -> bool:
+        """Resume or pause the schedule with this id; return whether it exists."""
         if enabled:
             return await schedules.resume(schedule_id, from_now=True, on=on) is not None
         return await schedules.pause(schedule_id, None, on=on) is not None

@@ -328,7 +328,8 @@ class Planner(Service):
         if self.declared.is_written:
             return
         if self.declared.has_more:
-            # Until the row of this worker has them, planners of other releases may retire or change them.
+            # A heartbeat writes which schedules the code declares to the row of this worker. Until it does,
+            # planners of other releases may retire or change them.
             self._signals.heartbeat_requested()
         await self.declared.sync()
         await self._write_switches()
@@ -355,10 +356,11 @@ class Planner(Service):
             left_out: Schedules to leave: they have turns of their own, or an unknown time zone.
             group: Schedules that met a lock before, and whose turn it is; None for all others that are due.
         """
-        schedules, planned = self._schedules, PlannedChanges()
+        schedules = self._schedules
+        # What is to be written. It is empty if an error occurs before the schedules are planned below.
+        planned = PlannedChanges()
         # The earliest due time among the new jobs, by the server's clock.
         first_due: datetime | None = None
-        began = time.monotonic()
         try:
             async with self._transaction(group) as transaction:
                 connection, events = transaction
@@ -386,7 +388,8 @@ class Planner(Service):
                 message = None
                 if first_due is not None and group is None:
                     message = self._outbox.message_to_carry(first_due)
-                began = time.monotonic()
+                # The message covers jobs that were committed before this time of the monotonic clock.
+                message_made_at = time.monotonic()
                 queues = [plan.queue for plan in planned.plans]
                 inserted_queues = await self._writer.insert_queues(
                     queues, transaction, message=message, planned_at=now
@@ -409,7 +412,7 @@ class Planner(Service):
         if job_count and first_due is not None:
             self.jobs_planned += job_count
             if group is None:
-                self._outbox.carried(began, first_due)
+                self._outbox.carried(message_made_at, first_due)
             else:
                 await self._outbox.notify_due(first_due)
         for worker_id in notified_worker_ids:
@@ -476,7 +479,7 @@ class Planner(Service):
         must_report = (
             group is not None and len(group.schedule_ids) == 1 and time.monotonic() > group.report_at
         )
-        # For type checkers, the test of ``group`` is repeated.
+        # Type checkers need the first condition, which the second one implies.
         if group is None or not must_report:
             timeout_ms = LOCK_TIMEOUT_MS if group is None else TURN_TIMEOUT_MS
             async with statements.transaction(savepoints=False, lock_timeout_ms=timeout_ms) as transaction:

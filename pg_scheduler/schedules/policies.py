@@ -95,6 +95,7 @@ class CatchUp:
         return cls("none")
 
     def __repr__(self) -> str:
+        """Return the call of the class method that makes the policy, such as ``CatchUp.all(limit=24)``."""
         values = {"limit": self.limit, "within": self.within}
         arguments = ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
         return f"CatchUp.{self.selection}({arguments})"

@@ -130,6 +130,7 @@ class ScheduleRepository:
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
+        # These leave out rows that the database has refused to change, and log each of them.
         self._refused_changes = RefusedRows("schedule {!r} not retired or continued", are_jobs=False)
         self._refused_deletions = RefusedRows(
             "finished schedule {!r} not deleted", are_jobs=False, by_pass=True

@@ -151,7 +151,7 @@ def request_search(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new:
 
 
 def find_next_fire(row: ScheduleRow) -> ScheduleRow:
-    """Return a schedule with the next fire time for which a search was requested.
+    """Return a schedule with its next fire time, by the search that `request_search()` has requested.
 
     Raises:
         ValueError: It has none from its start to its end, or the search takes too many steps.

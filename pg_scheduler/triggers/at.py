@@ -42,7 +42,9 @@ class At(Trigger):
                 raise ValueError(
                     f"{value!r} is out of range: its date in UTC must be from 0001-01-03 to 9999-12-31"
                 )
-        object.__setattr__(self, "instants", tuple(sorted({to_utc(instant) for instant in instants})))
+        distinct_instants = {to_utc(instant) for instant in instants}
+        # The dataclass is frozen, so its attribute cannot be assigned.
+        object.__setattr__(self, "instants", tuple(sorted(distinct_instants)))
 
     @classmethod
     def _from_fields(cls, **fields: Any) -> At:

@@ -121,11 +121,13 @@ class Trigger(Part):
         return None
 
     def __or__(self, other: Trigger) -> Trigger:
+        """Return a trigger that fires when either trigger fires."""
         if isinstance(other, Trigger):
             return AnyOf((self, other))
         return NotImplemented
 
     def __and__(self, other: Trigger | DuringSet) -> Trigger:
+        """Return a trigger that fires when both triggers fire, or when this one fires within the set."""
         if isinstance(other, DuringSet):
             return Within(self, other)
         if isinstance(other, Trigger):
@@ -133,6 +135,7 @@ class Trigger(Part):
         return NotImplemented
 
     def __sub__(self, other: DuringSet) -> Trigger:
+        """Return a trigger that fires when this one fires outside of the set."""
         if isinstance(other, DuringSet):
             return Except(self, other)
         return NotImplemented
@@ -205,6 +208,7 @@ class AnyOf(Combination, Unordered):
     search through such a span takes many steps, so its result is remembered."""
 
     def __post_init__(self) -> None:
+        """Replace nested combinations by their triggers, and check the number of parts."""
         object.__setattr__(self, "triggers", _flat(AnyOf, self.triggers))
         check_parts(self)
 
@@ -252,6 +256,7 @@ class AllOf(Combination, Unordered):
     triggers: tuple[Trigger, ...]
 
     def __post_init__(self) -> None:
+        """Replace nested combinations by their triggers, and check the number of parts."""
         object.__setattr__(self, "triggers", _flat(AllOf, self.triggers))
         check_parts(self)
 
@@ -309,6 +314,7 @@ class Restriction(Combination):
     during: DuringSet
 
     def __post_init__(self) -> None:
+        """Check the number and the nesting of parts."""
         check_parts(self)
 
     @abstractmethod
@@ -360,6 +366,7 @@ class Within(Restriction):
         return find_inside(self.during, instant, search)
 
     def __str__(self) -> str:
+        """Return the trigger and the set in words, such as "every hour, mon-fri UTC"."""
         if isinstance(self.during, Complement):
             return f"{_group(self.trigger)}, except {_group(self.during.during)}"
         return f"{_group(self.trigger)}, {_group(self.during)}"

@@ -68,6 +68,7 @@ class Cron(Trigger):
 
     def __init__(self, expression: str, timezone: str | tzinfo = "UTC") -> None:
         name, zone = named_zone(timezone)
+        # The dataclass is frozen, so its attributes cannot be assigned.
         object.__setattr__(self, "_fields", parse_cron(expression))
         object.__setattr__(self, "expression", expression)
         object.__setattr__(self, "timezone", name)

@@ -126,6 +126,7 @@ def count_fire_times(
     if isinstance(trigger, Every):
         return FireCount((end - fire) // trigger.every + 1, is_exact=True)
     search = Search(cpu_s=MAX_CPU_S)
+    # ``fire`` is the fire time with this number. The first one has the number 1.
     for number in range(1, limit + 1):
         try:
             next_fire = next_fire_time(trigger, fire, origin, search)

@@ -72,7 +72,7 @@ def parse_trigger(text: str, timezone: str | tzinfo = "UTC") -> Trigger:
 
 def write_trigger(trigger: Trigger) -> tuple[str, str]:
     """Return a text that `parse_trigger()` reads as an equal trigger, and its time zone."""
-    # The text of a length has whole seconds only.
+    # The text of a length has whole seconds only. A trigger with parts of a second is written as JSON.
     match trigger:
         case Cron():
             return trigger.expression, trigger.timezone

@@ -40,6 +40,7 @@ class Search:
 
     def __init__(self, steps: int = MAX_STEPS, *, cpu_s: float | None = None) -> None:
         self.left = steps
+        # By the clock that counts the CPU time of this thread.
         self.ends_at = None if cpu_s is None else time.thread_time() + cpu_s
 
     def spend(self, steps: int = 1) -> None:

@@ -59,6 +59,7 @@ class DuringSet(Part):
         """Return the first instant not in the set that is not before ``instant``, or None."""
 
     def __invert__(self) -> DuringSet:
+        """Return the set of all other instants."""
         return Complement(self)
 
     def __or__(self, other: DuringSet) -> DuringSet:
@@ -97,6 +98,7 @@ class Complement(DuringSet):
         return find_inside(self.during, instant, search)
 
     def __invert__(self) -> DuringSet:
+        """Return the set whose complement this is, in place of a complement of a complement."""
         return self.during
 
     def __str__(self) -> str:
@@ -111,6 +113,7 @@ class Union(DuringSet, Unordered):
     sets: tuple[DuringSet, ...]
 
     def __post_init__(self) -> None:
+        """Replace nested unions by their sets, and check the number of parts."""
         object.__setattr__(self, "sets", _flat(Union, self.sets))
         check_parts(self)
 
@@ -135,6 +138,7 @@ class Intersection(DuringSet, Unordered):
     sets: tuple[DuringSet, ...]
 
     def __post_init__(self) -> None:
+        """Replace nested intersections by their sets, and check the number of parts."""
         object.__setattr__(self, "sets", _flat(Intersection, self.sets))
         check_parts(self)
 
