@@ -200,8 +200,8 @@ class Schedules:
                 connection=usable_connection,
             )
             if change != "kept":
-                kind = ScheduleAdded if change == "added" else ScheduleUpdated
-                event = kind(row.schedule_id, task_name=row.task)
+                event_class = ScheduleAdded if change == "added" else ScheduleUpdated
+                event = event_class(row.schedule_id, task_name=row.task)
                 # The additional job is due at the time at which the schedule was written.
                 due = row.updated_at if run_now else None
                 await self._announce(event, connection=usable_connection, due=due)
@@ -459,6 +459,7 @@ class Schedules:
             ValueError: ``resume_from`` is naive or another text.
         """
         usable_connection = await self._store.connections.check_call(connection)
+        # Fire times after this instant are missed ones; None for all fire times of the pause.
         since = None
         if isinstance(resume_from, str):
             if resume_from not in {"now", "pause"}:
@@ -466,7 +467,7 @@ class Schedules:
                     f"resume_from must be 'now', 'pause' or a datetime, not {resume_from!r}"
                 )
         else:
-            # The statement makes fire times after an instant missed, so this one includes resume_from itself.
+            # This is just before resume_from, so that a fire time at resume_from itself is missed too.
             since = check_execution_time(resume_from, name="resume_from") - INSTANT
         check_schedule_id(schedule_id)
         with self._announcing_lost_calls(usable_connection):

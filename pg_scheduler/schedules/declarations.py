@@ -345,8 +345,8 @@ class DeclaredSchedules:
         The first attempt waits for locked rows. If it meets one for too long, the second one leaves out the
         schedules whose rows are locked.
         """
-        # If all changed schedules met a lock in the last call, the first attempt is omitted, because it would
-        # meet the locks again.
+        # If all changed schedules met a lock in the last ``sync()``, the first attempt is omitted, because it
+        # would meet the locks again.
         if not changed_ids <= self._late:
             try:
                 return await self._write(configs, skips_locked=False, creates=creates)
@@ -358,8 +358,8 @@ class DeclaredSchedules:
         except DatabaseUnavailableError as fault:
             if not is_locked_out(fault):
                 raise
-            # Not a row is locked, but all: another process writes its schedules, or the table is being
-            # vacuumed.
+            # The attempt has left out locked rows, so it met another lock: another process writes its
+            # schedules, or the table is being vacuumed.
             return changed_ids
 
     async def _write(

@@ -99,8 +99,8 @@ class JobBuilder:
     def is_plain(self) -> bool:
         """Whether its jobs need only the columns of plain jobs, apart from the id of the schedule.
 
-        This is about jobs without a fire time. Plain jobs have no option beyond the basic ones, such as
-        limits or a unique key.
+        This is about jobs without a fire time. Plain jobs have basic options only: no limits, for example,
+        and no unique key.
         """
         only_schedule_id = Extras().with_options(schedule_id=self.schedule_id)
         return self.template.extras == only_schedule_id and not self.is_unique and self.share is None

@@ -142,8 +142,8 @@ def request_search(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new:
         after = not_before(trigger, start) if is_new else now
     if _has_run_out(row):
         return replace(row, next_fire_at=None, resume_from=None, finished_at=now)
-    # The clock was set back since the last fire time. Otherwise the search would begin after that fire time,
-    # which the clock reaches much later.
+    # The clock was set back since the last fire time. Without this, the search would begin after that fire
+    # time, which the clock reaches again later.
     if is_ahead(row, now) and row.last_fire_at is not None:
         row = replace(row, last_fire_at=min(row.last_fire_at, now))
     # Due now: the planner searches in its next pass, unless the caller does.
@@ -266,7 +266,7 @@ def pass_time(
     due_count = FireCount(1, is_exact=True)
     if latest != first:
         due_count = count_fire_times(trigger, first=first, now=latest_possible, anchor=anchor)
-    job_times = [latest]
+    job_times = [first]
     # If several fire times are due, or the only one is missed, the catch-up policy decides. If it selects no
     # fire time, the latest one becomes a job unless it is missed.
     if latest != first or is_missed:

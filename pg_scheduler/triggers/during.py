@@ -326,6 +326,7 @@ class Numbering:
         texts = []
         first_numbers = sorted(number for number in numbers if number - 1 not in numbers)
         for first in first_numbers:
+            # The end of the row of numbers that begins with the first one.
             last = next(number for number in range(first, self.last + 1) if number + 1 not in numbers)
             if first == last:
                 texts.append(self._name(first))

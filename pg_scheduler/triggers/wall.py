@@ -97,6 +97,7 @@ class WallSet:
             return wall
         midnight = datetime.combine(day, time.min)
         time_of_day = wall - midnight
+        # The end of the range that contains the time.
         range_end = next((last for first, last in self.ranges if first <= time_of_day < last), None)
         if range_end is None:
             return wall
