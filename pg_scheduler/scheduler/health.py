@@ -45,6 +45,8 @@ def _worker_facts(runtime: Runtime) -> WorkerFacts:
     # A role that runs no jobs has no slots, although its executor has free ones.
     slots = config.max_concurrent_jobs if config.runs_jobs else 0
     slots_busy = slots - runtime.executor.free if config.runs_jobs else 0
+    # Why notifications do not arrive: there is a reason that lasts, or the connection is not open yet.
+    listener_problem = None if listener.is_receiving else listener.refusal or "connecting"
     return WorkerFacts(
         slots=slots,
         slots_busy=slots_busy,
@@ -63,7 +65,7 @@ def _worker_facts(runtime: Runtime) -> WorkerFacts:
         blocked_s=blockage.seconds if blockage else None,
         blocking_job=(blocking_claim.job_name, blocking_claim.job_id) if blocking_claim else None,
         max_loop_block_s=config.max_loop_block,
-        listener=None if listener.is_receiving else listener.refusal or "connecting",
+        listener=listener_problem,
         has_liveness_lock=lease.liveness_key is not None,
     )
 

@@ -40,7 +40,9 @@ class Jobs:
         """Return the filters of ``list_jobs()`` and ``cancel_jobs()`` as the store takes them."""
         statuses = None
         if status is not None:
-            values = [status] if isinstance(status, str) else check_list("status", status, "JobStatus")
+            # A JobStatus is a str too.
+            is_single = isinstance(status, str)
+            values = [status] if is_single else check_list("status", status, "JobStatus")
             statuses = [JobStatus.parse(value) for value in values]
         for name, text in (("job_name", job_name), ("worker_id", worker_id)):
             if text is not None:
@@ -127,6 +129,7 @@ class Jobs:
         change = await self._parts.store.jobs.set_status(
             job_id, status, self._parts.config.lease_seconds, reason
         )
+        # The worker that ran the job has lost it, and cancels the attempt.
         await self._notify_owner(change.worker_id)
         if status is JobStatus.PENDING and change.due is not None:
             await self._parts.outbox.notify_due(change.due)

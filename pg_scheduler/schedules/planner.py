@@ -184,7 +184,10 @@ class PlannedChanges:
 
 
 class Planner(Service):
-    """Enqueue the jobs of due fire times."""
+    """Enqueue the jobs of due fire times.
+
+    A service: it runs in passes, each of which is a call of ``run_once()``, and sleeps between them.
+    """
 
     name: ClassVar[str] = "planner"
 
@@ -237,14 +240,15 @@ class Planner(Service):
         """
         # This does nothing unless the schedules of the code have changed since the last pass.
         await self._write_declared()
-        declared = self.declared.ids
+        declared_ids = self.declared.ids
         zone_data = self._next_zone_data()
-        plannable = Plannable(declared, self._tasks.lists.names, sorted(registered_kinds), zone_data)
+        plannable = Plannable(declared_ids, self._tasks.lists.names, sorted(registered_kinds), zone_data)
         self.next_fire_in = None
         # Without any schedule of the code and without any task, there is nothing that this node could plan.
-        if not declared and not plannable.tasks:
+        if not declared_ids and not plannable.tasks:
             return SLOW_POLL_INTERVAL_S
         late_ids_before = self._late.ids
+        # The seconds until the next fire time, 0 or less if one is due; None if there is none.
         next_in = await self._schedules.next_fire_in(plannable, self._left_out)
         # The seconds that the next pass waits at least, so that locked rows do not keep this node busy.
         shortest_sleep_s = 0.0
@@ -281,7 +285,7 @@ class Planner(Service):
                 next_in = await self._schedules.next_fire_in(plannable, self._left_out)
             self._has_checked = True
         self.next_fire_in = next_in
-        longest_sleep_s = self._longest_sleep_s(has_schedules=next_in is not None or bool(declared))
+        longest_sleep_s = self._longest_sleep_s(has_schedules=next_in is not None or bool(declared_ids))
         if next_in is None:
             return longest_sleep_s
         return min(max(next_in, shortest_sleep_s), longest_sleep_s)
