@@ -200,8 +200,8 @@ class Schedules:
                 connection=usable_connection,
             )
             if change != "kept":
-                event_class = ScheduleAdded if change == "added" else ScheduleUpdated
-                event = event_class(row.schedule_id, task_name=row.task)
+                kind = ScheduleAdded if change == "added" else ScheduleUpdated
+                event = kind(row.schedule_id, task_name=row.task)
                 # The additional job is due at the time at which the schedule was written.
                 due = row.updated_at if run_now else None
                 await self._announce(event, connection=usable_connection, due=due)

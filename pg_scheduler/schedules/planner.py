@@ -564,8 +564,8 @@ class Planner(Service):
                 planned.changes.append(
                     ScheduleChange(row.schedule_id, error=describe(error)[:MAX_NOTE_LENGTH])
                 )
-                event_class = PeriodicJobBroken if row.owner == "code" else ScheduleBroken
-                planned.events.append(event_class(row.schedule_id, error, task_name=row.task))
+                kind = PeriodicJobBroken if row.owner == "code" else ScheduleBroken
+                planned.events.append(kind(row.schedule_id, error, task_name=row.task))
             else:
                 if plan is not None:
                     planned.plans.append(plan)
@@ -669,14 +669,12 @@ def _add_change(
     schedule_id, task = row.schedule_id, row.task
     if row.overlap == Overlap.CANCEL and new_jobs and plan.queue.last_job_id is not None:
         planned.replaced_ids.append(plan.queue.last_job_id)
-    event_class = PeriodicJobPlanned if row.owner == "code" else ScheduleFired
+    kind = PeriodicJobPlanned if row.owner == "code" else ScheduleFired
     events: list[Event] = []
     # A paused schedule is due only when its pause has ended by itself, so planning it resumes it.
     if row.paused_at is not None:
         events.append(ScheduleResumed(schedule_id, task_name=task))
-    events += [
-        event_class(schedule_id, job.row.job_id, advance.next_fire_at, task_name=task) for job in new_jobs
-    ]
+    events += [kind(schedule_id, job.row.job_id, advance.next_fire_at, task_name=task) for job in new_jobs]
     if advance.skipped:
         # The job because of which fire times were dropped: the last one, or the one that has the unique key.
         unfinished_id = row.last_job_id if conflict is None else conflict.job_id
