@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c
+from pg_scheduler.base.fork import end_child, inheritance
 from pg_scheduler.base.lazy import check_done
 from pg_scheduler.events.log import log_in_thread, record_fields
 from pg_scheduler.jobs.codec import PayloadCodec
@@ -255,10 +256,25 @@ class JobExecutor(ABC):
 
 
 def invoke(func: JobFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function in a thread without an event loop; run a coroutine function in a loop of its own."""
-    if inspect.iscoroutinefunction(func):
-        return asyncio.run(func(*args, **kwargs))
-    return func(*args, **kwargs)
+    """Call a function in a thread without an event loop; run a coroutine function in a loop of its own.
+
+    A process that the function forks ends where it leaves the function, and does not take further jobs.
+    """
+    generation = inheritance.generation
+    try:
+        if inspect.iscoroutinefunction(func):
+            with asyncio.Runner() as runner:
+                inheritance.leave_in_children(runner.get_loop())
+                value = runner.run(func(*args, **kwargs))
+        else:
+            value = func(*args, **kwargs)
+    except BaseException as error:
+        if inheritance.generation != generation:
+            end_child(error)
+        raise
+    if inheritance.generation != generation:
+        end_child()
+    return value
 
 
 def check_returned(value: object) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from pg_scheduler.base.backoff import Backoff
 from pg_scheduler.base.foreign import message_of
+from pg_scheduler.base.fork import end_child, inheritance
 from pg_scheduler.base.text.numbers import exact, plural
 from pg_scheduler.database.faults import ENDED_WHILE_IDLE
 from pg_scheduler.errors import (
@@ -155,10 +156,15 @@ class AttemptRunner:
         if task.executor != ASYNC:
             return await self._run_outside_loop(attempt, task, args, kwargs)
         func = partial(run_in_loop, self._middleware, attempt, task) if self._middleware else task.func
+        generation = inheritance.generation
         running = self._enter(attempt, view=attempt)
         try:
             try:
                 value = await func(*args, **kwargs)
+            except BaseException as error:
+                if inheritance.generation != generation:
+                    end_child(error)
+                raise
             finally:
                 # A cursor is how far a step has come, which is stored at the end of its block. If Python has
                 # closed such a block, the value is still being written. If Python closes this coroutine too,
@@ -169,6 +175,8 @@ class AttemptRunner:
             return error_result(attempt, error)
         finally:
             self._leave(attempt, running)
+        if inheritance.generation != generation:
+            end_child()
         return return_result(claim, value)
 
     async def run_under_lock(self, attempt: Attempt, key: int) -> Result:

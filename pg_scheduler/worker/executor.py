@@ -24,6 +24,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
+from pg_scheduler.base.fork import inheritance
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import (
     JobCancelled,
@@ -213,7 +214,8 @@ class Executor:
         return self.submit(claim)
 
     async def start(self) -> None:
-        """Do nothing: jobs are submitted later."""
+        """Let processes that jobs fork end when they return to the event loop; jobs are submitted later."""
+        inheritance.leave_in_children(asyncio.get_running_loop())
 
     async def stop(self) -> None:
         """Wait for running jobs until the shutdown timeout, then cancel and release the rest."""

@@ -7,13 +7,16 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from pg_scheduler import current_job, job
 from tests.cli.worker_jobs import exists, write_pid
+from tests.support.worker import PATIENCE
 
 CONTEXT = multiprocessing.get_context("fork")
+CALLS = 20
 
 
 def square(number: int) -> int:
@@ -101,3 +104,58 @@ async def describe(path: str) -> None:
         write_descriptors(path, before)
         os._exit(0)
     await asyncio.to_thread(os.waitpid, pid, 0)
+
+
+@job(name="forking.nothing")
+async def nothing() -> None: ...
+
+
+def leave_code(way: str) -> None:
+    """Leave the code of a job in a forked process."""
+    if way == "exit":
+        sys.exit(3)
+    if way == "raise":
+        raise ValueError("raised in the forked process")
+
+
+def exit_code_of(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@job(name="forking.leave_code")
+async def leave_code_of_coroutine(way: str, path: str) -> None:
+    """Write how the forked process ended, once the worker has got the answers to many calls of its own."""
+    future = asyncio.get_running_loop().create_future()
+    if (pid := os.fork()) == 0:
+        leave_code(way)
+        if way == "await":
+            await future
+        return
+    code = await asyncio.to_thread(exit_code_of, pid)
+    scheduler = current_job().scheduler
+    for _ in range(CALLS):
+        await scheduler.run_job("forking.nothing", wait_timeout=PATIENCE)
+    Path(path).write_text(str(code), encoding="utf-8")  # noqa: ASYNC240 - a few bytes
+
+
+@job(name="forking.leave_code_in_thread")
+def leave_code_of_function(way: str, path: str) -> None:
+    if (pid := os.fork()) == 0:
+        leave_code(way)
+        return
+    Path(path).write_text(str(exit_code_of(pid)), encoding="utf-8")
+
+
+@job(name="forking.leave_code_of_loop", executor="thread")
+def leave_loop_of_thread(way: str, path: str) -> None:
+    asyncio.run(leave_loop(way, path))
+
+
+async def leave_loop(way: str, path: str) -> None:
+    """The same in an event loop of the job itself."""
+    leave_code_of_function(way, path)
+
+
+@job(name="forking.leave_code_in_process", executor="process")
+def leave_code_of_process(way: str, path: str) -> None:
+    leave_code_of_function(way, path)

@@ -10,6 +10,7 @@ import socket
 import sys
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import asyncpg
@@ -120,6 +121,44 @@ async def test_pool_that_terminates_its_processes_leaves_the_worker_alone(
         program.process.send_signal(signal.SIGTERM)
         assert await program.end() == ExitCode.DONE, program.text
     assert await status(scheduler, running) == "completed"
+
+
+LEFT = "a process that the code of a job has forked ends here"
+
+
+@pytest.mark.parametrize(
+    ("job_name", "way", "code", "text"),
+    [
+        ("leave_code", "return", 1, LEFT),
+        ("leave_code", "await", 1, LEFT),
+        ("leave_code", "exit", 3, ""),
+        ("leave_code", "raise", 1, "ValueError: raised in the forked process"),
+        ("leave_code_in_thread", "return", 1, LEFT),
+        ("leave_code_in_thread", "exit", 3, ""),
+        ("leave_code_of_loop", "return", 1, LEFT),
+        ("leave_code_in_process", "return", 1, LEFT),
+        ("leave_code_in_process", "raise", 1, "ValueError: raised in the forked process"),
+    ],
+)
+async def test_forked_process_that_leaves_the_code_of_its_job_ends(
+    start: Start, scheduler: Scheduler, tmp_path: Path, *, job_name: str, way: str, code: int, text: str
+) -> None:
+    path = tmp_path / "code"
+    with start(JOBS) as program:
+        arguments = {"args": [way, str(path)]}
+        job_id = await scheduler.schedule_job(f"forking.{job_name}", datetime.now(UTC), arguments)
+        await until(lambda: has_text(path))
+        assert path.read_text(encoding="utf-8") == str(code)
+
+        async def has_ended() -> bool:
+            return await status(scheduler, job_id) == "completed"
+
+        await until(has_ended)
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.end() == ExitCode.DONE, program.text
+    assert program.text.count(LEFT) == (text == LEFT)
+    assert text in program.text
+    assert "shuts down" not in program.text
 
 
 async def test_ctrl_c_in_the_process_group_counts_once_and_lets_forked_processes_work(

@@ -622,6 +622,7 @@ class TestCheck:
             (f"{JOBS}:number", "is an object of type int; name a Scheduler"),
             (f"{JOBS}:nothing", "returned None; it must return a Scheduler"),
             (f"{JOBS}:with_argument", "must be callable without arguments"),
+            (f"{JOBS}:write", f"is a job function, which workers call for its jobs; name its module, {JOBS}"),
             ("pg_scheduler.triger.cron", "did you mean pg_scheduler.triggers?"),
             ("tests/cli/worker_jobs.py", "write package.module, not a path"),
             (f"{JOBS}:", "must be package.module:attribute or package.module"),

@@ -25,6 +25,7 @@ from pg_scheduler.cli.errors import CommandError, UsageError, hint_at
 from pg_scheduler.database.faults import translated
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.jobs.naming import most_similar
+from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.sync import SyncScheduler
 
 CLOSE_TIMEOUT_S: Final = 5.0
@@ -117,6 +118,11 @@ def _load(target: str) -> Source | None:
             raise UsageError(f"{prefix} has no attribute {part!r}{hint}")
         value = getattr(value, part)
         prefix, separator = f"{prefix}{separator}{part}", "."
+    # A callable is called to get its Scheduler. The call of a job function would do the work of a job.
+    if catalogue.declares(value):
+        raise UsageError(
+            f"{target} is a job function, which workers call for its jobs; name its module, {module_name}"
+        )
     if isinstance(value, Scheduler) or (callable(value) and not isinstance(value, SyncScheduler)):
         return Source(value, target)
     kind = _described_kind(value)
