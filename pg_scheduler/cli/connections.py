@@ -51,7 +51,7 @@ class CommandScheduler(Scheduler):
 
     async def flush(self) -> None:
         """Send the notifications that are still to be sent."""
-        await self._parts.outbox.flush()
+        await self._parts.outbox.flush_or_report()
 
 
 @asynccontextmanager

@@ -95,6 +95,17 @@ TRANSIENT_STATES: Final = frozenset({"25006", "25P03", "25P04", "55P03", "55006"
 """Read-only transaction (a former primary or a standby), a transaction that the server ended because this
 process was suspended in it, lock not available, object in use."""
 
+PROGRAM_LIMIT: Final = "54000"
+"""A limit of the program. Some are limits of a value or of a row, such as the size of an index row."""
+
+FULL_QUEUE_ROUTINE: Final = "PreCommit_Notify"
+"""The function of the server that refuses a commit with notifications, because its queue is full."""
+
+SERVER_LIMIT_ROUTINES: Final = frozenset({FULL_QUEUE_ROUTINE, "GetNewTransactionId", "GetNewMultiXactId"})
+"""The functions of the server that report a limit of the whole server: its queue of notifications is full, or
+it assigns no numbers of transactions until old rows are frozen. A limit of a row has the same SQLSTATE, but
+comes from other functions."""
+
 
 POLICY_ROUTINE: Final = "ExecWithCheckOptions"
 """The function of the server that refuses a row because of a row security policy. The error of a missing
@@ -159,7 +170,7 @@ def is_transient(error: BaseException) -> bool:
         return True
     # The first two characters of an SQLSTATE are its class.
     if state := sqlstate_of(error):
-        return state[:2] in TRANSIENT_CLASSES or state in TRANSIENT_STATES
+        return state[:2] in TRANSIENT_CLASSES or state in TRANSIENT_STATES or _is_limit_of_server(error)
     if isinstance(error, asyncpg.DataError | ValueError):  # an invalid argument, found before it was sent
         return False
     # These libraries may not be installed, so their classes are recognised by their names.
@@ -175,6 +186,29 @@ def is_transient(error: BaseException) -> bool:
         | asyncpg.InternalClientError
         | DatabaseUnavailableError,
     ) or has_ended_during_call(error)
+
+
+def _is_limit_of_server(error: BaseException) -> bool:
+    """Return whether the server has reached a limit that concerns all of its transactions, not a row."""
+    return sqlstate_of(error) == PROGRAM_LIMIT and _routine_of(error) in SERVER_LIMIT_ROUTINES
+
+
+def is_queue_full(fault: Exception) -> bool:
+    """Return whether a commit failed because the server's queue of notifications is full."""
+    source = fault.__cause__
+    return source is not None and _is_limit_of_server(source) and _routine_of(source) == FULL_QUEUE_ROUTINE
+
+
+def _routine_of(error: BaseException) -> str | None:
+    """Return the function of the server that raised an error; None if the error does not name it."""
+    source = _source_of(error)
+    # asyncpg has it in the error, psycopg in ``diag``, and SQLAlchemy on asyncpg in the cause.
+    for candidate in (source, getattr(source, "diag", None), getattr(source, "__cause__", None)):
+        for attribute in ("server_source_function", "source_function"):
+            name = getattr(candidate, attribute, None)
+            if isinstance(name, str):
+                return name
+    return None
 
 
 def has_ended_during_call(error: BaseException) -> bool:
@@ -296,7 +330,7 @@ def is_refusal(error: BaseException) -> bool:
         return _is_of_application(error.__cause__)
     if isinstance(error, asyncpg.PostgresError):
         is_mistake = (error.sqlstate or "")[:2] in MISTAKES
-        return _is_of_application(error) or not is_mistake
+        return _is_of_application(error) or not (is_mistake or _is_limit_of_server(error))
     return isinstance(error, PayloadError)
 
 
@@ -311,12 +345,13 @@ def _is_of_application(error: BaseException) -> bool:
     of a parallel worker of the server have a context too, in the language of the server. So an error with the
     SQLSTATE of an outage counts as one of a trigger only if its context names a language of functions.
     """
-    routine = getattr(error, "server_source_function", None)
+    routine = _routine_of(error)
     if routine == POLICY_ROUTINE:
         return True
-    # The statement was interrupted, or it waited for a lock. This can happen within a trigger too, so the
-    # context does not show that the trigger has raised the error.
-    if routine == INTERRUPTING_ROUTINE or sqlstate_of(error) in WAITS:
+    # The statement was interrupted, it waited for a lock, or it met a limit of the server. This can happen
+    # within a trigger too, so the context does not show that the trigger has raised the error.
+    is_interrupted = routine == INTERRUPTING_ROUTINE or sqlstate_of(error) in WAITS
+    if is_interrupted or _is_limit_of_server(error):
         return False
     context: str = getattr(error, "context", None) or ""
     # A line about a function names its language, such as PL/pgSQL.

@@ -19,6 +19,7 @@ from pg_scheduler.database.faults import (
     is_conflict,
     is_lock_timeout,
     is_locked_out,
+    is_queue_full,
     may_be_of_one_change,
     raise_translated,
     translated,
@@ -273,7 +274,23 @@ class Statements:
                     return list(await connection.fetch(query.text, *args, timeout=self.call_timeout_s))
 
             return await self.repeat_while_locked(name, attempt)
+        try:
+            return await self._fetch_from(query, args, route)
+        except DatabaseUnavailableError as fault:
+            if not is_queue_full(fault):
+                raise
+        # The queue may only seem to be full, until this.
+        await self.free_queue()
         return await self._fetch_from(query, args, route)
+
+    async def free_queue(self) -> None:
+        """Let the server free the part of its queue of notifications that all sessions have read.
+
+        The server itself frees it only when a session notifies, which fails while the queue is full. So a
+        full queue stays full after the session that has kept it has ended.
+        """
+        with suppress(DatabaseUnavailableError, *REFUSALS):
+            await self.fetch("free_queue")
 
     async def _fetch_from(
         self, query: Query, args: Sequence[Any], route: Route | None

@@ -303,6 +303,17 @@ class Outbox:
                 self._meter.count("notifications_sent", by=len(messages))
             self._next_send = time.monotonic() + self.gap_s
 
+    async def flush_or_report(self) -> None:
+        """Send all messages now; if that fails, log a WARNING.
+
+        What the messages announce is committed, and other nodes find it by polling. So neither a call nor a
+        shutdown fails without them. They are sent with the next ones, whose time is unknown.
+        """
+        try:
+            await self.flush()
+        except (DatabaseUnavailableError, ConfigurationError) as fault:
+            self._events.publish(ServiceRetrying("notifier", fault, float("inf")))
+
     def _queue_due(self, due: datetime | None) -> None:
         """Queue the notification of a due job, or merge it with the queued one; call ``on_due`` at once."""
         if self._on_due is not None:
@@ -333,12 +344,7 @@ class Outbox:
         if self._on_message is not None:
             self._on_message()
             return
-        try:
-            await self.flush()
-        except (DatabaseUnavailableError, ConfigurationError) as fault:
-            # The change that the message announces is committed, and other nodes find it by polling. So the
-            # caller gets no error. The message is sent with the next ones, whose time is unknown.
-            self._events.publish(ServiceRetrying("notifier", fault, float("inf")))
+        await self.flush_or_report()
 
     def _set_timer(self, carrier_wait_s: float = carrier_wait_s) -> None:
         """Let a timer send the messages, unless an insert carries them before."""

@@ -135,6 +135,7 @@ class Runtime:
             if isinstance(part, Service):
                 # A service whose pass waited for a lock in vain logs the sessions that hold locks.
                 part.find_holders = store.locks.find_holders
+                part.free_queue = store.statements.free_queue
                 part.on_outage = node.signals.connection_lost
 
     @property
@@ -168,7 +169,7 @@ class Runtime:
         self.reporter.is_stopping = True
         try:
             await self.supervisor.stop()
-            await self.node.outbox.flush()
+            await self.node.outbox.flush_or_report()
         finally:
             await self.node.store.connections.release_held()
 

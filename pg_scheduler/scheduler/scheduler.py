@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -29,7 +29,7 @@ from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.faults import connecting, reading_dsn, translated
 from pg_scheduler.database.opening import open_own_pool
 from pg_scheduler.database.pool import Connections
-from pg_scheduler.errors import DatabaseUnavailableError, JobResult
+from pg_scheduler.errors import JobResult
 from pg_scheduler.events import Event, EventBus, EventStream, Subscriber
 from pg_scheduler.events.log import EventLog, GapLog, warn_of_disabled_logger
 from pg_scheduler.jobs.call import JobExecutor
@@ -350,9 +350,7 @@ class Scheduler:
                     yield scheduler
             else:
                 yield scheduler
-                # The jobs are committed. If no notification can be sent, workers find them by polling.
-                with suppress(DatabaseUnavailableError):
-                    await scheduler._parts.outbox.flush()
+                await scheduler._parts.outbox.flush_or_report()
         finally:
             await pool.close()
 

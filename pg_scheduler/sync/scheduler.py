@@ -17,7 +17,7 @@ from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.base.fork import inheritance
 from pg_scheduler.base.job_imports import check_not_importing
 from pg_scheduler.database.opening import create_pool
-from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError
+from pg_scheduler.errors import ConfigurationError, NotRunningError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.validation import check_count
 from pg_scheduler.scheduler import Scheduler
@@ -48,9 +48,7 @@ class PortalScheduler(Scheduler):
 
     async def flush_notifications(self) -> None:
         """Send the notifications of enqueued jobs that have not been sent yet."""
-        # If none can be sent, workers find the jobs by polling, since they are committed.
-        with suppress(DatabaseUnavailableError):
-            await self._parts.outbox.flush()
+        await self._parts.outbox.flush_or_report()
 
 
 class ForkSafeState:

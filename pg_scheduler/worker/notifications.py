@@ -311,4 +311,4 @@ class Notifier(Service):
     async def drain(self) -> None:
         """Send the remaining messages, and detach from the outbox."""
         self._node.outbox.detach()
-        await self._node.outbox.flush()
+        await self._node.outbox.flush_or_report()

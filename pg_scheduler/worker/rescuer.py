@@ -22,21 +22,23 @@ import platform
 import time
 from typing import ClassVar, NamedTuple
 
-from pg_scheduler.events import JobFailed, JobsReclaimed
+from pg_scheduler.database.faults import is_queue_full
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import JobFailed, JobsReclaimed, ServiceRetrying
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
 
 
 class Suspicion(NamedTuple):
-    """A worker that may be dead, of which a heartbeat was requested.
+    """A worker that may be dead.
 
     Attributes:
         state: Its last lease and lock; it is alive if another value follows.
-        requested_at: When the heartbeat was requested, by the monotonic clock.
+        until: When it is dead if no other value has followed, by the monotonic clock.
     """
 
     state: object
-    requested_at: float
+    until: float
 
 
 class Rescuer(Service):
@@ -55,6 +57,7 @@ class Rescuer(Service):
         self._node = node
         config = node.config
         self._heartbeat_threshold = config.heartbeat_threshold
+        self._lease_s = config.lease_seconds
         self._max_crashes = config.max_crashes
         # The identity and the host by which the first pass finds the workers of earlier processes; None
         # without an identity, and after that pass.
@@ -186,17 +189,30 @@ class Rescuer(Service):
             for worker_id, state in states.items()
             if worker_id not in previous_suspicions or previous_suspicions[worker_id].state != state
         ]
-        if new_suspects:
-            await self._node.outbox.request_heartbeats(new_suspects)
-        # The time of new suspects counts from here, however long the request took.
+        is_requested = not new_suspects or await self._request_heartbeats(new_suspects)
+        # The time of new suspects counts from here, however long the request took. Without the request, a
+        # live worker makes its next heartbeat by itself, within the time of a lease.
         now = time.monotonic()
+        until = now + (self.answer_timeout_s if is_requested else self._lease_s)
         dead = []
         for worker_id, state in states.items():
-            requested_at = now if worker_id in new_suspects else previous_suspicions[worker_id].requested_at
-            if worker_id in new_suspects or now - requested_at < self.answer_timeout_s:
-                self._suspicions[worker_id] = Suspicion(state, requested_at)
+            if worker_id in new_suspects:
+                self._suspicions[worker_id] = Suspicion(state, until)
+            elif now < previous_suspicions[worker_id].until:
+                self._suspicions[worker_id] = previous_suspicions[worker_id]
             else:
                 dead.append(worker_id)
         # A later pass has to find the same suspects again, so it looks at the locks too.
         self._scans_locks = self._scans_locks and bool(self._suspicions)
         return dead
+
+    async def _request_heartbeats(self, suspects: list[str]) -> bool:
+        """Request heartbeats; return False if the server's queue of notifications is full."""
+        try:
+            await self._node.outbox.request_heartbeats(suspects)
+        except DatabaseUnavailableError as fault:
+            if not is_queue_full(fault):
+                raise
+            self._events.publish(ServiceRetrying(self.name, fault, self.answer_timeout_s))
+            return False
+        return True

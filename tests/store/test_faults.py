@@ -9,7 +9,7 @@ import time
 import asyncpg
 import pytest
 
-from pg_scheduler.database.faults import ENDED_WHILE_IDLE, is_transient, translated
+from pg_scheduler.database.faults import ENDED_WHILE_IDLE, is_refusal, is_transient, translated
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.statements import MAX_ATTEMPTS, Transaction
 from pg_scheduler.errors import (
@@ -83,7 +83,7 @@ BY_STATE = {
     "22001 22P02 23505 23514": False,  # data
     "25P02 26000 42601 42P01 42703 3F000": False,  # a mistake, or another schema
     "28000 28P01 3D000 42501": False,  # no privilege, or missing
-    "54000 P0001 XX000 XX001 XX002": False,  # limits, a user's trigger, a broken database
+    "54000 P0001 XX000 XX001 XX002": False,  # a limit of a row, a user's trigger, a broken database
 }
 
 
@@ -92,6 +92,25 @@ BY_STATE = {
 )
 def test_is_transient_depends_on_the_sqlstate(state: str, passes: bool) -> None:
     assert is_transient(asyncpg.PostgresError.new({"C": state, "M": "whatever it says"})) is passes
+
+
+BY_ROUTINE = {
+    "PreCommit_Notify": True,  # the queue of notifications is full
+    "GetNewTransactionId": True,  # no numbers of transactions are left until old rows are frozen
+    "GetNewMultiXactId": True,
+    "_bt_check_third_page": False,  # a value is too large for an index
+    "exec_stmt_raise": False,  # a trigger has chosen this SQLSTATE
+}
+
+
+@each_case(("routine", "passes"), [*BY_ROUTINE.items()])
+@each_case("context", ["", "PL/pgSQL function app.audit() line 3 at SQL statement"])
+def test_limit_of_the_server_is_an_outage_and_one_of_a_row_is_not(
+    routine: str, passes: bool, context: str
+) -> None:
+    error = asyncpg.PostgresError.new({"C": "54000", "M": "whatever it says", "R": routine, "W": context})
+    assert is_transient(error) is passes
+    assert is_refusal(error) is not passes
 
 
 async def test_transaction_raises_unavailable_when_the_server_ended_it_while_idle(pool: asyncpg.Pool) -> None:
