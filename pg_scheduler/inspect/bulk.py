@@ -113,7 +113,8 @@ class BulkRun:
         """Change the jobs batch by batch, and yield the progress so far after each batch."""
         progress = Progress(0, 0, 0, None, self.after)
         while True:
-            started, previous_cursor = self.clock(), progress.cursor
+            started_at_s = self.clock()
+            previous_cursor = progress.cursor
             size = self._size(progress.done)
             read = self._read_ids if self.job_ids is not None else self._search
             progress, job_ids, conditions, jobs = await read(progress, size)
@@ -131,16 +132,19 @@ class BulkRun:
                     searched=progress.searched,
                     total_estimate=progress.total_estimate,
                 )
-                # A task keeps the author of the context in which it is created. The consumer of the steps may
-                # be another author.
+                # The rows that the batch writes name the author of the context. A task keeps the context in
+                # which it is created. The consumer of the steps may be another author.
                 with acting_as(self.author):
                     task = asyncio.ensure_future(self.store.bulk.change(batch))
                 progress = _added(progress, await _finish(task))
             yield progress
             if progress.cursor is None or progress.done == self.limit:
                 return
+            # The next batch begins when the jobs of this one have taken their time at the rate. The time in
+            # which the consumer of the steps handled this one counts too.
             if self.rate is not None and not self.is_dry:
-                await asyncio.sleep(started + len(job_ids) / self.rate - self.clock())
+                next_batch_at_s = started_at_s + len(job_ids) / self.rate
+                await asyncio.sleep(next_batch_at_s - self.clock())
 
     def _size(self, done: int) -> int:
         """Return the maximum number of jobs of the next batch: with a rate, the jobs of one second."""
@@ -152,21 +156,25 @@ class BulkRun:
         return min(sizes)
 
     async def _read_ids(self, progress: Progress, size: int) -> _BatchJobs:
-        """Return the next of the listed jobs. Their rows are read only for a dry run."""
+        """Return the next of the listed jobs. Their rows are read only for a dry run.
+
+        The cursor of a list is the last id of a batch.
+        """
         job_ids = self.job_ids or ()
         start = 0 if progress.cursor is None else job_ids.index(progress.cursor) + 1
-        part = job_ids[start : start + size]
-        jobs = await self._read_matching(part) if self.is_dry else {}
-        end = start + len(part)
-        cursor = part[-1] if end < len(job_ids) else None
+        batch_ids = job_ids[start : start + size]
+        jobs = await self._read_matching(batch_ids) if self.is_dry else {}
+        end = start + len(batch_ids)
+        cursor = batch_ids[-1] if end < len(job_ids) else None
         next_progress = replace(
             progress, cursor=cursor, searched=end, total_estimate=len(job_ids), changes=()
         )
-        return _BatchJobs(next_progress, part, self.batch.conditions, jobs)
+        return _BatchJobs(next_progress, batch_ids, self.batch.conditions, jobs)
 
     async def _read_matching(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these ids that fulfil the conditions, by id."""
-        scan = Scan(self.batch.conditions, len(job_ids), len(job_ids))
+        # All of these ids are examined, and all of them may match.
+        scan = Scan(self.batch.conditions, limit=len(job_ids), rows=len(job_ids))
         async with self.reads.searches.transaction() as connection:
             examined = await self.reads.searches.ids(job_ids, scan, on=connection)
         return {job.job_id: job for job, _ in examined.jobs}
@@ -196,7 +204,7 @@ class BulkRun:
 
 
 def _added(progress: Progress, changes: Sequence[JobChange]) -> Progress:
-    """Return the progress after a batch with these changes."""
+    """Return the progress after a batch: the numbers so far plus those of these changes."""
     counts = Counter(change.outcome for change in changes)
     return replace(
         progress,
@@ -216,6 +224,7 @@ async def _finish(task: asyncio.Task[T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        # Without this, a task that was cancelled itself would look like a cancelled caller.
         if task.cancelled():
             raise
         caller = asyncio.current_task()

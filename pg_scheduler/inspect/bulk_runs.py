@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
 from pg_scheduler.base.text.values import copy_fields
@@ -62,15 +62,19 @@ class BulkJobs:
 
     @classmethod
     def of(cls, details: Mapping[str, Any]) -> BulkJobs | None:
-        """Return the jobs that a row states; None if they are invalid, because a person wrote the row."""
+        """Return the action and the jobs that the row of a run states in its JSON.
+
+        None if they are invalid, because a person wrote the row by hand.
+        """
         try:
             values = {field.name: details[field.name] for field in fields(cls)}
+            # JSON has lists instead of tuples.
             for name in ("names", "group"):
                 values[name] = None if values[name] is None else tuple(map(str, values[name]))
             jobs = cls(**values)
             is_valid = jobs.verb in get_args(BulkAction) and isinstance(jobs.where, str)
             is_valid = is_valid and isinstance(jobs.rate, int | float | None)
-            # Both conversions raise a ValueError if a time is invalid.
+            # The results are not needed: both conversions raise a ValueError if a time is invalid.
             if jobs.to is not None:
                 datetime.fromisoformat(jobs.to)
             if jobs.group is not None:
@@ -91,7 +95,9 @@ class BulkJobs:
 
         No job is changed before the first step is requested.
         """
+        # The method is that of the verb: cancel_jobs(), retry_jobs(), delete_jobs() or move_jobs().
         call: Any = getattr(inspector, f"{self.verb}_jobs")
+        # Only move_jobs() has a parameter ``to``, and only retry_jobs() has a parameter ``group``.
         arguments: dict[str, Any] = {}
         if self.to is not None:
             arguments["to"] = datetime.fromisoformat(self.to)
@@ -150,8 +156,9 @@ class BulkState(BulkRunRow):
             return False
         # A batch has the jobs of a second, but at least one job. So with a rate below 1, batches are further
         # apart.
-        between_s = 1 / self.jobs.rate if self.jobs.rate else 0.0
-        return (now - self.answered_at) / timedelta(seconds=1) > SUSPECT_AFTER_S + between_s
+        between_batches_s = 1 / self.jobs.rate if self.jobs.rate else 0.0
+        age_s = (now - self.answered_at).total_seconds()
+        return age_s > SUSPECT_AFTER_S + between_batches_s
 
 
 async def recent_runs(inspector: Inspector, *, limit: int) -> list[BulkState]:
@@ -247,7 +254,10 @@ class BulkRuns:
         return BulkState.of(row, is_here=run_id in self._runs)
 
     async def _begin(self, run: _Run, action: str) -> int:
-        """Write that a run begins, and start its task; return how often the run has begun."""
+        """Write that a run begins or continues, and start its task; return how often the run has begun.
+
+        ``action`` is the name of the record in the audit: ``START`` or ``RESUME``.
+        """
         if len(self._runs) >= MAX_RUNS:
             raise BusyError(
                 f"{len(self._runs)} bulk runs are in progress here; wait until one ends, or stop one"
@@ -267,7 +277,11 @@ class BulkRuns:
         return run.begun
 
     async def _follow(self, run: _Run) -> None:
-        """Change the jobs until none is left, the run is stopped, or an error occurs."""
+        """Change the jobs until none is left, the run is stopped, or an error occurs; then write the end.
+
+        If another task has continued the run, this one leaves the row as it is, because the other one writes
+        it.
+        """
         try:
             async with aclosing(self._steps(run)) as steps:
                 async for step in steps:
@@ -300,10 +314,12 @@ class BulkRuns:
             await self._end(run, error)
 
     async def _steps(self, run: _Run) -> AsyncGenerator[Progress, None]:
-        """Yield the steps of a run.
+        """Yield the steps of a run: its progress after each batch.
 
         If this task replaces another one that was just in a batch, it begins again behind that batch.
         """
+        # The second round is that new beginning: the batch of the other task has moved the cursor in the row,
+        # so the first batch of this one is refused.
         while True:
             steps = run.jobs.steps(self._inspector, run_id=run.run_id, after=run.after)
             try:
@@ -333,11 +349,13 @@ class BulkRuns:
         return acting_as(tables_of(self._inspector).author)
 
     def _forget(self, run: _Run) -> None:
+        """Remove a run whose task ends from the runs of this process."""
         # If another task of this process has continued the run, the entry is that of the other task.
         if self._runs.get(run.run_id) is run:
             del self._runs[run.run_id]
 
     def _drop_task(self, task: asyncio.Task[None]) -> None:
+        """Remove a task that has ended, and log its error if it has one."""
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a bulk run failed", exc_info=error, extra=record_fields())

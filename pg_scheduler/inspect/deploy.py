@@ -230,8 +230,12 @@ class _Findings:
         self._ids: dict[tuple[DeployCode, str, str], list[str]] = {}
 
     def add(self, code: DeployCode, name: str, reason: str, *ids: str, count: int = 1) -> None:
-        """Add ``count`` jobs, schedules or steps to a group, which keeps the first ``MAX_IDS`` ids."""
+        """Count jobs, schedules or steps that do not fit, in the group of their code, name and reason.
+
+        A group keeps only the first ``MAX_IDS`` of the ids.
+        """
         key = code, short(name), short(reason)
+        # A million jobs could have as many reasons, so from some number on, new ones share a group per code.
         if key not in self._counts and len(self._counts) >= MAX_GROUPS:
             key = code, "", f"names and reasons beyond the first {MAX_GROUPS:,}"
         self._counts[key] += count
@@ -250,6 +254,7 @@ class _Findings:
         hint_count = 0
 
         def order(key: tuple[DeployCode, str, str]) -> tuple[int, int, str, str]:
+            """Sort by severity, then by the place of the code in ``DeployCode``, the name and the reason."""
             code, name, reason = key
             return -JUDGEMENTS[code].severity.rank, codes.index(code), name, reason
 
@@ -257,8 +262,10 @@ class _Findings:
             code, name, reason = key
             count, ids = self._counts[key], tuple(self._ids[key])
             severity, remedy = JUDGEMENTS[code]
+            # The name is compared with every registered one, so this is not done for any number of names.
             if code is DeployCode.NAME_UNKNOWN and hint_count < MAX_HINTS:
                 steps = as_steps([remedy, *hint_at_new_name(name, names)])
+                # There is a first step, so there is a sentence. The remedy after ``or`` satisfies the type.
                 remedy = sentence_of(steps) or remedy
                 hint_count += 1
             yield DeployFinding(code, severity, name, reason, count, ids, remedy)
@@ -285,39 +292,53 @@ class _DeployCheck:
         self._findings = _Findings()
 
     async def run(self, most: int) -> DeployReport:
-        """Examine the jobs and the schedules, and return the report."""
-        tables = await self._store.deploy.tables()
-        has_steps = STEPS in tables
-        jobs, is_complete = await self._examine_jobs(most, is_migrated=bool(tables), has_steps=has_steps)
-        schedules = await self._examine_schedules() if tables else 0
-        total: int | None = jobs
+        """Examine at most ``most`` unfinished jobs and all schedules, and return the report."""
+        # A database of pg-scheduler 0.2 has jobs, but no table that a migration has made: no schedules, and
+        # no indexes by which the number of jobs could be estimated.
+        migrated_tables = await self._store.deploy.tables()
+        is_migrated = bool(migrated_tables)
+        has_steps = STEPS in migrated_tables
+        job_count, is_complete = await self._examine_jobs(most, is_migrated=is_migrated, has_steps=has_steps)
+        schedule_count = await self._examine_schedules() if is_migrated else 0
+        total: int | None = job_count
         if not is_complete:
-            total = await self._estimate(least=jobs + 1) if tables else None
-            extent = extent_of(jobs, total, is_complete=False, noun="unfinished job")
+            total = await self._estimate(least=job_count + 1) if is_migrated else None
+            extent = extent_of(job_count, total, is_complete=False, noun="unfinished job")
             # Without an estimate, it is only certain that at least one job was not examined.
-            count = 1 if total is None else total - jobs
+            count = 1 if total is None else total - job_count
             self._findings.add(DeployCode.NOT_EXAMINED, "", f"examined {extent}", count=count)
         findings = tuple(self._findings.sorted(self._tasks.lists.names))
-        return DeployReport(findings, jobs, schedules, total, is_complete)
+        return DeployReport(findings, job_count, schedule_count, total, is_complete)
 
     async def _examine_jobs(self, most: int, *, is_migrated: bool, has_steps: bool) -> tuple[int, bool]:
-        """Examine at most ``most`` unfinished jobs; return their number, and whether these are all."""
+        """Examine at most ``most`` unfinished jobs; return their number, and whether these are all.
+
+        Args:
+            most: The maximum number of jobs.
+            is_migrated: Whether migrations have changed the table of jobs; False for pg-scheduler 0.2.
+            has_steps: Whether there is a table of steps.
+        """
         examined = 0
         async for page in self._store.deploy.unfinished(is_migrated=is_migrated):
             jobs = page[: most - examined]
             examined += len(jobs)
+            # Only jobs that have stored steps have a version.
             if has_steps:
                 await self._examine_steps([job for job in jobs if job.version is not None])
-            # Jobs whose large arguments are needed are examined once more, with these arguments.
-            large = [job for job in jobs if self._examine_job(job) is _Examined.LACKS_DATA]
-            async for job in self._store.deploy.with_arguments(large):
+            # A page has no large arguments. Jobs that need theirs are examined once more, with them.
+            jobs_without_arguments = [job for job in jobs if self._examine_job(job) is _Examined.LACKS_DATA]
+            async for job in self._store.deploy.with_arguments(jobs_without_arguments):
                 self._examine_job(job)
             if len(jobs) < len(page):
                 return examined, False
         return examined, True
 
     def _examine_job(self, job: CheckedJob) -> _Examined:
-        """Examine a job, unless its arguments are needed and the page lacks them."""
+        """Examine a job, and add a finding if it does not fit the code.
+
+        The arguments of a job whose task is not selected, or is unknown, are not needed. For any other job
+        whose arguments the page lacks, nothing is added, and the caller reads them.
+        """
         if not self._is_selected(job.task):
             return _Examined.DONE
         task = self._tasks.resolve(job.task)
@@ -336,8 +357,9 @@ class _DeployCheck:
             args, kwargs = decode(task_data, self._codec, job_name)
         except PayloadError as error:
             # A worker may have the key or the codec that is missing here, so encoded arguments may be valid.
-            is_encoded = has_encoded_arguments(task_data)
-            return DeployCode.NOT_EXAMINED if is_encoded else DeployCode.ARGUMENTS, _reason(error)
+            if has_encoded_arguments(task_data):
+                return DeployCode.NOT_EXAMINED, _reason(error)
+            return DeployCode.ARGUMENTS, _reason(error)
         code = DeployCode.ARGUMENTS
         try:
             task.check(args, kwargs)
@@ -352,42 +374,55 @@ class _DeployCheck:
         return None
 
     async def _examine_steps(self, jobs: Sequence[CheckedJob]) -> None:
-        """Examine the stored steps of jobs that have some."""
-        tasks: dict[str, tuple[CheckedJob, Task]] = {}
+        """Examine the stored steps of jobs that have some, and count the versions of these jobs.
+
+        A job without a registered function is skipped: ``_examine_job()`` adds a finding for it.
+        """
+        jobs_by_id: dict[str, tuple[CheckedJob, Task]] = {}
         for job in jobs:
             task = self._tasks.resolve(job.task) if self._is_selected(job.task) else None
             if task is not None:
-                tasks[job.job_id] = job, task
+                jobs_by_id[job.job_id] = job, task
                 if job.version != UNVERSIONED:
                     self._findings.add(DeployCode.VERSION, task.name, f"version {job.version}", job.job_id)
-        async for page in self._store.deploy.steps(list(tasks)):
-            large = [
-                step for step in page if self._examine_step(step, *tasks[step.job_id]) is _Examined.LACKS_DATA
-            ]
-            async for step in self._store.deploy.with_values(large):
-                self._examine_step(step, *tasks[step.job_id])
+        async for page in self._store.deploy.steps(list(jobs_by_id)):
+            # A page has no large values. Steps that need theirs are examined once more, with them.
+            steps_without_values = []
+            for step in page:
+                job, task = jobs_by_id[step.job_id]
+                if self._examine_step(step, job, task) is _Examined.LACKS_DATA:
+                    steps_without_values.append(step)
+            async for step in self._store.deploy.with_values(steps_without_values):
+                job, task = jobs_by_id[step.job_id]
+                self._examine_step(step, job, task)
 
     def _examine_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> _Examined:
-        """Examine a stored step, unless its value is needed and the page lacks it."""
-        named = steps_of(task.func, step.name, step.kind)
+        """Compare a stored step with the calls in the source of the module that may have stored it.
+
+        If its value is needed and the page lacks it, nothing is added, and the caller reads the value.
+        """
+        candidates = steps_of(task.func, step.name, step.kind)
         # Without the source of the module nothing can be compared.
-        if named is None:
+        if candidates is None:
             return _Examined.DONE
-        if not named:
+        if not candidates:
             self._add_missing_step(step, job, task)
             return _Examined.DONE
-        types = [definition.returns for definition in named if definition.returns is not None]
-        # A definition without a return type accepts any value.
-        if step.kind != STEP or len(types) < len(named):
+        # Only the values of functions have a type. One call without a return type accepts any value.
+        types = [candidate.returns for candidate in candidates if candidate.returns is not None]
+        if step.kind != STEP or len(types) < len(candidates):
             return _Examined.DONE
+        # A value that has a size and is missing here is a large one, which a page leaves out.
         if step.value is None and step.size:
             return _Examined.LACKS_DATA
-        text = f"{named[0].text}*" if named[0].is_prefix else step.name
+        # Steps with computed names, such as page-1 and page-2, are one group with the text ``page-*``.
+        text = f"{candidates[0].text}*" if candidates[0].is_prefix else step.name
         try:
             value = step_value(text, step.value, self._codec)
         except Abort as error:
             self._findings.add(DeployCode.NOT_EXAMINED, job.task, message_of(error), job.job_id)
             return _Examined.DONE
+        # It is unknown which of several calls has stored the value, so it must fit none to be a finding.
         misfits = [problem for annotation in types if (problem := _misfit(annotation, text, value))]
         if len(misfits) == len(types):
             self._findings.add(DeployCode.STEP_TYPE, job.task, f"step {text!r}: {misfits[0]}", job.job_id)
@@ -395,35 +430,42 @@ class _DeployCheck:
 
     def _add_missing_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> None:
         """Add the finding of a stored step that the code does not have, or that it has as another kind."""
-        name, kinds = _DIGITS.sub("*", step.name), kinds_of(task.func, step.name)
-        if not kinds:
+        # Without their numbers, names such as page-1 and page-2 have one reason, so they are in one group.
+        name = _DIGITS.sub("*", step.name)
+        kinds_in_code = kinds_of(task.func, step.name)
+        if not kinds_in_code:
+            code = DeployCode.STEP_GONE
             reason = f"step {name!r} is not in the module of the function"
         else:
-            reason = f"step {name!r} is stored as {step.kind!r}, and the code has it as {kinds[0]!r}"
-        code = DeployCode.STEP_KIND if kinds else DeployCode.STEP_GONE
+            code = DeployCode.STEP_KIND
+            reason = f"step {name!r} is stored as {step.kind!r}, and the code has it as {kinds_in_code[0]!r}"
         self._findings.add(code, job.task, reason, job.job_id)
 
     async def _examine_schedules(self) -> int:
-        """Examine the schedules of callers, and the schedules of the code in the state after its start.
+        """Examine the schedules of callers, and the schedules that the code declares by ``@periodic``.
+
+        A start of the code would update the rows of its own schedules. So their rows are examined as they
+        would be after that.
 
         Returns:
             How many schedules were examined.
         """
-        schedules, configs = self._store.schedules, self._declared.configs()
+        schedules = self._store.schedules
+        configs = self._declared.configs()
         examined = 0
         moved_ids: set[str] = set()
         if configs:
-            rows, now = await schedules.declared(configs)
+            # The clock of the server came with the rows, or is read if there are no rows.
+            rows, rows_read_at = await schedules.declared(configs)
+            now = rows_read_at or await self._store.statements.read_clock()
             # The plan is not written. The due times of chains do not change whether a schedule fits the code.
-            plan = plan_sync(
-                configs, rows, now=now or await self._store.statements.read_clock(), chain_due_times={}
-            )
+            plan = plan_sync(configs, rows, now=now, chain_due_times={})
             rows |= {row.schedule_id: row for row in plan.write}
             # The start deletes only rows that it writes again under another key. So the code declares these
             # too.
             moved_ids = {*plan.delete}
             # _examine_schedule() returns whether it has examined the schedule.
-            examined = sum(self._examine_schedule(rows[key]) for key in configs)
+            examined = sum(self._examine_schedule(rows[schedule_id]) for schedule_id in configs)
         after: str | None = None
         while page := await schedules.list_page(
             after=after,
@@ -437,6 +479,7 @@ class _DeployCheck:
             for row in page:
                 if row.owner == "code":
                     self._examine_declared(row, {*configs, *moved_ids})
+                # A row of a caller with an id that the code declares was already examined as the code's.
                 elif row.schedule_id not in configs:
                     examined += self._examine_schedule(row)
             after = page[-1].schedule_id
@@ -475,12 +518,14 @@ class _DeployCheck:
         return self._pattern is None or fnmatchcase(name, self._pattern)
 
     def _why_unknown(self, name: str) -> str:
-        """Return why a name leads to no function."""
-        bearers = len(self._tasks.bearers(name))
-        return f"{bearers} functions have this name; it needs to be explicit" if bearers > 1 else UNKNOWN
+        """Return why a name leads to no function: no function has it, or several have it."""
+        bearer_count = len(self._tasks.bearers(name))
+        if bearer_count > 1:
+            return f"{bearer_count} functions have this name; it needs to be explicit"
+        return UNKNOWN
 
     async def _estimate(self, *, least: int) -> int | None:
-        """Return about how many unfinished jobs there are.
+        """Return about how many unfinished jobs there are, as the statistics of the indexes state it.
 
         None if the estimate is certainly wrong: at least ``least`` jobs are known to exist.
         """
@@ -501,15 +546,20 @@ def _misfit(returns: ReturnType, name: str, value: object) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the text of an error as the reason of a group.
+    """Return the text of an error as the reason of a group of jobs.
 
-    Places of items in lists and remedies are left out, so that jobs with the same problem are in one group.
+    Details that differ between jobs with the same problem are left out, so that these jobs are in one group.
     """
     cause = error.__cause__
     if isinstance(error, PayloadError | Abort) and isinstance(cause, ValidationError):
+        # An Abort is about the value of a step. A PayloadError is about arguments, which have names.
         root = "value" if isinstance(error, Abort) else None
-        texts = list(dict.fromkeys(_INDEX.sub("[]", problem) for problem in problems(cause, root=root)))
-        return "; ".join(texts[:MAX_PROBLEMS])
+        # The same problem may occur in several items of a list, so their places are left out.
+        texts = [_INDEX.sub("[]", problem) for problem in problems(cause, root=root)]
+        distinct_texts = list(dict.fromkeys(texts))
+        return "; ".join(distinct_texts[:MAX_PROBLEMS])
     if isinstance(error, SchedulerError | TypeError):
+        # A message may end with a remedy for the caller, such as "; pass timedelta(seconds=5)". This is left
+        # out too.
         return message_of(error).partition("; pass ")[0]
     return describe(error)

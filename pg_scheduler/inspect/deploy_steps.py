@@ -65,24 +65,26 @@ def steps_of(func: JobFunction, name: str, kind: str) -> Sequence[NamedStep] | N
         The steps, an empty sequence if the module names no such step. None if the source of the module cannot
         be read.
     """
-    named = _named_steps(inspect.unwrap(func).__module__)
-    if named is None:
+    steps_in_module = _named_steps(inspect.unwrap(func).__module__)
+    if steps_in_module is None:
         return None
-    # A step without a known text may be any step, of any kind.
-    named = [step for step in named if step.kind == kind or not step.text]
-    exact = [step for step in named if not step.is_prefix and step.text == name]
-    return exact or [step for step in named if step.is_prefix and name.startswith(step.text)]
+    # A step whose name is computed from its start on has an empty text. It may be any step, of any kind.
+    candidates = [step for step in steps_in_module if step.kind == kind or not step.text]
+    exact_matches = [step for step in candidates if not step.is_prefix and step.text == name]
+    prefix_matches = [step for step in candidates if step.is_prefix and name.startswith(step.text)]
+    return exact_matches or prefix_matches
 
 
 def kinds_of(func: JobFunction, name: str) -> Sequence[str]:
-    """Return the kinds of the steps with this name in the module of a task."""
-    named = _named_steps(inspect.unwrap(func).__module__) or ()
-    return sorted({step.kind for step in named if not step.is_prefix and step.text == name})
+    """Return the kinds of the steps that have exactly this name in the module of a task."""
+    # None, for a module without a readable source, counts as no steps.
+    steps_in_module = _named_steps(inspect.unwrap(func).__module__) or ()
+    return sorted({step.kind for step in steps_in_module if not step.is_prefix and step.text == name})
 
 
 @lru_cache(maxsize=1000)
 def _named_steps(module: str) -> Sequence[NamedStep] | None:
-    """Return the steps that the source of a module names; None if it cannot be read."""
+    """Return the steps that the source of a module names; None if the source cannot be read."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError, KeyError, SyntaxError):  # no file, as for __main__ of a console
@@ -91,22 +93,30 @@ def _named_steps(module: str) -> Sequence[NamedStep] | None:
 
 
 def _steps_in(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[NamedStep]:
-    """Yield the steps of a module: calls of methods of steps, and instances of ``WAIT_KINDS``."""
+    """Yield the steps of a module, such as ``steps.run("charge", charge)`` and ``Wait("approval")``.
+
+    ``namespace`` are the global variables of the module, in which the functions of steps are looked up.
+    """
     aliases = {STEPS_ATTRIBUTE, *_aliases_in(tree)}
     for node in ast.walk(tree):
         match node:
+            # A call of a method, such as steps.run("charge", charge).
             case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in METHODS:
                 args = node.args or [keyword.value for keyword in node.keywords if keyword.arg == "name"]
-                text, is_prefix = _name_in(args[0]) if args else ("", True)
+                if not args:
+                    continue
+                text, is_prefix = _name_in(args[0])
                 # Other objects have methods of these names too, as in asyncio.run(main()). So a call counts
                 # only if its first argument is a text, or if its object is known to be the steps of a job.
-                if not args or (not text and not _is_steps(owner, aliases)):
+                if not text and not _is_steps(owner, aliases):
                     continue
                 # A step without a known text may be any step, also one with another function.
-                function = args[1] if text and method in CALLING and len(args) > 1 else None
+                has_function = bool(text) and method in CALLING and len(args) > 1
+                function = args[1] if has_function else None
                 # The names of the rows of gather() begin with its name.
                 is_prefix = is_prefix or method == "gather"
                 yield NamedStep(text, is_prefix, METHODS[method], _returns(function, namespace))
+            # An alternative of first(), such as Wait("approval") or pg_scheduler.Wait("approval").
             case ast.Call(func=ast.Name(id=kind) | ast.Attribute(attr=kind), args=[name, *_]) if (
                 kind in WAIT_KINDS
             ):
@@ -115,17 +125,21 @@ def _steps_in(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[NamedS
 
 
 def _aliases_in(tree: ast.Module) -> Iterator[str]:
-    """Yield the variables to which the steps of a job are assigned."""
+    """Yield the names of variables to which the steps of a job are assigned, as in ``s = job.steps``."""
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_steps(value):
                 yield name
+            # The same with an annotation, as in ``s: Steps = job.steps``.
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if _is_steps(value):
                 yield name
 
 
 def _is_steps(node: ast.expr, aliases: Collection[str] = ()) -> bool:
-    """Return whether the value of an expression is the steps of a job: an attribute, a call, a variable."""
+    """Return whether the value of an expression is the steps of a job, as far as the source shows it.
+
+    It is: a variable of ``aliases``, an attribute ``steps``, or a call of ``current_steps()``.
+    """
     match node:
         case ast.Name(id=name):
             return name in aliases
@@ -144,8 +158,10 @@ def _name_in(node: ast.expr) -> tuple[str, bool]:
     match node:
         case ast.Constant(value=str(text)):
             return text, False
+        # An f-string that begins with a constant, such as f"page-{number}".
         case ast.JoinedStr(values=[ast.Constant(value=str(text)), *others]):
             return text, bool(others)
+        # A sum, such as "page-" + number.
         case ast.BinOp(left=left, op=ast.Add()):
             return _name_in(left)[0], True
     return "", True

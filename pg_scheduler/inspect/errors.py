@@ -112,12 +112,13 @@ class ErrorGroups:
     @property
     def summary(self) -> str:
         """The numbers of groups and jobs, and since when, in one line, as every front end shows them."""
-        numbers = (len(self.items), "group"), (sum(group.count for group in self.items), "failure")
-        text = ", ".join(counted(number, noun, is_capped=self.is_capped) for number, noun in numbers)
-        latest_start = max(
-            (start for start in (self.since, self.counted_since) if start is not None), default=None
-        )
-        return text if latest_start is None else f"{text} since {instant(latest_start)}"
+        groups = counted(len(self.items), "group", is_capped=self.is_capped)
+        failure_count = sum(group.count for group in self.items)
+        failures = counted(failure_count, "failure", is_capped=self.is_capped)
+        text = f"{groups}, {failures}"
+        # Failures were counted neither before the period nor before the upgrade of the tables.
+        starts = [start for start in (self.since, self.counted_since) if start is not None]
+        return f"{text} since {instant(max(starts))}" if starts else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +137,30 @@ class Period:
 
     @property
     def bounds(self) -> tuple[int, datetime, datetime]:
-        """The first arguments of the methods of ``ErrorReadRepository``."""
+        """The first arguments of the methods of ``ErrorReadRepository``.
+
+        They are: the length of an interval in seconds, the instant since which the last failure of a group
+        must have been, and the instant from which the counts of the history are read.
+        """
         # Without a start of the period, every group counts, but the history still has the last 25 days only.
         ended_since = _EPOCH if self.since is None else self.counts_from
         return self.interval_s, ended_since, self.counts_from
 
     @classmethod
     def of(cls, since: datetime | None, now: datetime) -> Period:
-        """Return the period from the minute, hour or day that contains an instant until now."""
+        """Return the period from the minute, hour or day that contains an instant until now.
+
+        Without an instant it is any time, and the history has the last 25 days.
+        """
         begin = now - timedelta(days=MAX_PARTS - 1) if since is None else since
+        # A short period has short intervals. The first entry that is long enough decides.
         interval_s = next(seconds for longest, seconds in _INTERVALS if now - begin <= longest)
+        # The intervals are counted from the epoch on, so the start is rounded down to a multiple.
         start = begin - (begin - _EPOCH) % timedelta(seconds=interval_s)
-        return cls(None if since is None else start, interval_s, start)
+        return cls(since=None if since is None else start, interval_s=interval_s, counts_from=start)
 
     def group_of(self, row: ErrorRow, page: ErrorPage) -> ErrorGroup:
-        """Return the group of a row of a page."""
+        """Return the group of a row. The page has what all rows share: the time, and whether it is capped."""
         return ErrorGroup(
             fingerprint=row.fingerprint,
             job_name=row.job_name,
@@ -170,16 +180,23 @@ class Period:
         )
 
     def _history(self, parts: Iterable[tuple[datetime, int]], now: datetime) -> tuple[int, ...]:
-        """Return how many jobs failed in each of the equal parts of the period."""
+        """Return how many jobs failed in each of the equal parts of the period, the oldest part first.
+
+        ``parts`` are the counts that were read: the start of an interval, and how many jobs failed in it. A
+        part of the result has one or more intervals, so that there are at most ``MAX_PARTS``.
+        """
         interval = timedelta(seconds=self.interval_s)
-        intervals = max((now - self.counts_from) // interval + 1, 1)
+        # The interval that contains now counts too.
+        interval_count = max((now - self.counts_from) // interval + 1, 1)
         # Two negations let a division round up.
-        intervals_per_part = -(-intervals // MAX_PARTS)
-        counts = [0] * -(-intervals // intervals_per_part)
-        for failed_at, jobs in parts:
-            place = (failed_at - self.counts_from) // interval // intervals_per_part
+        intervals_per_part = -(-interval_count // MAX_PARTS)
+        part_count = -(-interval_count // intervals_per_part)
+        counts = [0] * part_count
+        for interval_start, jobs in parts:
+            place = (interval_start - self.counts_from) // interval // intervals_per_part
             # A failure outside of the period, as by a clock that is ahead, counts in the nearest part.
-            counts[max(min(place, len(counts) - 1), 0)] += jobs
+            nearest_place = max(min(place, part_count - 1), 0)
+            counts[nearest_place] += jobs
         return tuple(counts)
 
 
@@ -192,7 +209,10 @@ def is_in_group(job: Job, group: ErrorGroup) -> bool:
 
 
 def group_terms(group: ErrorGroup) -> tuple[Term, ...]:
-    """Return terms that hold for the jobs of a group, and for few others."""
+    """Return terms of a search that finds the jobs of a group, and few others.
+
+    Whether a job belongs to the group, only ``is_in_group()`` decides.
+    """
     name = TextTerm(TextField.SHOWN_NAME, (Pattern(escape_like(group.job_name), group.job_name),))
     # A span does not contain its end, so that of the last job is an instant later.
     end_term = TimeTerm(TimeField.FINISHED, (TimeSpan(group.begins_at, group.last_at + INSTANT),))

@@ -97,13 +97,15 @@ class JobActions(InspectorBase):
     ) -> AsyncGenerator[Progress, None]:
         """Check the options, and return the steps of the run that changes the jobs.
 
-        ``batch`` has what all batches of the run share. ``terms`` restrict the search further.
+        The options are those of `cancel_jobs()`. ``batch`` has what all batches of the run share. ``terms``
+        restrict the search further. No job is changed before the first step is requested.
         """
         action = batch.action
         # Exactly one of the two must be passed.
         if (ids is None) is (where is None):
             raise ValueError(f"{action}_jobs() needs either ids= or where=")
-        # A group of errors, which sets matches, restricts the jobs enough.
+        # An empty search would find all jobs, so the caller must name them. A group of errors, which sets
+        # matches, restricts the jobs enough.
         if where is not None and not check_text("where", where).strip() and batch.matches is None:
             raise ValueError(f"where must not be empty; to name all jobs, pass {_ALL[action]!r}")
         if limit is not None:
@@ -115,14 +117,16 @@ class JobActions(InspectorBase):
         if details is not None:
             encode_object("details", details)
         search_details = {"where": where} if where else {}
+        # The term of the names that the caller may change. For a list of ids it is the only condition.
         visible = None if names is None else names_term(names)
+        visible_terms = () if visible is None else (visible,)
         run = BulkRun(
             store=self._store,
             reads=self._reads,
             author=self._author(),
             batch=replace(
                 batch,
-                conditions=conditions_of(Search(() if visible is None else (visible,), datetime.now(UTC))),
+                conditions=conditions_of(Search(visible_terms, datetime.now(UTC))),
                 details={**(details or {}), **search_details, **batch.details},
                 subject=None if run_id is None else check_text("run_id", run_id),
             ),
@@ -132,6 +136,7 @@ class JobActions(InspectorBase):
                 tz,
                 terms,
                 visible,
+                # A moved job has another place in the index of due times, but the same place by its id.
                 sort="id" if action == "move" else None,
                 # The end of a cancelled job unblocks those that wait for it, which may match too.
                 blocked_first=action == "cancel" and not dry_run,
@@ -220,8 +225,11 @@ class JobActions(InspectorBase):
             # Without ids or a search, the jobs are all those of the group.
             if options.get("ids") is None and options.get("where") is None:
                 options["where"] = ""
-        elif (where := options.get("where")) is not None and _names_completed(where, options.get("tz")):
-            terms = [StatusTerm(UNSUCCESSFUL_STATUSES | {SearchStatus.COMPLETED})]
+        else:
+            where = options.get("where")
+            # A completed job runs again only if the caller asks for completed jobs.
+            if where is not None and _names_completed(where, options.get("tz")):
+                terms = [StatusTerm(UNSUCCESSFUL_STATUSES | {SearchStatus.COMPLETED})]
         return self._change(batch, terms, **options)
 
     @_shows_options(_change)
@@ -296,10 +304,10 @@ class JobActions(InspectorBase):
             raise ValueError("move_jobs() needs either to= or by=")
         if by is not None and abs(check_kind("by", by, timedelta)) > MAX_MOVE:
             raise ValueError(f"by must be at most {MAX_MOVE.days} days in either direction, not {by}")
-        to = None if to is None else check_execution_time(to, name="to")
+        due_at = None if to is None else check_execution_time(to, name="to")
         by_s = 0.0 if by is None else by.total_seconds()
-        details = {"by_s": by_s} if to is None else {"to": to.isoformat()}
-        batch = Batch("move", to=to, by_s=by_s, details=details)
+        details = {"by_s": by_s} if due_at is None else {"to": due_at.isoformat()}
+        batch = Batch("move", to=due_at, by_s=by_s, details=details)
         return self._change(batch, [StatusTerm(frozenset({SearchStatus.PENDING}))], **options)
 
 
@@ -313,6 +321,8 @@ _ALL: Final[Mapping[BulkAction, str]] = {
 
 
 def _check_rate(rate: object) -> None:
+    """Raise an error unless ``rate`` is a positive, finite number of jobs per second."""
+    # A bool is an int for Python.
     if isinstance(rate, bool) or not isinstance(rate, int | float):
         raise TypeError(f"rate must be a number of jobs per second, not {rate!r}")
     if not 0 < rate < math.inf:
@@ -321,15 +331,18 @@ def _check_rate(rate: object) -> None:
 
 def _checked_ids(ids: Iterable[str], after: str | None) -> tuple[str, ...]:
     """Return the ids, each once; raise ValueError if ``after``, the cursor of a list, is none of them."""
-    checked = tuple(dict.fromkeys(check_job_id(job_id) for job_id in check_list("ids", ids, "list of ids")))
-    if after is not None and after not in checked:
+    checked_ids = [check_job_id(job_id) for job_id in check_list("ids", ids, "list of ids")]
+    distinct_ids = tuple(dict.fromkeys(checked_ids))
+    # The cursor of a list is the last id of a batch.
+    if after is not None and after not in distinct_ids:
         raise ValueError(f"after= is none of the ids: {after[:100]!r}; pass the cursor of a step")
-    return checked
+    return distinct_ids
 
 
 def _names_completed(where: str, tz: tzinfo | None) -> bool:
     """Return whether a search names ``status:completed`` without a minus sign."""
+    search = parse_search(check_text("where", where), now=datetime.now(UTC), tz=tz)
     return any(
         isinstance(term, StatusTerm) and not term.is_negated and SearchStatus.COMPLETED in term.statuses
-        for term in parse_search(check_text("where", where), now=datetime.now(UTC), tz=tz).terms
+        for term in search.terms
     )

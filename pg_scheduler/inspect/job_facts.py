@@ -151,15 +151,18 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
     if row is None:
         return None
     job = row.job
+    # A completed job needs no explanation, so nothing else is read.
     if job.status is JobStatus.COMPLETED:
         return JobFacts(job=job, task=row.task, now=row.now)
     is_pending = job.status is JobStatus.PENDING
     is_due = is_pending and job.execution_time <= row.now and job.blocked_on is None
+    # A pending job with blocked_on waits for a limit, for the turn of its tenant (a share), or else for jobs.
     blocked_on = job.blocked_on if is_pending else None
     is_limited = blocked_on is not None and blocked_on.startswith(BLOCKED_BY_LIMIT)
     is_shared = blocked_on is not None and blocked_on.startswith(BLOCKED_BY_SHARE)
     waits_for_jobs = blocked_on is not None and not is_limited and not is_shared
     waits = await store.inspections.waits(job_id) if is_pending and row.has_steps else []
+    # A suspended job that waits for its child jobs has them as parents: jobs that must end first.
     has_parents = waits_for_jobs or any(wait.is_open and wait.kind == CHILD for wait in waits)
     workers = [] if job.status.is_finished else await store.worker_reads.workers()
     tasks = tasks_of_aliases(workers)
@@ -190,27 +193,36 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
 
 
 def _pause(name: str, pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) -> Pause | None:
-    """Return the pause of a task under any of its names, preferably one that has not ended."""
-    own_pauses = [pause for pause in pauses if held_names([name], [pause], tasks_by_alias)]
-    lasting_pauses = [pause for pause in own_pauses if not pause.is_over]
-    candidates = lasting_pauses or own_pauses
+    """Return the pause of a task under any of its names, preferably one that has not ended.
+
+    None if the task was not paused.
+    """
+    pauses_of_task = [pause for pause in pauses if held_names([name], [pause], tasks_by_alias)]
+    lasting_pauses = [pause for pause in pauses_of_task if not pause.is_over]
+    candidates = lasting_pauses or pauses_of_task
     return candidates[-1] if candidates else None
 
 
 def _paused_names(pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) -> Collection[str]:
     """Return all names of the tasks that are paused now."""
     lasting_pauses = [pause for pause in pauses if not pause.is_over]
-    # A paused name is that of a pause, or another name of its task, which live workers report.
+    # A paused name is that of a pause, or another name of its task, which live workers report. So of all
+    # these names, those are returned that a pause holds.
     stopped_names = {name for pause in lasting_pauses for name in pause.stopped_names}
-    names = stopped_names.union(tasks_by_alias.keys(), tasks_by_alias.values())
-    return held_names(names, lasting_pauses, tasks_by_alias)
+    candidates = stopped_names.union(tasks_by_alias.keys(), tasks_by_alias.values())
+    return held_names(candidates, lasting_pauses, tasks_by_alias)
 
 
 async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> LimitUse:
-    """Return the use of the limit that a job waits for, and the lowest numbers that this process declares."""
+    """Return the use of the limit that a job waits for, and the lowest numbers that this process declares.
+
+    ``blocked_on`` is the text of the limit and its key: ``limit:<name>:<key>``.
+    """
     running, starts = await store.limits.use(blocked_on)
+    # Several tasks of this process may share the limit, with different numbers.
     declared = limits.declared(blocked_on)
     lowest = lowest_numbers([numbers_of(limit) for limit in declared])
+    # Only a limit whose starts are all used has a next start in the future.
     next_starts: dict[str, datetime] = {}
     if lowest.max_starts is not None and lowest.per_s is not None and starts >= lowest.max_starts:
         next_starts = await store.limits.next_starts([(blocked_on, lowest.max_starts, lowest.per_s)])
@@ -226,23 +238,30 @@ async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> 
 
 
 async def read_limit_wait(store: InspectionStore, job: Job) -> LimitWait:
-    """Return who holds the limit that a job waits for, and its place among those that wait."""
+    """Return which attempts hold the limit that a job waits for, and how many jobs wait before it."""
     rows = await store.limits.holders([job.blocked_on or ""], MAX_HOLDERS)
     names = {row.job_name for row in rows}
     usual_durations = {name: await _run_s(store, name, 0.5) for name in names}
     holders = [LimitHolder(row.job_id, row.job_name, row.at, usual_durations[row.job_name]) for row in rows]
+    # The jobs that wait for the same limit are counted like those of the same tenant: by ``blocked_on``.
     return LimitWait(holders, await store.inspections.tenant_queue(job))
 
 
 async def _run_s(store: InspectionStore, name: str, share: float) -> float | None:
-    """Return the seconds that this share of the recent attempts of a name did not exceed."""
+    """Return the seconds that this share, such as 0.95, of the recent attempts of a name did not exceed.
+
+    None if the statistics have no attempt of the name.
+    """
     rows = (await store.statistics.read(RECENT_S, [name], MAX_RECENT_ROWS)).rows
     durations = Histogram.added(Histogram(), *(row.figures.durations for row in rows))
     return durations.quantile(share)
 
 
 async def _slot_use(store: InspectionStore, job: Job) -> list[tuple[str, float]]:
-    """Return the names that used most slots while an expired job was due, with their seconds."""
+    """Return the names that used slots for most time while an expired job was due, with their seconds.
+
+    Nothing for a job that has not expired.
+    """
     if job.status is not JobStatus.EXPIRED or job.expires_at is None:
         return []
     return await store.inspections.slot_use(job.execution_time, job.expires_at)

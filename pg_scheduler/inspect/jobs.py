@@ -170,6 +170,7 @@ class JobReads(InspectorBase):
         query = Wanted(where, tz, visible=None if names is None else names_term(names), sort=sort)
         page = await self._search(query, limit, after)
         items = list(page.items)
+        # Each further page begins where the one before stopped, and has at most the jobs that are missing.
         while exhaustive and page.next is not None and len(items) < limit:
             page = await self._search(query, limit - len(items), page.next)
             items += page.items
@@ -240,6 +241,7 @@ class JobReads(InspectorBase):
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
         period = await self._period(since)
         job_names = None if names is None else check_list("names", names)
+        # One group more than the limit shows whether there are more.
         page = await self._reads.errors.list(*period.bounds, limit + 1, job_names)
         groups = [period.group_of(row, page) for row in page.rows]
         is_capped = len(groups) > limit or page.is_capped
@@ -267,11 +269,13 @@ class JobReads(InspectorBase):
         return period.group_of(page.rows[0], page) if page.rows else None
 
     async def _period(self, since: datetime | None) -> Period:
+        """Return the period from ``since`` until now; raise a ValueError if ``since`` is naive."""
         if since is not None:
             since = check_execution_time(since, name="since")
         return Period.of(since, self._reads.statements.local_now)
 
     async def _search(self, query: Wanted, limit: int, after: str | None) -> SearchPage:
+        """Return the page of a search after a position, within the bounds of this Inspector."""
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
         page, _ = await find_page(self._reads, query, limit=limit, after=after, bounds=self._bounds)
         return page
@@ -300,10 +304,11 @@ class StateCount(NamedTuple):
 
 
 async def count_states(inspector: InspectorBase) -> dict[str, StateCount]:
-    """Return the number of jobs of each value of ``status:``. The key of all jobs is the empty text.
+    """Return the number of jobs of each value of the search term ``status:``, by this value.
 
-    The numbers of unsuccessful jobs are missing if their index is missing. The numbers of all jobs and of
-    completed jobs are estimates of the database, and are missing if the table was never analyzed.
+    The number of all jobs has the empty text as its key. The numbers of unsuccessful jobs are missing if
+    their index is missing. The numbers of all jobs and of completed jobs are estimates of the database, and
+    are missing if the table was never analyzed.
     """
     store = tables_of(inspector).reads
     async with store.searches.transaction() as connection:
@@ -328,10 +333,11 @@ async def count_states(inspector: InspectorBase) -> dict[str, StateCount]:
     if ended is not None:
         for state in ("failed", "expired", "cancelled"):
             counts[state] = StateCount(getattr(ended, state), ended.is_capped)
-    # Three indexes together contain every job that has not completed. The numbers are estimates, so the
-    # difference may be negative.
-    partial_totals = (totals.unfinished, totals.blocked, totals.unsuccessful)
-    other_jobs = [total for total in partial_totals if total is not None]
-    if totals.jobs is not None and len(other_jobs) == len(partial_totals):
-        counts["completed"] = StateCount(max(totals.jobs - sum(other_jobs), 0), is_estimated=True)
+    # Three indexes together contain every job that has not completed. So if all three numbers are known, the
+    # completed jobs are the others. The numbers are estimates, so the difference may be negative.
+    totals_by_index = (totals.unfinished, totals.blocked, totals.unsuccessful)
+    known_totals = [total for total in totals_by_index if total is not None]
+    if totals.jobs is not None and len(known_totals) == len(totals_by_index):
+        completed = max(totals.jobs - sum(known_totals), 0)
+        counts["completed"] = StateCount(completed, is_estimated=True)
     return counts

@@ -135,7 +135,7 @@ class LimitCount(NamedTuple):
 
 
 def use_count(number: int) -> str:
-    """Show how many attempts or starts a limit counts. At most 10,000 of them are read."""
+    """Return as a text how many attempts or starts a limit counts: ``10,000+`` if more may count."""
     return count(number, is_capped=number >= MAX_STARTS)
 
 
@@ -174,15 +174,23 @@ class LimitKeyList:
 
 
 def _waiting(items: Iterable[LimitState | LimitKeyState], *, is_capped: bool, is_waiting_capped: bool) -> str:
-    """Return how many jobs wait. ``is_capped`` is whether there may be further items."""
+    """Return as a text how many jobs wait for some limits or keys.
+
+    ``is_capped`` is whether there may be further items. ``is_waiting_capped`` is whether counting the blocked
+    jobs stopped at its maximum.
+    """
     jobs = sum(item.waiting for item in items)
     bound = " among the first 20,000 blocked jobs and 500 keys" if is_waiting_capped else ""
     return f"{counted(jobs, 'waiting job', is_capped=is_capped or is_waiting_capped)}{bound}"
 
 
 def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:
-    """Return the limits that live workers declare, by name, with their tasks and without their use."""
-    tasks: dict[LimitState, set[str]] = {}
+    """Return the limits that live workers declare, by name, with their tasks and without their use.
+
+    Tasks and workers that declare the same numbers for a name share an item. Different numbers for one name,
+    as during a deployment, are several items.
+    """
+    tasks_by_limit: dict[LimitState, set[str]] = {}
     for worker in workers:
         if not worker.is_alive:
             continue
@@ -197,11 +205,11 @@ def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:
                 waiting=0,
                 spread=limit.spread,
             )
-            tasks.setdefault(declared, set()).add(limit.task)
+            tasks_by_limit.setdefault(declared, set()).add(limit.task)
     # The repr of a limit begins with its name. The limits themselves have no order, because numbers may be
     # None.
-    in_order = sorted(tasks.items(), key=lambda item: repr(item[0]))
-    return [replace(limit, tasks=tuple(sorted(names))) for limit, names in in_order]
+    limits_in_order = sorted(tasks_by_limit, key=repr)
+    return [replace(limit, tasks=tuple(sorted(tasks_by_limit[limit]))) for limit in limits_in_order]
 
 
 async def used_limits(reads: InspectionStore) -> tuple[LimitList, Mapping[str, int]]:
@@ -213,13 +221,17 @@ async def used_limits(reads: InspectionStore) -> tuple[LimitList, Mapping[str, i
 
 
 async def _used(limit: LimitState, blocked: Mapping[str, int], reads: InspectionStore) -> LimitState:
-    """Return a limit with the number of its waiting jobs, and with its use unless it is by key."""
+    """Return a limit with the number of its waiting jobs, and with its use unless it is by key.
+
+    ``blocked`` has the numbers of blocked jobs by what they wait for, such as ``limit:<name>:<key>``.
+    """
     prefix = key_prefix(limit.name)
-    limit = replace(limit, waiting=sum(jobs for key, jobs in blocked.items() if key.startswith(prefix)))
+    waiting = sum(jobs for blocked_on, jobs in blocked.items() if blocked_on.startswith(prefix))
     if limit.by_key:
-        return limit
+        return replace(limit, waiting=waiting)
+    # A limit without keys has the empty key, so the prefix is its whole text.
     running, starts = await reads.limits.use(prefix)
-    return replace(limit, running=running, starts=starts)
+    return replace(limit, waiting=waiting, running=running, starts=starts)
 
 
 class LimitReads(InspectorBase):
@@ -251,31 +263,38 @@ class LimitReads(InspectorBase):
         workers = await self._reads.workers.list_workers()
         declared = [limit for limit in declared_limits(workers) if limit.name == name]
         limits = self._reads.limits
+        # The tables have a key together with its limit, as the text limit:<name>:<key>.
         blocked = await limits.blocked()
-        waiting = {key: jobs for key, jobs in blocked.jobs.items() if key.startswith(prefix)}
-        used, is_capped = await limits.keys(prefix)
+        waiting = {text: jobs for text, jobs in blocked.jobs.items() if text.startswith(prefix)}
+        used_texts, is_capped = await limits.keys(prefix)
         # A limit without keys has the empty key, whose text is the prefix itself.
         unkeyed = {prefix} if any(not limit.by_key for limit in declared) else set()
-        keys = sorted({*waiting, *used, *unkeyed}, key=lambda key: (-waiting.get(key, 0), key))
+        all_texts = {*waiting, *used_texts, *unkeyed}
+        # The keys with most waiting jobs come first.
+        texts = sorted(all_texts, key=lambda text: (-waiting.get(text, 0), text))
         states = []
-        for key in keys[:MAX_KEYS]:
+        for text in texts[:MAX_KEYS]:
             # A key that has admitted attempts is left out if none of them runs or counts any more.
-            running, starts = await limits.use(key)
-            if running or starts or key in waiting or key in unkeyed:
+            running, starts = await limits.use(text)
+            if running or starts or text in waiting or text in unkeyed:
                 state = LimitKeyState(
                     name=name,
-                    key=key.removeprefix(prefix),
+                    key=text.removeprefix(prefix),
                     running=running,
                     starts=starts,
-                    waiting=waiting.get(key, 0),
-                    **_lowest_numbers(declared, by_key=key != prefix)._asdict(),
+                    waiting=waiting.get(text, 0),
+                    **_lowest_numbers(declared, by_key=text != prefix)._asdict(),
                 )
                 states.append(state)
-        return LimitKeyList(states, is_capped or len(keys) > MAX_KEYS, blocked.is_capped)
+        return LimitKeyList(states, is_capped or len(texts) > MAX_KEYS, blocked.is_capped)
 
 
 def _lowest_numbers(declared: Iterable[LimitState], *, by_key: bool) -> LimitNumbers:
-    """Return the lowest numbers that are declared for the keys of a limit, or for the limit without keys."""
+    """Return the lowest numbers that live workers declare for a limit.
+
+    Workers may declare different ones. ``by_key`` is whether declarations for each key count, or those for
+    the limit as a whole.
+    """
     numbers = [
         LimitNumbers(limit.max_running, limit.max_starts, limit.per_s)
         for limit in declared
@@ -315,40 +334,50 @@ class LimitJobs:
 
 
 async def limit_overview(inspector: InspectorBase) -> LimitOverview:
-    """Return the limits that live workers declare, and which of them are full."""
+    """Return the limits that live workers declare, with their use.
+
+    For a limit with keys this includes how many of its keys are full. For a limit without keys, it includes
+    when the limit admits its next start, if it is full.
+    """
     limits, blocked = await used_limits(tables_of(inspector).reads)
     full_keys: dict[str, int] = {}
     for name in {item.name for item in limits.items if item.by_key}:
         prefix = key_prefix(name)
-        # The prefix itself is the text of the empty key.
-        full_keys[name] = sum(key.startswith(prefix) and key != prefix for key in blocked)
-    starts = await _next_starts(inspector, ((key_prefix(item.name), item) for item in limits.items))
-    next_starts = {item.name: at for item in limits.items if (at := starts.get(key_prefix(item.name)))}
+        # Jobs wait for a key only while it is full. The prefix itself is the text of the empty key.
+        full_keys[name] = sum(text.startswith(prefix) and text != prefix for text in blocked)
+    next_starts_by_text = await _next_starts(
+        inspector, ((key_prefix(item.name), item) for item in limits.items)
+    )
+    next_starts = {}
+    for item in limits.items:
+        next_start = next_starts_by_text.get(key_prefix(item.name))
+        if next_start is not None:
+            next_starts[item.name] = next_start
     return LimitOverview(limits, full_keys, next_starts)
 
 
 async def limit_jobs(inspector: InspectorBase, keys: Sequence[LimitKeyState]) -> LimitJobs:
-    """Return the jobs of the first 10 keys of a limit."""
-    # The tables have the text of a limit with its key, as in blocked_on.
+    """Return the running jobs and the waiting jobs of the first 10 keys of a limit."""
+    # The tables have a key together with its limit, as the text limit:<name>:<key>.
     states_by_text = {key_prefix(state.name) + state.key: state for state in keys[:MAX_SHOWN_KEYS]}
     jobs_per_text = MAX_JOBS if len(states_by_text) == 1 else MAX_JOBS // 10
     reads = tables_of(inspector).reads.limits
-    busy = [text for text, state in states_by_text.items() if state.running]
-    holders = await reads.holders(busy, jobs_per_text) if busy else []
-    waiting = [text for text, state in states_by_text.items() if state.waiting]
-    queue = await reads.queue(waiting, jobs_per_text) if waiting else []
-    starts = await _next_starts(inspector, states_by_text.items())
+    texts_with_running = [text for text, state in states_by_text.items() if state.running]
+    holders = await reads.holders(texts_with_running, jobs_per_text) if texts_with_running else []
+    texts_with_waiting = [text for text, state in states_by_text.items() if state.waiting]
+    queue = await reads.queue(texts_with_waiting, jobs_per_text) if texts_with_waiting else []
+    next_starts_by_text = await _next_starts(inspector, states_by_text.items())
     return LimitJobs(
         holders=_by_key(holders, states_by_text),
         queue=_by_key(queue, states_by_text),
-        next_starts={states_by_text[text].key: at for text, at in starts.items()},
+        next_starts={states_by_text[text].key: at for text, at in next_starts_by_text.items()},
     )
 
 
 def _by_key(
     rows: Iterable[LimitJobRow], states_by_text: Mapping[str, LimitKeyState]
 ) -> dict[str, list[LimitJobRow]]:
-    """Return the rows by the keys of their limit, instead of the texts that the tables have."""
+    """Group rows by the key of their limit. A row has this key within the text ``limit:<name>:<key>``."""
     rows_by_key: dict[str, list[LimitJobRow]] = {}
     for row in rows:
         rows_by_key.setdefault(states_by_text[row.key].key, []).append(row)
@@ -358,11 +387,11 @@ def _by_key(
 async def _next_starts(
     inspector: InspectorBase, limits: Iterable[tuple[str, LimitState | LimitKeyState]]
 ) -> dict[str, datetime]:
-    """Return when full limits admit their next start, by their texts in ``blocked_on``.
+    """Return when those of the limits that are full admit their next start, by their texts.
 
-    ``limits`` has each limit with its text.
+    ``limits`` has each limit, or key of a limit, with its text ``limit:<name>:<key>``.
     """
-    full = [
+    full_limits = [
         (text, int(limit.max_starts), float(limit.per_s))
         for text, limit in limits
         if limit.starts is not None
@@ -374,4 +403,4 @@ async def _next_starts(
         and 0 < limit.per_s <= MAX_PER.total_seconds()
     ]
     reads = tables_of(inspector).reads.limits
-    return await reads.next_starts(full) if full else {}
+    return await reads.next_starts(full_limits) if full_limits else {}

@@ -95,7 +95,16 @@ class SearchPage:
 
 @dataclass(slots=True)
 class PageReader:
-    """Reads pages of one search."""
+    """Reads pages of one search.
+
+    Attributes:
+        searches: The statements that examine jobs.
+        plan: The segments that the search reads: ranges of indexes, one after the other.
+        conditions: The conditions that the jobs of a page fulfil.
+        sizes: The estimated numbers of rows, and the time to which relative times of the search refer.
+        bounds: The maximum that a page examines.
+        clock: Returns seconds, by which the time of a page is measured.
+    """
 
     searches: SearchRepository
     plan: Plan
@@ -105,26 +114,34 @@ class PageReader:
     clock: Callable[[], float] = field(default=monotonic)
 
     async def read(self, position: Position, limit: int, connection: Connection) -> SearchPage:
-        """Return the page from a position on, with at most ``limit`` jobs."""
-        ends_at = self.clock() + self.bounds.milliseconds / 1000
+        """Return the page from a position on, with at most ``limit`` jobs.
+
+        Statements examine more and more rows of the segments, until the page is full, a bound is reached, or
+        the last segment has no more rows.
+        """
+        ends_at_s = self.clock() + self.bounds.milliseconds / 1000
         items: list[Job] = []
         # How many rows the page may still examine, and how many its next statement examines.
-        rows_left, rows = self.bounds.rows, max(FIRST_ROWS, limit + 1)
+        rows_left = self.bounds.rows
+        rows = max(FIRST_ROWS, limit + 1)
         while position.segment < len(self.plan.segments):
             segment = self.plan.segments[position.segment]
             # A statement examines this number of rows in each range of the segment.
             rows = max(min(rows, rows_left // segment.ranges), 1)
             # One job more than the page has room for shows whether the search continues.
-            scan = Scan(self.conditions, limit - len(items) + 1, rows)
+            scan = Scan(self.conditions, limit=limit - len(items) + 1, rows=rows)
             examined = await self._examine(segment, position.key, scan, connection)
             # A segment of ids is examined as a whole. Later segments leave its jobs out, which were found
             # already.
             is_probe = segment.path is Path.IDS
+            # Each job comes with the number of rows that were examined up to it.
             matches = [
                 (job, number)
                 for job, number in examined.jobs
                 if is_probe or job.job_id not in self.plan.probed
             ]
+            # If there are more jobs than the page has room for, the next page begins behind the last job of
+            # this one, and not behind the last examined row.
             if len(items) + len(matches) > limit:
                 matches = matches[: limit - len(items)]
                 last_job, count = matches[-1]
@@ -133,13 +150,14 @@ class PageReader:
                 break
             items += [job for job, _ in matches]
             position = self._advanced(position, segment, examined.last, examined.count, len(matches))
-            # The statement reached neither its maximum of rows nor that of jobs, so the segment has no more
+            # If the statement reached neither its maximum of rows nor that of jobs, the segment has no more
             # rows.
-            if is_probe or (examined.count < scan.rows and len(examined.jobs) < scan.limit):
+            has_no_more = examined.count < scan.rows and len(examined.jobs) < scan.limit
+            if is_probe or has_no_more:
                 position = position._replace(segment=position.segment + 1, key=())
             rows_left -= examined.count * segment.ranges
             rows *= 2
-            if len(items) == limit or rows_left <= 0 or self.clock() >= ends_at:
+            if len(items) == limit or rows_left <= 0 or self.clock() >= ends_at_s:
                 break
         return self._page(items, position)
 
@@ -147,7 +165,10 @@ class PageReader:
     def _advanced(
         position: Position, segment: Segment, last: Job | None, count: int, matches: int
     ) -> Position:
-        """Return the position after the last examined job; ``last`` is None if no job was examined."""
+        """Return the position after the last examined job; ``last`` is None if no job was examined.
+
+        ``count`` and ``matches`` are the numbers of jobs that were examined and found since ``position``.
+        """
         key = position.key if last is None else segment.path.key_of(last)
         return Position(position.segment, key, position.searched + count, position.found + matches)
 
@@ -198,12 +219,13 @@ class PageReader:
         """Examine all ids of a segment that follow a key; all of its ids without a key."""
         ids = list(segment.ids)
         if key:
+            # The key of this path is only an id.
             (previous_id,) = key
-            ids = [
-                job_id
-                for job_id in segment.ids
-                if (job_id < previous_id if segment.is_descending else job_id > previous_id)
-            ]
+            if segment.is_descending:
+                ids = [job_id for job_id in segment.ids if job_id < previous_id]
+            else:
+                ids = [job_id for job_id in segment.ids if job_id > previous_id]
+        # All of these ids are examined, and all of them may match.
         scan = scan._replace(limit=len(ids), rows=len(ids))
         examined = await self.searches.ids(ids, scan, on=connection)
         if not segment.is_descending:
@@ -239,14 +261,22 @@ class Wanted:
     blocked_first: bool = False
 
     def search(self, now: datetime) -> tuple[Search, bool]:
-        """Return the search with all terms, and whether the terms of its text are all about the status."""
+        """Return the search with all terms, and whether the terms of its text are all about the status.
+
+        ``now`` is the instant to which relative times refer.
+        """
         parsed = parse_search(self.where, now=now, tz=self.tz)
         terms = [*parsed.terms, *self.terms]
         if self.visible is not None:
             terms.append(self.visible)
-            if any(isinstance(term, TextTerm) and term.field is TextField.ERROR for term in parsed.terms):
+            # An error may contain the id or the error of another job, whose name the person may not see.
+            searches_errors = any(
+                isinstance(term, TextTerm) and term.field is TextField.ERROR for term in parsed.terms
+            )
+            if searches_errors:
                 terms.append(OWN_ERRORS)
-        return Search(tuple(terms), parsed.now), all(isinstance(term, StatusTerm) for term in parsed.terms)
+        is_by_status_alone = all(isinstance(term, StatusTerm) for term in parsed.terms)
+        return Search(tuple(terms), parsed.now), is_by_status_alone
 
 
 async def find_page(

@@ -135,6 +135,7 @@ class Segment:
     @property
     def ranges(self) -> int:
         """How many ranges of the index are merged. To examine n rows, up to n rows of each range are read."""
+        # Only a segment by due time has several ranges: one for each priority.
         return len(self.priorities) or 1
 
 
@@ -237,6 +238,7 @@ def plan_search(
         ConfigurationError: The order needs the index of unsuccessful jobs, and that index is missing.
     """
     kinds = _kinds(search)
+    # Each of these orders is that of an index, which lacks jobs of other kinds.
     if sort in {"due", "finished"}:
         return _by_due_time(search, kinds) if sort == "due" else _by_end(search, kinds, indexes)
     ids = _ids(search)
@@ -246,14 +248,17 @@ def plan_search(
         return Plan(())
     if sort == "id":
         return Plan((Segment(Path.NEWEST),), (TABLE,))
-    # Of all indexes, only the primary key contains completed jobs.
-    is_indexed = UNSUCCESSFUL_INDEX in set(indexes)
-    if _Kind.COMPLETED not in kinds and (is_indexed or _Kind.UNSUCCESSFUL not in kinds):
+    # Of all indexes, only the primary key contains completed jobs. The index of unsuccessful jobs may be
+    # missing. Unless the smaller indexes contain all jobs that can match, the primary key is read.
+    has_unsuccessful_index = UNSUCCESSFUL_INDEX in set(indexes)
+    can_read_unsuccessful = has_unsuccessful_index or _Kind.UNSUCCESSFUL not in kinds
+    if _Kind.COMPLETED not in kinds and can_read_unsuccessful:
         return _by_indexes(search, kinds, blocked_first=blocked_first)
     missing = UNSUCCESSFUL_INDEX if kinds == {_Kind.UNSUCCESSFUL} else None
     words = _words(search)
     segments = [Segment(Path.IDS, ids=words)] if words else []
     if is_list:
+        # The first segment reads backwards from the last generated id. The second one has the ids after it.
         segments += [Segment(Path.NEWEST, (AFTER_GENERATED,)), Segment(Path.NEWEST, first_id=AFTER_GENERATED)]
     else:
         segments.append(Segment(Path.NEWEST))
@@ -267,19 +272,23 @@ def _by_end(search: Search, kinds: frozenset[_Kind], indexes: Iterable[str]) -> 
             f"sort='finished' needs the index {UNSUCCESSFUL_INDEX}, which is missing; "
             "run pg-scheduler migrate indexes, or sort by id"
         )
-    return Plan((_unsuccessful(search),), (UNSUCCESSFUL_INDEX,)) if _Kind.UNSUCCESSFUL in kinds else Plan(())
+    if _Kind.UNSUCCESSFUL not in kinds:
+        return Plan(())
+    return Plan((_unsuccessful(search),), (UNSUCCESSFUL_INDEX,))
 
 
 def _unsuccessful(search: Search) -> Segment:
     """Return the range of the index of unsuccessful jobs that a search reads, from the newest end on."""
     finished = _hull(search, TimeField.FINISHED)
+    # The index is read backwards, so the segment starts at the latest instant and ends at the earliest one.
     return Segment(Path.UNSUCCESSFUL, (finished.until or LAST_DAY, ""), finished.since)
 
 
 def _by_due_time(search: Search, kinds: frozenset[_Kind]) -> Plan:
     """Return the plan of the jobs of a search that run or wait without being blocked, by their due time."""
     priorities = tuple(_priorities(search))
-    if not kinds & {_Kind.WAITING, _Kind.RUNNING} or not priorities:
+    has_unblocked = bool(kinds & {_Kind.WAITING, _Kind.RUNNING})
+    if not has_unblocked or not priorities:
         return Plan(())
     start, end = _due_range(search, kinds)
     return Plan((Segment(Path.DUE, start, end, priorities=priorities),), (CLAIM_INDEX,))
@@ -295,6 +304,8 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind], *, blocked_first: bool)
         relations.append(CLAIM_INDEX)
     if _Kind.BLOCKED in kinds:
         blocked = Segment(Path.BLOCKED, ("", 0, FIRST_INSTANT, ""))
+        # The first reading has the jobs that are unblocked meanwhile. The second one has those that become
+        # blocked.
         segments = [blocked, *segments, blocked] if blocked_first else [*segments, blocked]
         relations.append(BLOCKED_INDEX)
     if _Kind.UNSUCCESSFUL in kinds:
@@ -318,10 +329,14 @@ def _due_range(search: Search, kinds: frozenset[_Kind]) -> tuple[Key, datetime |
     ]
     # A term may also name statuses whose jobs are not in the claim index. They do not change the range.
     elsewhere = {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *UNSUCCESSFUL_STATUSES}
-    is_later_only = any(statuses & _LATER and statuses <= _LATER | elsewhere for statuses in alternatives)
-    # Without waiting jobs, only running jobs of the claim index are left.
+    later_or_elsewhere = _LATER | elsewhere
+    is_later_only = any(
+        bool(statuses & _LATER) and statuses <= later_or_elsewhere for statuses in alternatives
+    )
+    # Without waiting jobs, only running jobs of the claim index are left, which are due.
     due_by_now = {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
     is_due_only = _Kind.WAITING not in kinds or any(statuses <= due_by_now for statuses in alternatives)
+    # The range is the intersection of that of the due times in the search and that of the statuses.
     starts = [due.since] if due.since else []
     if is_later_only:
         starts.append(search.now)
@@ -333,19 +348,24 @@ def _due_range(search: Search, kinds: frozenset[_Kind]) -> tuple[Key, datetime |
 
 
 def _kinds(search: Search) -> frozenset[_Kind]:
-    """Return the kinds of jobs that can match."""
+    """Return the kinds of jobs that can match, which decide on the indexes that a search reads.
+
+    Each term of the search can only exclude kinds, because a job must match all terms.
+    """
     kinds = set(_Kind)
     for term in search.terms:
         match term:
             case StatusTerm(statuses, is_negated=False):
                 kinds &= {kind for status in statuses for kind in _KINDS[status]}
-            # Without some parts of a kind, such as the due jobs, the kind still has other jobs.
+            # This term is negated. Without some parts of a kind, such as the due jobs, the kind still has
+            # other jobs, so statuses that are parts exclude no kind.
             case StatusTerm(statuses):
                 kinds -= {kind for status in statuses - _PARTS for kind in _emptied_kinds(status, statuses)}
             case TextTerm(TextField.LIMIT, is_negated=False):
                 kinds &= {_Kind.BLOCKED}
             case TextTerm(field, is_negated=False) if field in WAIT_FIELDS:
                 kinds &= _UNFINISHED
+            # Pending jobs have no worker.
             case TextTerm(TextField.WORKER, is_negated=False):
                 kinds -= {_Kind.WAITING, _Kind.BLOCKED}
             case TimeTerm(TimeField.FINISHED, is_negated=False):
@@ -402,7 +422,10 @@ def _priorities(search: Search) -> list[int]:
 
 
 def _hull(search: Search, field: TimeField) -> TimeSpan:
-    """Return the shortest span that contains every instant of a field that can match."""
+    """Return the shortest span of time that contains every instant of a field that can match.
+
+    A bound is None if the search has no such bound.
+    """
     since: datetime | None = None
     until: datetime | None = None
     for term in search.terms:

@@ -85,9 +85,12 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
         if record.action == "trigger_schedule" and isinstance(job_id := record.details.get("job_id"), str)
     ]
     fires: list[PastFire] = []
-    until, trigger = schedule.last_fire_at, schedule.trigger
+    # From the present trigger back to the first one: each applied from ``since`` until the next one was set.
+    until = schedule.last_fire_at
+    trigger = schedule.trigger
     is_sure = True
     for since, earlier_trigger in _definitions(schedule, records):
+        # A schedule that has never fired has no fire times.
         if until is None or len(fires) >= 2 * RESULTS:
             break
         times = [] if trigger is None else _between(trigger, since, until, schedule)
@@ -99,7 +102,8 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
         trigger = earlier_trigger
         is_sure = False
     # These are twice as many as are shown, because some without a visible job are left out later.
-    return sorted([*requested, *fires], key=lambda fire: fire.at, reverse=True)[: 2 * RESULTS]
+    newest_first = sorted([*requested, *fires], key=lambda fire: fire.at, reverse=True)
+    return newest_first[: 2 * RESULTS]
 
 
 def _definitions(
@@ -110,7 +114,8 @@ def _definitions(
     The trigger before is None for the first one, and if this process does not know its kind.
     """
     for record in records:
-        before, after = (_part(record, name).get("trigger") for name in ("before", "after"))
+        before = _part(record, "before").get("trigger")
+        after = _part(record, "after").get("trigger")
         if record.action == "update_schedule" and before != after:
             try:
                 yield record.at, read_trigger(json.dumps(before))
@@ -120,11 +125,12 @@ def _definitions(
 
 
 def _between(trigger: Trigger, since: datetime, last: datetime, schedule: Schedule) -> list[datetime]:
-    """Return the newest fire times of a trigger from ``since`` to ``last``, the schedule's last one."""
+    """Return the newest fire times of a trigger from ``since`` until ``last``, with both."""
     # Fire times that follow the ends of jobs cannot be computed, except the last one, which is stored.
     if is_fixed_delay(trigger):
         return [last] if since <= last else []
     begin = since if schedule.start is None else max(since, schedule.start)
+    # The next fire time is later than the given instant, so the search begins just before ``begin``.
     first = next_fire_time(trigger, begin - INSTANT, schedule.anchor)
     if first is None or first > last:
         return []
@@ -139,18 +145,19 @@ async def newest_results(
     At most 500 jobs are read, so each of 100 schedules has five fire times, and each of 25 schedules or fewer
     has 20. Schedules whose fire times cannot be computed, or not within half a second, are left out. Fire
     times before the last change of the trigger are left out if they have no job, because the earlier trigger
-    may have had others.
+    may have had others. Jobs whose names ``sees_name`` rejects are left out too.
     """
     examined = schedules[:MAX_SCHEDULES]
     # A schedule of the first version still has its first trigger.
     edited = [schedule.schedule_id for schedule in examined if schedule.version > 1]
     reads = tables_of(inspector).reads.audit_records
     changes = await reads.trigger_changes(edited, RECORDS) if edited else {}
-    limit = min(RESULTS, MAX_IDS // max(len(examined), 1))
+    fires_per_schedule = min(RESULTS, MAX_IDS // max(len(examined), 1))
 
     def search(schedule: Schedule) -> tuple[str, list[PastFire]]:
+        """Return the id of a schedule, and its newest fire times by its present trigger."""
         changed_at = changes.get(schedule.schedule_id, schedule.created_at)
-        newest = past_fire_times(schedule, ())[:limit]
+        newest = past_fire_times(schedule, ())[:fires_per_schedule]
         return schedule.schedule_id, [replace(fire, is_sure=fire.at >= changed_at) for fire in newest]
 
     # A schedule whose search raises is left out. The page of that schedule shows the error.
@@ -165,7 +172,10 @@ async def newest_results(
 
 
 async def search_past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[PastFire]:
-    """Call ``past_fire_times()`` in a thread of its own. A trigger of the user can raise any exception."""
+    """Compute ``past_fire_times()`` in a thread of its own, so that the event loop continues.
+
+    A trigger of the user can take long, and it can raise any exception.
+    """
     return await search_one(schedule.trigger, partial(past_fire_times, schedule, records))
 
 
@@ -224,5 +234,6 @@ def _is_id(text: str) -> bool:
 
 
 def _part(record: AuditRecord, name: str) -> Mapping[str, Any]:
+    """Return the definition ``before`` or ``after`` the change of a record; empty if the record has none."""
     part = record.details.get(name)
     return part if isinstance(part, Mapping) else {}

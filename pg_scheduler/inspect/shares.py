@@ -113,7 +113,11 @@ class TenantList:
 def _jobs(
     items: Iterable[ShareState | TenantState], *, is_in_flight_capped: bool, is_waiting_capped: bool
 ) -> str:
-    """Return the numbers of jobs by state, as a text."""
+    """Return the numbers of jobs by state, as a text such as ``3 running, 0 admitted, 12 waiting``.
+
+    ``is_in_flight_capped`` is whether more jobs than these may run or be admitted, and ``is_waiting_capped``
+    is whether more may wait.
+    """
     states = list(items)
     counts = {
         "running": count(sum(state.running for state in states), is_capped=is_in_flight_capped),
@@ -155,6 +159,7 @@ class ShareReads(InspectorBase):
             for tenant in (await inspector.tenants("exports")).items:
                 print(tenant.key, tenant.running, tenant.admitted, tenant.waiting)
         """
+        # In the tables, the text of a tenant is share:<name>:<key>. All tenants of a share have one prefix.
         prefix = named_prefix(BLOCKED_BY_SHARE, check_text("name", name))
         share_tenants = await _tenants(self._reads, {prefix: name}, prefix)
         items = share_tenants.by_share.get(prefix, [])
@@ -167,17 +172,18 @@ class ShareReads(InspectorBase):
 
 
 async def read_shares(reads: InspectionStore) -> ShareOverview:
-    """Return the shares and their tenants."""
-    tasks = _declared(await reads.workers.list_workers())
-    # The tables have the text of a share, which is a prefix of the texts of its tenants.
-    names = {named_prefix(BLOCKED_BY_SHARE, name): name for name in tasks}
+    """Return the shares that live workers declare or that jobs wait for, with their tenants."""
+    tasks_by_share = _declared(await reads.workers.list_workers())
+    # The tables have the text of a share, share:<name>:, which is a prefix of the texts of its tenants.
+    names = {named_prefix(BLOCKED_BY_SHARE, name): name for name in tasks_by_share}
     share_tenants = await _tenants(reads, names)
     shares: list[ShareState] = []
     for prefix in {*names, *share_tenants.by_share}:
-        name, tenants = _name(prefix, names), share_tenants.by_share.get(prefix, [])
+        name = _name(prefix, names)
+        tenants = share_tenants.by_share.get(prefix, [])
         share = ShareState(
             name=name,
-            tasks=tuple(sorted(tasks.get(name, ()))),
+            tasks=tuple(sorted(tasks_by_share.get(name, ()))),
             tenants=len(tenants),
             running=sum(tenant.running for tenant in tenants),
             admitted=sum(tenant.admitted for tenant in tenants),
@@ -195,19 +201,23 @@ async def read_shares(reads: InspectionStore) -> ShareOverview:
 
 def _declared(workers: Iterable[Worker]) -> dict[str, set[str]]:
     """Return the tasks of each share that live workers declare, by the name of the share."""
-    tasks: dict[str, set[str]] = {}
+    tasks_by_share: dict[str, set[str]] = {}
     for worker in workers:
         if not worker.is_alive:
             continue
         for share in ReportedSettings(worker.settings).shares:
-            tasks.setdefault(share.name, set()).add(share.task)
-    return tasks
+            tasks_by_share.setdefault(share.name, set()).add(share.task)
+    return tasks_by_share
 
 
 def _name(prefix: str, names: Mapping[str, str]) -> str:
-    """Return the name of the share with this text. ``names`` has those that live workers declare."""
-    name, _ = name_and_key(BLOCKED_BY_SHARE, prefix)
-    return names.get(prefix) or name
+    """Return the name of the share with the text ``prefix``: ``share:<name>:``.
+
+    ``names`` has the names that live workers declare, by their texts. For any other share, the name is that
+    in the text, in which some characters are escaped.
+    """
+    name_in_text, _ = name_and_key(BLOCKED_BY_SHARE, prefix)
+    return names.get(prefix) or name_in_text
 
 
 class _Tenants(NamedTuple):
@@ -222,8 +232,15 @@ class _Tenants(NamedTuple):
 async def _tenants(
     reads: InspectionStore, names: Mapping[str, str], prefix: str = BLOCKED_BY_SHARE
 ) -> _Tenants:
-    """Return the tenants by the text of their share."""
+    """Return the tenants of shares by the text of their share, with the numbers of their jobs.
+
+    Args:
+        reads: The tables.
+        names: The names of the shares that live workers declare, by their texts.
+        prefix: The start of the texts of the tenants to return: all tenants, or those of one share.
+    """
     waiting = await reads.shares.tenants(prefix, MAX_TENANTS)
+    # Jobs in flight are those that had their turn: they run, or are admitted.
     in_flight, is_in_flight_capped = await reads.limits.in_flight()
     # The tenants that were read sort after the prefix, so those of other shares may be among them. The prefix
     # itself is added, because it is the text of a tenant with an empty key.
@@ -235,16 +252,16 @@ async def _tenants(
         if not row.jobs and row.key not in in_flight:
             continue
         share = prefix_of(BLOCKED_BY_SHARE, row.key)
-        tenants_by_share.setdefault(share, []).append(
-            _tenant(row, _name(share, names), in_flight.get(row.key, InFlightRow()))
-        )
+        tenant = _tenant(row, _name(share, names), in_flight.get(row.key, InFlightRow()))
+        tenants_by_share.setdefault(share, []).append(tenant)
+    # Tenants with most waiting jobs come first, then those with most jobs in flight.
     for tenants in tenants_by_share.values():
-        tenants.sort(key=lambda tenant: (-tenant.waiting, -tenant.running - tenant.admitted, tenant.key))
+        tenants.sort(key=lambda tenant: (-tenant.waiting, -(tenant.running + tenant.admitted), tenant.key))
     return _Tenants(tenants_by_share, len(waiting) >= MAX_TENANTS, is_waiting_capped, is_in_flight_capped)
 
 
 def _tenant(row: TenantRow, name: str, in_flight: InFlightRow) -> TenantState:
-    """Return a tenant of the share with this name."""
+    """Return a tenant of the share ``name``, with its waiting jobs of ``row`` and those in flight."""
     _, key = name_and_key(BLOCKED_BY_SHARE, row.key)
     return TenantState(
         name=name,

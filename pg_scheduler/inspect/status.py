@@ -77,18 +77,20 @@ def problems_of(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def describe_status(figures: ClusterFigures, statistics: Statistics, diagnosis: Diagnosis) -> Status:
-    """Return the status that follows from these figures and findings."""
+    """Return the status that follows from the figures of all workers and jobs, and from the findings."""
+    paused = "none paused"
+    if figures.paused:
+        paused = f"{len(figures.paused):,} paused: {listed(figures.paused)}"
     texts = {
         "jobs": _jobs(figures),
         "results": _results(statistics),
         "workers": _workers(figures),
         "schedules": _schedules(figures),
-        "tasks": f"{len(figures.paused):,} paused: {listed(figures.paused)}"
-        if figures.paused
-        else "none paused",
+        "tasks": paused,
         "limits": _limits(figures),
         "tables": _tables(figures),
     }
+    # An area is as severe as the worst of the findings that belong to it.
     severities = {
         area: worst_of(finding.severity for finding in diagnosis.findings if finding.code.value in codes)
         for area, codes in AREAS.items()
@@ -101,6 +103,7 @@ def describe_status(figures: ClusterFigures, statistics: Statistics, diagnosis: 
 def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator[str]:
     """Yield that all is well, or otherwise the worst findings and the number of the others."""
     problems = problems_of(findings)
+    # The loop below then has no finding to state.
     if not problems:
         slots, busy = _slots(figures)
         workers = counted(_count_alive(figures), "worker")
@@ -113,6 +116,7 @@ def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator
 
 
 def _count_alive(figures: ClusterFigures) -> int:
+    """Return the number of live workers."""
     return sum(worker.is_alive for worker in figures.workers)
 
 
@@ -123,12 +127,14 @@ def _slots(figures: ClusterFigures) -> tuple[int, int]:
 
 
 def _nothing_late(figures: ClusterFigures) -> str:
+    """Return that no job is late, and how many due jobs wait for the end of a pause."""
     return describe_nothing_late(count_held(figures.backlog, figures.held))
 
 
 def _jobs(figures: ClusterFigures) -> str:
     """Return how many jobs wait, since when the oldest one waits, and how many are unfinished."""
     due = sum(row.due for row in figures.backlog)
+    # These are due jobs of paused tasks.
     held = count_held(figures.backlog, figures.held)
     unfinished = figures.totals.unfinished
     # An estimate below the number of due jobs is outdated, because the table was not analyzed for long.
@@ -145,9 +151,9 @@ def _jobs(figures: ClusterFigures) -> str:
             is_blocked_capped=figures.is_blocked_capped,
         )
     ]
-    ages = [(row.oldest_due_at, row.name) for row in figures.waiting if row.oldest_due_at is not None]
-    if ages:
-        oldest_due_at, name = min(ages)
+    due_times = [(row.oldest_due_at, row.name) for row in figures.waiting if row.oldest_due_at is not None]
+    if due_times:
+        oldest_due_at, name = min(due_times)
         parts.append(f"the oldest since {length(figures.now - oldest_due_at)} ({name})")
     if held:
         parts.append(f"{count(held, is_capped=figures.is_capped)} of paused tasks")
@@ -155,16 +161,20 @@ def _jobs(figures: ClusterFigures) -> str:
 
 
 def _results(statistics: Statistics) -> str:
-    """Return how many attempts ended in the period, by outcome."""
+    """Return how many attempts ended in the period, by outcome: completed, failed, and the others."""
     total = statistics.total()
+    # The numbers of ended attempts have the order of OUTCOMES.
     ended = dict(zip(OUTCOMES, total.ended, strict=True))
     minutes = PERIOD.total_seconds() / 60
     parts = [f"{ended['completed']:,} completed"]
-    if failed := count_failed(total):
+    failed = count_failed(total)
+    if failed:
+        # Some outcomes, such as a timeout, count as failed too. They are listed behind the number.
         other_failures = [
             f"{ended[name]:,} {name}" for name in FAILED_ATTEMPTS if ended[name] and name != "failed"
         ]
-        parts.append(f"{failed:,} failed" + (f" ({', '.join(other_failures)})" if other_failures else ""))
+        failures_note = f" ({', '.join(other_failures)})" if other_failures else ""
+        parts.append(f"{failed:,} failed{failures_note}")
     other_outcomes = [name for name in OUTCOMES if name != "completed" and name not in FAILED_ATTEMPTS]
     parts += [f"{ended[name]:,} {name}" for name in other_outcomes if ended[name]]
     uncounted = f"; {statistics.uncounted}" if statistics.uncounted else ""
@@ -172,6 +182,7 @@ def _results(statistics: Statistics) -> str:
 
 
 def _workers(figures: ClusterFigures) -> str:
+    """Return how many workers are alive and draining, and how many of their slots are in use."""
     slots, busy = _slots(figures)
     draining = sum(worker.is_alive and worker.is_draining for worker in figures.workers)
     draining_note = f", {draining} draining" if draining else ""
@@ -197,6 +208,7 @@ def _schedules(figures: ClusterFigures) -> str:
 
 
 def _limits(figures: ClusterFigures) -> str:
+    """Return how many jobs are blocked, by what they wait for."""
     if not figures.blocked:
         return "no job is blocked"
     parts = [
@@ -207,6 +219,7 @@ def _limits(figures: ClusterFigures) -> str:
 
 
 def _tables(figures: ClusterFigures) -> str:
+    """Return the size of all tables, their dead rows, and the age of the oldest transaction."""
     size = sum(table.total_bytes for table in figures.tables)
     dead = sum(table.dead for table in figures.tables)
     oldest = length(figures.oldest_transaction_s)
@@ -214,6 +227,7 @@ def _tables(figures: ClusterFigures) -> str:
 
 
 def _bytes(number: int) -> str:
+    """Return a number of bytes in the largest unit of which there is at least one."""
     for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if number >= size:
             return f"{number / size:.1f} {unit}"

@@ -173,39 +173,45 @@ class ExpiringJobs:
 
 
 def fold_tasks(states: Iterable[TaskState], names: TaskNames) -> list[TaskState]:
-    """Return one state for each task, under its main name, sorted by name.
+    """Join the states of all names of a task into one state under its main name; return them by name.
 
-    The state adds up the jobs of all names of the task, and has the last pause of any of these names.
+    The state of a task adds up the jobs of its names, and has the last pause of any of these names. ``names``
+    has the main name for each alias.
     """
     tasks: dict[str, TaskState] = {}
     for state in states:
-        name = names.task_of(state.name)
-        other = tasks.get(name)
-        tasks[name] = replace(state, name=name) if other is None else _joined(name, state, other)
+        main_name = names.task_of(state.name)
+        other_state = tasks.get(main_name)
+        if other_state is None:
+            tasks[main_name] = replace(state, name=main_name)
+        else:
+            tasks[main_name] = _joined(main_name, state, other_state)
     return [tasks[name] for name in sorted(tasks)]
 
 
 def _joined(name: str, state: TaskState, other: TaskState) -> TaskState:
-    """Join the states of two names of a task.
+    """Join the states of two names of a task under its main name ``name``.
 
     Workers can claim both names, so the greater number of workers counts, and not the sum.
     """
-    last_paused = max(state, other, key=lambda task: task.paused_at.timestamp() if task.paused_at else 0.0)
-    oldest = [task.oldest_due_at for task in (state, other) if task.oldest_due_at is not None]
+    # The values about the pause come from the state that was paused last; one without a pause comes first.
+    paused_last = max(state, other, key=lambda task: task.paused_at.timestamp() if task.paused_at else 0.0)
+    oldest_due_times = [task.oldest_due_at for task in (state, other) if task.oldest_due_at is not None]
     is_unknown = state.workers is None or other.workers is None
     return replace(
-        last_paused,
+        paused_last,
         name=name,
         due=state.due + other.due,
         blocked=state.blocked + other.blocked,
         running=state.running + other.running,
-        oldest_due_at=min(oldest, default=None),
+        oldest_due_at=min(oldest_due_times, default=None),
+        # Here neither number is None. Each 0 only satisfies the type.
         workers=None if is_unknown else max(state.workers or 0, other.workers or 0),
     )
 
 
 def claimed_names(workers: Sequence[InspectedWorker]) -> set[str]:
-    """Return the main names of the tasks that live workers claim."""
+    """Return the main names, without aliases, of the tasks that live workers claim."""
     names = {name for worker in workers if worker.is_alive for name in worker.names or ()}
     return set(TaskNames.among(names, tasks_of_aliases(workers)).main)
 
@@ -221,7 +227,10 @@ async def paused_tasks(reads: InspectionStore) -> dict[str, Pause]:
 
 
 def by_stopped_name(pauses: Mapping[str, Pause]) -> dict[str, Pause]:
-    """Return the pauses by their own names, and by the exact names of their tasks."""
+    """Return the pauses by the names whose jobs they stop.
+
+    These are the names that were paused, and the exact names of their tasks.
+    """
     # If a name has a pause of its own, that one counts, and not the pause of a task with this exact name.
     by_exact_name = {name: pause for pause in pauses.values() for name in pause.exact_names}
     return {**by_exact_name, **pauses}
@@ -241,6 +250,7 @@ def count_claiming(
     ]
     if any(worker.names is None for worker in alive):
         return None
+    # No names are None here. The empty tuple only satisfies the type.
     return sum(name in (worker.names or ()) for worker in alive)
 
 
@@ -264,6 +274,7 @@ class TaskReads(InspectorBase):
         workers = await self._reads.worker_reads.workers()
         pauses = await paused_tasks(self._reads)
         due = sum(row.due for row in rows)
+        # Names that have only blocked jobs are in no row of due and running jobs.
         other_names = sorted(blocked_names.jobs.keys() - {row.name for row in rows})
         rows_of_other_names = [BacklogRow(name, 0, 0, None) for name in other_names]
         # The fields of a BacklogRow are the first ones of a NameBacklog.
@@ -303,10 +314,12 @@ class TaskReads(InspectorBase):
         pauses_by_name = by_stopped_name(pauses)
         items = []
         for name in sorted({*rows, *blocked_names.jobs, *pauses, *claimed_names(workers)}):
+            # A name without a row has no due and no running job.
             row = rows.get(name) or BacklogRow(name, 0, 0, None)
             # The fields of a BacklogRow are the first ones of a TaskState.
             state = TaskState(*row, count_claiming(workers, name), blocked_names.jobs.get(name, 0))
-            if (pause := pauses_by_name.get(name)) is not None:
+            pause = pauses_by_name.get(name)
+            if pause is not None:
                 state = replace(
                     state,
                     paused_at=pause.paused_at,
@@ -360,9 +373,12 @@ class TaskReads(InspectorBase):
             price = await inspector.pause_price("mail.send", [None])
             print(price.due, price.expiring[0], price.expire_by)
         """
-        names, scheduler = {check_name(name)}, self._scheduler
+        names = {check_name(name)}
         checked_ends = [None if end is None else check_execution_time(end, name="until") for end in ends]
-        tasks = None if scheduler is None else parts_of(scheduler).tasks
-        if tasks is not None and (task := tasks.resolve(name)) is not None:
-            names |= tasks.names_of(task)
+        # Without a Scheduler, or if it does not have the task, only jobs of this one name are counted.
+        if self._scheduler is not None:
+            tasks = parts_of(self._scheduler).tasks
+            task = tasks.resolve(name)
+            if task is not None:
+                names |= tasks.names_of(task)
         return PausePrice(*await self._reads.inspections.expiring(names, checked_ends))

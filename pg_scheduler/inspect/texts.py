@@ -53,32 +53,34 @@ def listed(texts: Sequence[str], number: int | None = None, *, is_capped: bool =
 
 
 def extent_of(searched: int, total: int | None, *, is_complete: bool, noun: str = "job") -> str:
-    """Return how many jobs a search examined, as a text such as ``all of 500 jobs``.
+    """Return how many jobs a search examined: ``all of 500 jobs``, ``20,000 of about 1.2 M jobs``.
 
     ``total`` is about how many jobs an incomplete search would examine in the end; None if that is unknown.
     """
     if is_complete:
-        return f"{'' if searched == 1 else 'all of '}{counted(searched, noun)}"
+        number = counted(searched, noun)
+        return number if searched == 1 else f"all of {number}"
     number = "an unknown number of" if total is None else f"about {rounded(total)}"
     return f"{searched:,} of {number} {noun}s"
 
 
 def rounded(number: int) -> str:
     """Return a number as people read it: ``9.8 M``, ``45 k``, ``9,500``."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if number >= size:
-            amount = number / (1e3 if unit == "k" else size)
+    # Thousands are abbreviated from 10,000 on, because smaller numbers are short enough.
+    for least, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if number >= least:
+            amount = number / size
             return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
     return f"{number:,}"
 
 
 def instant(at: datetime | None) -> str:
-    """Show an instant in UTC, and None as ``its time``."""
+    """Return an instant as a text in UTC, to the second; ``its time`` for None."""
     return "its time" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def length(time: timedelta | float) -> str:
-    """Show a timedelta, or seconds, in the largest unit that gives at least 2.
+    """Return a timedelta, or seconds, as a text in the largest unit of which it has at least two.
 
     A negative length is shown as 0, and a length that would be rounded to 0 as ``< 1 ms``.
     """
@@ -94,11 +96,12 @@ def length(time: timedelta | float) -> str:
 def estimated(seconds: float) -> str:
     """Show a length of time that was estimated by a histogram, as every front end does: ``~30 s``."""
     text = length(seconds)
+    # A text such as "< 1 ms" already shows that it is not exact.
     return text if text.startswith("<") else f"~{text}"
 
 
 def short(text: str) -> str:
-    """Show a text in one line of bounded length."""
+    """Return a text in one line of bounded length, for messages that quote it."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_LENGTH else f"{line[:MAX_LENGTH]}..."
 
@@ -132,7 +135,7 @@ def term(field: str, value: str) -> str:
 
 
 def quoted(value: str) -> str:
-    """Return a value as a term of a search contains it."""
+    """Return a value as a term of a search contains it: in quotes if it has special characters."""
     if re.fullmatch(r"[A-Za-z0-9._/-]+", value):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')

@@ -94,9 +94,10 @@ class Attempt:
     @property
     def title(self) -> str:
         """Its number, and how it ended."""
-        duration_text = (
-            "" if self.seconds is None or self.outcome == SUSPENDED else f" after {length(self.seconds)}"
-        )
+        # The start of a suspended attempt is not exact, so neither is its duration.
+        duration_text = ""
+        if self.seconds is not None and self.outcome != SUSPENDED:
+            duration_text = f" after {length(self.seconds)}"
         return f"attempt {self.number}: {self.outcome or 'running'}{duration_text}"
 
 
@@ -107,30 +108,33 @@ def attempts_of(job: Job, steps: Sequence[StepState] = ()) -> list[Attempt]:
         job: The job.
         steps: Its steps, of which the waits show suspended attempts.
     """
-    errors = [error for error in job.errors if error.outcome != PARENT]
+    # An entry about a parent job that did not complete is none of an attempt.
+    history = [entry for entry in job.errors if entry.outcome != PARENT]
     suspended_attempts = _suspended_attempts(job, steps)
     is_cut = len(job.errors) >= MAX_KEPT or len(suspended_attempts) >= MAX_SUSPENDED
-    # The attempts get their numbers below, when all of them are known.
+    # The attempts of the history and the suspended ones are merged in the order of their claims. They get
+    # their numbers below, when all of them are known.
     attempts: list[Attempt] = []
-    for error in errors:
-        while suspended_attempts and suspended_attempts[0].claim < error.attempt:
+    for entry in history:
+        while suspended_attempts and suspended_attempts[0].claim < entry.attempt:
             attempts.append(suspended_attempts.pop(0))
         attempts.append(
             Attempt(
                 number=0,
-                claim=error.attempt,
-                outcome=error.outcome,
-                started_at=error.started_at,
-                ended_at=error.ended_at,
-                worker_id=error.worker_id,
-                error=error_text(error),
-                traceback=error.traceback,
-                log=error.log,
+                claim=entry.attempt,
+                outcome=entry.outcome,
+                started_at=entry.started_at,
+                ended_at=entry.ended_at,
+                worker_id=entry.worker_id,
+                error=error_text(entry),
+                traceback=entry.traceback,
+                log=entry.log,
             )
         )
     attempts += suspended_attempts
     # The history lacks the last attempt while it runs, and if it completed the job.
-    if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
+    is_last_in_history = bool(job.errors) and job.errors[-1].attempt == job.attempt
+    if job.started_at is not None and not is_last_in_history:
         attempts.append(
             Attempt(
                 number=0,
@@ -158,22 +162,35 @@ def attempts_of(job: Job, steps: Sequence[StepState] = ()) -> list[Attempt]:
 
 
 def _suspended_attempts(job: Job, steps: Sequence[StepState]) -> list[Attempt]:
-    """Return the attempts that the waits among the steps of a job have suspended, the oldest first."""
-    recorded_claims = {error.attempt for error in job.errors}
-    # A suspended job has no start, because no attempt runs.
-    ended_claims = range(1, job.attempt + 1 if job.started_at is None else job.attempt)
+    """Return the attempts that a wait (a sleep, or a wait for a signal or for jobs) has suspended.
+
+    The steps of the job show the waits. The oldest attempt comes first.
+    """
+    claims_in_history = {entry.attempt for entry in job.errors}
+    # The last attempt has ended too if the job has no start: then no attempt runs.
+    last_ended_claim = job.attempt if job.started_at is None else job.attempt - 1
     waits = sorted((step for step in steps if step.until is not None), key=attrgetter("started_at"))
-    last_waits = {wait.attempt: wait for wait in waits if wait.attempt in ended_claims}
+    # The last wait of each attempt is the one that has suspended the attempt.
+    last_waits = {wait.attempt: wait for wait in waits if 1 <= wait.attempt <= last_ended_claim}
+    # An attempt that is in the history has ended in another way.
+    suspended_claims = sorted(last_waits.keys() - claims_in_history)
     attempts = []
-    for claim in sorted(last_waits.keys() - recorded_claims)[-MAX_SUSPENDED:]:
+    for claim in suspended_claims[-MAX_SUSPENDED:]:
         end = last_waits[claim].started_at
         # The row has the start of the last attempt only. An earlier one began when a wait of the attempt
         # before it ended, or else shortly before its first step.
         first_step_at = min(step.started_at for step in steps if step.attempt == claim)
-        ends_before = (wait.ended_at for wait in waits if wait.ended_at and wait.attempt < claim)
-        start = min(max(ends_before, default=first_step_at), end)
+        ends_of_earlier_waits = (wait.ended_at for wait in waits if wait.ended_at and wait.attempt < claim)
+        start = max(ends_of_earlier_waits, default=first_step_at)
         attempts.append(
-            Attempt(number=0, claim=claim, outcome=SUSPENDED, started_at=start, ended_at=end, worker_id=None)
+            Attempt(
+                number=0,
+                claim=claim,
+                outcome=SUSPENDED,
+                started_at=min(start, end),
+                ended_at=end,
+                worker_id=None,
+            )
         )
     return attempts
 
@@ -191,7 +208,8 @@ def retries_used(job: Job) -> str:
     """
     if job.max_retries <= 0:
         return "no retries"
-    return f"{job.retry_count} of {job.max_retries} {'retry' if job.max_retries == 1 else 'retries'} used"
+    noun = "retry" if job.max_retries == 1 else "retries"
+    return f"{job.retry_count} of {job.max_retries} {noun} used"
 
 
 def is_retry_next(job: Job) -> bool:
@@ -215,18 +233,23 @@ def timeline_of(job: Job, now: datetime, steps: Sequence[StepState] = ()) -> Ite
     past = list(_past(job, attempts))
     ahead = [] if job.finished_at is not None else list(_ahead(job, now))
     # The row has the due time of the last attempt only, or of the next one if the job is pending.
+    is_pending = job.status is JobStatus.PENDING
     due_event = Event(job.execution_time, "due")
-    if job.status is JobStatus.PENDING:
-        title = f"attempt {attempts[-1].number + 1 if attempts else 1} due"
-        due_event = Event(job.execution_time, title, is_ahead=job.execution_time > now)
+    if is_pending:
+        next_number = attempts[-1].number + 1 if attempts else 1
+        title = f"attempt {next_number} due"
+        # A suspended job continues an attempt when it is due, so the event is about what it waits for.
         if job.suspended_by in CONTINUES:
-            due_event = replace(due_event, title=CONTINUES[job.suspended_by])
+            title = CONTINUES[job.suspended_by]
+        due_event = Event(job.execution_time, title, is_ahead=job.execution_time > now)
+        # A wait for a signal without a timeout has a due time that is never reached.
         if job.execution_time >= NO_TIMEOUT:
             due_event = Event(None, "continues with the signal that it waits for", is_ahead=True)
+    # A job that waits for its children and is due has an event of _conditions() instead.
+    waits_for_children = is_pending and job.suspended_by == CHILD
     if due_event.is_ahead:
         ahead.insert(0, due_event)
-    # A job that waits for its children has an event of _conditions() instead.
-    elif not (job.status is JobStatus.PENDING and job.suspended_by == CHILD):
+    elif not waits_for_children:
         # The event comes before the first past event that is not earlier.
         later_indexes = (
             index for index, event in enumerate(past) if event.at and event.at >= job.execution_time
@@ -246,23 +269,27 @@ def _past(job: Job, attempts: Sequence[Attempt]) -> Iterator[Event]:
             yield Event(entry.ended_at, "not started", entry.worker_id, error_text(entry))
             continue
         while remaining_attempts[0].outcome == SUSPENDED:
-            yield Event(remaining_attempts[0].ended_at, remaining_attempts.popleft().title)
+            suspended_attempt = remaining_attempts.popleft()
+            yield Event(suspended_attempt.ended_at, suspended_attempt.title)
         attempt = remaining_attempts.popleft()
         yield from _held(attempt)
         yield Event(
             attempt.ended_at, attempt.title, attempt.worker_id, attempt.error, attempt.traceback, attempt.log
         )
+    # The other attempts are not in the history: suspended ones, and the last one.
     for attempt in remaining_attempts:
         yield from _held(attempt)
         if attempt.outcome == SUSPENDED:
             yield Event(attempt.ended_at, attempt.title)
             continue
+        # The end of the last attempt is that of the job, which has an event of its own below.
         yield Event(attempt.started_at, f"attempt {attempt.number} started", attempt.worker_id)
     if job.finished_at is not None:
         yield Event(job.finished_at, job.status.value)
 
 
 def _held(attempt: Attempt) -> Iterator[Event]:
+    """Yield what held the job before an attempt: a limit, or a wait of a step; nothing if nothing did."""
     if attempt.held_by:
         yield Event(None, HELD[attempt.held_by])
 
@@ -274,16 +301,19 @@ def _ahead(job: Job, now: datetime) -> Iterator[Event]:
     retries = job.max_retries - job.retry_count
     if retries > 0:
         noun = "retry" if retries == 1 else "retries"
-        # The number of a retry is counted before its attempt starts.
+        # A retry is counted before its attempt starts. So the retries that are left come after the next
+        # attempt if that is a retry itself.
         order = " after it" if is_retry_next(job) else ""
         yield Event(None, f"{retries} {noun} left{order}", is_ahead=True)
 
 
 def _conditions(job: Job, now: datetime) -> Iterator[Event]:
     """Yield what a pending job waits for besides its due time, and when it expires."""
-    is_queued = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
-    is_limited = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
-    if job.blocked_on is not None and not is_queued and not is_limited:
+    is_blocked = job.blocked_on is not None
+    waits_for_turn = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
+    waits_for_limit = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
+    # A job that is blocked otherwise waits for other jobs. Its grace time begins when these have ended.
+    if is_blocked and not waits_for_turn and not waits_for_limit:
         title = "starts once the jobs that it waits for have ended"
         yield Event(None, CONTINUES.get(job.suspended_by or "", title), is_ahead=True)
         if job.misfire_grace_time is not None:
@@ -291,22 +321,22 @@ def _conditions(job: Job, now: datetime) -> Iterator[Event]:
             since = " or its due time, whichever is later" if job.execution_time > now else ""
             yield Event(None, f"expires {grace} after that{since}, unless it has started", is_ahead=True)
         return
-    if is_queued:
+    if waits_for_turn:
         yield Event(None, "starts once it is the turn of its tenant", is_ahead=True)
-    if is_limited:
+    if waits_for_limit:
         yield Event(None, "starts once its limit has room", is_ahead=True)
     if job.expires_at is not None and job.expires_at > now:
-        start_time = job.expires_at - job.execution_time
+        grace_time = job.expires_at - job.execution_time
         title = "expires unless it has started"
-        if start_time > timedelta(0):
-            title = f"expires {length(start_time)} after its due time unless it has started"
+        if grace_time > timedelta(0):
+            title = f"expires {length(grace_time)} after its due time unless it has started"
         yield Event(job.expires_at, title, is_ahead=True)
     elif job.expires_at is not None:
         yield Event(None, "expires now: its misfire grace time has passed", is_ahead=True)
 
 
 def last_attempt(job: Job) -> int:
-    """Return the number of the last attempt that the job can have without an intervention.
+    """Return the number of the attempt after which the job has no retries left.
 
     Attempts that were released or snoozed, or that came before a call of `retry_job()`, use no retry.
     """

@@ -59,9 +59,11 @@ def explain_pending(facts: JobFacts) -> Explanation:
     blocking = list(_blocking(facts))
     timing = list(_timing(facts))
     holding = list(_holding(facts))
+    # The jobs ahead matter only if nothing else keeps this one from starting.
     queueing = [] if blocking or timing or holding else list(_queueing(facts))
     decisive = [*blocking, *timing, *holding, *queueing]
-    is_stuck = any(reason.code in LASTING for reason in holding) and not _ends_by_itself(facts, holding)
+    has_lasting_reason = any(reason.code in LASTING for reason in holding)
+    is_stuck = has_lasting_reason and not _ends_by_itself(facts, holding)
     if not decisive:
         decisive = [_should_run_now(facts)]
     # The end of a wait for a signal or for jobs cannot be estimated.
@@ -74,7 +76,11 @@ def explain_pending(facts: JobFacts) -> Explanation:
 
 
 def _blocking(facts: JobFacts) -> Iterator[Reason]:
-    """Yield why the job is blocked: by a limit, by other jobs, or by the turn of its tenant."""
+    """Yield why the job is blocked: by a limit, by other jobs, or by the turn of its tenant.
+
+    ``blocked_on`` of a job is ``limit:<name>:<key>``, ``share:<name>:<key>``, or another text if it waits for
+    jobs. Tenants that share the slots of the workers take turns.
+    """
     blocked_on = facts.job.blocked_on
     if blocked_on is None:
         return
@@ -89,27 +95,26 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
     limit = facts.limit
     name, key = map(readable, limit_of(blocked_on))
     of_key = f" for the key {key!r}" if key else ""
+    # Each count has a number, its maximum (None for none), and what is counted.
     counts: list[tuple[int, int | None, str]] = []
     if limit is not None:
         counts.append((limit.running, limit.max_running, "running"))
         counts.append((limit.starts, limit.max_starts, "started"))
-    used = [
-        f"{number} {what}" + ("" if most is None else f" of at most {most}")
-        for number, most, what in counts
-        if most is not None or number
-    ]
+    use_texts = []
+    for number, maximum, what in counts:
+        if maximum is not None:
+            use_texts.append(f"{number} {what} of at most {maximum}")
+        elif number:
+            use_texts.append(f"{number} {what}")
     remedy = "wait until attempts end, or raise the limit in the code"
     # Only the starts are limited, and all of them are used, so it is known when the next one is free.
     if limit is not None and limit.max_running is None and limit.next_start_at is not None:
-        used = list(_used_starts(facts, limit, limit.next_start_at))
+        use_texts = list(_used_starts(facts, limit, limit.next_start_at))
         remedy = "wait, or raise the limit in the code"
+    use = f": {', '.join(use_texts)}" if use_texts else ""
     is_spread = limit is not None and limit.is_spread
     spread = "; its starts are spread, so each waits for its turn" if is_spread else ""
-    yield Reason(
-        ReasonCode.LIMIT,
-        f"waits for the limit {name!r}{of_key}" + (f": {', '.join(used)}" if used else "") + spread,
-        remedy,
-    )
+    yield Reason(ReasonCode.LIMIT, f"waits for the limit {name!r}{of_key}{use}{spread}", remedy)
     if facts.limit_wait is not None:
         yield _held_by(facts, facts.limit_wait)
 
@@ -117,26 +122,32 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
 def _used_starts(facts: JobFacts, limit: LimitUse, next_start_at: datetime) -> Iterator[str]:
     """Yield how many starts are used, when the next one is free, and when this job starts, if known."""
     # A limit whose next start is known has both numbers, so each 0 only satisfies the type.
-    span, wait = timedelta(seconds=limit.per_s or 0), next_start_at - facts.now
+    span = timedelta(seconds=limit.per_s or 0)
+    wait = next_start_at - facts.now
     yield f"{limit.starts} of {counted(limit.max_starts or 0, 'start')} in {length(span)} are used"
-    yield f"the next one is free {f'in {length(wait)}' if wait > timedelta(0) else 'now'}"
+    next_start = f"in {length(wait)}" if wait > timedelta(0) else "now"
+    yield f"the next one is free {next_start}"
     queue = None if facts.limit_wait is None else facts.limit_wait.ahead
+    # The start of this job can be estimated only if the number of jobs before it is known, and if the starts
+    # of a span come at once.
     if queue is not None and not queue.is_capped and not limit.is_spread and limit.max_starts:
         # In each time span, ``max_starts`` of the jobs before this one start.
-        start = wait + queue.ahead // limit.max_starts * span
+        spans_before = queue.ahead // limit.max_starts
+        start = wait + spans_before * span
         yield f"this job starts in about {length(start)}"
 
 
 def _held_by(facts: JobFacts, wait: LimitWait) -> Reason:
-    """State who holds the limit, the place of the job in the queue, and when it expires."""
-    holders = [
-        f"{holder.job_name} {holder.job_id!r} for {length(facts.now - holder.since)}"
-        + ("" if holder.usual_s is None else f" (usually {estimated(holder.usual_s)})")
-        for holder in wait.holders
-    ]
+    """State which attempts hold the limit, the place of the job in the queue, and when it expires."""
+    holders = []
+    for limit_holder in wait.holders:
+        usual = "" if limit_holder.usual_s is None else f" (usually {estimated(limit_holder.usual_s)})"
+        held_for = length(facts.now - limit_holder.since)
+        holders.append(f"{limit_holder.job_name} {limit_holder.job_id!r} for {held_for}{usual}")
     clauses = [f"held by {listed(holders)}"] if holders else []
     job_count = counted(wait.ahead.ahead, "job", is_capped=wait.ahead.is_capped)
     clauses.append(f"{job_count} before it in the queue")
+    # While its task is paused, the job may be kept from expiring.
     expires_at = None if _suspends_expiry(facts) else facts.job.expires_at
     if expires_at is not None:
         clauses.append(f"expires at {instant(expires_at)} unless it starts before")
@@ -144,7 +155,7 @@ def _held_by(facts: JobFacts, wait: LimitWait) -> Reason:
 
 
 def _waits_for_jobs(facts: JobFacts, since: datetime) -> Reason:
-    """State for which unfinished jobs the job waits, since an instant."""
+    """State for which unfinished jobs the job waits. ``since`` is when it began to wait."""
     parents = [f"{job_id!r} ({status or 'does not exist'})" for job_id, status in facts.parents]
     is_capped = len(parents) >= MAX_PARENTS
     jobs = counted(len(parents), "job", is_capped=is_capped)
@@ -155,7 +166,10 @@ def _waits_for_jobs(facts: JobFacts, since: datetime) -> Reason:
 
 
 def _waits_for_its_turn(facts: JobFacts) -> Reason:
-    """State that the job waits for the turn of its tenant, and how many jobs of the tenant precede it."""
+    """State that the job waits for the turn of its tenant, and how many jobs of the tenant precede it.
+
+    Tenants, one for each key of a share, take turns in using the slots of the workers.
+    """
     name, key = map(readable, share_of(facts.job.blocked_on))
     queue = facts.tenant_queue
     place = ""
@@ -198,11 +212,16 @@ def _timing(facts: JobFacts) -> Iterator[Reason]:
 
 
 def _suspended(facts: JobFacts) -> Iterator[Reason]:
-    """Yield what the job waits for, if its last attempt was suspended by steps."""
-    signals = [wait for wait in facts.waits if wait.is_open and wait.kind == SIGNAL]
-    sleeps = [wait for wait in facts.waits if wait.is_open and wait.kind == SLEEP]
-    children = [wait for wait in facts.waits if wait.is_open and wait.kind == CHILD]
+    """Yield what the job waits for, if its last attempt was suspended by steps.
+
+    An attempt may wait for several things at once: signals, the end of a sleep, and child jobs.
+    """
+    open_waits = [wait for wait in facts.waits if wait.is_open]
+    signals = [wait for wait in open_waits if wait.kind == SIGNAL]
+    sleeps = [wait for wait in open_waits if wait.kind == SLEEP]
+    children = [wait for wait in open_waits if wait.kind == CHILD]
     if signals:
+        # A signal that came before the job waits for it is no open wait.
         early_names = [repr(wait.name) for wait in facts.waits if not wait.is_open]
         early = f"; other signals, sent before a wait: {listed(early_names)}" if early_names else ""
         send = f"{command('jobs', 'signal', facts.job.job_id, signals[0].name)} JSON"
@@ -232,10 +251,17 @@ def _described(wait: WaitRow, now: datetime) -> str:
 
 
 def _holding(facts: JobFacts) -> Iterator[Reason]:
-    """Yield what prevents a start of the job when it is due."""
+    """Yield what prevents a start of the job when it is due.
+
+    That is at most one reason about the workers, and any further ones: a pause of its task, a lock, or an
+    error of the application's triggers and constraints.
+    """
     alive = [worker for worker in facts.workers if worker.is_alive and worker.claims_jobs]
+    # A worker that does not report its names may claim any.
     with_name = [worker for worker in alive if worker.names is None or facts.task in worker.names]
     claiming = _claiming(facts)
+    # Each case has fewer obstacles than the one before: workers, workers with the name, those of them that
+    # still claim jobs, and those whose event loop is not blocked.
     if not alive:
         yield Reason(
             ReasonCode.NO_WORKER,
@@ -278,23 +304,34 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
 
 
 def _refusals(facts: JobFacts, claiming: Sequence[InspectedWorker]) -> Iterator[str]:
-    """Yield what the application prevents: the claim of the job, or of so many others of its task."""
+    """Yield how a trigger or a constraint of the application prevents claims, as the workers report it.
+
+    It prevents either the claim of this job, or the claims of many other jobs of its task. In the second case
+    the workers rarely claim jobs of the task, which delays this job too.
+    """
     job_id = facts.job.job_id
-    workers = [worker for worker in claiming if job_id in worker.health.refused_claims]
-    if workers:
-        reason = workers[0].health.refused_claims[job_id]
-        yield f"a trigger or a constraint of the application prevents its claim by {hosts(workers)}: {reason}"
+    refused_workers = [worker for worker in claiming if job_id in worker.health.refused_claims]
+    if refused_workers:
+        reason = refused_workers[0].health.refused_claims[job_id]
+        yield (
+            f"a trigger or a constraint of the application prevents its claim by {hosts(refused_workers)}: "
+            f"{reason}"
+        )
         return
-    workers = [worker for worker in claiming if facts.task in worker.health.refused_names]
-    if workers:
+    slowed_workers = [worker for worker in claiming if facts.task in worker.health.refused_names]
+    if slowed_workers:
         yield (
             "a trigger or a constraint of the application prevents the claims of many jobs of "
-            f"{facts.task!r}, so {hosts(workers)} claims jobs of this task only now and then"
+            f"{facts.task!r}, so {hosts(slowed_workers)} claims jobs of this task only now and then"
         )
 
 
 def _name_unknown(facts: JobFacts, alive: Sequence[InspectedWorker]) -> Reason:
-    """State that no live worker claims the name, and whether an executor is missing or a name is similar."""
+    """State that no live worker claims the name of the job's task, and the probable cause.
+
+    A worker may have the function but lack the executor on which the function is to run. Or the function may
+    have got another name, which is probable if a worker claims a very similar one.
+    """
     lacking = [worker for worker in alive if facts.task in worker.health.missing_executors]
     if lacking:
         executor = lacking[0].health.missing_executors[facts.task]
@@ -319,6 +356,7 @@ def _name_unknown(facts: JobFacts, alive: Sequence[InspectedWorker]) -> Reason:
 
 
 def _paused(pause: Pause) -> Reason:
+    """State who paused the task, until when, whether its jobs can expire, and how to resume it."""
     until = "" if pause.paused_until is None else f" until {instant(pause.paused_until)}"
     note = "" if pause.note is None else f": {short(pause.note)}"
     expiry = "; its jobs do not expire meanwhile" if pause.suspends_expiry else ""
@@ -337,31 +375,35 @@ def _suspends_expiry(facts: JobFacts) -> bool:
 
 
 def _codes(reasons: Iterable[Reason]) -> set[ReasonCode]:
+    """Return the codes of reasons."""
     return {reason.code for reason in reasons}
 
 
 def _ends_by_itself(facts: JobFacts, holding: Iterable[Reason]) -> bool:
-    """Return whether the only obstacle that prevents a start is a pause with an end."""
-    codes = _codes(holding) & LASTING
-    until = facts.pause.paused_until if facts.pause else None
-    return codes == {ReasonCode.TASK_PAUSED} and until is not None
+    """Return whether the only lasting obstacle that prevents a start is a pause with an end."""
+    lasting_codes = _codes(holding) & LASTING
+    paused_until = facts.pause.paused_until if facts.pause else None
+    return lasting_codes == {ReasonCode.TASK_PAUSED} and paused_until is not None
 
 
 def _queueing(facts: JobFacts) -> Iterator[Reason]:
     """Yield which jobs precede a due job, if the slots do not suffice for them and for it."""
     queue = facts.queue
-    due = facts.job.execution_time
+    due_at = facts.job.execution_time
     claiming = _claiming(facts)
     slots = sum(worker.slots for worker in claiming)
-    rows = {row.worker_id: row for row in facts.slots}
-    in_use = [rows.get(worker.worker_id, SlotsRow(worker.worker_id, 0)) for worker in claiming]
-    # The number of a heartbeat may be old, and not all rows of running jobs may have been read. So the
-    # greater number counts.
-    used = sum(
-        min(max(worker.running_jobs, row.running), worker.slots)
-        for worker, row in zip(claiming, in_use, strict=True)
-    )
-    if used + (0 if queue is None else queue.ahead) < slots:
+    rows_by_worker = {row.worker_id: row for row in facts.slots}
+    slots_in_use = []
+    used = 0
+    for worker in claiming:
+        # A worker that runs no job has no row.
+        row = rows_by_worker.get(worker.worker_id, SlotsRow(worker.worker_id, 0))
+        slots_in_use.append(row)
+        # The number of a heartbeat may be old, and not all rows of running jobs may have been read. So the
+        # greater number counts, but not more than the worker has slots.
+        used += min(max(worker.running_jobs, row.running), worker.slots)
+    ahead_count = 0 if queue is None else queue.ahead
+    if used + ahead_count < slots:
         return
     if queue is not None and queue.outranked_by:
         jobs = counted(queue.outranked_by, "due job", is_capped=queue.is_capped)
@@ -369,7 +411,7 @@ def _queueing(facts: JobFacts) -> Iterator[Reason]:
             ReasonCode.OUTRANKED,
             f"{jobs} of a higher priority ahead of it",
             "add workers or slots, or schedule it with a higher priority",
-            due,
+            due_at,
         )
     # If a slot is free, and all jobs ahead have a higher priority, the reason above is enough.
     if used == slots or (queue is not None and queue.ahead > queue.outranked_by):
@@ -377,24 +419,28 @@ def _queueing(facts: JobFacts) -> Iterator[Reason]:
         if queue is not None:
             ahead = f"; about {counted(queue.ahead, 'job', is_capped=queue.is_capped)} ahead of it"
         wait_s = _wait_s(facts)
-        rate = (
-            "" if wait_s is None else f"; at the rate of the last minutes it starts in about {length(wait_s)}"
-        )
+        estimate = ""
+        if wait_s is not None:
+            estimate = f"; at the rate of the last minutes it starts in about {length(wait_s)}"
         is_capped = facts.are_workers_capped
-        used_text, slots_text = (count(number, is_capped=is_capped) for number in (used, slots))
+        used_text = count(used, is_capped=is_capped)
+        slots_text = count(slots, is_capped=is_capped)
         workers = counted(len(claiming), "worker", is_capped=is_capped)
         full = f"{used_text} of {slots_text} slots of {workers} are in use"
         remedy = "add workers, or raise max_concurrent_jobs="
-        if waiting := sum(row.waiting for row in in_use):
+        # A job that waits for its children while its attempt stays in memory keeps its slot. If all slots
+        # have such jobs, the children have none.
+        waiting = sum(row.waiting for row in slots_in_use)
+        if waiting:
             full += f", {min(waiting, used)} of them by jobs that wait for children in memory"
-            if any(row.has_parent for row in in_use):
+            if any(row.has_parent for row in slots_in_use):
                 full += ", among them the one that waits for this job"
             remedy = f"let jobs wait for children by steps alone, so that they leave their slots; or {remedy}"
-        yield Reason(ReasonCode.SLOTS_FULL, f"{full}{ahead}{rate}", remedy, due)
+        yield Reason(ReasonCode.SLOTS_FULL, f"{full}{ahead}{estimate}", remedy, due_at)
 
 
 def _should_run_now(facts: JobFacts) -> Reason:
-    """State that nothing prevents the start of the due job. If it waits for long, that may be a bug."""
+    """State that nothing prevents the start of the due job; if it waits for long, that this may be a bug."""
     late = facts.now - facts.job.execution_time
     if late < START_DELAY:
         return Reason(
@@ -412,42 +458,53 @@ def _should_run_now(facts: JobFacts) -> Reason:
 
 
 def _near_expiry(facts: JobFacts, eta: datetime | None, *, is_held: bool) -> Iterator[Reason]:
-    """Yield a reason if the job will probably expire: little time is left, or it starts too late."""
+    """Yield a reason if the job will probably expire: little time is left, or it starts too late.
+
+    ``eta`` is when it probably starts; None if that is unknown. ``is_held`` is whether it does not start
+    without intervention.
+    """
     job = facts.job
+    # For a job that waits for a limit, _held_by() states when it expires. The grace time of one that waits
+    # for other jobs begins only when these have ended.
     if job.expires_at is None or job.blocked_on is not None or _suspends_expiry(facts):
         return
     time_left = job.expires_at - facts.now
     minimum = HELD_GRACE if is_held else SHORT_GRACE
-    little_time = max(minimum, timedelta(seconds=(job.misfire_grace_time or 0) / 10))
+    tenth_of_grace_time = timedelta(seconds=(job.misfire_grace_time or 0) / 10)
+    little_time = max(minimum, tenth_of_grace_time)
     expires_soon = job.execution_time <= facts.now and time_left <= little_time
     starts_too_late = eta is not None and eta > job.expires_at
     if expires_soon or starts_too_late:
-        yield Reason(
-            ReasonCode.NEARLY_EXPIRED,
-            f"expires at {instant(job.expires_at)}, in {length(time_left)}, unless it starts before"
-            if time_left > timedelta(0)
-            else f"expires now: its misfire grace time ended at {instant(job.expires_at)}",
-            f"{'remove what holds it, or ' if is_held else ''}schedule it with a longer misfire_grace_time=",
-            job.execution_time,
-        )
+        if time_left > timedelta(0):
+            text = f"expires at {instant(job.expires_at)}, in {length(time_left)}, unless it starts before"
+        else:
+            text = f"expires now: its misfire grace time ended at {instant(job.expires_at)}"
+        remedy = "schedule it with a longer misfire_grace_time="
+        if is_held:
+            remedy = f"remove what holds it, or {remedy}"
+        yield Reason(ReasonCode.NEARLY_EXPIRED, text, remedy, job.execution_time)
 
 
 def _start(facts: JobFacts, queueing: Sequence[Reason]) -> datetime | None:
-    """Return when the job will probably start; None if that cannot be estimated."""
-    at = max(facts.now, facts.job.execution_time)
+    """Return when the job will probably start; None if that cannot be estimated.
+
+    ``queueing`` are the reasons about the jobs ahead of it; none if it needs not wait for them.
+    """
+    earliest = max(facts.now, facts.job.execution_time)
     if facts.pause is not None and facts.pause.paused_until is not None:
-        at = max(at, facts.pause.paused_until)
+        earliest = max(earliest, facts.pause.paused_until)
     if not queueing:
-        return at
+        return earliest
     wait_s = _wait_s(facts)
-    return None if wait_s is None else later(at, wait_s)
+    return None if wait_s is None else later(earliest, wait_s)
 
 
 def _wait_s(facts: JobFacts) -> float | None:
-    """Return how long the jobs ahead take at the present throughput; None if that is unknown."""
+    """Return after how many seconds the job starts at the present throughput; None if that is unknown."""
     rate = facts.starts_per_s
     if facts.queue is None or facts.queue.is_capped or not rate:
         return None
+    # The jobs ahead start first, and then this one.
     return (facts.queue.ahead + 1) / rate
 
 

@@ -54,18 +54,19 @@ class WorkerMethods(InspectorBase):
             ConfigurationError: No live worker reports its retention, or live workers differ in it.
         """
         # Equal retentions have the same text, so each of them is here once.
-        policies = {
-            json.dumps(values, sort_keys=True): values
-            for worker in await self.workers()
-            if worker.is_alive and (values := ReportedSettings(worker.settings).retention) is not None
-        }
-        if not policies:
+        retentions_by_text = {}
+        for worker in await self.workers():
+            retention = ReportedSettings(worker.settings).retention if worker.is_alive else None
+            if retention is not None:
+                retentions_by_text[json.dumps(retention, sort_keys=True)] = retention
+        if not retentions_by_text:
             raise ConfigurationError(
                 "no live worker reports its retention, and the default may delete more; start a worker"
             )
-        if len(policies) > 1:
+        if len(retentions_by_text) > 1:
             raise ConfigurationError("live workers have different retention policies; finish the deployment")
-        return _config_of(next(iter(policies.values())))
+        (only_retention,) = retentions_by_text.values()
+        return _config_of(only_retention)
 
     async def drain_workers(self, worker_ids: Iterable[str]) -> list[str]:
         """Ask workers to claim no more jobs; jobs that run continue. Return the ids that exist.
@@ -100,13 +101,17 @@ class WorkerMethods(InspectorBase):
         return await self._request(worker_ids, None)
 
     async def _request(self, worker_ids: Iterable[str], state: str | None) -> list[str]:
-        """Request a state of workers, and return the ids that exist; None withdraws earlier requests."""
+        """Request a state of workers, and return the ids that exist; None withdraws earlier requests.
+
+        The rows of the workers name the author of this Inspector.
+        """
         ids = _checked_ids(worker_ids)
         with acting_as(self._author()):
             return await self._store.workers.request_state(ids, state)
 
 
 def _checked_ids(worker_ids: Iterable[str]) -> list[str]:
+    """Return the ids as a list; raise an error if one is no text, or if there are too many."""
     ids = [check_text("worker_id", worker_id) for worker_id in check_list("worker_ids", worker_ids)]
     if len(ids) > MAX_WORKERS:
         raise ValueError(
@@ -117,14 +122,17 @@ def _checked_ids(worker_ids: Iterable[str]) -> list[str]:
 
 def _config_of(values: Mapping[str, Any]) -> VacuumConfig:
     """Return the retention that the row of a worker contains; raise ConfigurationError if it is invalid."""
+    policies: dict[str, Any] = {}
     try:
-        policies: dict[str, Any] = {
-            name: VacuumPolicy(
-                VacuumTrigger(policy["trigger"]), days=policy.get("days"), keep_count=policy.get("keep_count")
-            )
-            for name in POLICIES
-            if (policy := values.get(name)) is not None
-        }
+        for name in POLICIES:
+            policy = values.get(name)
+            # A worker of an earlier release has no policy for what was added later.
+            if policy is not None:
+                policies[name] = VacuumPolicy(
+                    VacuumTrigger(policy["trigger"]),
+                    days=policy.get("days"),
+                    keep_count=policy.get("keep_count"),
+                )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(f"the retention in the row of a worker is invalid: {error!r}") from error
     return VacuumConfig(**policies, track_metrics=bool(values.get("track_metrics")))
@@ -185,6 +193,7 @@ async def ended_attempts(
     fired_ids = [
         row.schedule_id for row in schedule_rows if row.last_fire_at is not None and row.last_fire_at >= since
     ]
+    # The ids of jobs begin differently for schedules of code and for those of callers. Both are searched.
     prefixes = [job_id_prefix(schedule_id, owner) for schedule_id in fired_ids for owner in ("code", "api")]
     # Generated ids begin with the milliseconds of their creation, in 12 hexadecimal digits. The upper bound
     # is a second later than now, because the clocks of workers and of this process differ.
@@ -201,10 +210,11 @@ async def ended_attempts(
         row.is_last and (row.finished_at is None or row.finished_at >= since)
         for row in (*unsuccessful_rows, *completed_rows)
     )
-    ended_rows = [*unsuccessful_rows, *(row for row in completed_rows if row.status == "completed")]
+    # The last row that a statement examines is returned even if its job has not completed, or if its worker
+    # is another one. These rows only show how far the statement came.
+    completed_only = [row for row in completed_rows if row.status == "completed"]
     attempts: set[Attempt] = set()
-    for row in ended_rows:
-        # The last row that a statement examines is returned even if its worker is another one.
+    for row in (*unsuccessful_rows, *completed_only):
         if row.worker_id == worker_id:
             attempts.update(
                 attempt for attempt in _attempts_of(row) if attempt.ended_at and attempt.ended_at >= since
@@ -213,11 +223,14 @@ async def ended_attempts(
 
 
 def _attempts_of(row: AttemptRow) -> Iterator[Attempt]:
-    """Yield the attempts in the history of a row, and its last attempt unless the history has it."""
+    """Yield the attempts in the history of a row, and its last attempt unless the history has it.
+
+    Attempts that have not started or not ended are left out.
+    """
     history = errors_from(row.history)
-    for error in history:
-        if error.started_at is not None and error.ended_at is not None:
-            yield Attempt(row.job_id, row.job_name, error.outcome, error.started_at, error.ended_at)
-    has_entry = any(error.attempt == row.attempt for error in history)
-    if row.started_at is not None and row.finished_at is not None and not has_entry:
+    for entry in history:
+        if entry.started_at is not None and entry.ended_at is not None:
+            yield Attempt(row.job_id, row.job_name, entry.outcome, entry.started_at, entry.ended_at)
+    is_last_in_history = any(entry.attempt == row.attempt for entry in history)
+    if row.started_at is not None and row.finished_at is not None and not is_last_in_history:
         yield Attempt(row.job_id, row.job_name, row.status, row.started_at, row.finished_at)

@@ -39,7 +39,10 @@ class SharedFacts:
         return result
 
     async def backlog(self) -> BacklogRows:
-        """Return the due jobs that are not held by the pause of their task."""
+        """Return the due jobs by name, without the names whose task is paused.
+
+        Jobs of a paused task wait on purpose, so they are no problem.
+        """
         backlog = await self.store.inspections.backlog()
         tasks = tasks_of_aliases(await self.once(self.store.worker_reads.workers))
         pauses = await paused_tasks(self.store)
@@ -60,7 +63,7 @@ class Check(NamedTuple):
 
 
 def check(*codes: FindingCode) -> Callable[[Callable[[SharedFacts, Thresholds], CheckResults]], Check]:
-    """Return a decorator that makes a function the check of these codes."""
+    """Return a decorator that replaces a function with a `Check`, whose findings have these codes."""
     return partial(Check, codes)
 
 
@@ -85,10 +88,12 @@ def finding(
     evidence: str | Evidence,
     *steps: str | RemedyStep,
 ) -> Finding:
-    """Return a finding, with the sentence of the steps of its remedy."""
+    """Return a finding. ``steps`` are what to do about it, as data and, in the finding, as one sentence."""
     remedy_steps = as_steps(steps)
-    # Evidence in one part may mention any name.
-    own, other, objects = evidence if isinstance(evidence, Evidence) else ("", evidence, ())
+    # A plain text may mention any name, so all of it is the part that only some people may see.
+    if isinstance(evidence, str):
+        evidence = Evidence(own="", other=evidence)
+    own, other, objects = evidence
     remedy = sentence_of(remedy_steps)
     return Finding(code, severity, subject, own + other, remedy, remedy_steps, own, other, objects)
 

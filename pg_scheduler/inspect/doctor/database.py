@@ -61,7 +61,7 @@ async def _check_copy(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.DB_RTT, FindingCode.CLOCK)
 async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
-    """Check how long a round trip takes, and whether clocks differ."""
+    """Check how long a round trip to the server takes, and whether clocks differ."""
     ping = await facts.store.server.ping()
     if ping.seconds >= thresholds.round_trip_s:
         yield warning(
@@ -105,6 +105,7 @@ async def _check_settings(facts: SharedFacts, _: Thresholds) -> CheckResults:
     settings = await facts.once(facts.store.doctor.settings)
     for name in TIMEOUTS:
         setting = settings.get(name)
+        # The value is in milliseconds. A timeout of 0 is none.
         if setting is not None and 0 < int(setting.value) < MIN_TIMEOUT_MS:
             yield warning(
                 FindingCode.TIMEOUTS,
@@ -125,12 +126,16 @@ async def _check_settings(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 
 def judge_version(number: str, version: str) -> Iterator[Finding]:
-    """Yield a finding if PostgreSQL is too old, or if its minor release has known faults."""
+    """Yield a finding if PostgreSQL is too old, or if its minor release has known faults.
+
+    ``number`` is the version as a number, such as 160004 for PostgreSQL 16.4, and ``version`` is its text.
+    """
     major, minor = divmod(int(number), 10_000)
     if int(number) < MIN_VERSION:
         evidence = f"the server is PostgreSQL {version}; the library needs 14"
         yield error(FindingCode.DB_VERSION, "server", evidence, "upgrade PostgreSQL to 14 or newer")
     for fault in SERVER_FAULTS:
+        # The correction is a release, such as 14.4. It is None if the server does not have the fault.
         if correction := fault.correction(major, minor):
             yield warning(
                 FindingCode.DB_VERSION,
@@ -148,6 +153,12 @@ def judge_clocks(
 
     The clock of this machine or of a worker's host differs from that of the server, or the server's clock was
     set back after a heartbeat. Without a ping or without ``now``, the checks that need it are left out.
+
+    Args:
+        ping: The clocks of this machine and of the server, read in one round trip.
+        workers: All workers. A live one reports how far its clock is ahead of that of the server.
+        now: The time of the server.
+        max_offset_s: The difference in seconds from which on there is a finding.
     """
     # The server read its clock at an unknown moment of the round trip, so up to half of it may be an error.
     if ping is not None and abs(ping.ahead_s) >= max_offset_s + ping.seconds / 2:
@@ -161,11 +172,13 @@ def judge_clocks(
     for worker in workers:
         health = ReportedHealth.of(worker.health)
         offset_s = health.clock_offset_s if worker.is_alive else None
-        if now is not None and (ahead := (worker.last_beat - now).total_seconds()) > max_offset_s:
+        # The server wrote the time of the heartbeat by its own clock.
+        beat_ahead_s = 0.0 if now is None else (worker.last_beat - now).total_seconds()
+        if now is not None and beat_ahead_s > max_offset_s:
             yield warning(
                 FindingCode.CLOCK,
                 worker.worker_id,
-                f"the last heartbeat of {on_host(worker)} lies {length(ahead)} in the "
+                f"the last heartbeat of {on_host(worker)} lies {length(beat_ahead_s)} in the "
                 "future: the clock of the server was set back",
                 "synchronize the server's clock by NTP",
                 "the worker corrects its lease by itself",
@@ -182,16 +195,20 @@ def judge_clocks(
 
 
 def judge_holders(holders: Sequence[HolderRow], seconds: float, transactions: int) -> Iterator[Finding]:
-    """Yield a finding for each holder that has kept dead rows for long.
+    """Yield a finding for each holder (a transaction, a slot or a standby) that has kept dead rows for long.
 
-    Slots and standbys have no age in seconds, so their age in transactions counts.
+    A holder is old from the age ``seconds`` on. Slots and standbys have no age in seconds, so for them the
+    age ``transactions`` counts: how many transactions have begun since then.
     """
     for holder in holders:
-        is_old = holder.transactions >= transactions if holder.seconds is None else holder.seconds >= seconds
+        if holder.seconds is None:
+            is_old = holder.transactions >= transactions
+            age = counted(holder.transactions, "transaction")
+        else:
+            is_old = holder.seconds >= seconds
+            age = length(holder.seconds)
         if not is_old:
             continue
-        age_in_ids = counted(holder.transactions, "transaction")
-        age = age_in_ids if holder.seconds is None else length(holder.seconds)
         application = f" ({holder.application})" if holder.application else ""
         statement = f", last statement: {short(holder.statement)}" if holder.statement else ""
         yield warning(
@@ -203,7 +220,7 @@ def judge_holders(holders: Sequence[HolderRow], seconds: float, transactions: in
 
 
 def judge_notifications(used: float, most: float) -> Iterator[Finding]:
-    """Yield a finding if more than this share of the queue of notifications is in use."""
+    """Yield a finding if the share ``used`` of the queue of notifications is more than ``most``."""
     if used > most:
         yield finding(
             FindingCode.NOTIFY_QUEUE,
@@ -219,6 +236,7 @@ def judge_notifications(used: float, most: float) -> Iterator[Finding]:
 def _release(holder: HolderRow) -> Iterator[str | RemedyStep]:
     """Yield the steps after which the server can remove the dead rows that this holder keeps."""
     literal = "'" + holder.subject.replace("'", "''") + "'"
+    # The subject of a transaction is the process id of its session.
     if holder.kind == "transaction":
         yield execute(f"SELECT pg_catalog.pg_terminate_backend({holder.subject})")
     elif holder.kind == "prepared":
@@ -233,7 +251,8 @@ def _release(holder: HolderRow) -> Iterator[str | RemedyStep]:
 
 
 def _step_to_set(role: RoleRow, setting: SettingRow, name: str, value: str) -> str | RemedyStep:
-    """Return the step that sets a setting to a value, in the place where its present value was set."""
+    """Return the step of a remedy that changes the value of a setting for the sessions of the role."""
+    # A value that the client sends when it connects takes precedence over that of the role.
     if setting.source == "client":
         return f"remove {name} from server_settings= of the pool, or from the options of its DSN"
     role_in_database = f"{quote_identifier(role.name)} IN DATABASE {quote_identifier(role.database)}"
@@ -255,11 +274,11 @@ async def _check_rights(facts: SharedFacts, _: Thresholds) -> CheckResults:
         for problem in _judge_excess(schema, role, rights):
             yield problem
         return
-    hidden = sum("SELECT" in privileges for privileges in missing.values())
-    severity = Severity.ERROR if hidden else Severity.WARNING
+    unreadable = sum("SELECT" in privileges for privileges in missing.values())
+    severity = Severity.ERROR if unreadable else Severity.WARNING
     evidence = describe_missing(schema, role, missing)
-    if hidden:
-        evidence += f" and may not read {hidden} of them, so checks are not made"
+    if unreadable:
+        evidence += f" and may not read {unreadable} of them, so checks are not made"
     # The role may be one for people or for metrics, which lacks privileges of a worker on purpose.
     granted = {right.table: set(right.privileges) for right in rights}
     matching_roles = [other_role for other_role in OTHER_ROLES if _is_exactly(other_role, granted)]
@@ -284,16 +303,22 @@ def describe_missing(schema: str, role: RoleRow, missing: Mapping[str, set[str]]
 
 def missing_grants(schema: str, role: RoleRow, missing: Mapping[str, set[str]]) -> list[str]:
     """Return the statements that give a role the privileges that it lacks."""
-    quoted_schema, grantee = quote_identifier(schema), quote_identifier(role.name)
+    quoted_schema = quote_identifier(schema)
+    grantee = quote_identifier(role.name)
     grants = [f"GRANT USAGE ON SCHEMA {quoted_schema} TO {grantee}"]
     grants += [
-        f"GRANT {names} ON {tables} TO {grantee}" for names, tables in _grouped(quoted_schema, missing)
+        f"GRANT {privileges} ON {tables} TO {grantee}"
+        for privileges, tables in _grouped(quoted_schema, missing)
     ]
     return grants
 
 
 def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> Iterator[Finding]:
-    """Yield a finding if the role may do more than a worker needs."""
+    """Yield a finding if the role may do more than a worker needs.
+
+    Further privileges can be revoked. An owner or a superuser needs no privileges, so for it the remedy is
+    another role for the workers.
+    """
     quoted_schema = quote_identifier(schema)
     needed = privileges_of(Role.WORKER)
     excess_by_table = {right.table: set(right.privileges) - needed[right.table] for right in rights}
@@ -309,14 +334,16 @@ def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> It
         )
     elif may_create or any(excess_by_table.values()):
         names = sorted({privilege for privileges in excess_by_table.values() for privilege in privileges})
-        names += ["CREATE ON SCHEMA"] if may_create else []
-        excess = f"has further privileges: {', '.join(names)}"
-        source = f"{quote_identifier(role.name)}, PUBLIC"
+        # The role may have the privileges because everyone (PUBLIC) has them.
+        grantees = f"{quote_identifier(role.name)}, PUBLIC"
         statements = [
-            f"REVOKE {privileges} ON {tables} FROM {source}"
+            f"REVOKE {privileges} ON {tables} FROM {grantees}"
             for privileges, tables in _grouped(quoted_schema, excess_by_table)
         ]
-        statements += [f"REVOKE CREATE ON SCHEMA {quoted_schema} FROM {source}"] if may_create else []
+        if may_create:
+            names.append("CREATE ON SCHEMA")
+            statements.append(f"REVOKE CREATE ON SCHEMA {quoted_schema} FROM {grantees}")
+        excess = f"has further privileges: {', '.join(names)}"
         steps = execute_all(statements)
     else:
         return
@@ -335,7 +362,11 @@ def _is_exactly(role: Role, granted: Mapping[str, set[str]]) -> bool:
 
 
 def _grouped(quoted_schema: str, rights: Mapping[str, Iterable[str]]) -> list[tuple[str, str]]:
-    """Return pairs of a list of privileges and the list of tables with exactly these privileges, as SQL."""
+    """Group tables that have the same privileges in ``rights``, so that one statement can name them.
+
+    Each pair has the list of privileges and the list of tables as SQL. Tables without privileges are left
+    out.
+    """
     groups: dict[str, list[str]] = {}
     for table, privileges in rights.items():
         names = ", ".join(privilege for privilege in PRIVILEGES if privilege in privileges)

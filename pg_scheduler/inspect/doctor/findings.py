@@ -57,13 +57,13 @@ def worst_of(severities: Iterable[Severity]) -> Severity:
 
 
 def count_severities(severities: Sequence[Severity]) -> str:
-    """Return the numbers of findings by severity, the worst first, as every front end shows them."""
-    counts = {severity: severities.count(severity) for severity in reversed(Severity)}
-    texts = (
-        f"{number:,} {severity.value}{'s' if number > 1 and severity is not Severity.INFO else ''}"
-        for severity, number in counts.items()
-        if number
-    )
+    """Return the numbers of findings by severity, the worst first: ``2 errors, 1 warning, 3 info``."""
+    texts = []
+    for severity in reversed(Severity):
+        number = severities.count(severity)
+        has_plural = number > 1 and severity is not Severity.INFO
+        if number:
+            texts.append(f"{number:,} {severity.value}{'s' if has_plural else ''}")
     return ", ".join(texts) or "no findings"
 
 
@@ -98,14 +98,15 @@ class Diagnosis:
         """
         codes = tuple(code for code in FindingCode if code in set(asked_codes))
         unmade_checks = tuple(check for check in not_made if check.code in codes)
-        kept_findings = [finding for finding in findings if finding.code in codes]
+        requested_findings = [finding for finding in findings if finding.code in codes]
+        # Findings of one severity have the order of their codes in FindingCode.
         places = {code: place for place, code in enumerate(FindingCode)}
-        kept_findings.sort(
+        requested_findings.sort(
             key=lambda finding: (-finding.severity.rank, places[finding.code], finding.subject)
         )
         unmade_codes = {check.code for check in unmade_checks}
         made = tuple(code for code in codes if code not in unmade_codes)
-        return cls(tuple(kept_findings), made, unmade_checks)
+        return cls(tuple(requested_findings), made, unmade_checks)
 
     @property
     def severity(self) -> Severity:
@@ -120,7 +121,9 @@ class Diagnosis:
     def summary_of(self, severities: Sequence[Severity]) -> str:
         """Return the summary for the findings that a front end shows, by their severities."""
         counts = count_severities(severities)
-        unmade = f", {len({check.code for check in self.not_made})} not made" if self.not_made else ""
+        # A check may have several reasons why parts of it were not made.
+        unmade_count = len({check.code for check in self.not_made})
+        unmade = f", {unmade_count} not made" if unmade_count else ""
         return f"{counts}; {counted(len(self.made), 'check')} made{unmade}"
 
 
@@ -187,6 +190,7 @@ class Thresholds:
     """Days within which the table of jobs will have ``table_bytes``: RETENTION."""
 
     def __post_init__(self) -> None:
+        """Raise an error if a value is no number, or negative."""
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):

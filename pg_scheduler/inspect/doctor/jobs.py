@@ -65,8 +65,10 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
     is_capped = len(workers) >= MAX_WORKERS
     live_workers = counted(len(claiming), "live worker", is_capped=is_capped)
     for row in backlog.rows:
+        # A row may have running jobs only.
         if not row.due or row.oldest_due_at is None:
             continue
+        # The count is None, and not 0, if a worker does not report its names: it may claim any.
         if count_claiming(workers, row.name, with_draining=True) == 0:
             yield _unknown_name_finding(row, backlog, names, claiming, live_workers=live_workers)
             continue
@@ -83,7 +85,11 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
 
 @check(FindingCode.QUARANTINE)
 async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
-    """Check whether jobs were quarantined in the last week, and name others that ran on the same worker."""
+    """Check whether jobs were quarantined in the last week, and name others that ran on the same worker.
+
+    A job is quarantined (it has failed, without further retries) if workers died ``max_crashes`` times while
+    they ran it. Any of the jobs that ran on a worker may have killed it.
+    """
     if UNSUCCESSFUL_INDEX in await facts.once(facts.store.doctor.find_missing_indexes):
         reason = f"it needs the index {UNSUCCESSFUL_INDEX}; see INDEX-MISSING"
         yield UnmadeCheck(FindingCode.QUARANTINE, reason)
@@ -97,7 +103,8 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
         ids_by_end[row.finished_at].append(row.job_id)
     for name, jobs in by_name.items():
         ids = [job.job_id for job in jobs]
-        neighbours = sorted({job_id for job in jobs for job_id in ids_by_end[job.finished_at]} - set(ids))
+        ids_of_same_workers = {job_id for job in jobs for job_id in ids_by_end[job.finished_at]}
+        neighbours = sorted(ids_of_same_workers - set(ids))
         yield warning(
             FindingCode.QUARANTINE,
             name,
@@ -161,9 +168,11 @@ class _Cause(NamedTuple):
 
 
 def _cause_of(row: ExpiryCauseRow) -> _Cause:
-    """Return the cause of a row."""
+    """Return the cause of a row, with a text, and with the object that the reader should look at."""
+    # Jobs that waited for a limit or a share have an object such as ``limit:stripe``.
     if row.object is not None:
         kind, _, _ = row.object.partition(":")
+        # The colon at the end stands for the empty key: name_and_key() expects kind:name:key.
         name, _ = name_and_key(f"{kind}:", f"{row.object}:")
         return _Cause(row.jobs, CAUSES[row.cause].format(f"{kind} {name!r}"), (kind, name))
     is_about_slots = row.cause in {ExpiryCause.NO_FREE_SLOT, ExpiryCause.NO_WORKER_YET}
@@ -187,13 +196,13 @@ async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
         # Without enough durations it is unknown which one is usual.
         if row.durations is None or row.durations.number < MIN_DURATIONS or row.running_s is None:
             continue
-        usual = row.durations.quantile(0.99) or 0.0
-        if row.running_s >= max(stuck_s, usual * STUCK_FACTOR):
+        usual_s = row.durations.quantile(0.99) or 0.0
+        if row.running_s >= max(stuck_s, usual_s * STUCK_FACTOR):
             yield warning(
                 FindingCode.STUCK,
                 row.job_id,
                 f"attempt {row.attempt} of {row.job_id!r} runs for {length(row.running_s)} on worker "
-                f"{row.worker_id}; 99 % of the attempts of {row.name!r} take at most {estimated(usual)}",
+                f"{row.worker_id}; 99 % of the attempts of {row.name!r} take at most {estimated(usual_s)}",
                 explain,
                 "give such jobs a timeout=",
             )
@@ -202,7 +211,10 @@ async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
 
 
 async def _uncounted(facts: SharedFacts, code: FindingCode) -> CheckResults:
-    """Yield that a check by statistics was made only in part, if live workers count no attempts."""
+    """Yield that a check was made only in part if live workers do not count their attempts.
+
+    Such a check uses the statistics of attempts, which then lack those of these workers.
+    """
     reason = why_uncounted(await facts.once(facts.store.workers.list_workers))
     if reason is not None:
         yield UnmadeCheck(code, reason)
@@ -229,6 +241,16 @@ def _unknown_name_finding(
     *,
     live_workers: str,
 ) -> Finding:
+    """Return the finding about due jobs whose name no live worker claims.
+
+    Args:
+        row: The due jobs of the name.
+        backlog: All due jobs, for whether counting them stopped.
+        names: The names that live workers claim.
+        workers: The live workers that run jobs.
+        live_workers: The number of these workers as a text.
+    """
+    # A worker may have the function, but lack the executor on which the function is to run.
     executors = [worker.health.missing_executors.get(row.name) for worker in workers]
     missing_executor = next((executor for executor in executors if executor), None)
     evidence = (
@@ -259,9 +281,15 @@ def _late_finding(
     *,
     are_workers_capped: bool,
 ) -> Finding:
+    """Return the finding about jobs of a name that are late although ``workers`` claim them.
+
+    ``late_s`` is how late the oldest of them is. ``are_workers_capped`` is whether there may be more workers.
+    """
     slots = sum(worker.slots for worker in workers)
     free = sum(max(worker.slots - worker.running_jobs, 0) for worker in workers)
-    free_text, slots_text = (count(number, is_capped=are_workers_capped) for number in (free, slots))
+    free_text = count(free, is_capped=are_workers_capped)
+    slots_text = count(slots, is_capped=are_workers_capped)
+    # With free slots, something else keeps the jobs from starting, which an explanation of one job names.
     search = command("jobs", "list", "status:due", term("name", row.name), "--limit", "1")
     steps: tuple[str | RemedyStep, ...] = (execute(search), then(EXPLAIN))
     if not free:
@@ -283,33 +311,38 @@ def _describe_load(row: BacklogRow, backlog: BacklogRows) -> str:
 
     The rows of the backlog are sorted by their oldest due time.
     """
-    rows, plus = backlog.rows, "+" if backlog.is_capped else ""
-    running = sorted((entry for entry in rows if entry.running), key=lambda entry: -entry.running)
-    before = [entry for entry in rows[: rows.index(row)] if entry.due]
-    texts = []
-    if running:
-        texts.append(
-            f"running: {listed([f'{entry.running:,}{plus} of {entry.name!r}' for entry in running])}"
-        )
-    if before:
-        texts.append(f"due before: {listed([f'{entry.due:,}{plus} of {entry.name!r}' for entry in before])}")
-    return "".join(f"; {text}" for text in texts)
+    # If counting the jobs stopped, there may be more than these numbers.
+    plus = "+" if backlog.is_capped else ""
+    rows_with_running = sorted(
+        (other for other in backlog.rows if other.running), key=lambda other: -other.running
+    )
+    place = backlog.rows.index(row)
+    due_before = [other for other in backlog.rows[:place] if other.due]
+    text = ""
+    if rows_with_running:
+        running_texts = [f"{other.running:,}{plus} of {other.name!r}" for other in rows_with_running]
+        text += f"; running: {listed(running_texts)}"
+    if due_before:
+        due_texts = [f"{other.due:,}{plus} of {other.name!r}" for other in due_before]
+        text += f"; due before: {listed(due_texts)}"
+    return text
 
 
 def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> Iterator[Finding]:
     """Yield a finding for each name of which many attempts failed.
 
-    More than ``ratio`` of its attempts and at least ``failures`` failed, and this share is at least twice the
-    share of the week before, or one half.
+    At least ``failures`` of its attempts failed in the last 15 minutes, and these are a larger share than
+    ``ratio``. This share is also at least twice that of the week before, or one half.
     """
     for row in rows:
-        earlier_share = row.earlier_failed / row.earlier_decided if row.earlier_decided else 0.0
-        earlier_span = length(row.earlier_s or 0)
-        comparison = (
-            "none ended in up to a week before"
-            if not row.earlier_decided
-            else f"{100 * earlier_share:.1f} % of {row.earlier_decided:,} did in the {earlier_span} before"
-        )
+        earlier_share = 0.0
+        comparison = "none ended in up to a week before"
+        if row.earlier_decided:
+            earlier_share = row.earlier_failed / row.earlier_decided
+            earlier_span = length(row.earlier_s or 0)
+            comparison = (
+                f"{100 * earlier_share:.1f} % of {row.earlier_decided:,} did in the {earlier_span} before"
+            )
         share = row.failed / row.decided if row.decided else 0.0
         # Failures that are usual for a name are no finding, unless half of its attempts fail.
         unusual_share = min(2 * earlier_share, ALWAYS_FAILING)

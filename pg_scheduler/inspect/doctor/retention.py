@@ -84,17 +84,20 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> CheckR
         if not worker.is_alive:
             continue
         for status in STATUSES:
-            if (days := ReportedSettings(worker.settings).retention_of(status).days) is not None:
+            # The days are None if the worker keeps the jobs by another rule, or without end.
+            days = ReportedSettings(worker.settings).retention_of(status).days
+            if days is not None:
                 days_by_status[status] = min(days_by_status.get(status, days), days)
-    oldest = await facts.store.doctor.oldest()
-    for status, seconds in sorted(oldest.items()):
-        days = days_by_status.get(status)
-        if days is not None and seconds > max(FACTOR * days, 1) * DAY_S:
+    oldest_s = await facts.store.doctor.oldest()
+    for status, age_s in sorted(oldest_s.items()):
+        max_days = days_by_status.get(status)
+        # Jobs are deleted some time after their days, so only much older ones show that none are deleted.
+        if max_days is not None and age_s > max(FACTOR * max_days, 1) * DAY_S:
             yield warning(
                 FindingCode.RETENTION,
                 status,
-                f"the oldest {status} job ended {length(seconds)} ago; the workers keep such jobs for "
-                f"{days:g} {plural(days, 'day')}",
+                f"the oldest {status} job ended {length(age_s)} ago; the workers keep such jobs for "
+                f"{max_days:g} {plural(max_days, 'day')}",
                 execute("pg-scheduler vacuum"),
                 "read the logs of the workers for errors of the vacuum",
             )
@@ -118,11 +121,12 @@ async def _check_steps(facts: SharedFacts, _: Thresholds) -> CheckResults:
 async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     """Yield a finding if the table of jobs will soon be large, or the reason why that is unknown."""
     tables = await facts.once(facts.store.doctor.tables)
-    size = next((table.bytes for table in tables if table.name == TABLE), 0)
-    if not thresholds.table_bytes * SMALL <= size < thresholds.table_bytes:
+    size_bytes = next((table.bytes for table in tables if table.name == TABLE), 0)
+    # For a small table, the forecast is unreliable. A large one has a finding already.
+    if not thresholds.table_bytes * SMALL <= size_bytes < thresholds.table_bytes:
         return
-    reporting = await facts.once(facts.store.workers.list_workers)
-    workers = [worker for worker in reporting if worker.is_alive and worker.settings]
+    all_workers = await facts.once(facts.store.workers.list_workers)
+    workers = [worker for worker in all_workers if worker.is_alive and worker.settings]
     try:
         ended, since_s = await facts.store.doctor.endings(WEEK_S)
     except SchemaForbiddenError as error:
@@ -131,6 +135,7 @@ async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
         return
     estimates = (await facts.store.searches.sizes()).estimates
     rows = estimates.get(TABLE) or 0
+    # The first reason that applies is the one that is stated.
     reason = why_uncounted(workers)
     if reason is None and not workers:
         reason = "no live worker reports its retention"
@@ -142,12 +147,13 @@ async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
         yield UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {reason}")
         return
     unfinished = (estimates.get(CLAIM_INDEX) or 0) + (estimates.get(BLOCKED_INDEX) or 0)
-    by_day = {status: number / since_s * DAY_S for status, number in ended.items()}
+    ended_per_day = {status: number / since_s * DAY_S for status, number in ended.items()}
     growth = Growth(
-        bytes=size,
+        bytes=size_bytes,
         rows=rows,
+        # Both are estimates, so there may seem to be more unfinished jobs than rows.
         unfinished=min(unfinished, rows),
-        ended={status: (number, days_kept(workers, status)) for status, number in by_day.items()},
+        ended={status: (number, days_kept(workers, status)) for status, number in ended_per_day.items()},
         since_s=since_s,
     )
     for finding in judge_growth(growth, thresholds.table_bytes, thresholds.table_days):
@@ -155,19 +161,28 @@ async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
 
 
 def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Finding]:
-    """Yield a finding if the table will have ``most`` bytes within these days."""
+    """Yield a finding if the table will have ``most`` bytes within these days.
+
+    Suppose the load was always as it is now. Then the number of finished jobs in the table shows for how many
+    days the table has been filled, and the number of those that fit into it shows after how many it is full.
+    """
+    # For each status: how many jobs end in a day, and the days for which such jobs are kept.
     additions = [*growth.ended.values()]
-    max_rows = most / (growth.bytes / growth.rows)
-    present_age = _age(growth.rows - growth.unfinished, additions)
-    age_at_limit = _age(max_rows - growth.unfinished, additions)
-    if math.isinf(present_age) or age_at_limit - present_age > within_days:
+    bytes_per_row = growth.bytes / growth.rows
+    max_rows = most / bytes_per_row
+    present_age_days = _age(growth.rows - growth.unfinished, additions)
+    age_at_limit_days = _age(max_rows - growth.unfinished, additions)
+    days_left = age_at_limit_days - present_age_days
+    # The present age is infinite if the table already has more rows than the present load would give it.
+    # Then it does not grow.
+    if math.isinf(present_age_days) or days_left > within_days:
         return
     yield warning(
         FindingCode.RETENTION,
         TABLE,
         f"the table {TABLE} has {two_digits(growth.bytes / 1e9)} GB in about {growth.rows:,} rows; with "
         f"{sum(number for number, _ in additions):,.0f} jobs a day, as in the last {length(growth.since_s)}, "
-        f"it has {two_digits(most / 1e9)} GB in about {length((age_at_limit - present_age) * DAY_S)}",
+        f"it has {two_digits(most / 1e9)} GB in about {length(days_left * DAY_S)}",
         execute(
             "pg-scheduler vacuum",
             "from cron",
@@ -185,7 +200,10 @@ def days_kept(workers: Sequence[Worker], status: str) -> float:
 
 
 def _days(worker: Worker, status: str) -> float:
-    """Return for how many days a worker keeps the jobs of a status: 0 if it keeps a number of jobs."""
+    """Return for how many days a worker keeps the jobs of a status; infinity if it does not delete them.
+
+    A policy that keeps a number of jobs counts as 0 days, because with it the table does not grow.
+    """
     retention = ReportedSettings(worker.settings).retention_of(status)
     if retention.days is not None:
         return retention.days
@@ -197,16 +215,21 @@ def _age(rows: float, additions: Sequence[tuple[float, float]]) -> float:
 
     Args:
         rows: The number of rows.
-        additions: The rows that are added in a day, and the days for which they are kept, by status.
+        additions: For each status, the rows that are added in a day, and the days for which they are kept.
     """
-    # From one of these ages to the next, the table grows evenly. When the jobs of a status are as old as they
-    # are kept, as many of them are deleted as are added, so that the status adds no more rows.
-    start = 0.0
-    for end in sorted({days for _, days in additions}):
-        rows_per_day = sum(number for number, days in additions if days > start)
-        if rows_per_day and rows <= rows_per_day * (end - start):
-            return start + max(rows, 0) / rows_per_day
-        # Without this condition, zero could be multiplied by infinity, which is not a number.
-        rows -= rows_per_day * (end - start) if rows_per_day else 0
-        start = end
+    # The days for which the jobs of the statuses are kept divide the time into parts. Within a part, the
+    # table grows evenly. At its end, as many jobs of a status are deleted as are added, so that this status
+    # adds no more rows.
+    part_start = 0.0
+    rows_left = rows
+    for part_end in sorted({days for _, days in additions}):
+        rows_per_day = sum(number for number, days in additions if days > part_start)
+        # A part in which no rows are added is left out. If it had no end, zero would be multiplied by
+        # infinity, which is not a number.
+        if rows_per_day:
+            rows_of_part = rows_per_day * (part_end - part_start)
+            if rows_left <= rows_of_part:
+                return part_start + max(rows_left, 0) / rows_per_day
+            rows_left -= rows_of_part
+        part_start = part_end
     return math.inf

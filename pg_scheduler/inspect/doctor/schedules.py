@@ -59,6 +59,7 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> CheckResults:
     known_names = sorted(claimed_names(claiming))
     rows, is_capped = await facts.store.doctor.schedule_tasks()
     for row in rows:
+        # The count is None, and not 0, if a worker does not report its names: it may claim any.
         if count_claiming(workers, row.task, with_draining=True) != 0:
             continue
         yield error(
@@ -80,20 +81,23 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> CheckResults:
     workers = await facts.once(facts.store.workers.list_workers)
     now = await facts.store.statements.read_clock()
     alive = [worker for worker in workers if worker.is_alive]
-    declaring: dict[str, Worker] = {}
+    # A worker that declares it, for each id of a schedule.
+    workers_by_schedule: dict[str, Worker] = {}
     for worker in alive:
         # A worker that has just started writes its schedules after its row.
         if not worker.is_stopping and now - worker.started_at > STARTING:
-            declaring |= dict.fromkeys(ReportedSettings(worker.settings).declared_ids, worker)
-    if not declaring:
+            for schedule_id in ReportedSettings(worker.settings).declared_ids:
+                workers_by_schedule[schedule_id] = worker
+    if not workers_by_schedule:
         return
-    lost_ids = await facts.store.doctor.lost_schedules(declaring)
+    lost_ids = await facts.store.doctor.lost_schedules(workers_by_schedule)
     if not lost_ids:
         return
     code_rows, _now = await facts.store.schedules.declared([])
     for schedule_id in lost_ids:
-        worker = declaring[schedule_id]
+        worker = workers_by_schedule[schedule_id]
         declarations = reported_declarations(ReportedSettings(worker.settings).declared_functions)
+        # The rows that this schedule may have had under other ids, as far as the worker reports its function.
         former_rows = []
         if schedule_id in declarations:
             service = service_among(declarations, code_rows)
@@ -167,11 +171,12 @@ async def _check_ahead(facts: SharedFacts, _: Thresholds) -> CheckResults:
 @check(FindingCode.SCHED_DST)
 async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> CheckResults:
     """Check whether clock changes will soon skip or repeat fire times."""
-    now, ends_at = await facts.store.statements.read_clock(), monotonic() + MAX_SECONDS
+    now = await facts.store.statements.read_clock()
+    ends_at_s = monotonic() + MAX_SECONDS
     rows = await facts.store.doctor.zoned()
-    for place, row in enumerate(rows):
-        if monotonic() > ends_at:
-            reason = f"computing fire times took {MAX_SECONDS:g} s, after {place} of {len(rows)}"
+    for examined, row in enumerate(rows):
+        if monotonic() > ends_at_s:
+            reason = f"computing fire times took {MAX_SECONDS:g} s, after {examined} of {len(rows)}"
             yield UnmadeCheck(FindingCode.SCHED_DST, reason)
             return
         for finding in judge_clock_changes(row, now):
@@ -195,6 +200,7 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
     alive = [worker for worker in workers if worker.is_alive]
     zones = zones_unknown_to((worker, worker.health) for worker in alive)
     for row in rows:
+        # Each of the causes below is more specific than this one, so it takes its place.
         cause = "no node is alive"
         steps = ["start a worker"]
         if alive and count_claiming(workers, row.task) == 0:
@@ -223,7 +229,11 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
 def zones_unknown_to(
     reports: Iterable[tuple[AnyWorker, ReportedHealth]],
 ) -> dict[str, tuple[str, list[AnyWorker]]]:
-    """Return the time zones that workers do not know, with these workers, by the ids of the schedules."""
+    """Return for the id of each schedule its time zone and the workers that do not know this zone.
+
+    Only schedules with such workers are in the result. ``reports`` has each worker with what it reports about
+    itself.
+    """
     zones: dict[str, tuple[str, list[AnyWorker]]] = {}
     for worker, health in reports:
         for schedule_id, zone in health.unknown_zones.items():
@@ -233,10 +243,14 @@ def zones_unknown_to(
 
 
 def judge_unknown_zones(workers: Sequence[Worker]) -> Iterator[Finding]:
-    """Yield a finding for each schedule whose time zone a live worker does not know."""
+    """Yield a finding for each schedule whose time zone a live worker does not know.
+
+    It is only a warning if another worker that plans schedules knows the zone.
+    """
     planning = [worker for worker in workers if worker.role in PLANNING_ROLES]
     zones = zones_unknown_to((worker, ReportedHealth.of(worker.health)) for worker in workers)
     for schedule_id, (zone, lacking) in sorted(zones.items()):
+        # Only workers that plan schedules report zones, so the others of them know this one.
         is_known = len(lacking) < len(planning)
         new_finding = warning if is_known else error
         yield new_finding(

@@ -23,12 +23,16 @@ BUILD: Final = execute("pg-scheduler migrate indexes")
 @check(FindingCode.SCHEMA_BEHIND, FindingCode.SCHEMA_NEWER, FindingCode.SCHEMA_DRIFT)
 async def _check_schema(facts: SharedFacts, _: Thresholds) -> CheckResults:
     """Check whether the tables are those of this release."""
-    schema, problem = await facts.store.schema(), await facts.store.doctor.schema_problem()
+    schema = await facts.store.schema()
+    problem = await facts.store.doctor.schema_problem()
     if problem is None:
         return
-    code, steps = FindingCode.SCHEMA_DRIFT, problem.steps
+    # Any error but the two below means that a table differs from what the applied migrations make.
+    code = FindingCode.SCHEMA_DRIFT
+    steps = problem.steps
     if isinstance(problem, SchemaMissingError):
-        code, steps = FindingCode.SCHEMA_BEHIND, (execute(command("migrate", "--schema", schema)),)
+        code = FindingCode.SCHEMA_BEHIND
+        steps = (execute(command("migrate", "--schema", schema)),)
     elif isinstance(problem, SchemaTooNewError):
         code = FindingCode.SCHEMA_NEWER
     yield finding(code, Severity.ERROR, schema, problem.problem, *steps)
@@ -55,9 +59,11 @@ async def _check_indexes(facts: SharedFacts, _: Thresholds) -> CheckResults:
         )
         name = f"{quote_identifier(schema)}.{quote_identifier(index.name)}"
         step = execute(f"REINDEX INDEX CONCURRENTLY {name}")
+        # An index of this release is built by its own command. Others are indexes of the application.
         if index.name in missing:
             severity, effect = _effect_without(index.name)
-            evidence, step = f"{evidence}; {effect}", BUILD
+            evidence = f"{evidence}; {effect}"
+            step = BUILD
         yield finding(FindingCode.INDEX_INVALID, severity, index.name, evidence, step)
 
 
@@ -91,7 +97,7 @@ MULTIXACT_AGE: Final = "autovacuum_multixact_freeze_max_age"
 
 @check(FindingCode.HOT_LOST)
 async def _check_hot(facts: SharedFacts, _: Thresholds) -> CheckResults:
-    """Check whether indexes prevent that claims are HOT updates."""
+    """Check whether indexes prevent that claims are HOT updates, which write to no index."""
     schema = await facts.store.schema()
     settings = await facts.once(facts.store.doctor.settings)
     tables = await facts.once(facts.store.doctor.tables)
@@ -106,9 +112,11 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
     schema = await facts.store.schema()
     settings = await facts.once(facts.store.doctor.settings)
     tables = await facts.once(facts.store.doctor.tables)
-    max_transactions, max_multixacts = thresholds.freeze_age, thresholds.multixact_age
+    # Unless the caller gives an age, it follows from that at which autovacuum freezes a table.
+    max_transactions = thresholds.freeze_age
     if max_transactions is None:
         max_transactions = int(int(settings[FREEZE_AGE].value) * FREEZE_MARGIN)
+    max_multixacts = thresholds.multixact_age
     if max_multixacts is None:
         max_multixacts = int(int(settings[MULTIXACT_AGE].value) * FREEZE_MARGIN)
     for problem in judge_autovacuum(schema, tables, settings):
@@ -116,6 +124,7 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
     for problem in _judge_factors(schema, tables, thresholds.dead_rows):
         yield problem
     for table in tables:
+        # Many dead rows are normal in a table that has even more live ones.
         if table.dead <= thresholds.dead_rows or table.dead <= table.live:
             continue
         yield warning(
@@ -127,11 +136,11 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
             then(execute(f"VACUUM (ANALYZE) {_quoted(schema, table.name)}")),
         )
     for table in tables:
-        for age, most, unit in (
+        for age, max_age, unit in (
             (table.freeze_age, max_transactions, "transactions"),
             (table.multixact_age, max_multixacts, "multixacts"),
         ):
-            if age > most:
+            if age > max_age:
                 yield finding(
                     FindingCode.WRAPAROUND,
                     Severity.ERROR if age > WRAPAROUND_AGE else Severity.WARNING,
@@ -146,25 +155,29 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
 def judge_hot(
     schema: str, indexes: Sequence[IndexRow], tables: Sequence[TableRow], server_version: int
 ) -> Iterator[Finding]:
-    """Yield indexes that contain a column which claims change."""
+    """Yield a finding for each index that contains a column which claims change.
+
+    Because of such an index, a claim is no HOT update: it writes to every index of the table.
+    """
     jobs = next((table for table in tables if table.name == "scheduled_jobs"), None)
     ratio = ""
     if jobs is not None and jobs.updates:
         ratio = f"; {jobs.hot_updates / jobs.updates:.0%} of the table's updates were HOT"
     for index in indexes:
-        changed = sorted(CHANGED_BY_CLAIMS.intersection(index.columns))
-        summarizes = index.method == "brin" and server_version >= SUMMARIZING_IS_HOT
-        if index.table != "scheduled_jobs" or not changed or summarizes:
+        changed_columns = sorted(CHANGED_BY_CLAIMS.intersection(index.columns))
+        allows_hot = index.method == "brin" and server_version >= SUMMARIZING_IS_HOT
+        if index.table != "scheduled_jobs" or not changed_columns or allows_hot:
             continue
-        table, name = _quoted(schema, index.table), quote_identifier(index.name)
-        statement = f"DROP INDEX CONCURRENTLY {quote_identifier(schema)}.{name}"
+        statement = f"DROP INDEX CONCURRENTLY {quote_identifier(schema)}.{quote_identifier(index.name)}"
+        # The index of a constraint cannot be dropped without the constraint.
         if index.constraint is not None:
+            table = _quoted(schema, index.table)
             statement = f"ALTER TABLE {table} DROP CONSTRAINT {quote_identifier(index.constraint)}"
         yield warning(
             FindingCode.HOT_LOST,
             index.name,
-            f"the index {index.name} uses {listed(changed)}, which each claim and heartbeat changes, so each "
-            f"writes to every index{ratio}",
+            f"the index {index.name} uses {listed(changed_columns)}, which each claim and heartbeat changes, "
+            f"so each writes to every index{ratio}",
             execute(statement),
         )
 
@@ -186,6 +199,8 @@ def judge_autovacuum(
                 execute("SELECT pg_reload_conf()"),
             )
     for table in tables:
+        # The storage settings that migrations give to the table. A setting may have another value now, so
+        # only missing ones are a finding.
         shipped = shipped_storage().get(table.name, {})
         to_set = {name: value for name, value in shipped.items() if name not in table.options}
         if table.options.get("autovacuum_enabled", "on") not in {"on", "true", "yes", "1"}:
@@ -206,13 +221,15 @@ def _judge_factors(schema: str, tables: Sequence[TableRow], dead_rows: int) -> I
     The scale factor of a table multiplies the number of all its rows. Many of them may be finished jobs.
     """
     for table in tables:
-        shipped = {name: shipped_storage().get(table.name, {}).get(name) for name in (FACTOR, THRESHOLD)}
+        storage = shipped_storage().get(table.name, {})
+        shipped = {name: storage.get(name) for name in (FACTOR, THRESHOLD)}
         # judge_autovacuum() reports an option that the table lacks. Here it counts as 0.
         factor = float(table.options.get(FACTOR, "0"))
         threshold = float(table.options.get(THRESHOLD, "0"))
-        trigger = round(threshold + factor * table.live)
+        # Autovacuum begins when a table has this number of dead rows.
+        vacuumed_from = round(threshold + factor * table.live)
         # If migrations do not set both options for a table, there are no values to set again.
-        if None in shipped.values() or trigger <= dead_rows:
+        if None in shipped.values() or vacuumed_from <= dead_rows:
             continue
         values = ", ".join(f"{name} = {value}" for name, value in shipped.items())
         yield finding(
@@ -221,14 +238,17 @@ def _judge_factors(schema: str, tables: Sequence[TableRow], dead_rows: int) -> I
             table.name,
             f"{table.name} has about {table.live:,} rows in {two_digits(table.bytes / 1e9)} GB, "
             "finished ones too: "
-            f"{FACTOR} = {factor:g} and {THRESHOLD} = {threshold:g} mean a vacuum at {trigger:,} dead rows",
+            f"{FACTOR} = {factor:g} and {THRESHOLD} = {threshold:g} mean a vacuum at {vacuumed_from:,} dead "
+            "rows",
             execute(f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})"),
         )
 
 
 def _quoted(schema: str, table: str) -> str:
+    """Return a table of this library with its schema, as SQL. Its name needs no quotes."""
     return f"{quote_identifier(schema)}.{table}"
 
 
 def _describe_vacuum(at: datetime | None) -> str:
+    """Return when a table was last vacuumed, as a text; ``at`` is None if that is unknown."""
     return "none since the statistics were reset" if at is None else instant(at)

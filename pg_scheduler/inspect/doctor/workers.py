@@ -110,9 +110,14 @@ async def _read_requests(facts: SharedFacts, draining: Sequence[Worker]) -> dict
 
 
 def how_to_start(settings: Mapping[str, SettingRow]) -> str:
-    """Return how to start a worker, and what to do before if sessions like this one cannot write."""
+    """Return how to start a worker, and what to do before if sessions like this one cannot write.
+
+    ``settings`` are the settings of this session, by name.
+    """
     read_only = settings.get("default_transaction_read_only", OFF)
-    if settings.get("in_hot_standby", OFF).value == "on":
+    in_hot_standby = settings.get("in_hot_standby", OFF)
+    # A standby is examined first, because its sessions are always read-only.
+    if in_hot_standby.value == "on":
         return "start a worker that connects to the primary: this server is a standby"
     if read_only.value == "on":
         return (
@@ -124,26 +129,23 @@ def how_to_start(settings: Mapping[str, SettingRow]) -> str:
 
 def judge_lives(workers: Sequence[Worker], now: datetime, remedy: str = START) -> Iterator[Finding]:
     """Yield findings about missing and dead workers. ``remedy`` is the remedy if no worker runs jobs."""
-    claiming = [
-        worker for worker in workers if worker.is_alive and not worker.is_stopping and _runs_jobs(worker)
-    ]
+    live = [worker for worker in workers if worker.is_alive and not worker.is_stopping]
+    claiming = [worker for worker in live if _runs_jobs(worker)]
     if not claiming:
-        idle = [worker for worker in workers if worker.is_alive and not worker.is_stopping]
-        roles = listed(sorted({worker.role for worker in idle}))
-        role_note = f": the {len(idle)} live ones have the roles {roles}" if idle else ""
+        # Live workers that run no jobs have other roles, which the finding names.
+        roles = listed(sorted({worker.role for worker in live}))
+        role_note = f": the {len(live)} live ones have the roles {roles}" if live else ""
         yield error(
             FindingCode.WORKER_NONE,
             "workers",
             f"no live worker runs jobs{role_note}",
             remedy,
         )
+    reclaim_remedy = "start a worker, which reclaims its jobs"
+    if claiming:
+        reclaim_remedy = "wait: a live worker reclaims its jobs"
     for worker in workers:
         if not worker.is_alive:
-            reclaim_remedy = (
-                "wait: a live worker reclaims its jobs"
-                if claiming
-                else "start a worker, which reclaims its jobs"
-            )
             yield warning(
                 FindingCode.WORKER_DEAD,
                 worker.worker_id,
@@ -157,28 +159,31 @@ def judge_drained_names(
     backlog: BacklogRows, alive: Sequence[Worker], now: datetime, late_s: float
 ) -> Iterator[Finding]:
     """Yield a finding if late jobs wait because every live worker that claims their names drains."""
-    running = [worker for worker in alive if _runs_jobs(worker)]
-    waiting: list[BacklogRow] = []
-    draining: dict[str, Worker] = {}
+    with_jobs = [worker for worker in alive if _runs_jobs(worker)]
+    waiting_rows: list[BacklogRow] = []
+    draining_ids: set[str] = set()
     for row in backlog.rows:
         if not is_late(row.oldest_due_at, now, late_s):
             continue
-        able = [worker for worker in running if worker.names is None or row.name in worker.names]
+        # A worker that does not report its names may claim any.
+        able = [worker for worker in with_jobs if worker.names is None or row.name in worker.names]
+        # If no worker claims the name, the finding is NAME-UNKNOWN, or WORKER-NONE.
         if able and all(map(_drains, able)):
-            waiting.append(row)
-            draining |= {worker.worker_id: worker for worker in able}
-    if not waiting:
+            waiting_rows.append(row)
+            draining_ids |= {worker.worker_id for worker in able}
+    if not waiting_rows:
         return
     # Each of these rows has a due time, because it is late. So ``now`` only satisfies the type.
-    oldest = min(row.oldest_due_at or now for row in waiting)
-    ids = ["--all"] if all(map(_drains, running)) else sorted(draining)[:MAX_RESUMED]
+    oldest_due_at = min(row.oldest_due_at or now for row in waiting_rows)
+    resumed = ["--all"] if all(map(_drains, with_jobs)) else sorted(draining_ids)[:MAX_RESUMED]
+    due_jobs = counted(sum(row.due for row in waiting_rows), "due job", is_capped=backlog.is_capped)
     yield error(
         FindingCode.WORKER_DRAINING,
         "workers",
-        f"{counted(sum(row.due for row in waiting), 'due job', is_capped=backlog.is_capped)} of "
-        f"{listed([repr(row.name) for row in waiting])} not started, the oldest for {length(now - oldest)}: "
-        f"every live worker that claims them drains ({listed(sorted(draining))})",
-        execute(command("workers", "resume", *ids), "or start a worker", command_end=", "),
+        f"{due_jobs} of {listed([repr(row.name) for row in waiting_rows])} not started, the oldest for "
+        f"{length(now - oldest_due_at)}: every live worker that claims them drains "
+        f"({listed(sorted(draining_ids))})",
+        execute(command("workers", "resume", *resumed), "or start a worker", command_end=", "),
     )
 
 
@@ -188,21 +193,32 @@ def judge_drains(
     """Yield a finding for each draining worker that was requested to drain long ago.
 
     If the request has no record, there is a finding only while the worker runs no job.
+
+    Args:
+        workers: The draining workers.
+        requested: When they were requested to drain, by the ids of workers, as far as there are records.
+        now: The time of the database.
+        patience_s: For how many seconds a worker may drain without a finding.
     """
     for worker in workers:
-        at = requested.get(worker.worker_id)
-        is_recent = at is not None and (now - at).total_seconds() < patience_s
-        if is_recent or (at is None and worker.running_jobs):
+        requested_at = requested.get(worker.worker_id)
+        is_recent = requested_at is not None and (now - requested_at).total_seconds() < patience_s
+        # Without a record, a worker that still runs jobs may have been requested to drain just now.
+        may_be_recent = requested_at is None and worker.running_jobs > 0
+        if is_recent or may_be_recent:
             continue
-        ago = "" if at is None else f" {length(now - at)} ago"
+        ago = "" if requested_at is None else f" {length(now - requested_at)} ago"
         jobs = counted(worker.running_jobs, "job") if worker.running_jobs else "no job"
         resume = execute(command("workers", "resume", worker.worker_id), before="stop its process, or")
-        wait = execute(command("workers", "drain", worker.worker_id, "--wait"))
+        steps = [resume]
+        if worker.running_jobs:
+            wait = execute(command("workers", "drain", worker.worker_id, "--wait"))
+            steps = [wait, then(resume)]
         yield warning(
             FindingCode.WORKER_DRAINING,
             worker.worker_id,
             f"{on_host(worker)} was requested to drain{ago}, runs {jobs} and claims none",
-            *([wait, then(resume)] if worker.running_jobs else [resume]),
+            *steps,
         )
 
 
@@ -212,6 +228,7 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
     versions = [worker.version for worker in alive]
     releases = [release_of(worker.metadata) or "none" for worker in alive]
     for subject, values in (("version", versions), ("release", releases)):
+        # Each value is paired with the name of its worker.
         if differences := _differing(list(zip(values, worker_names, strict=True))):
             yield warning(
                 FindingCode.WORKER_MIXED,
@@ -246,22 +263,29 @@ class _SharingPair(NamedTuple):
 
 
 def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Finding]:
-    """Yield a finding for each set of names for which two live workers have different code.
+    """Yield a finding for each set of task names for which two live workers have different code.
 
     Two releases of one service have different code during a deployment too, so they are a finding only after
     that. If two services share the same names as well, the finding is about the services.
     """
+    compared = [worker for worker in alive if _runs_jobs(worker)][:MAX_COMPARED]
     pairs: dict[tuple[str, ...], _SharingPair] = {}
-    for worker, other in combinations([worker for worker in alive if _runs_jobs(worker)][:MAX_COMPARED], 2):
+    for worker, other in combinations(compared, 2):
         shared = shared_names(ReportedSettings(worker.settings), ReportedSettings(other.settings))
-        is_lasting = now - max(worker.started_at, other.started_at) > DEPLOYMENT
+        is_after_deployment = now - max(worker.started_at, other.started_at) > DEPLOYMENT
         names = tuple(shared.names)
-        is_finding = shared.are_different_services or is_lasting
+        is_finding = shared.are_different_services or is_after_deployment
         if not names or not is_finding:
             continue
+        # There is one finding for each set of names. A pair of services is the worse problem, so it takes the
+        # place of a pair of releases of one service.
         former_pair = pairs.get(names)
-        # Two services take the place of two releases of one service.
-        if former_pair is None or (shared.are_different_services and not former_pair.are_different_services):
+        is_replaced = (
+            former_pair is not None
+            and not former_pair.are_different_services
+            and shared.are_different_services
+        )
+        if former_pair is None or is_replaced:
             pairs[names] = _SharingPair(worker, other, shared.are_different_services)
     for names, pair in pairs.items():
         new_finding = warning if pair.are_different_services else info
@@ -284,12 +308,12 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
 
 def judge_zones(alive: Sequence[Worker]) -> Iterator[Finding]:
     """Yield a finding if live workers have different time zone data, as far as they report it."""
-    stated = [
-        (_cut(zone_data), worker.hostname)
-        for worker in alive
-        if (zone_data := ReportedSettings(worker.settings).zone_data) is not None
-    ]
-    if differences := _differing(stated):
+    zone_data_and_hosts = []
+    for worker in alive:
+        zone_data = ReportedSettings(worker.settings).zone_data
+        if zone_data is not None:
+            zone_data_and_hosts.append((_cut(zone_data), worker.hostname))
+    if differences := _differing(zone_data_and_hosts):
         yield warning(
             FindingCode.TZDATA,
             "time zone data",
@@ -314,7 +338,7 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
         larger = "a pool with max_size of 4 or more"
         if max_size is not None and max_size >= 4:
             larger = "a larger pool if other code uses its connections"
-        # The values are None if the worker does not report them.
+        # Each value is compared with False, because it is None if the worker does not report it.
         if health.is_listening is False:
             yield warning(
                 FindingCode.WORKER_NO_LISTEN,
@@ -333,9 +357,14 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
 
 
 def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
-    """Yield a finding for each worker whose event loop is blocked, or was lately, with the cause."""
+    """Yield a finding for each worker whose event loop is blocked, or was lately, with the cause.
+
+    ``lag_s`` is for how many seconds an event loop must have been blocked.
+    """
     for worker in alive:
         health = ReportedHealth.of(worker.health)
+        # A block in progress is reported before one that has ended. The lag at the last heartbeat comes last,
+        # because its cause is unknown.
         if health.block is not None and health.block.seconds >= lag_s:
             cause = _culprit(health.block)
             block = f"has been blocked for {length(health.block.seconds)}"
@@ -383,6 +412,7 @@ def _culprit(block: LoopBlock) -> str:
 
 
 def _runs_jobs(worker: Worker) -> bool:
+    """Return whether the role of a worker is one that runs jobs, and not only plans schedules."""
     return worker.role in JOB_ROLES
 
 
@@ -394,20 +424,20 @@ def _drains(worker: Worker) -> bool:
 
 
 def _shown(value: Any) -> str:
+    """Return the value of a setting as JSON, so that equal values have the same text."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
-def _differing(values: Sequence[tuple[str, str]]) -> str | None:
-    """Return each value with its hosts, as a text; None unless there are several values."""
+def _differing(values_and_hosts: Sequence[tuple[str, str]]) -> str | None:
+    """Return the different values as a text, each with its hosts; None if all values are equal."""
     hosts_by_value = defaultdict[str, set[str]](set)
-    for value, host in values:
+    for value, host in values_and_hosts:
         hosts_by_value[value].add(host)
-    return (
-        listed([f"{value} on {listed(sorted(hosts))}" for value, hosts in sorted(hosts_by_value.items())])
-        if len(hosts_by_value) > 1
-        else None
-    )
+    if len(hosts_by_value) <= 1:
+        return None
+    return listed([f"{value} on {listed(sorted(hosts))}" for value, hosts in sorted(hosts_by_value.items())])
 
 
 def _cut(text: str) -> str:
+    """Return a text that is cut if it has more than ``MAX_VALUE_LENGTH`` characters."""
     return text if len(text) <= MAX_VALUE_LENGTH else f"{short(text)[:MAX_VALUE_LENGTH]}..."

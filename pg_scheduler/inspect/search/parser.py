@@ -118,8 +118,11 @@ def parse_search(text: str, *, now: datetime, tz: tzinfo | None = None) -> Searc
 
 def names_term(names: Iterable[str]) -> TextTerm:
     """Return the term of jobs that have one of these names, in which ``*`` stands for any text."""
-    texts = [check_text("a name in names", name) for name in check_list("names", names, "list of names")]
-    likes = ["%".join(escape_like(part) for part in name.split("*")) for name in texts]
+    checked_names = [
+        check_text("a name in names", name) for name in check_list("names", names, "list of names")
+    ]
+    # In a pattern of LIKE, "%" stands for any text.
+    likes = ["%".join(escape_like(part) for part in name.split("*")) for name in checked_names]
     return TextTerm(TextField.SHOWN_NAME, tuple(Pattern(like, None) for like in likes))
 
 
@@ -128,18 +131,23 @@ def _term(part: Part, context: _Context) -> Term:
     field, value, is_negated = part.field, part.value, part.is_negated
     if field is None:
         return TextTerm(TextField.WORDS, read_patterns(value, is_part=True), is_negated)
-    path = [word.text for word in field.split(".")]
-    name = path[0].lower()
-    if len(path) > 1 and name in JSON_ROOTS:
+    field_parts = [word.text for word in field.split(".")]
+    name = field_parts[0].lower()
+    has_path = len(field_parts) > 1
+    # Only the JSON of a job has a path after the name, as in arg.user.
+    if has_path and name in JSON_ROOTS:
         return JsonTerm(_json_path(name, field), read_patterns(value), is_negated)
-    read = _READERS.get(name) if len(path) == 1 else None
+    read = None if has_path else _READERS.get(name)
     if read is None:
         raise unknown_field(part, _READERS, JSON_ROOTS)
     return read(name, value, is_negated, context)
 
 
 def _json_path(root: str, field: Word) -> tuple[str, ...]:
-    """Return the path of a field in the JSON of a job: ``arg.0`` is in args, and ``arg.user`` in kwargs."""
+    """Return the path of a field in the JSON of a job: ``arg.0`` is in args, and ``arg.user`` in kwargs.
+
+    ``root`` is the name before the first dot: ``arg`` or ``metadata``.
+    """
     _, *parts = field.split(".")
     for part in parts:
         if not part.chars:
@@ -154,24 +162,26 @@ def _json_path(root: str, field: Word) -> tuple[str, ...]:
 
 
 def _read_text(name: str, value: Word, is_negated: bool, _context: _Context) -> Term:
+    """Return the term of a field whose values are texts, such as ``name:mail.*``."""
     return TextTerm(TextField(name), read_patterns(value), is_negated)
 
 
 def _read_status(_name: str, value: Word, is_negated: bool, _context: _Context) -> Term:
-    statuses = {status.value: status for status in SearchStatus}
-    return StatusTerm(
-        frozenset(read_values(value, lambda part: read_choice("status", part, statuses))), is_negated
-    )
+    """Return the term of ``status:failed,expired``. It needs neither the name nor the context."""
+    choices = {status.value: status for status in SearchStatus}
+    statuses = read_values(value, lambda part: read_choice("status", part, choices))
+    return StatusTerm(frozenset(statuses), is_negated)
 
 
 def _read_priority(_name: str, value: Word, is_negated: bool, _context: _Context) -> Term:
-    priorities = {priority.value: priority for priority in JobPriority}
-    return PriorityTerm(
-        frozenset(read_values(value, lambda part: read_choice("priority", part, priorities))), is_negated
-    )
+    """Return the term of ``priority:high,normal``."""
+    choices = {priority.value: priority for priority in JobPriority}
+    priorities = read_values(value, lambda part: read_choice("priority", part, choices))
+    return PriorityTerm(frozenset(priorities), is_negated)
 
 
 def _read_number(name: str, value: Word, is_negated: bool, _context: _Context) -> Term:
+    """Return the term of a field whose values are numbers, such as ``attempt:>2``."""
     field = NumberField(name)
     return NumberTerm(field, read_values(value, lambda part: _number_span(field, part)), is_negated)
 
@@ -180,11 +190,12 @@ def _number_span(field: NumberField, word: Word) -> NumberSpan:
     """Return the span of a comparison, a range or a number; for crashes, also of ``yes`` and ``no``."""
     if field is NumberField.CRASHED and word.text in {"yes", "no"}:
         return NumberSpan(1, None) if word.text == "yes" else NumberSpan(None, 0)
-    # A span contains its bounds, so that of ">2" begins at 3.
+    # Each mark has the difference between its number and the bound. A span contains its bounds, so that of
+    # ">2" begins at 3. The longer marks come first, because ">=" starts with ">" too.
     for mark, step in ((">=", 0), (">", 1), ("<=", 0), ("<", -1)):
         if word.starts_with(mark):
             bound = _number(field, word.after(len(mark))) + step
-            return NumberSpan(bound, None) if mark[0] == ">" else NumberSpan(None, bound)
+            return NumberSpan(bound, None) if mark.startswith(">") else NumberSpan(None, bound)
     if (index := word.find("..")) is None:
         number = _number(field, word)
         return NumberSpan(number, number)
@@ -199,7 +210,7 @@ def _number_span(field: NumberField, word: Word) -> NumberSpan:
 
 
 def _number(field: NumberField, word: Word) -> int:
-    """Return the number that a word is."""
+    """Return the number that a word consists of; raise a SearchError if it is none."""
     text = word.text
     # The bound of ">" is the next greater number, which must be one of the column too.
     if not _NUMBER.fullmatch(text) or int(text) >= MAX_NUMBER:
@@ -211,6 +222,7 @@ def _number(field: NumberField, word: Word) -> int:
 
 
 def _read_time(name: str, value: Word, is_negated: bool, context: _Context) -> Term:
+    """Return the term of a field whose values are times, such as ``created:>-1d``."""
     spans = read_values(value, lambda part: read_time(part, context.now, context.tz))
     return TimeTerm(TimeField(name), spans, is_negated)
 

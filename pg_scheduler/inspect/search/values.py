@@ -53,7 +53,7 @@ def split_search(text: str) -> Iterator[Part]:
 
 
 def _part(word: Word) -> Part:
-    """Divide a term into its sign, its field and its value."""
+    """Divide a term such as ``-name:mail.*`` into its sign, its field and its value."""
     is_negated = word.starts_with("-")
     if is_negated:
         word = word.after(1)
@@ -83,6 +83,8 @@ def unknown_field(part: Part, fields: Collection[str], roots: Collection[str]) -
             f"{name}: needs a name; write {name}.<name>:<value>, such as {name}.user:{value}",
             field.start,
         )
+    # A field of the other search may have a synonym in this one. Otherwise a field with a similar name is
+    # suggested.
     suggestion = SYNONYMS.get(name)
     if suggestion not in fields:
         suggestion = most_similar(name, [*fields, *(f"{root}." for root in roots)])
@@ -100,38 +102,47 @@ def unknown_field(part: Part, fields: Collection[str], roots: Collection[str]) -
 
 
 def read_values(value: Word, read: Callable[[Word], T]) -> tuple[T, ...]:
-    """Return the alternatives of a term, each as ``read`` returns it."""
-    parts = value.split(",")
-    if len(parts) > MAX_VALUES:
-        raise SearchError(f"the term has more than {MAX_VALUES} values; remove some", parts[MAX_VALUES].start)
-    for part in parts:
-        if not part.chars:
-            raise SearchError("a value is missing; write it after ':' or ','", part.start)
-    return tuple(map(read, parts))
+    """Return the alternatives of a term, which commas separate. ``read`` converts each of them."""
+    alternatives = value.split(",")
+    if len(alternatives) > MAX_VALUES:
+        raise SearchError(
+            f"the term has more than {MAX_VALUES} values; remove some", alternatives[MAX_VALUES].start
+        )
+    for alternative in alternatives:
+        if not alternative.chars:
+            raise SearchError("a value is missing; write it after ':' or ','", alternative.start)
+    return tuple(map(read, alternatives))
 
 
 def read_patterns(value: Word, *, is_part: bool = False) -> tuple[Pattern, ...]:
     """Return the patterns of the texts of a term, in which ``*`` stands for any text.
 
-    ``~`` before the value makes all of its texts parts, and before one of the texts only that one.
+    A pattern matches the whole text of a job, or a part of it if ``is_part`` is True. ``~`` before the value
+    makes all of its texts parts, and ``~`` before one of the texts makes only that one a part.
     """
     if value.starts_with("~"):
-        is_part, value = True, value.after(1)
+        is_part = True
+        value = value.after(1)
     return read_values(value, lambda part: _pattern(part, is_part=is_part))
 
 
 def _pattern(word: Word, *, is_part: bool) -> Pattern:
     """Return the pattern of a text. ``~`` at its start means a part, and an unquoted ``*`` any text."""
     if word.starts_with("~"):
-        is_part, word = True, word.after(1)
+        is_part = True
+        word = word.after(1)
         if not word.chars:
             raise SearchError("a text is missing after '~'", word.start)
-    parts = [
-        "%" if char.text == "*" and not char.is_quoted else escape_like(char.text) for char in word.chars
-    ]
+    like = ""
+    for char in word.chars:
+        is_wildcard = char.text == "*" and not char.is_quoted
+        # In a pattern of LIKE, "%" stands for any text.
+        like += "%" if is_wildcard else escape_like(char.text)
+    if is_part:
+        like = f"%{like}%"
+    # find() leaves out quoted characters. Only a text without a wildcard can be compared as it is.
     literal = None if word.find("*") is not None else word.text
-    like = "".join(parts)
-    return Pattern(f"%{like}%" if is_part else like, literal, is_part)
+    return Pattern(like, literal, is_part)
 
 
 def read_choice(what: str, word: Word, choices: Mapping[str, T]) -> T:
@@ -159,16 +170,19 @@ def read_time(word: Word, now: datetime, tz: tzinfo | None) -> TimeSpan:
     for mark in ("<=", ">=", "<", ">"):
         if word.starts_with(mark):
             start, end = _bounds(word.after(len(mark)), now, tz)
-            # A word can name a day or a minute, which "<=" and ">=" include, and "<" and ">" do not.
-            return {
+            # A word can name a day or a minute, which "<=" and ">=" include, and "<" and ">" do not. The end
+            # is the first instant after it.
+            spans_by_mark = {
                 "<=": TimeSpan(None, end),
                 ">=": TimeSpan(start, None),
                 "<": TimeSpan(None, start),
                 ">": TimeSpan(end, None),
-            }[mark]
+            }
+            return spans_by_mark[mark]
     if (index := word.find("..")) is not None:
         return _range(word, index, now, tz)
     start, end = _bounds(word, now, tz)
+    # Few or no jobs have exactly the time of an instant, such as -1h, so this is probably a mistake.
     if start == end:
         text = word.text
         raise SearchError(

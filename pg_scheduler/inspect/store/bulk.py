@@ -142,10 +142,11 @@ class BulkRepository:
 
         Raises:
             StaleRunError: The last batch of the run did not end where this one begins.
+            DatabaseUnavailableError: New jobs took unique keys of the batch in every round.
         """
         for _ in range(MAX_ROUNDS):
-            # A new job may take a unique key after the statement has looked for it. The next round sees that
-            # job.
+            # A retried job needs its unique key again. A new job may take this key after the statement has
+            # looked for it, so that the transaction fails. The next round sees that job.
             with suppress(UniqueKeyTakenError), detecting_taken_keys():
                 return await self._statements.run_retrying(partial(self._change, batch))
         raise DatabaseUnavailableError(
@@ -153,15 +154,20 @@ class BulkRepository:
         )
 
     async def _change(self, batch: Batch, transaction: Transaction) -> list[JobChange]:
-        """Change the jobs of a batch in a transaction, which also has the record and the messages."""
+        """Change the jobs of a batch in a transaction, which also has the record and the messages.
+
+        Return the outcome for each job of the batch, in their order.
+        """
         connection = transaction.connection
-        # While the rows are locked, the jobs cannot change, so the conditions are examined once more.
+        # The jobs were searched before they were locked, and may have changed in between. While they are
+        # locked they cannot change, so the conditions are examined once more.
         rows = await self._statements.fetch("lock_batch", list(batch.job_ids), on=connection)
-        searched = await self._still_searched(batch, [row["job_id"] for row in rows], connection)
-        effects = await self._act(batch, searched, transaction) if searched else _Effects()
+        matching_ids = await self._still_searched(batch, [row["job_id"] for row in rows], connection)
+        effects = await self._act(batch, matching_ids, transaction) if matching_ids else _Effects()
         if effects.job_ids or batch.subject is not None:
             details = {**_job_details(effects.job_ids), **batch.details}
             subject = batch.subject
+            # The subject of the record is the run, or else the only changed job.
             if subject is not None:
                 details |= await self._advance(subject, batch, len(effects.job_ids), connection)
             elif len(effects.job_ids) == 1:
@@ -170,25 +176,33 @@ class BulkRepository:
         if effects.messages:
             await self._locks.notify(effects.messages, connection=connection)
         rows_by_id = {row["job_id"]: row for row in rows}
-        changed, searched_ids = frozenset(effects.job_ids), frozenset(searched)
-        jobs = []
+        changed_ids, matching_id_set = frozenset(effects.job_ids), frozenset(matching_ids)
+        changes = []
         for job_id in batch.job_ids:
             # A job that still matched, and was not changed, has a state that does not allow the change.
-            outcome = ChangeOutcome.REFUSED if job_id in searched_ids else ChangeOutcome.SKIPPED
-            if job_id in changed:
+            outcome = ChangeOutcome.REFUSED if job_id in matching_id_set else ChangeOutcome.SKIPPED
+            if job_id in changed_ids:
                 outcome = ChangeOutcome.DONE
+            # A job without a row does not exist.
             row = rows_by_id.get(job_id)
-            name, status = (None, None) if row is None else (row["job_name"], JobStatus(row["status"]))
-            jobs.append(JobChange(job_id, name, status, outcome))
-        return jobs
+            name = None if row is None else row["job_name"]
+            status = None if row is None else JobStatus(row["status"])
+            changes.append(JobChange(job_id, name, status, outcome))
+        return changes
 
     async def _advance(
         self, run_id: str, batch: Batch, changed: int, connection: Connection
     ) -> Mapping[str, Any]:
         """Write the progress of the run after this batch; return the values for the record of the batch.
 
-        ``done`` in the record is the number of jobs that earlier batches changed.
+        ``changed`` is the number of jobs that this batch changed. ``done`` in the record is the number of
+        jobs that earlier batches changed.
+
+        Raises:
+            StaleRunError: The cursor of the run is not where this batch begins.
         """
+        # The statement returns the number of jobs that the run has changed with this batch. It returns None
+        # if the row of the run has another cursor.
         done_jobs = await self._statements.value(
             "advance_run",
             run_id,
@@ -214,12 +228,16 @@ class BulkRepository:
         """Return the locked jobs that still fulfil the conditions of the batch."""
         if not job_ids or (not batch.conditions and batch.matches is None):
             return job_ids
-        scan = Scan(batch.conditions, len(job_ids), len(job_ids))
+        # All of these ids are examined, and all of them may match.
+        scan = Scan(batch.conditions, limit=len(job_ids), rows=len(job_ids))
         examined = await self._searches.ids(job_ids, scan, on=connection)
         return [job.job_id for job, _ in examined.jobs if batch.matches is None or batch.matches(job)]
 
     async def _act(self, batch: Batch, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
-        """Make the action of the batch with these jobs."""
+        """Cancel, retry, delete or move these jobs, as the batch states.
+
+        Return those that were changed, and the messages to the workers that follow.
+        """
         connection, now = transaction.connection, self._statements.now
         match batch.action:
             case "cancel":
@@ -251,11 +269,15 @@ class BulkRepository:
         parents = [row["parent"] for row in rows]
         if from_step is not None:
             await self._statements.fetch("delete_steps_from", retried, from_step, on=connection)
+        # A job whose step waits for children has to wait again for those that were retried.
         await self._dependencies.wait_again(retried, parents, connection)
         return rows
 
     async def _cancel(self, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
-        """Cancel jobs, and apply the consequences of their ends for the jobs that wait for them."""
+        """Cancel jobs, and apply the consequences of their ends for the jobs that wait for them.
+
+        The jobs that wait are unblocked, for example.
+        """
         now, reason = self._statements.now, f"cancelled by {self._statements.author.actor}"
         # The statement also cancels jobs whose end has consequences, because these are applied below.
         with_consequences = True
@@ -270,7 +292,7 @@ class BulkRepository:
         )
         changed = [row for row in rows if row["changed"]]
         await self._consequences.run([row["job_id"] for row in changed], transaction)
-        # A worker that runs a job publishes the event itself.
+        # A worker that runs a job publishes the event itself, once it has stopped the attempt.
         transaction.events.extend(
             JobCancelled(row["job_id"], row["job_name"], row["attempt"], reason=BY_CALLER)
             for row in changed
@@ -281,7 +303,10 @@ class BulkRepository:
 
 
 def _effects_of_due(rows: Sequence[asyncpg.Record]) -> _Effects:
-    """Return the effects of making jobs due at another time."""
+    """Return the effects of a change that made these jobs due at another time.
+
+    The message lets workers look for due jobs at the earliest of the new due times.
+    """
     if not rows:
         return _Effects()
     first_due_at = min(row["execution_time"] for row in rows)
@@ -289,7 +314,10 @@ def _effects_of_due(rows: Sequence[asyncpg.Record]) -> _Effects:
 
 
 def _heartbeat_requests(worker_ids: Iterable[str | None]) -> list[str]:
-    """Return the messages that request heartbeats, by which workers detect their cancelled jobs."""
+    """Return the messages that request heartbeats, by which workers detect their cancelled jobs.
+
+    A cancelled job without a worker has None as the id of its worker.
+    """
     ids = {worker_id for worker_id in worker_ids if worker_id is not None}
     return [
         f"{HEARTBEAT_REQUEST} {worker_id}"
@@ -299,12 +327,12 @@ def _heartbeat_requests(worker_ids: Iterable[str | None]) -> list[str]:
 
 
 def _job_details(job_ids: Collection[str]) -> dict[str, Any]:
-    """Return the number of jobs, and as many of their ids as a record may have."""
+    """Return the number of jobs, and as many of their ids as a record of the audit may have."""
     recorded_ids: list[str] = []
-    size = 0
+    size_bytes = 0
     for job_id in job_ids:
-        size += len(job_id.encode())
-        if size > MAX_RECORDED_BYTES:
+        size_bytes += len(job_id.encode())
+        if size_bytes > MAX_RECORDED_BYTES:
             break
         recorded_ids.append(job_id)
     return {"count": len(job_ids), "jobs": recorded_ids}

@@ -99,13 +99,15 @@ class BulkRunRepository:
     async def end(self, run_id: str, begun: int, error: str | None, **details: Any) -> None:
         """Write that a run has ended, unless it has begun again meanwhile.
 
-        ``begun`` is the number of its begins that the caller knows. ``error`` is None if nothing went wrong.
+        ``begun`` is how often the run had begun when the caller started or resumed it. If the row has another
+        number, another process has resumed the run. ``error`` is None if nothing went wrong. ``details`` are
+        further values for the record in the audit.
         """
         args = run_id, begun, error, self._statements.now
 
         async def write_end(transaction: Transaction) -> None:
             connection = transaction.connection
-            # The statement returns no row if the run has begun again.
+            # The statement returns one row, or none if the run has begun again.
             for row in await self._statements.fetch("end_run", *args, on=connection):
                 counts = {
                     "done": row["done"],
@@ -132,4 +134,5 @@ class BulkRunRepository:
 
 
 def _run_from(row: Any) -> BulkRunRow:
+    """Return the run of a row, with its JSON details as a mapping."""
     return BulkRunRow(**{**row, "details": object_from(row["details"])})

@@ -83,6 +83,7 @@ class DeployRepository(Repository):
             try:
                 state = await read_state(connection, schema, shipped)
             except SchemaMissingError as error:
+                # Without the tables of migrations, there may still be jobs of pg-scheduler 0.2.
                 if not await has_table(connection, schema, JOBS):
                     raise SchemaMissingError(f"{error.problem}, so there is nothing to check yet") from error
                 return frozenset()
@@ -121,16 +122,19 @@ class DeployRepository(Repository):
                     yield job._replace(task_data=texts[job.job_id])
 
     async def steps(self, job_ids: Sequence[str]) -> AsyncIterator[Sequence[CheckedStep]]:
-        """Yield the steps of jobs in pages."""
-        after, remaining_ids = "", list(job_ids)
+        """Yield the steps of jobs in pages, in the order of the jobs and of the names of steps."""
+        after_name = ""
+        remaining_ids = list(job_ids)
         while remaining_ids:
-            page = await self._rows(CheckedStep, "check_steps", PAGE_ROWS, remaining_ids, after)
+            page = await self._rows(CheckedStep, "check_steps", PAGE_ROWS, remaining_ids, after_name)
             yield page
             if len(page) < PAGE_ROWS:
                 return
             # The last job of the page may have more steps: those whose names follow. So the next page begins
             # with this job.
-            remaining_ids, after = remaining_ids[remaining_ids.index(page[-1].job_id) :], page[-1].name
+            last_step = page[-1]
+            remaining_ids = remaining_ids[remaining_ids.index(last_step.job_id) :]
+            after_name = last_step.name
 
     async def with_values(self, steps: Iterable[CheckedStep]) -> AsyncIterator[CheckedStep]:
         """Yield steps together with their large values, except steps that were deleted meanwhile."""
@@ -144,14 +148,17 @@ class DeployRepository(Repository):
 
 
 def _parts(rows: Iterable[T]) -> Iterator[list[T]]:
-    """Divide rows so that one statement reads a bounded number of bytes."""
+    """Divide jobs or steps into parts whose large texts have at most ``MAX_READ_BYTES`` together.
+
+    A single text may be larger, so it is a part of its own.
+    """
     part: list[T] = []
-    size = 0
+    part_bytes = 0
     for row in rows:
-        if part and size + row.size > MAX_READ_BYTES:
+        if part and part_bytes + row.size > MAX_READ_BYTES:
             yield part
-            part, size = [], 0
+            part, part_bytes = [], 0
         part.append(row)
-        size += row.size
+        part_bytes += row.size
     if part:
         yield part

@@ -273,12 +273,13 @@ class DoctorRepository(Repository):
         return {row["name"]: SettingRow(row["value"], row["source"]) for row in rows}
 
     async def quarantined(self, seconds: float) -> tuple[list[QuarantinedRow], bool]:
-        """Return quarantined jobs of the last seconds, the newest first, and whether there may be more.
+        """Return the jobs that reached ``max_crashes`` in the last seconds, and whether there may be more.
 
-        At most 100 jobs are returned, among the newest 20,000 unsuccessful ones.
+        The newest job comes first. At most 100 are returned, among the newest 20,000 unsuccessful ones.
         """
         args = seconds, MAX_UNSUCCESSFUL, MAX_QUARANTINED, self._statements.now
         rows = await self._rows(QuarantinedRow, "doctor_quarantined", *args)
+        # Each row has the number of all jobs that the statement examined.
         is_capped = bool(rows) and rows[0].examined >= MAX_UNSUCCESSFUL
         return rows, is_capped or len(rows) >= MAX_QUARANTINED
 
@@ -333,7 +334,9 @@ class DoctorRepository(Repository):
     async def orphaned_steps(self) -> tuple[int, list[str]]:
         """Return how many of the first 10,000 stored steps belong to no job, and five ids that they name."""
         rows = await self._statements.fetch("doctor_orphaned_steps", MAX_STEPS)
-        return (rows[0]["total"] if rows else 0), [row["job_id"] for row in rows]
+        # Each row has the total number too.
+        total = rows[0]["total"] if rows else 0
+        return total, [row["job_id"] for row in rows]
 
     async def overdue(self, seconds: float) -> list[OverdueRow]:
         """Return the 100 schedules that are most overdue, by more than these seconds."""
@@ -379,9 +382,11 @@ class DoctorRepository(Repository):
 
 
 def _running_from(row: Any) -> RunningRow:
+    """Return a row of the statement as a `RunningRow`, with the histogram of durations in one value."""
     values = dict(row)
-    buckets, total = values.pop("run_hist"), values.pop("run_sum") or 0.0
+    buckets = values.pop("run_hist")
+    total_s = values.pop("run_sum") or 0.0
     # A row of another release may have other buckets, which cannot be compared.
-    is_known = buckets is not None and len(buckets) == len(Histogram().buckets)
-    durations = Histogram(tuple(number or 0 for number in buckets), total) if is_known else None
+    is_comparable = buckets is not None and len(buckets) == len(Histogram().buckets)
+    durations = Histogram(tuple(number or 0 for number in buckets), total_s) if is_comparable else None
     return RunningRow(**values, durations=durations)

@@ -207,12 +207,16 @@ class InspectionRepository(Repository):
         if not rows:
             return None
         values = dict(rows[0])
-        _job, *names = InspectedJob._fields
-        facts = {name: values.pop(name) for name in names}
+        # The columns of these names are facts. All other columns are those of the job.
+        _job, *fact_names = InspectedJob._fields
+        facts = {name: values.pop(name) for name in fact_names}
         return InspectedJob(job_from(values, self._statements.codec), **facts)
 
     async def locks(self, job_id: str) -> list[LockRow]:
-        """Return the sessions that hold the lock of a job's row or its advisory lock."""
+        """Return the sessions that hold the lock of a job's row or its advisory lock.
+
+        A session counts only if its transaction has lasted for ``MIN_LOCK_S`` seconds or more.
+        """
         return await self._rows(LockRow, "inspect_locks", job_id, MIN_LOCK_S)
 
     async def migrations(self, limit: int) -> list[datetime]:
@@ -229,19 +233,23 @@ class InspectionRepository(Repository):
         return QueueRow(*rows[0])
 
     async def tenant_queue(self, job: Job) -> QueueRow:
-        """Count the jobs of the same tenant that precede a job that waits for its turn."""
+        """Count the jobs before a job that wait for the turn of the same tenant, or for the same limit."""
         position = job.blocked_on, job.priority.db_value, job.execution_time, job.job_id
         rows = await self._statements.fetch("inspect_tenant_queue", *position, MAX_QUEUE_ROWS)
         return QueueRow(*rows[0])
 
     async def backlog(self) -> BacklogRows:
         """Count the due jobs by name, among the first 50,000 unfinished ones."""
-        groups = await self._statements.fetch(
+        records = await self._statements.fetch(
             "inspect_backlog", MAX_BACKLOG_ROWS, self._statements.now, MAX_GROUPS
         )
-        rows = [BacklogRow(row["name"], row["due"], row["running"], row["oldest_due_at"]) for row in groups]
-        is_capped = bool(groups) and groups[0]["examined"] >= MAX_BACKLOG_ROWS
-        return BacklogRows(rows, is_capped, len(groups) == MAX_GROUPS)
+        rows = [
+            BacklogRow(record["name"], record["due"], record["running"], record["oldest_due_at"])
+            for record in records
+        ]
+        # Each record has the number of all jobs that the statement examined.
+        is_capped = bool(records) and records[0]["examined"] >= MAX_BACKLOG_ROWS
+        return BacklogRows(rows, is_capped, are_names_capped=len(records) == MAX_GROUPS)
 
     async def expiring(self, names: Collection[str], ends: Sequence[datetime | None]) -> ExpiringRow:
         """Count the jobs of some names that expire before each of these instants unless they start.
@@ -262,7 +270,7 @@ class InspectionRepository(Repository):
         return [(row["job_name"], row["seconds"]) for row in rows]
 
     async def estimate_due(self) -> int:
-        """Return the number of due jobs that the planner estimates."""
+        """Return the number of due jobs that the planner of PostgreSQL estimates, without counting them."""
         query = await self._statements.query("estimate_due")
         async with self._statements.connections.acquire() as connection:
             # The plan is read as text and not as JSON, for which the pool may have a codec of its own.
@@ -295,11 +303,17 @@ class InspectionRepository(Repository):
         for row in await self._statements.fetch("inspect_linked_jobs", job_id, limit):
             status = None if row["status"] is None else JobStatus(row["status"])
             linked_job = LinkedJob(row["job_id"], row["job_name"], status)
-            (parents if row["is_parent"] else children).append(linked_job)
+            if row["is_parent"]:
+                parents.append(linked_job)
+            else:
+                children.append(linked_job)
         return parents, children
 
     async def edges(self, job_ids: Collection[str], limit: int) -> list[Edge]:
-        """Return the edges among these jobs. At most ``limit`` parents of each job are examined."""
+        """Return which of these jobs wait for which others of them.
+
+        At most ``limit`` of the jobs that a job waits for are examined.
+        """
         return await self._rows(Edge, "inspect_edges", list(job_ids), limit)
 
     async def steps(self, job_id: str, name: str | None = None) -> list[StepRow]:

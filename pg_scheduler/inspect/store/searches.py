@@ -86,11 +86,14 @@ class SearchRepository(Repository):
     """The statements that search jobs."""
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
-        """Yield a transaction for the statements of a page, with planner settings."""
+        """Return a context manager of a transaction for the statements of a page.
+
+        The transaction has settings of the planner, by which it reads indexes and not the whole table.
+        """
         return self._statements.connections.transaction(reserved=True)
 
     async def sizes(self, *, on: Connection | None = None) -> Sizes:
-        """Return the estimated sizes of the table and its indexes, and the time."""
+        """Return the estimated sizes of the table of jobs and its usable indexes, and the database's time."""
         table = f"{quote_identifier(await self._statements.schema(on=on))}.{TABLE}"
         rows = await self._statements.fetch("read_sizes", self._statements.now, table, on=on)
         if not rows:
@@ -166,11 +169,14 @@ class SearchRepository(Repository):
         return await self._examine("search_newest", (before, since), scan, on)
 
     async def _examine(self, name: str, position: Sequence[object], scan: Scan, on: Connection) -> Examined:
-        """Run a statement of ``searches.sql`` with the bounds and conditions of a scan, at a position."""
+        """Run a statement of ``searches.sql`` with the bounds and conditions of a scan, at a position.
+
+        ``position`` are the values of the parameters that state where the scan starts and ends.
+        """
         schema = await self._statements.schema(on=on)
-        query = load_search(
-            schema, name, tuple((condition.name, condition.is_negated) for condition in scan.conditions)
-        )
+        named_conditions = tuple((condition.name, condition.is_negated) for condition in scan.conditions)
+        query = load_search(schema, name, named_conditions)
+        # The parameters of the conditions follow those of the statement, in the order of the conditions.
         values = [value for condition in scan.conditions for value in condition.values]
         with translated():
             rows = await on.fetch(
@@ -190,16 +196,23 @@ def load_search(schema: str, name: str, conditions: Sequence[tuple[str, bool]]) 
             the statement, in this order.
     """
     unconditional = load_query(schema, name)
+    if not conditions:
+        return unconditional
+    # The text of each condition numbers its parameters from 1. They are renumbered so that they follow those
+    # of the statement and of the conditions before.
     offset = _last_parameter(unconditional.text)
     texts = []
     for condition, is_negated in conditions:
         text = load_fragment(f"search_{condition}")
-        texts.append(f"({_renumbered(text, offset)}) {'IS NOT TRUE' if is_negated else 'IS TRUE'}")
+        # A condition about a value that is NULL is neither true nor false. It counts as not fulfilled.
+        test = "IS NOT TRUE" if is_negated else "IS TRUE"
+        texts.append(f"({_renumbered(text, offset)}) {test}")
         offset += _last_parameter(text)
-    return compose_query(schema, name, search_conditions=" AND ".join(texts)) if texts else unconditional
+    return compose_query(schema, name, search_conditions=" AND ".join(texts))
 
 
 def _last_parameter(text: str) -> int:
+    """Return the greatest number of a parameter, such as 3 for ``$3``, in SQL; 0 without parameters."""
     return max((int(match[1]) for match in _PARAMETER.finditer(text)), default=0)
 
 
@@ -209,7 +222,11 @@ def _renumbered(text: str, by: int) -> str:
 
 
 def _examined_from(rows: Sequence[Any], codec: PayloadCodec | None) -> Examined:
-    """Return the result of a statement, whose last row is that of the last job it examined."""
+    """Return the result of a statement from its rows.
+
+    These are the jobs that match, in order, and after them the last examined job in any case. ``place`` of a
+    row is the number of rows that were examined up to it, and ``matches`` is whether its job matches.
+    """
     jobs: list[tuple[Job, int]] = []
     last_job, count = None, 0
     for row in rows:

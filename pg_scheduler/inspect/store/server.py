@@ -108,7 +108,8 @@ class ServerRepository(Repository):
         trips each time. All run in one transaction, because a pooler could use another session for the next
         transaction, which does not have the prepared statement.
         """
-        pings, timeout_s = [], self._statements.call_timeout_s
+        pings = []
+        timeout_s = self._statements.call_timeout_s
         async with (
             self._statements.connections.acquire() as connection,
             transact(connection, timeout_s),
@@ -116,11 +117,14 @@ class ServerRepository(Repository):
             query = await self._statements.query("server_clock", on=connection)
             statement = await connection.prepare(query.text, timeout=timeout_s)
             for _ in range(PINGS):
-                sent, start = datetime.now(UTC), perf_counter()
-                now: datetime = await statement.fetchval(timeout=timeout_s)
-                seconds = perf_counter() - start
-                # The server has read its clock about halfway between the request and the response.
-                pings.append(Ping(seconds, (sent - now).total_seconds() + seconds / 2))
+                sent_at = datetime.now(UTC)
+                started_s = perf_counter()
+                server_time: datetime = await statement.fetchval(timeout=timeout_s)
+                round_trip_s = perf_counter() - started_s
+                # The server has read its clock about halfway between the request and the response. At that
+                # time, the clock of this machine showed half a round trip more than when it sent the request.
+                ahead_s = (sent_at - server_time).total_seconds() + round_trip_s / 2
+                pings.append(Ping(round_trip_s, ahead_s))
         # Pings are compared by their first field, the seconds.
         return min(pings)
 
@@ -164,6 +168,7 @@ class ServerRepository(Repository):
         """
         connections = self._statements.connections
         _size, _idle, max_size = connections.pool_use()
+        # The probe needs two connections at once.
         if max_size < 2:
             return None
         timeout_s = self._statements.call_timeout_s
@@ -186,9 +191,12 @@ class ServerRepository(Repository):
         connections = self._statements.connections
         if not connections.can_hold_a_lock:
             return None
-        channel, received = f"pg_scheduler_doctor_{secrets.token_hex(8)}", asyncio.Event()
+        # The name is random, so that no other examination uses the channel.
+        channel = f"pg_scheduler_doctor_{secrets.token_hex(8)}"
+        received = asyncio.Event()
 
         def receive(*_: Any) -> None:
+            """Note that the notification has arrived. The arguments are not needed."""
             received.set()
 
         call_timeout_s = self._statements.call_timeout_s
@@ -213,15 +221,22 @@ class ServerRepository(Repository):
 async def _has_changed(
     first: Connection, previous_process_id: int, second: Connection, timeout_s: float
 ) -> bool:
-    """Return whether the first connection's session changes while the second is in a transaction."""
+    """Return whether the first connection gets another session while the second is in a transaction.
+
+    Each session of the server has a process id, by which it is recognized. ``previous_process_id`` is that of
+    the session which the first connection had before. ``timeout_s`` is the timeout of each statement.
+    """
     # If the second connection has the session that the first one had, the pooler may have no other session.
     is_shared = await second.fetchval(_PROCESS_ID, timeout=timeout_s) == previous_process_id
+    first_timeout_s = ONLY_SESSION_S if is_shared else timeout_s
     try:
-        process_id = await first.fetchval(_PROCESS_ID, timeout=ONLY_SESSION_S if is_shared else timeout_s)
+        process_id = await first.fetchval(_PROCESS_ID, timeout=first_timeout_s)
     except TimeoutError:
+        # The first connection waits for a session, so it cannot go back to the pool as it is.
         terminate(first)
         if not is_shared:
             raise
+        # The second connection has the former session of the first one, and the pooler has no other.
         return True
     return bool(process_id != previous_process_id)
 

@@ -100,18 +100,20 @@ class SumPages:
     async def read(self, page_size: int, read_page: ReadPage) -> AsyncIterator[Sequence[asyncpg.Record]]:
         """Yield the pages, each of which adds up this number of rows at most."""
         for span_s in SPANS_S:
-            capacity, position = self._limit, START
+            rows_left, position = self._limit, START
             while True:
-                size = min(capacity, page_size)
+                size = min(rows_left, page_size)
                 page = await read_page(span_s, position, size)
                 yield page
                 # Each record of a page has what the whole page has examined, also if there are no sums.
                 examined = page[0]["examined"]
-                capacity -= examined
-                if examined < size or not capacity:
+                rows_left -= examined
+                # A page that is not full is the last one of its span.
+                if examined < size or not rows_left:
                     break
                 position = Position(page[0]["last_bucket"], page[0]["last_name"])
-            self.is_complete = self.is_complete and capacity > 0
+            # A span that has used up the maximum may have further rows.
+            self.is_complete = self.is_complete and rows_left > 0
 
 
 class StatisticsReadRepository(Repository):
@@ -131,9 +133,9 @@ class StatisticsReadRepository(Repository):
         records: Sequence[asyncpg.Record] = ()
         is_complete = True
         for span_s in SPANS_S:
-            capacity, position = limit, START
+            rows_left, position = limit, START
             while True:
-                size = min(capacity, PAGE_SIZE)
+                size = min(rows_left, PAGE_SIZE)
                 records = await self._statements.fetch(
                     "read_statistics", span_s, seconds, names, *position, size, self._statements.now
                 )
@@ -143,11 +145,13 @@ class StatisticsReadRepository(Repository):
                     StatisticsRow(row["bucket"], span, row["job_name"], figures_of(row))
                     for row in bucket_rows
                 ]
-                capacity -= len(bucket_rows)
-                if len(bucket_rows) < size or not capacity:
+                rows_left -= len(bucket_rows)
+                # A page that is not full is the last one of its span.
+                if len(bucket_rows) < size or not rows_left:
                     break
                 position = Position(bucket_rows[-1]["bucket"], bucket_rows[-1]["job_name"])
-            is_complete = is_complete and capacity > 0
+            # A span that has used up the maximum may have further rows.
+            is_complete = is_complete and rows_left > 0
         return StatisticsPage(records[0]["now"], rows, is_complete)
 
     async def add_up(
@@ -162,21 +166,28 @@ class StatisticsReadRepository(Repository):
             patterns: Only names that match one of these patterns of LIKE; None for all.
             limit: The maximum number of rows of each span that are added up.
         """
-        parts = defaultdict[datetime, list[JobFigures]](list)
-        now, seconds_of_width = self._statements.now, width.total_seconds()
+        # Several pages may have a sum for one interval. They are added up below.
+        figures_by_interval = defaultdict[datetime, list[JobFigures]](list)
+        now = self._statements.now
+        width_s = width.total_seconds()
         pages = SumPages(limit)
 
         async def read_page(span_s: int, position: Position, size: int) -> Sequence[asyncpg.Record]:
+            """Return the sums of the next rows of a span."""
             return await self._statements.fetch(
-                "sum_statistics", span_s, seconds, patterns, *position, size, now, seconds_of_width
+                "sum_statistics", span_s, seconds, patterns, *position, size, now, width_s
             )
 
         page: Sequence[asyncpg.Record] = ()
         async for page in pages.read(SUM_SIZE, read_page):
             for row in page:
+                # A page without sums has one record, without an interval.
                 if row["start"] is not None:
-                    parts[row["start"]].append(figures_of(row))
-        rows = [StatisticsRow(at, width, "", JobFigures.added(*figures)) for at, figures in parts.items()]
+                    figures_by_interval[row["start"]].append(figures_of(row))
+        rows = [
+            StatisticsRow(at, width, "", JobFigures.added(*figures))
+            for at, figures in figures_by_interval.items()
+        ]
         return StatisticsPage(page[0]["now"], rows, pages.is_complete)
 
     async def add_up_by_name(self, since: datetime, until: datetime | None, limit: int) -> StatisticsByName:
@@ -187,39 +198,46 @@ class StatisticsReadRepository(Repository):
             until: Its end; None for now.
             limit: The maximum number of rows of each span that are added up. Older ones are left out.
         """
-        parts = defaultdict[str, list[JobFigures]](list)
+        # Several pages may have a sum for one name. They are added up below.
+        figures_by_name = defaultdict[str, list[JobFigures]](list)
         pages = SumPages(limit)
 
         async def read_page(span_s: int, position: Position, size: int) -> Sequence[asyncpg.Record]:
+            """Return the sums of the next rows of a span."""
             return await self._statements.fetch(
                 "sum_statistics_by_name", span_s, since, until, *position, size, self._statements.now
             )
 
         async for page in pages.read(NAME_SUM_SIZE, read_page):
             for row in page:
+                # A page without sums has one record, without a name.
                 if row["job_name"] is not None:
-                    parts[row["job_name"]].append(_without_lateness(row))
-        # Adding many histograms takes time, so the event loop continues meanwhile.
-        return StatisticsByName(await run_in_thread(_totals, parts), pages.is_complete)
+                    figures_by_name[row["job_name"]].append(_without_lateness(row))
+        # Adding many histograms takes time, so it is done in a thread, while the event loop continues.
+        return StatisticsByName(await run_in_thread(_totals, figures_by_name), pages.is_complete)
 
     async def starts_per_s(self, seconds: float) -> float | None:
-        """Return how many attempts started per second of late; None if no worker counted any.
+        """Return how many attempts started per second in a recent period; None if no worker counted any.
 
         Args:
             seconds: The length of the period in seconds, which ends now.
         """
         (row,) = await self._statements.fetch("read_starts", seconds, self._statements.now)
-        return None if not row["started"] else row["started"] / max(row["seconds"], 1.0)
+        if not row["started"]:
+            return None
+        # The statistics may be younger than the period, so the seconds are those since the first of them.
+        return row["started"] / max(row["seconds"], 1.0)
 
 
 def figures_of(row: asyncpg.Record) -> JobFigures:
-    """Return the figures of a row, with as many numbers as this release has.
+    """Return the figures of a row: counts, and the histograms of durations and of lateness.
 
     The arrays of the row are longer if a later release wrote it, and may be shorter if an earlier release or
     a person did.
     """
-    _, total_lateness = _fitted(row["sums"], 2, 0.0)
-    lateness = Histogram(_fitted(row["late_hist"], _BUCKETS, 0), total_lateness)
+    # The sums are the seconds of all durations, and the seconds of all lateness.
+    _, total_lateness_s = _fitted(row["sums"], 2, 0.0)
+    lateness = Histogram(_fitted(row["late_hist"], _BUCKETS, 0), total_lateness_s)
     return _without_lateness(row)._replace(lateness=lateness)
 
 
@@ -230,13 +248,14 @@ def _totals(parts: Mapping[str, Sequence[JobFigures]]) -> dict[str, JobFigures]:
 
 def _without_lateness(row: asyncpg.Record) -> JobFigures:
     """Return the counts of a row and the histogram of its durations."""
+    # The counts are those of scheduled jobs, of started attempts, and of ended ones by outcome.
     scheduled, started, *ended = _fitted(row["counts"], 2 + len(OUTCOMES), 0)
-    (total_duration,) = _fitted(row["sums"], 1, 0.0)
-    durations = Histogram(_fitted(row["run_hist"], _BUCKETS, 0), total_duration)
+    (total_duration_s,) = _fitted(row["sums"], 1, 0.0)
+    durations = Histogram(_fitted(row["run_hist"], _BUCKETS, 0), total_duration_s)
     return JobFigures(scheduled, started, tuple(ended), durations)
 
 
 def _fitted(values: Sequence[N | None], length: int, zero: N) -> tuple[N, ...]:
-    """Return ``length`` elements, with zero for each element that is missing or NULL."""
+    """Return the first ``length`` values, with ``zero`` for each value that is missing or NULL."""
     numbers = [zero if value is None else value for value in values[:length]]
     return (*numbers, *[zero] * (length - len(numbers)))

@@ -124,12 +124,17 @@ class WorkerReadRepository(Repository):
 
         Only jobs with ids in the ranges are examined. The last one of a range is returned in any case.
         """
-        columns = [list(column) for column in zip(*ranges, strict=True)]
-        return await self._rows(AttemptRow, "inspect_completed_attempts", worker_id, since, *columns)
+        # The statement takes an array of each field of the ranges.
+        lows = [id_range.low for id_range in ranges]
+        highs = [id_range.high for id_range in ranges]
+        maxima = [id_range.most for id_range in ranges]
+        return await self._rows(
+            AttemptRow, "inspect_completed_attempts", worker_id, since, lows, highs, maxima
+        )
 
 
 def _worker_from(row: Any) -> InspectedWorker:
-    """Return the worker of a row. Its JSON may be that of another release, so it is examined."""
+    """Return the worker of a row. A worker of another release may have written its JSON in another form."""
     values = dict(row)
     names = reported_names(values.pop("names"))
     return InspectedWorker(
