@@ -125,6 +125,7 @@ class AuditReads(InspectorBase):
         records, last_examined = await self._reads.audit_records.read(
             before, limit + 1, MAX_ROWS, filters, subject
         )
+        # The next page begins behind the last record of this one, or else behind the last examined record.
         if len(records) > limit:
             records = records[:limit]
             last_examined = records[-1]
@@ -153,7 +154,7 @@ def finding_id(finding: Finding) -> str:
 async def read_mutes(
     inspector: InspectorBase, kind: MutedKind, subjects: Iterable[str]
 ) -> dict[str, tuple[Mute, ...]]:
-    """Return the records about the mutes of each subject, the newest first.
+    """Return for each subject the records of people who muted it or ended a mute, the newest first.
 
     ``subjects`` are the ids of findings, see `finding_id()`, or the fingerprints of groups of errors. A
     subject without a record is left out.

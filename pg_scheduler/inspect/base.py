@@ -56,10 +56,14 @@ class InspectorBase:
 
     def _author(self) -> Author:
         """Return who acts: the named actor, the author of the caller's context, or the default actor."""
-        current = current_author()
-        if current is None:
+        context_author = current_author()
+        if context_author is None:
             return Author(self.actor, "inspector", self._store.statements.author.release)
-        return current._replace(actor=self.actor) if self._is_actor_named else current
+        # A front end has set the author of its context, with the way of the change, such as ``cli``. An actor
+        # that the caller of the Inspector has named takes precedence over the actor in it.
+        if self._is_actor_named:
+            return context_author._replace(actor=self.actor)
+        return context_author
 
 
 def tables_of(inspector: InspectorBase) -> InspectorTables:

@@ -76,6 +76,7 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
     fire_count = 0
 
     def search(schedule: Schedule) -> ScheduleFires | None:
+        """Return the fire times of a schedule; None if there are too many of other schedules already."""
         nonlocal fire_count
         # A schedule without a result is left out.
         if fire_count >= MAX_FIRES:
@@ -92,6 +93,7 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
         return item
 
     def on_error(schedule: Schedule, error: Exception) -> ScheduleFires:
+        """Return an item with the error of the search as its problem."""
         return _item(schedule, problem=message_of(error) or class_name(error))
 
     active = [schedule for schedule in schedules if is_firing(schedule)]
@@ -105,7 +107,10 @@ def _item(
     effects: Sequence[ClockEffect] = (),
     problem: str | None = None,
 ) -> ScheduleFires:
-    """Return the fire times of a schedule; none for a frequent one."""
+    """Return the item of a schedule, without fire times if the schedule is frequent.
+
+    ``problem`` is why no fire times were computed; None if they were.
+    """
     is_frequent = _is_frequent(fires)
     return ScheduleFires(
         schedule.schedule_id,
@@ -122,21 +127,24 @@ def _is_frequent(fires: Sequence[datetime]) -> bool:
     """Return whether there are too many fire times for a calendar."""
     # More than MAX_DAILY fire times are within 24 hours if one of them and the MAX_DAILY-th after it are less
     # than a day apart.
-    pairs = zip(fires, fires[MAX_DAILY:], strict=False)
-    return len(fires) > MAX_EACH or any(end - start < DAY for start, end in pairs)
+    fires_and_later_ones = zip(fires, fires[MAX_DAILY:], strict=False)
+    return len(fires) > MAX_EACH or any(later - fire < DAY for fire, later in fires_and_later_ones)
 
 
 def _between(schedule: Schedule, since: datetime, until: datetime) -> list[datetime]:
     """Return the fire times in a period. The search ends once the schedule is frequent."""
     fire_times: list[datetime] = []
     # A fire time at ``since`` counts, and one at the instant of after= would not.
-    after, count = since - INSTANT, FIRST_CHUNK
+    after = since - INSTANT
+    chunk_size = FIRST_CHUNK
     while not _is_frequent(fire_times):
-        fires = schedule.upcoming(count, after=after)
-        fire_times += [fire for fire in fires if fire < until]
-        if len(fires) < count or fires[-1] >= until:
+        chunk = schedule.upcoming(chunk_size, after=after)
+        fire_times += [fire for fire in chunk if fire < until]
+        # A chunk that is not full is the last one, because the schedule has no further fire times.
+        if len(chunk) < chunk_size or chunk[-1] >= until:
             break
-        after, count = fires[-1], min(4 * count, MAX_EACH)
+        after = chunk[-1]
+        chunk_size = min(4 * chunk_size, MAX_EACH)
     remaining_runs = None if schedule.max_runs is None else max(schedule.max_runs - schedule.runs, 0)
     # A single call of upcoming() returns at most as many fire times as the schedule has runs left. Several
     # calls together can return more.

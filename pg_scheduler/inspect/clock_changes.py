@@ -88,21 +88,27 @@ def mark_fires(trigger: Trigger, anchor: datetime, fires: Sequence[datetime]) ->
 
 
 def zones_of(definition: object) -> set[str]:
-    """Return the time zones that the JSON of a trigger names."""
+    """Return the time zones that the JSON of a trigger names, at any depth: triggers can contain others."""
+    zones: set[str] = set()
     if isinstance(definition, dict):
-        zones = {value for key, value in definition.items() if key == "timezone" and isinstance(value, str)}
-        return zones.union(*map(zones_of, definition.values()))
-    if isinstance(definition, list):
-        return set[str]().union(*map(zones_of, definition))
-    return set()
+        zone = definition.get("timezone")
+        if isinstance(zone, str):
+            zones.add(zone)
+        for member in definition.values():
+            zones |= zones_of(member)
+    elif isinstance(definition, list):
+        for item in definition:
+            zones |= zones_of(item)
+    return zones
 
 
 @lru_cache(maxsize=256)
 def _changes(name: str, since: datetime, until: datetime) -> Sequence[datetime]:
-    """Return the clock changes of a zone in a period."""
-    zone, changes = parse_timezone(name), []
-    for number in range(MAX_STEPS):
-        start = since + number * STEP
+    """Return the clock changes of a zone in a period, at most one for each step of seven days."""
+    zone = parse_timezone(name)
+    changes = []
+    for step in range(MAX_STEPS):
+        start = since + step * STEP
         if start >= until:
             break
         change = first_change(start, min(start + STEP, until), zone)
@@ -116,6 +122,12 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
 
     The fire times are computed as if the clock did not change. Those in the hours that are skipped or
     repeated are the fire times that the change affects.
+
+    Args:
+        definition: The trigger as JSON.
+        anchor: The instant from which intervals of the trigger are counted.
+        name: The time zone.
+        change: The instant of the clock change.
     """
     zone = parse_timezone(name)
     offset_before = offset_at(change - timedelta(seconds=1), zone)
@@ -123,12 +135,14 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
     # The fixed zone below, which has no clock changes, exists for whole hours only.
     if offset_before % HOUR or not gap:
         return None
+    # The clock is set forward over the hours after the change, or back over those before it.
     start, end = (change, change + gap) if gap > timedelta(0) else (change + gap, change)
     # The names of fixed zones have the opposite sign: Etc/GMT-1 is an hour ahead of UTC.
     fixed_zone = f"Etc/GMT{-(offset_before // HOUR):+d}"
     fixed_trigger = read_trigger(json.dumps(_replaced(definition, name, fixed_zone)))
     upcoming = fixed_trigger.upcoming(MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
     moved_fires = [fire for fire in upcoming if fire < end]
+    # For a schedule that fires often, a single fire time does not matter.
     if not 0 < len(moved_fires) <= MAX_FIRES:
         return None
     wall_times = listed([f"{fire + offset_before:%H:%M}" for fire in moved_fires])
@@ -143,7 +157,8 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
     # The clock is set back, so the hours from ``start`` to ``end`` follow once more: they last until
     # ``end - gap``, because the gap is negative.
     fires = trigger.upcoming(2 * MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
-    fire_count = sum(fire < end - gap for fire in fires)
+    second_end = end - gap
+    fire_count = sum(fire < second_end for fire in fires)
     times = counted(fire_count, "time")
     text = f"{wall_times} occurs twice on {day} in {name}; it fires {times} in these hours"
     return ClockEffect(start, name, text)

@@ -105,7 +105,8 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
     sent_at = datetime.now(UTC)
     server = await cluster.server()
     # The server has read its clock about halfway between the request and the response.
-    asked_at = sent_at + (datetime.now(UTC) - sent_at) / 2
+    round_trip = datetime.now(UTC) - sent_at
+    read_at = sent_at + round_trip / 2
     async with store.searches.transaction() as connection:
         estimates = (await store.searches.sizes(on=connection)).estimates
         quarantined = None
@@ -116,7 +117,8 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
     blocked: dict[str, int] = {}
     blocked_jobs = await store.limits.blocked()
     for blocked_on, jobs in blocked_jobs.jobs.items():
-        # Keys and tenants are left out, because they can be personal data.
+        # The text is ``after``, limit:<name>:<key> or share:<name>:<tenant>. Keys and tenants are left out,
+        # because they can be personal data.
         group = ":".join(blocked_on.split(":", 2)[:2])
         blocked[group] = blocked.get(group, 0) + jobs
     workers = [worker for worker in await store.worker_reads.workers() if worker.claims_jobs]
@@ -133,7 +135,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         jobs=await cluster.totals(MAX_NAMES),
         tables=[table for table in await store.doctor.tables() if table.name in TABLES],
         now=server.now,
-        clock_skew_s=(server.now - asked_at).total_seconds(),
+        clock_skew_s=(server.now - read_at).total_seconds(),
         oldest_transaction_s=server.oldest_transaction_s,
         last_death_at=await cluster.last_death(MAX_RECORDS),
         held=held_names((row.name for row in backlog.rows), pauses.values(), tasks_of_aliases(workers)),

@@ -54,20 +54,26 @@ async def read_dependencies(
     A job that does not exist has no name, so it is shown only to a person who may see all names.
     """
     reads = tables_of(inspector).reads.inspections
+    # One job more than is shown shows whether there are more.
     parents, children = await reads.linked_jobs(job.job_id, MAX_LINKED + 1)
+    # A parent that has ended is no longer among them, although it may be the cause of the job's end.
     cause_id = cancelled_because_of(job)
     if cause_id is not None:
         cause = (await inspector.get_jobs([cause_id])).get(cause_id)
-        name, status = (None, None) if cause is None else (cause.job_name, cause.status)
+        name = None if cause is None else cause.job_name
+        status = None if cause is None else cause.status
         parents.append(LinkedJob(cause_id, name, status))
     visible_parents = _visible(parents, sees_name)
     visible_children = _visible(children, sees_name)
     ids = {linked_job.job_id for linked_job in (*visible_parents, *visible_children)}
+    # An edge states which of these jobs waits for which. A single job has no edge to another one.
+    edges: set[Edge] = set()
+    if len(ids) > 1:
+        edges = set(await reads.edges(ids, MAX_EDGES))
     return Dependencies(
         visible_parents,
         visible_children,
-        # A single job has no edge to another one.
-        tuple(sorted(set(await reads.edges(ids, MAX_EDGES)))) if len(ids) > 1 else (),
+        tuple(sorted(edges)),
         has_more_parents=len(parents) > len(visible_parents),
         has_more_children=len(children) > len(visible_children),
     )
@@ -79,11 +85,15 @@ def _visible(jobs: Sequence[LinkedJob], sees_name: Callable[[str], bool]) -> tup
 
 
 def cancelled_because_of(job: Job) -> str | None:
-    """Return the id of the parent that caused the cancellation of a job; None if no parent did."""
+    """Return the id of the parent that caused the cancellation of a job; None if no parent did.
+
+    A parent is a job that this one waited for. Its id is in the message of the newest entry of the history.
+    """
     newest = job.errors[-1] if job.errors else None
     if job.status is not JobStatus.CANCELLED or newest is None or newest.outcome != PARENT:
         return None
     match = _CAUSE.fullmatch(newest.message or "")
+    # The message has the id as Python writes a str, with quotes and escapes.
     try:
         job_id = ast.literal_eval(match[1]) if match is not None else None
         return check_job_id(job_id) if isinstance(job_id, str) else None
@@ -133,8 +143,8 @@ async def read_changed(inspector: Inspector, run_id: str) -> Changed:
         if isinstance(recorded_ids, list):
             ids += [job_id for job_id in recorded_ids if isinstance(job_id, str)]
     ids = ids[:MAX_CHANGED]
+    statuses = await tables_of(inspector).reads.jobs.statuses_of(ids)
     ids_by_status: dict[JobStatus, list[str]] = {}
-    reads = tables_of(inspector).reads
-    for job_id, status in sorted((await reads.jobs.statuses_of(ids)).items()):
+    for job_id, status in sorted(statuses.items()):
         ids_by_status.setdefault(status, []).append(job_id)
     return Changed(ids_by_status, len(ids))

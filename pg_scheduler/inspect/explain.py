@@ -26,7 +26,7 @@ MAX_STANDBY_LAG_S: Final = 1.0
 
 
 def explain(facts: JobFacts) -> Explanation:
-    """Return the reasons why a job is where it is."""
+    """Return why a job runs, waits or has ended, and when it will probably start or end."""
     status = facts.job.status
     if status is JobStatus.COMPLETED:
         return Explanation(Verdict.COMPLETED, ())
@@ -47,13 +47,14 @@ def explain(facts: JobFacts) -> Explanation:
 def _running(facts: JobFacts) -> Iterator[Reason]:
     """Yield what is wrong with the lease or the event loop, and where and for how long the attempt runs."""
     job = facts.job
+    # The worker may have no row any more.
     worker = next((candidate for candidate in facts.workers if candidate.worker_id == job.worker_id), None)
     if job.lease_until is None or job.lease_until <= facts.now:
         yield _lease_expired(facts, worker)
     if worker is not None and worker.health.block is not None:
         yield loop_blocked([worker])
-    p95_s = facts.run_p95_s
     running_for = "" if job.started_at is None else f" for {length(facts.now - job.started_at)}"
+    p95_s = facts.run_p95_s
     usual = "" if p95_s is None else f"; 95 % of the attempts take at most {estimated(p95_s)}"
     where = "" if worker is None else f" on {worker.hostname}"
     yield Reason(
@@ -90,7 +91,10 @@ def _lease_expired(facts: JobFacts, worker: InspectedWorker | None) -> Reason:
 
 
 def _end_of_attempt(facts: JobFacts) -> datetime | None:
-    """Return when the attempt will probably end; None if that is unknown, or should have been before now."""
+    """Return when the attempt will probably end: 95 of 100 recent attempts of its name have ended by then.
+
+    None if that is unknown, or if this time has passed.
+    """
     if facts.run_p95_s is None or facts.job.started_at is None:
         return None
     end = later(facts.job.started_at, facts.run_p95_s)
@@ -101,7 +105,10 @@ def _end_of_attempt(facts: JobFacts) -> datetime | None:
 
 
 def _ended(facts: JobFacts) -> Iterator[Reason]:
-    """Yield why the job expired, was cancelled or quarantined, or failed."""
+    """Yield why the job expired, was cancelled or quarantined, or failed.
+
+    A job is quarantined if too many workers died while they ran it.
+    """
     job = facts.job
     retry = f"await scheduler.retry_job({job.job_id!r})"
     command = shell("jobs", "retry", job.job_id)
@@ -116,10 +123,12 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
     elif job.status is JobStatus.CANCELLED:
         text = error or "cancelled by a caller"
         newest = job.errors[-1] if job.errors else None
-        # If the job was retried after an earlier end, its newest entry may be about that end, at another
-        # time.
-        if newest is not None and newest.outcome == PARENT and newest.ended_at == job.finished_at:
-            text += f": {short(newest.message)}" if newest.message else ""
+        # The newest entry of the history may be about the parent (a job that this one waited for) because of
+        # which the job was cancelled. If the job was retried after an earlier end, the entry may be about
+        # that end, at another time.
+        is_about_parent = newest is not None and newest.outcome == PARENT
+        if newest is not None and is_about_parent and newest.ended_at == job.finished_at and newest.message:
+            text += f": {short(newest.message)}"
         yield Reason(ReasonCode.CANCELLED, text, retry, job.finished_at, command)
     elif job.error_message and ended_state(job.status, job.error_message) == "quarantined":
         remedy = f"read the log of the workers that died, correct the function, then {retry}"
@@ -127,7 +136,8 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
     else:
         remedy = f"correct the cause, then {retry}"
         retries = f", {retries_used(job)}" if job.max_retries else ""
-        text = f"failed{retries}" + (f": {error}" if error else "")
+        error_part = f": {error}" if error else ""
+        text = f"failed{retries}{error_part}"
         yield Reason(ReasonCode.FAILED, text, remedy, job.finished_at, command)
 
 
@@ -135,8 +145,9 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
 
 
 def _about_schedule(facts: JobFacts) -> Iterator[Reason]:
-    """Yield why no further job of the schedule follows."""
-    schedule_id, schedule = facts.job.schedule_id, facts.schedule
+    """Yield why no further job of the job's schedule follows; nothing if one does, or without a schedule."""
+    schedule_id = facts.job.schedule_id
+    schedule = facts.schedule
     if schedule_id is None:
         return
     if schedule is None:
@@ -157,7 +168,7 @@ def _about_schedule(facts: JobFacts) -> Iterator[Reason]:
 
 
 def _about_standby(facts: JobFacts) -> Iterator[Reason]:
-    """Yield how old the facts are, if they are old."""
+    """Yield how old the facts are, if they come from a standby that is behind the primary."""
     if facts.standby_lag_s is not None and facts.standby_lag_s > MAX_STANDBY_LAG_S:
         yield Reason(
             ReasonCode.STANDBY_LAG,

@@ -32,7 +32,9 @@ async def search_one(trigger: Trigger | None, search: Callable[[], R]) -> R:
             Exception, such as SystemExit.
         Exception: The function raised this exception.
     """
-    return await search_in_own_thread("null" if trigger is None else json.dumps(trigger.to_json()), search)
+    # The JSON identifies the trigger.
+    definition = "null" if trigger is None else json.dumps(trigger.to_json())
+    return await search_in_own_thread(definition, search)
 
 
 async def search_each(
@@ -55,7 +57,8 @@ async def search_each(
     Returns:
         The results, in the order of the schedules.
     """
-    ends_at = monotonic() + limit_s
+    ends_at_s = monotonic() + limit_s
+    # The results by the index of the schedule, because the searches have another order.
     results: dict[int, R | None] = {}
     # The indexes of the schedules with built-in triggers, and of those with triggers of the application.
     built_in: list[int] = []
@@ -67,8 +70,9 @@ async def search_each(
             custom.append(index)
 
     def search_built_in() -> None:
+        """Search the schedules with built-in triggers, one after the other, until the time is over."""
         for index in built_in:
-            if monotonic() > ends_at:
+            if monotonic() > ends_at_s:
                 break
             try:
                 results[index] = search(schedules[index])
@@ -77,11 +81,12 @@ async def search_each(
 
     await run_in_thread(search_built_in)
     for index in custom:
-        if monotonic() > ends_at:
+        if monotonic() > ends_at_s:
             break
         schedule = schedules[index]
         try:
             results[index] = await search_one(schedule.trigger, partial(search, schedule))
         except Exception as error:  # noqa: BLE001 - user code: a trigger of the application
             results[index] = on_error(schedule, error)
-    return [result for index in sorted(results) if (result := results[index]) is not None]
+    results_in_order = [results[index] for index in sorted(results)]
+    return [result for result in results_in_order if result is not None]

@@ -96,7 +96,9 @@ class Inspector(
             # The value itself is not named: a DSN contains a password.
             raise TypeError(f"source must be an asyncpg.Pool or a Scheduler, not {type(source).__name__}")
         self._schema = schema
-        self._store = self._reads = InspectionStore(store)
+        self._store = InspectionStore(store)
+        # Reads may have a pool of their own, such as one to a standby, or transactions that are bounded.
+        self._reads = self._store
         if read_pool is not None or read_settings is not None:
             pool = store.connections.pool if read_pool is None else read_pool
             connections = (
@@ -169,6 +171,7 @@ read_limit = Inspector.limit_keys
 
 
 def _default_actor() -> str:
+    """Return ``user@host`` of this process, for the records of actions without a named actor."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container without a user of this number

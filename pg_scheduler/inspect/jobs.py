@@ -117,8 +117,10 @@ class JobReads(InspectorBase):
         # Without a Scheduler this process declares no limits, so the explanation has none of their numbers.
         limits = LimitBook(())
         if self._scheduler is not None:
-            tasks = parts_of(self._scheduler).tasks.lists.limited.values()
-            limits = LimitBook({task.name: task.limits for task in tasks}.items())
+            limited_tasks = parts_of(self._scheduler).tasks.lists.limited.values()
+            # A task with several names is among them several times.
+            limits_by_task = {task.name: task.limits for task in limited_tasks}
+            limits = LimitBook(limits_by_task.items())
         facts = await collect_job_facts(self._reads, check_job_id(job_id), limits)
         if facts is None:
             raise JobNotFoundError(job_id)

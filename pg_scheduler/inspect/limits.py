@@ -343,7 +343,7 @@ async def limit_overview(inspector: InspectorBase) -> LimitOverview:
     full_keys: dict[str, int] = {}
     for name in {item.name for item in limits.items if item.by_key}:
         prefix = key_prefix(name)
-        # Jobs wait for a key only while it is full. The prefix itself is the text of the empty key.
+        # A key for which jobs wait counts as full. The prefix itself is the text of the empty key.
         full_keys[name] = sum(text.startswith(prefix) and text != prefix for text in blocked)
     next_starts_by_text = await _next_starts(
         inspector, ((key_prefix(item.name), item) for item in limits.items)

@@ -28,7 +28,10 @@ class LookAnswer:
 
 
 async def request_look(inspector: InspectorBase, worker_id: str, job_id: str, part: str) -> None:
-    """Request from a worker to show a job for a minute: its ``log``, or its ``stack`` as well."""
+    """Ask a worker to show, for a minute, a job that it runs.
+
+    ``part`` is ``log`` for its last log lines, or ``stack`` for its stack as well.
+    """
     await tables_of(inspector).writes.locks.notify([Look(worker_id, part, job_id).message])
 
 
@@ -39,11 +42,13 @@ async def read_look(inspector: InspectorBase, job_id: str) -> LookAnswer | None:
         return None
     # The worker may be one of another release, so each value is examined.
     answer = object_from(text)
-    lines, stack = answer.get("log"), answer.get("stack")
+    lines = answer.get("log")
+    log = [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else None
+    stack = answer.get("stack")
     stack = stack if isinstance(stack, dict) else {}
     frames = stack.get("text")
     return LookAnswer(
-        [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else None,
-        instant_from(stack.get("at")),
-        frames if isinstance(frames, str) else None,
+        log=log,
+        stack_at=instant_from(stack.get("at")),
+        stack=frames if isinstance(frames, str) else None,
     )

@@ -44,12 +44,16 @@ class TaskNames:
 
     @classmethod
     def among(cls, names: Collection[str], aliases: Mapping[str, str]) -> TaskNames:
-        """Return the tasks of these names. An alias is a task of its own if the names lack its task."""
+        """Return the tasks of these names. An alias is a task of its own if the names lack its task.
+
+        ``aliases`` has the main name of each alias, also of aliases that are not among the names.
+        """
         tasks = {name: aliases[name] for name in sorted(names) if aliases.get(name) in names}
-        names_by_task: dict[str, list[str]] = {name: [] for name in sorted(names) if name not in tasks}
-        for name, task in tasks.items():
-            names_by_task[task].append(name)
-        return cls(names_by_task, tasks)
+        main_names = [name for name in sorted(names) if name not in tasks]
+        aliases_by_task: dict[str, list[str]] = {name: [] for name in main_names}
+        for alias, task in tasks.items():
+            aliases_by_task[task].append(alias)
+        return cls(aliases_by_task, tasks)
 
     @property
     def main(self) -> list[str]:
@@ -90,8 +94,13 @@ def options_of(workers: Iterable[Worker], task: str) -> ReportedOptions | None:
 
     ``workers`` and ``task`` are as in `parameters_of()`.
     """
-    reported = [ReportedSettings(worker.settings).options_of(task) for worker in workers if worker.is_alive]
-    return next((options for options in reversed(reported) if options is not None), None)
+    last_options = None
+    for worker in workers:
+        if worker.is_alive:
+            options = ReportedSettings(worker.settings).options_of(task)
+            # None means that this worker does not report the task.
+            last_options = last_options if options is None else options
+    return last_options
 
 
 def with_reported_options(
@@ -116,10 +125,11 @@ def with_reported_options(
             f"for those that are not given; to take them from the code, {remedy}"
         )
     # UNSET stands for an option that is not given. None is a value of some options.
-    values = {key: value for key, value in reported.values.items() if options.get(key, UNSET) is UNSET}
-    added = {key: as_argument(key, value) for key, value in values.items()}
-    summary = [f"{key}={value}" for key, value in values.items()]
+    added_values = {key: value for key, value in reported.values.items() if options.get(key, UNSET) is UNSET}
+    added = {key: as_argument(key, value) for key, value in added_values.items()}
+    summary = [f"{key}={value}" for key, value in added_values.items()]
     if reported.metadata:
+        # The metadata of the job takes precedence over that of the task.
         added["metadata"] = {**reported.metadata, **(options.get("metadata") or {})}
         # Not everyone may see metadata, so the sentence does not quote it.
         summary.append("metadata")
@@ -130,10 +140,12 @@ def with_reported_options(
 
 
 def _missing(reported: ReportedOptions, options: Mapping[str, Any]) -> list[str]:
-    """Return the options of a task that a job lacks, although they are reported or named in a report."""
-    # Of the options that only the code can apply, a caller of enqueue() can pass the unique key itself.
+    """Return the names of the task's options that a job lacks, because only the code can apply them."""
+    # Of these options, a caller of enqueue() can pass the unique key itself.
     missing = [key for key in reported.in_code if key != "unique" or options.get(key, UNSET) is UNSET]
-    return [*missing, *(["on_failure"] if reported.on_failure is not None else [])]
+    if reported.on_failure is not None:
+        missing.append("on_failure")
+    return missing
 
 
 def parameters_of(workers: Iterable[Worker], task: str) -> Sequence[Parameter] | None:
@@ -144,7 +156,7 @@ def parameters_of(workers: Iterable[Worker], task: str) -> Sequence[Parameter] |
             deployment, the report of the last worker counts.
         task: The main name of the task.
     """
-    parameters, _number = _reported(workers, task)
+    parameters, _positional_count = _reported(workers, task)
     return parameters
 
 
@@ -153,18 +165,20 @@ def positional_names(workers: Iterable[Worker], task: str) -> Sequence[str]:
 
     ``workers`` and ``task`` are as in `parameters_of()`.
     """
-    parameters, number = _reported(workers, task)
-    return [parameter.name for parameter in parameters or ()][:number]
+    parameters, positional_count = _reported(workers, task)
+    # Parameters that take positional arguments come before all others.
+    return [parameter.name for parameter in parameters or ()][:positional_count]
 
 
 def _reported(workers: Iterable[Worker], task: str) -> tuple[Sequence[Parameter] | None, int]:
     """Return the parameters of a task, and how many of them take positional arguments.
 
-    If no live worker reports the task, these are None and 0.
+    If no live worker reports the task, these are None and 0. If several do, the last one counts.
     """
-    parameters, number = None, 0
+    parameters, positional_count = None, 0
     for worker in workers:
         settings = ReportedSettings(worker.settings)
         if worker.is_alive and (reported := settings.parameters_of(task)) is not None:
-            parameters, number = reported, settings.positional_of(task)
-    return parameters, number
+            parameters = reported
+            positional_count = settings.positional_of(task)
+    return parameters, positional_count

@@ -15,6 +15,7 @@ from pg_scheduler.inspect.search.terms import Pattern, TextField, TextTerm
 
 
 def _class_names(kind: type[Exception]) -> Iterator[str]:
+    """Yield the name of a class of errors and, recursively, those of its subclasses."""
     yield kind.__name__
     for subclass in kind.__subclasses__():
         yield from _class_names(subclass)

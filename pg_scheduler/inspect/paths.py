@@ -360,7 +360,8 @@ def _kinds(search: Search) -> frozenset[_Kind]:
             # This term is negated. Without some parts of a kind, such as the due jobs, the kind still has
             # other jobs, so statuses that are parts exclude no kind.
             case StatusTerm(statuses):
-                kinds -= {kind for status in statuses - _PARTS for kind in _emptied_kinds(status, statuses)}
+                for status in statuses - _PARTS:
+                    kinds -= _emptied_kinds(status, statuses)
             case TextTerm(TextField.LIMIT, is_negated=False):
                 kinds &= {_Kind.BLOCKED}
             case TextTerm(field, is_negated=False) if field in WAIT_FIELDS:

@@ -54,9 +54,11 @@ def read_now(text: str) -> datetime:
     Raises:
         ValueError: The text is not a position.
     """
+    # The text comes from a person, so it may contain anything. Any mistake in it has the same error.
     try:
         now_text, *_ = _values(text)
         now = datetime.fromisoformat(now_text)
+        # write_position() writes the instant in UTC.
         if now.utcoffset() != timedelta():
             raise ValueError(now)  # noqa: TRY301 - as any other mistake
     except (ValueError, TypeError, LookupError, RecursionError):
@@ -91,6 +93,7 @@ def read_position(text: str, plan: Plan) -> Position:
         types = plan.segments[segment].path.key_types
         if key:
             key = [_read(value, kind) for value, kind in zip(key, types, strict=True)]
+        # The type is compared, because a bool is an int too.
         if not all(type(number) is int and number >= 0 for number in (searched, found, segment)):
             raise ValueError(segment)  # noqa: TRY301 - as any other mistake
     except (ValueError, TypeError, LookupError, RecursionError):
@@ -102,11 +105,13 @@ def _values(text: str) -> Any:
     """Return the JSON of a position; raise ValueError or RecursionError if the text has none."""
     if len(text) > MAX_LENGTH:
         raise ValueError(text[:10])
+    # write_position() leaves out the padding of Base64, which makes the length a multiple of four.
     padded = text.encode() + b"=" * (-len(text) % 4)
     return json.loads(base64.b64decode(padded, b"-_", validate=True))
 
 
 def _mistake(text: str) -> PositionError:
+    """Return the error that a text is no position of this search."""
     return PositionError("this search", text)
 
 

@@ -176,11 +176,12 @@ class Explanation:
 
 def loop_blocked(workers: Sequence[InspectedWorker]) -> Reason:
     """Return the reason that these workers have blocked event loops, with the block of the first worker."""
+    # The caller passes workers with blocks. The values without a block only satisfy the type.
     block = workers[0].health.block
-    by = "" if block is None or block.job_id is None else f" by job {block.job_id!r}"
-    blocked = length(0 if block is None else block.seconds)
+    culprit = "" if block is None or block.job_id is None else f" by job {block.job_id!r}"
+    blocked_for = length(0 if block is None else block.seconds)
     return Reason(
         ReasonCode.LOOP_BLOCKED,
-        f"the event loop of {hosts(workers)} has been blocked for {blocked}{by}",
+        f"the event loop of {hosts(workers)} has been blocked for {blocked_for}{culprit}",
         "declare the blocking function as a plain one, so that it runs in a thread",
     )

@@ -112,14 +112,16 @@ async def list_schedules(
     reads, codec = tables.schedule_lists, tables.statements.codec
     counts, is_capped = await reads.count(filters)
     page = await reads.find(filters, state, after, limit + 1)
-    items, last_id = page.rows[:limit], page.last_id
+    items = page.rows[:limit]
+    # The search may have stopped after its maximum of rows, and then it continues behind the last of them.
+    next_after = page.last_id
     # One row more than the page has was asked for. If it came, another page follows, after the last item.
     if len(page.rows) > limit:
-        last_id = items[-1].row.schedule_id
+        next_after = items[-1].row.schedule_id
     return ScheduleList(
         items=[schedule_from_row(item.row, codec) for item in items],
         paused_by={item.row.schedule_id: item.paused_by for item in items if item.paused_by is not None},
-        next=last_id,
+        next=next_after,
         states={item.row.schedule_id: item.state for item in items},
         counts=counts,
         is_capped=is_capped,
@@ -133,20 +135,17 @@ async def read_state(inspector: InspectorBase, schedule_id: str) -> ScheduleStat
 
 def is_firing(schedule: Schedule) -> bool:
     """Return whether a schedule fires, now or after a pause that ends by itself."""
-    is_paused = schedule.paused_at is not None and schedule.paused_until is None
-    return not is_paused and schedule.finished_at is None and schedule.retired_at is None
+    is_paused_without_end = schedule.paused_at is not None and schedule.paused_until is None
+    return not is_paused_without_end and schedule.finished_at is None and schedule.retired_at is None
 
 
 def pauser_of(schedule: Schedule, records: Sequence[AuditRecord]) -> str | None:
     """Return who paused a schedule, by its newest records; None if unknown, or if it is not paused."""
-    return next(
-        (
-            record.actor
-            for record in records
-            if record.action == "pause_schedule" and record.at == schedule.paused_at
-        ),
-        None,
-    )
+    for record in records:
+        # The record of the present pause has the time of that pause.
+        if record.action == "pause_schedule" and record.at == schedule.paused_at:
+            return record.actor
+    return None
 
 
 def upcoming_after_pause(schedule: Schedule, n: int, now: datetime) -> list[datetime]:
@@ -174,9 +173,11 @@ async def next_after_pause(schedules: Sequence[Schedule], now: datetime) -> dict
     """
 
     def search(schedule: Schedule) -> tuple[str, datetime] | None:
+        """Return the id and the first fire time of a schedule; None if it has no such fire time."""
         fires = upcoming_after_pause(schedule, 1, now)
         return (schedule.schedule_id, fires[0]) if fires else None
 
+    # A finished or retired schedule does not fire after its pause.
     paused = [
         schedule
         for schedule in schedules

@@ -78,10 +78,14 @@ class Statistics:
         """
         if width < MIN_WIDTH:
             raise ValueError(f"width must be at least a minute, not {width}")
-        seconds = width.total_seconds()
-        return self._add_up(
-            lambda row: datetime.fromtimestamp(row.at.timestamp() // seconds * seconds, row.at.tzinfo)
-        )
+        width_s = width.total_seconds()
+
+        def interval_start(row: StatisticsRow) -> datetime:
+            """Return the start of the interval in which a row starts."""
+            start_s = row.at.timestamp() // width_s * width_s
+            return datetime.fromtimestamp(start_s, row.at.tzinfo)
+
+        return self._add_up(interval_start)
 
     def total(self) -> JobFigures:
         """Return the figures of all rows together."""
@@ -92,9 +96,9 @@ class Statistics:
         figures_by_key: dict[K, list[JobFigures]] = defaultdict(list)
         for row in self.rows:
             figures_by_key[key(row)].append(row.figures)
-        # A key of None has no order, so it is not compared with others.
+        # None has no order. As the only key of a total, it is compared with no other key.
         in_order = sorted(figures_by_key.items(), key=lambda item: (item[0] is not None, item[0]))
-        return {group: JobFigures.added(*figures) for group, figures in in_order}
+        return {row_key: JobFigures.added(*figures) for row_key, figures in in_order}
 
 
 def why_uncounted(workers: Iterable[Worker]) -> str | None:
@@ -104,7 +108,9 @@ def why_uncounted(workers: Iterable[Worker]) -> str | None:
         for worker in workers
         if worker.is_alive and not ReportedSettings(worker.settings).counts_attempts
     ]
-    return f"statistics are off (statistics=False): {hosts(not_counting)}" if not_counting else None
+    if not not_counting:
+        return None
+    return f"statistics are off (statistics=False): {hosts(not_counting)}"
 
 
 class StatisticsReads(InspectorBase):
@@ -133,12 +139,10 @@ class StatisticsReads(InspectorBase):
                 print(name, figures.started, figures.durations.quantile(0.95))
         """
         _check_period(since)
-        chosen = (
-            None
-            if names is None
-            else [check_name(name) for name in check_list("names", names, "list of names")]
-        )
-        page = await self._reads.statistics.read(since.total_seconds(), chosen, MAX_STATISTICS_ROWS)
+        checked_names = None
+        if names is not None:
+            checked_names = [check_name(name) for name in check_list("names", names, "list of names")]
+        page = await self._reads.statistics.read(since.total_seconds(), checked_names, MAX_STATISTICS_ROWS)
         return await self._described(since, page)
 
     async def statistics_by_time(
@@ -182,5 +186,6 @@ class StatisticsReads(InspectorBase):
 
 
 def _check_period(since: object) -> None:
+    """Raise an error unless ``since``, the length of a period, is a timedelta from 0 to 90 days."""
     if not timedelta() <= check_kind("since", since, timedelta) <= MAX_STATISTICS_AGE:
         raise ValueError(f"since must be between 0 and {MAX_STATISTICS_AGE.days} days, not {since}")

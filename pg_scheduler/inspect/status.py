@@ -169,7 +169,7 @@ def _results(statistics: Statistics) -> str:
     parts = [f"{ended['completed']:,} completed"]
     failed = count_failed(total)
     if failed:
-        # Some outcomes, such as a timeout, count as failed too. They are listed behind the number.
+        # Attempts that were retried or lost count as failed too. They are listed behind the number.
         other_failures = [
             f"{ended[name]:,} {name}" for name in FAILED_ATTEMPTS if ended[name] and name != "failed"
         ]

@@ -125,8 +125,10 @@ def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepSt
 def _state(row: StepRow) -> str:
     """Return the state of a step, as `StepState` describes it."""
     if row.ended_at is None:
-        waiting = SLEEPING if row.kind == SLEEP else WAITING
-        return waiting if row.is_wait else GIVEN_UP
+        # The job may have ended, or may continue with another alternative of first().
+        if not row.is_wait:
+            return GIVEN_UP
+        return SLEEPING if row.kind == SLEEP else WAITING
     if row.kind == SLEEP:
         return OVER
     # A signal that came has a value, even if that is null.

@@ -194,7 +194,8 @@ def _joined(name: str, state: TaskState, other: TaskState) -> TaskState:
 
     Workers can claim both names, so the greater number of workers counts, and not the sum.
     """
-    # The values about the pause come from the state that was paused last; one without a pause comes first.
+    # The values about the pause are those of the state that was paused last. A state without a pause counts
+    # as paused before any other.
     paused_last = max(state, other, key=lambda task: task.paused_at.timestamp() if task.paused_at else 0.0)
     oldest_due_times = [task.oldest_due_at for task in (state, other) if task.oldest_due_at is not None]
     is_unknown = state.workers is None or other.workers is None

@@ -253,8 +253,8 @@ def _described(wait: WaitRow, now: datetime) -> str:
 def _holding(facts: JobFacts) -> Iterator[Reason]:
     """Yield what prevents a start of the job when it is due.
 
-    That is at most one reason about the workers, and any further ones: a pause of its task, a lock, or an
-    error of the application's triggers and constraints.
+    There is at most one reason about the workers. There may also be a pause of its task, a lock of its row, a
+    trigger or a constraint that prevents its claim, and an advisory lock that another attempt holds.
     """
     alive = [worker for worker in facts.workers if worker.is_alive and worker.claims_jobs]
     # A worker that does not report its names may claim any.

@@ -126,7 +126,7 @@ def _config_of(values: Mapping[str, Any]) -> VacuumConfig:
     try:
         for name in POLICIES:
             policy = values.get(name)
-            # A worker of an earlier release has no policy for what was added later.
+            # A policy that the row lacks keeps the default of VacuumConfig.
             if policy is not None:
                 policies[name] = VacuumPolicy(
                     VacuumTrigger(policy["trigger"]),

@@ -45,10 +45,10 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Ch
     if settings.get("in_hot_standby", OFF).value == "on":
         yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, STANDBY)
         return
-    is_direct = facts.store.statements.connections.has_direct_dsn
     try:
         arrives = await facts.store.server.receives_notification(thresholds.notification_s)
     except DatabaseUnavailableError as caught:
+        # Only a timeout shows that there is no second session. Any other cause is raised.
         if not is_timeout(caught):
             raise
         yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, NO_SECOND_SESSION)
@@ -58,20 +58,28 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Ch
         return
     if arrives:
         return
+    # A worker listens by a connection of the direct DSN if it has one, and else by one of the pool.
+    if facts.store.statements.connections.has_direct_dsn:
+        source = "direct_dsn="
+        remedy = "it leads to a pooler in transaction mode: direct_dsn= must lead to the server itself"
+    else:
+        source = "the pool"
+        remedy = "the pool leads to a pooler in transaction mode: pass direct_dsn= or --direct-dsn"
     yield warning(
         FindingCode.LISTEN_NO_DELIVERY,
         "notifications",
         f"a notification to ourselves did not arrive within {thresholds.notification_s:g} s by "
-        f"{'direct_dsn=' if is_direct else 'the pool'}, so workers with these connections poll",
-        "it leads to a pooler in transaction mode: direct_dsn= must lead to the server itself"
-        if is_direct
-        else "the pool leads to a pooler in transaction mode: pass direct_dsn= or --direct-dsn",
+        f"{source}, so workers with these connections poll",
+        remedy,
     )
 
 
 @check(FindingCode.POOLER)
 async def _check_pooler(facts: SharedFacts, _: Thresholds) -> CheckResults:
-    """Check whether the pool leads to a pooler in transaction mode."""
+    """Check whether the pool leads to a pooler in transaction mode.
+
+    Behind such a pooler, a connection may get another session of the server for each transaction.
+    """
     try:
         changes = await facts.store.server.changes_session()
     except ConfigurationError as caught:
@@ -114,9 +122,11 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> CheckResults:
     locking_schedules = await facts.store.server.locking_schedules()
     for worker in workers:
         size = ReportedHealth.of(worker.health).pool.max
+        # A worker that only plans schedules runs no jobs, so it needs no connections for locks.
         locks = min(locking_schedules, worker.max_concurrent_jobs) if worker.role in JOB_ROLES else 0
         if size is None or size >= MIN_POOL_SIZE + locks:
             continue
+        # Too few connections for the worker itself are worse than too few for all locks at once.
         is_too_small = size < MIN_POOL_SIZE
         lock_note = f", and up to {counted(locks, 'job')} may hold an advisory lock" if locks else ""
         yield finding(
@@ -132,7 +142,13 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> CheckResults:
 def judge_server(
     workers: Sequence[Worker], settings: Mapping[str, SettingRow], groups: Sequence[ConnectionRow]
 ) -> Iterator[Finding]:
-    """Yield a finding if the pools may need more connections than the server has, or if it has few left."""
+    """Yield a finding if the pools may need more connections than the server has, or if it has few left.
+
+    Args:
+        workers: The live workers, which report the sizes of their pools.
+        settings: The settings of the server, by name.
+        groups: The connections in use, by role and application.
+    """
     max_connections = int(settings["max_connections"].value)
     reserved = sum(int(settings[name].value) for name in RESERVED if name in settings)
     usable = max_connections - reserved
@@ -141,7 +157,9 @@ def judge_server(
     demand = sum(sizes) + OUTSIDE_POOL * len(sizes)
     used = sum(group.connections for group in groups)
     holders = listed([f"{group.connections} of {group.role} {group.application}".strip() for group in groups])
-    pool_share = max(usable // max(len(sizes), 1) - OUTSIDE_POOL, 1)
+    # The size of each pool with which all of them fit into the server.
+    connections_per_worker = usable // max(len(sizes), 1)
+    pool_share = max(connections_per_worker - OUTSIDE_POOL, 1)
     if demand > usable:
         yield warning(
             FindingCode.CONNECTIONS,

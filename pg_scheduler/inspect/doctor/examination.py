@@ -39,7 +39,9 @@ async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thres
     A check that the role may not make, or that the server cancels, is listed as not made. Other errors are
     raised.
     """
-    codes, facts = read_codes(only), SharedFacts(store)
+    codes = read_codes(only)
+    # The checks share facts, so that each is read once.
+    facts = SharedFacts(store)
     findings: list[Finding] = []
     not_made: list[UnmadeCheck] = []
     for check in CHECKS:
@@ -58,6 +60,7 @@ async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thres
                 raise
             not_made += [UnmadeCheck(code, str(error)) for code in check.codes]
         except DatabaseUnavailableError as error:
+            # The server cancels statements that take too long. Any other cause is raised.
             if not isinstance(error.__cause__, asyncpg.QueryCanceledError):
                 raise
             not_made += [UnmadeCheck(code, f"the server cancelled it: {error}") for code in check.codes]
@@ -80,7 +83,7 @@ async def _describe_missing(store: InspectionStore, error: SchemaMissingError) -
 
 
 def read_codes(texts: Iterable[str]) -> set[FindingCode]:
-    """Return the codes of these texts; all codes if there is no text.
+    """Return the codes of these texts, such as ``late`` or ``WORKER_NONE``; all codes if there is no text.
 
     Raises:
         ValueError: A code is unknown.

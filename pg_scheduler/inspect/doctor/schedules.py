@@ -200,7 +200,7 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
     alive = [worker for worker in workers if worker.is_alive]
     zones = zones_unknown_to((worker, worker.health) for worker in alive)
     for row in rows:
-        # Each of the causes below is more specific than this one, so it takes its place.
+        # This cause stays if no worker is alive, because each case below needs a live worker.
         cause = "no node is alive"
         steps = ["start a worker"]
         if alive and count_claiming(workers, row.task) == 0:

@@ -27,7 +27,7 @@ async def _check_schema(facts: SharedFacts, _: Thresholds) -> CheckResults:
     problem = await facts.store.doctor.schema_problem()
     if problem is None:
         return
-    # Any error but the two below means that a table differs from what the applied migrations make.
+    # Any error but the two below counts as a table that differs from its migrations.
     code = FindingCode.SCHEMA_DRIFT
     steps = problem.steps
     if isinstance(problem, SchemaMissingError):

@@ -43,7 +43,10 @@ def conditions_of(search: Search) -> tuple[Condition, ...]:
 
 
 def _condition(term: Term, search: Search) -> Condition:
-    """Return the condition that a term of the search means."""
+    """Return the condition that a term of the search means.
+
+    ``name`` is that of its SQL in ``searches.sql``, without ``search_``. ``values`` are its parameters.
+    """
     values: tuple[object, ...]
     match term:
         case StatusTerm():
@@ -65,8 +68,9 @@ def _condition(term: Term, search: Search) -> Condition:
             highs = [MAX_INTEGER if span.high is None else span.high for span in term.spans]
             name, values = term.field.value, (lows, highs)
         case TimeTerm():
-            sinces, untils = [span.since for span in term.spans], [span.until for span in term.spans]
-            name, values = term.field.value, (sinces, untils)
+            starts = [span.since for span in term.spans]
+            ends = [span.until for span in term.spans]
+            name, values = term.field.value, (starts, ends)
         case StepsTerm():
             name, values = "steps", ()
         case _:
@@ -76,10 +80,9 @@ def _condition(term: Term, search: Search) -> Condition:
 
 def _patterns(patterns: Sequence[Pattern]) -> tuple[list[str], list[str]]:
     """Return the patterns of whole texts, and separately the patterns of parts, which ignore case."""
-    return (
-        [pattern.like for pattern in patterns if not pattern.is_part],
-        [pattern.like for pattern in patterns if pattern.is_part],
-    )
+    whole_texts = [pattern.like for pattern in patterns if not pattern.is_part]
+    parts = [pattern.like for pattern in patterns if pattern.is_part]
+    return whole_texts, parts
 
 
 def _in_json(patterns: Iterable[str]) -> list[str]:
@@ -92,7 +95,7 @@ def _in_json(patterns: Iterable[str]) -> list[str]:
 
 def _limits(pattern: Pattern) -> Iterator[Pattern]:
     """Yield patterns of ``blocked_on``: ``stripe`` means any key of the limit, ``stripe:42`` only one."""
-    # In a pattern of LIKE, a backslash is written as two.
+    # The column has escapes for characters beyond ASCII. In a pattern of LIKE, a backslash is written as two.
     like = _BEYOND_ASCII.sub(lambda match: ascii_text(match[0]).replace("\\", "\\\\"), pattern.like)
     yield Pattern(f"{BLOCKED_BY_LIMIT}{like}", None, pattern.is_part)
     if ":" not in like:

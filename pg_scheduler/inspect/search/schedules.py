@@ -69,17 +69,22 @@ def parse_schedule_search(text: str, *, now: datetime, tz: tzinfo | None = None)
 
 
 def _filter(part: Part, now: datetime, tz: tzinfo | None) -> ScheduleFilter:
+    """Return the filter of a term, such as ``-task:reports.*``."""
     matches = _filter_without_sign(part, now, tz)
-    return (lambda schedule: not matches(schedule)) if part.is_negated else matches
+    if part.is_negated:
+        return lambda schedule: not matches(schedule)
+    return matches
 
 
 def _filter_without_sign(part: Part, now: datetime, tz: tzinfo | None) -> ScheduleFilter:
-    """Return the filter of a term without its sign."""
+    """Return the filter of a term without the ``-`` that may precede it."""
+    # A word without a field is searched in the id and the task.
     if part.field is None:
         words = read_patterns(part.value, is_part=True)
         return lambda schedule: _is_any(words, schedule.schedule_id) or _is_any(words, schedule.task)
     name, *path = [word.text for word in part.field.split(".")]
     name = name.lower()
+    # The path metadata.tenant is valid, and metadata..tenant is not.
     if name == ROOT and path and all(path):
         return _text_filter(part.value, lambda schedule: _text_at(schedule.metadata, path))
     if path or name not in SCHEDULE_FIELDS:
@@ -97,14 +102,17 @@ def _filter_without_sign(part: Part, now: datetime, tz: tzinfo | None) -> Schedu
 
 
 def _text_filter(value: Word, text_of: Callable[[Schedule], str | None]) -> ScheduleFilter:
+    """Return the filter that compares the texts of a term with what ``text_of`` returns for a schedule."""
     patterns = read_patterns(value)
     return lambda schedule: _is_any(patterns, text_of(schedule))
 
 
 def _next_filter(value: Word, now: datetime, tz: tzinfo | None) -> ScheduleFilter:
+    """Return the filter that compares the times of ``next:`` with the next fire time of a schedule."""
     spans = read_values(value, lambda word: read_time(word, now, tz))
 
     def matches(schedule: Schedule) -> bool:
+        """Return whether the next fire time is in one of the spans, which do not contain their ends."""
         at = schedule.next_fire_at
         return at is not None and any(
             (span.since is None or span.since <= at) and (span.until is None or at < span.until)
@@ -115,7 +123,10 @@ def _next_filter(value: Word, now: datetime, tz: tzinfo | None) -> ScheduleFilte
 
 
 def _text_at(value: Any, path: Sequence[str]) -> str | None:
-    """Return the text of a value of metadata: JSON, unless it is a text; None if it is missing or null."""
+    """Return the text of the value at a path of metadata; None if the value is missing or null.
+
+    The text of a value that is no text is its JSON.
+    """
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     if value is None or isinstance(value, str):
@@ -124,6 +135,7 @@ def _text_at(value: Any, path: Sequence[str]) -> str | None:
 
 
 def _is_any(patterns: tuple[Pattern, ...], text: str | None) -> bool:
+    """Return whether a text matches one of the patterns; False for None."""
     return text is not None and any(_is_like(pattern, text) for pattern in patterns)
 
 
@@ -131,30 +143,40 @@ def _is_like(pattern: Pattern, text: str) -> bool:
     """Return whether a text matches a pattern, as LIKE decides it."""
     # The text must start with the first literal, end with the last one, and have the others in between in
     # order.
-    parts = _literals(pattern.like)
+    literals = _literals(pattern.like)
+    # A pattern of a part ignores case.
     if pattern.is_part:
-        parts, text = [part.lower() for part in parts], text.lower()
-    first, *following = parts
+        literals = [literal.lower() for literal in literals]
+        text = text.lower()
+    first, *following = literals
+    # Without a wildcard there is one literal, which is the whole text.
     if not following:
         return text == first
-    *middle, end = following
+    *middle, last = following
     if not text.startswith(first):
         return False
+    # Each literal is searched behind the one before it.
     place = len(first)
     for literal in middle:
-        if (index := text.find(literal, place)) < 0:
+        index = text.find(literal, place)
+        if index < 0:
             return False
         place = index + len(literal)
-    return text.endswith(end) and len(text) - len(end) >= place
+    # The last literal must not overlap the one before it.
+    last_start = len(text) - len(last)
+    return text.endswith(last) and last_start >= place
 
 
 def _literals(like: str) -> list[str]:
-    """Return the literal texts between the wildcards of a pattern of LIKE."""
-    parts, chars = [""], iter(like)
+    """Return the literal texts between the wildcards of a pattern of LIKE: ``a``, ``b`` for ``a%b``."""
+    literals = [""]
+    chars = iter(like)
     for char in chars:
         if char == "%":
-            parts.append("")
-        # A backslash stands before a character that is literal.
+            literals.append("")
+        elif char == "\\":
+            # The character after a backslash is literal.
+            literals[-1] += next(chars)
         else:
-            parts[-1] += next(chars) if char == "\\" else char
-    return parts
+            literals[-1] += char
+    return literals

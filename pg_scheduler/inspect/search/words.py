@@ -82,8 +82,9 @@ class Word:
         return Word(self.chars[index:], self._place(index), self.end)
 
     def split(self, mark: str) -> list[Word]:
-        """Return the parts between unquoted marks."""
-        parts, remainder = [], self
+        """Return the parts between unquoted marks; the whole word if it has no mark."""
+        parts = []
+        remainder = self
         while (index := remainder.find(mark)) is not None:
             parts.append(remainder.before(index))
             remainder = remainder.after(index + len(mark))
@@ -92,11 +93,13 @@ class Word:
     def _has(self, mark: str, index: int) -> bool:
         """Return whether the unquoted mark is at an index of the word."""
         part = self.chars[index : index + len(mark)]
+        # At the end of the word, the part may be shorter than the mark.
         return len(part) == len(mark) and all(
             char.text == expected and not char.is_quoted for char, expected in zip(part, mark, strict=True)
         )
 
     def _place(self, index: int) -> int:
+        """Return the place in the search text of the character at an index of the word, or of its end."""
         return self.chars[index].place if index < len(self.chars) else self.end
 
 
@@ -124,17 +127,21 @@ def split_words(text: str) -> list[Word]:
 
 
 def _word_at(text: str, start: int) -> Word:
-    """Return the word that starts at a place."""
+    """Return the word that starts at a place of the search text and ends before the next unquoted blank."""
     chars: list[Char] = []
-    place, quoted_since = start, None
+    place = start
+    # The place of the quote that is open; None outside of quotes.
+    quoted_since = None
     while place < len(text):
         char = text[place]
         if char == QUOTE:
+            # A quote opens, or closes the one that is open.
             quoted_since = place if quoted_since is None else None
         elif quoted_since is None and char.isspace():
             break
         else:
-            is_escape = char == ESCAPE and text[place + 1 : place + 2] in {QUOTE, ESCAPE}
+            next_char = text[place + 1 : place + 2]
+            is_escape = char == ESCAPE and next_char in {QUOTE, ESCAPE}
             # Within quotes, the character after the backslash stands for itself.
             if quoted_since is not None and is_escape:
                 place += 1

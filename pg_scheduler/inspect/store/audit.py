@@ -67,9 +67,11 @@ class AuditReadRepository(Repository):
         else:
             audit_rows = await self._statements.fetch("inspect_audit_of", *args, subject)
         records = [_record_from(row) for row in audit_rows if row["matches"]]
-        # Rows are counted by their place. The last row at the maximum shows that the search stopped there.
+        # The place of a row is the number of records that were examined up to it. If that of the last row is
+        # the maximum, the search stopped there.
         is_capped = bool(audit_rows) and audit_rows[-1]["place"] == rows
-        return records, _record_from(audit_rows[-1]) if is_capped else None
+        last_examined = _record_from(audit_rows[-1]) if is_capped else None
+        return records, last_examined
 
     async def trigger_changes(self, schedule_ids: Sequence[str], rows: int) -> dict[str, datetime]:
         """Return when the triggers of schedules were last changed, for schedules with a record of that.
@@ -102,5 +104,6 @@ class AuditReadRepository(Repository):
 
 
 def _record_from(row: asyncpg.Record) -> AuditRecord:
+    """Return the record of a row, with its JSON details as a mapping."""
     names = ("id", "at", "actor", "via", "action", "subject")
     return AuditRecord(**{name: row[name] for name in names}, details=object_from(row["details"]))

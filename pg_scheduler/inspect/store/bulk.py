@@ -292,7 +292,7 @@ class BulkRepository:
         )
         changed = [row for row in rows if row["changed"]]
         await self._consequences.run([row["job_id"] for row in changed], transaction)
-        # A worker that runs a job publishes the event itself, once it has stopped the attempt.
+        # A worker that runs a job publishes the event itself.
         transaction.events.extend(
             JobCancelled(row["job_id"], row["job_name"], row["attempt"], reason=BY_CALLER)
             for row in changed

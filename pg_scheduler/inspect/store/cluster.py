@@ -99,7 +99,7 @@ class ClusterRepository(Repository):
         return counts
 
     async def totals(self, names: int) -> list[tuple[str, JobFigures]]:
-        """Return the totals of the statistics by job name, for at most this number of names."""
+        """Return the totals of the statistics, which only grow, by job name, for at most ``names`` names."""
         rows = await self._statements.fetch("inspect_totals", names)
         return [(row["job_name"], figures_of(row)) for row in rows]
 
@@ -108,7 +108,7 @@ class ClusterRepository(Repository):
         return await self._rows(ScheduleRow, "inspect_schedules", self._statements.now, limit, OVERDUE_S)
 
     async def server(self) -> ServerRow:
-        """Return the time and the oldest transaction."""
+        """Return the time of the database, and the age of its oldest transaction."""
         (row,) = await self._statements.fetch("inspect_server")
         return ServerRow(*row)
 

@@ -67,6 +67,7 @@ class ReadingConnections(Connections):
     async def acquire(self, *, reserved: bool = False) -> AsyncIterator[Connection]:  # noqa: ARG002 - a worker has no part in it
         """Yield a connection in a read-only transaction."""
         timeout_s = self.options.call_timeout_s
+        # The pool may be that of the application, so only some of its connections are used at once.
         with translated():
             async with asyncio.timeout(timeout_s):
                 await self._turns.acquire()
@@ -80,7 +81,7 @@ class ReadingConnections(Connections):
             self._turns.release()
 
     def sticky(self, *, reserved: bool = False) -> AbstractAsyncContextManager[Connection]:
-        """Yield a connection in a read-only transaction."""
+        """Return what ``acquire()`` returns: no connection is kept here for the next call."""
         return self.acquire(reserved=reserved)
 
     @asynccontextmanager
@@ -92,7 +93,10 @@ class ReadingConnections(Connections):
         savepoints: bool = True,  # noqa: ARG002
         lock_timeout_ms: int | None = None,  # noqa: ARG002
     ) -> AsyncIterator[Connection]:
-        """Yield a connection in a read-only transaction."""
+        """Yield a connection in a read-only transaction, as ``acquire()`` does.
+
+        The other parameters are those of `Connections`. For reads they make no difference.
+        """
         async with self.acquire(reserved=reserved) as connection:
             yield connection
 
@@ -152,10 +156,12 @@ async def open_pool(
 
 
 def _options(application_name: str) -> dict[str, Any]:
+    """Return the options of asyncpg for a connection with this name in ``pg_stat_activity``."""
     return {"timeout": CONNECT_TIMEOUT_S, "server_settings": {"application_name": application_name}}
 
 
 @contextmanager
 def _opening() -> Iterator[None]:
+    """Raise errors of the DSN and of connecting in the block as errors of this library."""
     with translated(), connecting(), reading_dsn(NAME_OF_DSN):
         yield

@@ -86,12 +86,17 @@ class ErrorReadRepository(Repository):
 
 
 def _page_of(records: Sequence[asyncpg.Record]) -> ErrorPage:
-    """Return the page of a statement, each record of which has the values of the page."""
+    """Return the page of a statement from its records: one for each group of errors.
+
+    Each record also has the values of the page: the time, since when errors are counted, and whether not all
+    of them were read.
+    """
     rows = []
     for record in records:
         # Without any group there is one record, which only has the values of the page.
         if record["fingerprint"] is not None:
             values = {name: record[name] for name in ErrorRow._fields if name != "parts"}
+            # The parts of the period are two arrays: their starts, and the numbers of jobs in them.
             parts = tuple(zip(record["buckets"] or (), record["counts"] or (), strict=True))
             rows.append(ErrorRow(**values, parts=parts))
     return ErrorPage(records[0]["now"], records[0]["counted_since"], records[0]["is_capped"], rows)

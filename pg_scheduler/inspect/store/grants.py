@@ -109,8 +109,9 @@ def default_name(role: Role, schema: str) -> str:
     end = f"_{role.value}"
     room = MAX_IDENTIFIER_BYTES - len(end)
     if role is Role.SENDER:
-        # The names of its functions begin with its name.
+        # The names of its functions begin with its name, and must not be too long either.
         room -= max(len(f"_{action}") for action in SENDER_ACTIONS)
+    # A character that is cut in the middle of its bytes is left out.
     return schema.encode()[:room].decode(errors="ignore") + end
 
 
@@ -135,6 +136,8 @@ def privileges_of(role: Role) -> dict[str, set[str]]:
     """Return the privileges that a role needs on whole tables, by table."""
     privileges: dict[str, set[str]] = {}
     for grant in GRANTS[role]:
-        for table in () if grant.columns else grant.tables:
-            privileges.setdefault(table, set()).update(grant.privileges)
+        # A grant on some columns gives no privilege on the whole table.
+        if not grant.columns:
+            for table in grant.tables:
+                privileges.setdefault(table, set()).update(grant.privileges)
     return privileges

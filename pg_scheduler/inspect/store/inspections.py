@@ -215,7 +215,8 @@ class InspectionRepository(Repository):
     async def locks(self, job_id: str) -> list[LockRow]:
         """Return the sessions that hold the lock of a job's row or its advisory lock.
 
-        A session counts only if its transaction has lasted for ``MIN_LOCK_S`` seconds or more.
+        A session with the lock of the row counts only if its transaction has lasted for ``MIN_LOCK_S``
+        seconds or more.
         """
         return await self._rows(LockRow, "inspect_locks", job_id, MIN_LOCK_S)
 

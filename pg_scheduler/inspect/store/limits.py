@@ -84,6 +84,7 @@ class LimitReadRepository(Repository):
     async def blocked(self) -> BlockedJobs:
         """Count the first 20,000 blocked jobs by what they wait for."""
         rows = await self._statements.fetch("inspect_blocked", MAX_BLOCKED_ROWS, MAX_BLOCKED_KEYS)
+        # Each row has the number of all jobs that the statement examined.
         is_capped = bool(rows) and rows[0]["examined"] >= MAX_BLOCKED_ROWS
         jobs = {row["blocked_on"]: row["jobs"] for row in rows}
         return BlockedJobs(jobs, is_capped or len(rows) == MAX_BLOCKED_KEYS)
@@ -91,12 +92,16 @@ class LimitReadRepository(Repository):
     async def blocked_names(self) -> BlockedJobs:
         """Count the first 20,000 blocked jobs by the names that a worker must claim."""
         rows = await self._statements.fetch("inspect_blocked_names", MAX_BLOCKED_ROWS, MAX_BLOCKED_KEYS)
+        # Each row has the number of all jobs that the statement examined.
         is_capped = bool(rows) and rows[0]["examined"] >= MAX_BLOCKED_ROWS
         jobs = {row["name"]: row["jobs"] for row in rows}
         return BlockedJobs(jobs, is_capped or len(rows) == MAX_BLOCKED_KEYS)
 
     async def use(self, blocked_on: str) -> tuple[int, int]:
-        """Return the attempts of a limit that run, and its starts that still count."""
+        """Return the numbers of a limit's attempts that run, and of its starts that still count.
+
+        ``blocked_on`` is the text of the limit and its key: ``limit:<name>:<key>``.
+        """
         rows = await self._statements.fetch("inspect_limit", blocked_on, self._statements.now, MAX_STARTS)
         return rows[0]["running"], rows[0]["starts"]
 
@@ -121,10 +126,12 @@ class LimitReadRepository(Repository):
         Args:
             limits: The text of each limit, the number of starts that it admits, and within how many seconds.
         """
+        # The statement takes an array of the texts, one of the numbers, and one of the seconds.
         columns = [list(column) for column in zip(*limits, strict=True)]
         rows = await self._statements.fetch("inspect_next_starts", *columns, MAX_STARTS)
         # Of several times of a limit, the latest one comes last, so it is the one that the dict keeps.
-        return {row["key"]: row["at"] for row in sorted(rows, key=lambda row: row["at"])}
+        rows_by_time = sorted(rows, key=lambda row: row["at"])
+        return {row["key"]: row["at"] for row in rows_by_time}
 
     async def holders(self, keys: Sequence[str], most: int) -> list[LimitJobRow]:
         """Return the jobs that run longest within each limit, at most ``most`` for each."""
@@ -138,18 +145,21 @@ class LimitReadRepository(Repository):
     async def tenants(self, keys: Sequence[str]) -> tuple[list[TenantRow], bool]:
         """Return the queues of tenants, and whether counting some of the queues stopped.
 
-        At most 20,000 rows are counted, divided evenly among the tenants.
+        ``keys`` are the texts of the tenants: ``share:<name>:<key>``. At most 20,000 rows are counted,
+        divided evenly among the tenants.
         """
         rows_per_tenant = max(MAX_WAITING_ROWS // max(len(keys), 1), 1)
         rows = await self._rows(TenantRow, "inspect_tenants", list(keys), rows_per_tenant)
         return rows, any(row.jobs >= rows_per_tenant for row in rows)
 
     async def in_flight(self) -> tuple[dict[str, InFlightRow], bool]:
-        """Return the numbers of jobs in flight by the text of the share and the tenant.
+        """Return the numbers of jobs of tenants that had their turn, by ``share:<name>:<key>``.
 
         Returns:
             The numbers, and whether counting stopped after 10,000 jobs.
         """
         rows = await self._statements.fetch("inspect_in_flight", MAX_MOVED_ROWS, self._statements.now)
+        # Each row has the number of all jobs that the statement examined.
         is_capped = bool(rows) and rows[0]["examined"] >= MAX_MOVED_ROWS
-        return {row["key"]: InFlightRow(row["running"], row["admitted"]) for row in rows}, is_capped
+        jobs_by_tenant = {row["key"]: InFlightRow(row["running"], row["admitted"]) for row in rows}
+        return jobs_by_tenant, is_capped

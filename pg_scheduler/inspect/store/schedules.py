@@ -84,7 +84,10 @@ class ScheduleListRepository(Repository):
         schedules, last_id = list[FoundSchedule](), None
         for row in rows:
             values = dict(row)
-            last_id, paused_by, state = (values.pop(name) for name in ("last_id", "paused_by", "state"))
+            # All columns but these three are those of the schedule. Each row has the same last id.
+            last_id = values.pop("last_id")
+            paused_by = values.pop("paused_by")
+            state = values.pop("state")
             # A row without a schedule only carries the last id that was examined.
             if values["schedule_id"] is not None:
                 schedules.append(FoundSchedule(schedule_from(values), state, paused_by))

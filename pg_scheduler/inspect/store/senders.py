@@ -39,6 +39,7 @@ def sender_script(schema: str, grantee: str, tasks: Sequence[str], signals: Sequ
         True
     """
     quoted_schema = quote_identifier(schema)
+    # The values that take the places of {names} in the template.
     functions = {
         action: f"{quoted_schema}.{quote_identifier(f'{grantee}_{action}')}" for action in SENDER_ACTIONS
     }
@@ -72,14 +73,19 @@ def sender_script(schema: str, grantee: str, tasks: Sequence[str], signals: Sequ
 
 
 def _patterns(names: Sequence[str]) -> str:
-    """Return an array of patterns of LIKE, as SQL."""
+    """Return an array of patterns of LIKE, as SQL, for names in which ``*`` stands for any text.
+
+    Raises:
+        ConfigurationError: A name is empty or cannot be stored.
+    """
     for name in names:
         if not name or not is_storable(name):
             raise ConfigurationError(
                 f"a name must be a text that is not empty and that PostgreSQL can store, not {name!r}"
             )
-    escaped = (re.sub(r"([\\%_])", r"\\\1", name).replace("*", "%") for name in names)
-    return f"ARRAY[{', '.join(map(_literal, escaped))}]::text[]"
+    # The special characters of LIKE stand for themselves, and "%" stands for any text.
+    patterns = [re.sub(r"([\\%_])", r"\\\1", name).replace("*", "%") for name in names]
+    return f"ARRAY[{', '.join(map(_literal, patterns))}]::text[]"
 
 
 def _literal(text: str) -> str:

@@ -226,7 +226,8 @@ class StatisticsReadRepository(Repository):
         if not row["started"]:
             return None
         # The statistics may be younger than the period, so the seconds are those since the first of them.
-        return row["started"] / max(row["seconds"], 1.0)
+        rate: float = row["started"] / max(row["seconds"], 1.0)
+        return rate
 
 
 def figures_of(row: asyncpg.Record) -> JobFigures:
