@@ -187,6 +187,8 @@ def is_muted(mutes: Sequence[Mute], now: datetime) -> bool:
 
 def _mute_of(record: AuditRecord) -> Mute:
     """Return the mute that a record states. A value of a wrong type, as written by hand, becomes None."""
-    until = instant_from(record.details.get("until")) if record.action.startswith("mute_") else None
+    # A record that ends a mute has no time until which it lasts.
+    is_mute = record.action.startswith("mute_")
+    until = instant_from(record.details.get("until")) if is_mute else None
     note = record.details.get("note")
     return Mute(record.at, record.actor, until, note if isinstance(note, str) else None)

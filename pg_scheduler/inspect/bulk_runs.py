@@ -337,10 +337,11 @@ class BulkRuns:
 
     async def _end(self, run: _Run, error: str | None) -> None:
         """Write that a run has ended; ``error`` is None if nothing went wrong."""
+        # interrupt() does not cancel a task that is about to write the end.
         run.is_ending = True
-        progress, counts = run.progress, {}
-        if progress is not None:
-            counts = {"refused": progress.refused, "skipped": progress.skipped}
+        counts = {}
+        if run.progress is not None:
+            counts = {"refused": run.progress.refused, "skipped": run.progress.skipped}
         with self._acting():
             await self._rows.end(run.run_id, run.begun, error, **counts)
 

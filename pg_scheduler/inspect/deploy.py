@@ -499,7 +499,10 @@ class _DeployCheck:
         """Examine a schedule, unless it is finished or its task is not selected; return whether it was."""
         if row.finished_at is not None or not self._is_selected(row.task):
             return False
-        code, reason = DeployCode.SCHEDULE, ""
+        code = DeployCode.SCHEDULE
+        reason = ""
+        # If the code does not accept the trigger or the options of the row, reading the trigger or making the
+        # builder of its jobs raises an error.
         try:
             read_trigger(row.trigger)
             if self._tasks.resolve(row.task) is None:
@@ -515,6 +518,7 @@ class _DeployCheck:
         return True
 
     def _is_selected(self, name: str) -> bool:
+        """Return whether the caller has asked for the task of this name."""
         return self._pattern is None or fnmatchcase(name, self._pattern)
 
     def _why_unknown(self, name: str) -> str:

@@ -64,6 +64,7 @@ def _shows_options(function: Callable[..., Any]) -> Callable[[F], F]:
     ]
 
     def decorate(method: F) -> F:
+        """Give a method the signature that the documentation shows; the method itself stays as it is."""
         method_signature = signature(method)
         parameters = [
             parameter

@@ -52,6 +52,7 @@ class Bounds:
     """Milliseconds after which no further statement examines jobs, 1 to 60,000."""
 
     def __post_init__(self) -> None:
+        """Raise an error if a value is no int, or out of range."""
         check_count("rows", self.rows, least=1, most=MAX_ROWS)
         check_count("milliseconds", self.milliseconds, least=1, most=MAX_MILLISECONDS)
 

@@ -42,9 +42,11 @@ START: Final = Position(0, (), 0, 0)
 
 def write_position(position: Position, now: datetime) -> str:
     """Return the text of a position in a search whose relative times refer to ``now``."""
+    # JSON has no instants, so they are written as ISO 8601. The other values are texts and numbers.
     key = [value.isoformat() if isinstance(value, datetime) else value for value in position.key]
     values = [now.isoformat(), position.searched, position.found, position.segment, *key]
     text = json.dumps(values, separators=(",", ":"))
+    # _values() adds the padding ("=") again. It would be escaped in a URL.
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 

@@ -46,10 +46,12 @@ def listed(texts: Sequence[str], number: int | None = None, *, is_capped: bool =
     ``number`` is the total number of texts if ``texts`` has only some of them; None if it has all.
     ``is_capped`` is whether there may be more than this number.
     """
+    shown = ", ".join(texts[:MAX_LISTED])
     total = len(texts) if number is None else number
     remainder = total - min(len(texts), MAX_LISTED)
-    number_text = count(remainder, is_capped=is_capped)
-    return ", ".join(texts[:MAX_LISTED]) + (f" and {number_text} more" if remainder > 0 else "")
+    if remainder <= 0:
+        return shown
+    return f"{shown} and {count(remainder, is_capped=is_capped)} more"
 
 
 def extent_of(searched: int, total: int | None, *, is_complete: bool, noun: str = "job") -> str:

@@ -46,7 +46,9 @@ async def read_family(
     """
     reads = tables_of(inspector).reads.workflows
     owner = await reads.owner(job_id)
-    rows = await reads.children(job_id) if any(step.kind == CHILD for step in steps) else []
+    # Only a job with a step of this kind has children.
+    has_children = any(step.kind == CHILD for step in steps)
+    rows = await reads.children(job_id) if has_children else []
     children: dict[str, list[ChildRow]] = {}
     visible_rows = [row for row in rows if sees_name(row.job_name or "")][:MAX_CHILDREN]
     for row in visible_rows:

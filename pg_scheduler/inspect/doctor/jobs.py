@@ -135,6 +135,7 @@ async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
     rows = await facts.store.doctor.expiry_causes(RECENT_S) if expired_names else []
     for name, expired in expired_names:
         if expired >= thresholds.expired:
+            # A job may have a cause of another release, for which this one has no text.
             causes = [_cause_of(row) for row in rows if row.job_name == name and row.cause in CAUSES]
             texts = [f"{cause.jobs:,} {cause.text}" for cause in causes]
             listing = command("jobs", "list", "status:expired", term("name", name), "--limit", "1")

@@ -22,7 +22,10 @@ class ServerFault:
     """What remains to be done after the upgrade."""
 
     def correction(self, major: int, minor: int) -> str | None:
-        """Return the release that corrects the fault; None if the release with these numbers lacks it."""
+        """Return the release that corrects the fault, such as ``14.4``.
+
+        None if the release with these numbers does not have the fault.
+        """
         for fixed_major, fixed_minor in self.corrected_in:
             if fixed_major == major and minor < fixed_minor:
                 return f"{fixed_major}.{fixed_minor}"

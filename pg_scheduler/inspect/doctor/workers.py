@@ -71,6 +71,7 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
     workers = await facts.once(facts.store.workers.list_workers)
     now = await facts.store.statements.read_clock()
     alive = [worker for worker in workers if worker.is_alive and not worker.is_stopping]
+    # A statement is executed for each of these workers, so their number has a bound.
     draining = [worker for worker in workers if _drains(worker)][:MAX_DRAINING]
     requested: Mapping[str, datetime] = {}
     try:

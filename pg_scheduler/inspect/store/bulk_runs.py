@@ -80,6 +80,7 @@ class BulkRunRepository:
         args = run_id, self._statements.author.actor, json.dumps(jobs), self._statements.now
 
         async def write_begin(transaction: Transaction) -> int:
+            """Write the row of the run and the record in the audit, in one transaction."""
             begun = await self._statements.number("begin_run", *args, on=transaction.connection)
             await self._audit.record(action, run_id, on=transaction.connection, **jobs)
             return begun
@@ -90,8 +91,9 @@ class BulkRunRepository:
         """Ask a run to stop after the batch in progress."""
 
         async def write_request(transaction: Transaction) -> None:
-            now, connection = self._statements.now, transaction.connection
-            await self._statements.fetch("stop_run", run_id, now, on=connection)
+            """Write the request and the record in the audit, in one transaction."""
+            connection = transaction.connection
+            await self._statements.fetch("stop_run", run_id, self._statements.now, on=connection)
             await self._audit.record(STOP, run_id, on=connection)
 
         await self._statements.run_retrying(write_request)
@@ -106,6 +108,7 @@ class BulkRunRepository:
         args = run_id, begun, error, self._statements.now
 
         async def write_end(transaction: Transaction) -> None:
+            """Write the end and the record in the audit, in one transaction."""
             connection = transaction.connection
             # The statement returns one row, or none if the run has begun again.
             for row in await self._statements.fetch("end_run", *args, on=connection):

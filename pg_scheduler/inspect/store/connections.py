@@ -53,6 +53,7 @@ class ReadingConnections(Connections):
     """
 
     def __init__(self, pool: asyncpg.Pool, settings: ReadSettings) -> None:
+        # The server cancels a long statement before the client stops waiting for the answer.
         timeout_s = settings.statement_timeout_s + ANSWER_MARGIN_S
         super().__init__(pool, options=ConnectionOptions(call_timeout_s=timeout_s, hot_timeout_s=timeout_s))
         self._turns = asyncio.Semaphore(settings.connections)
@@ -119,6 +120,7 @@ async def open_connection(
         ConnectionRejectedError: The server rejects the role, its password or the database.
         DatabaseUnavailableError: The server is unavailable.
     """
+    # The name of the host is resolved in threads of the library, and not in those of the application.
     resolve_in_threads(asyncio.get_running_loop())
     with _opening():
         connection = await open_connection_to(

@@ -273,9 +273,10 @@ class DoctorRepository(Repository):
         return {row["name"]: SettingRow(row["value"], row["source"]) for row in rows}
 
     async def quarantined(self, seconds: float) -> tuple[list[QuarantinedRow], bool]:
-        """Return the jobs that reached ``max_crashes`` in the last seconds, and whether there may be more.
+        """Return the jobs that reached ``max_crashes`` lately, and whether there may be more.
 
-        The newest job comes first. At most 100 are returned, among the newest 20,000 unsuccessful ones.
+        These are jobs of the last ``seconds`` seconds, the newest first. At most 100 are returned, among the
+        newest 20,000 unsuccessful ones.
         """
         args = seconds, MAX_UNSUCCESSFUL, MAX_QUARANTINED, self._statements.now
         rows = await self._rows(QuarantinedRow, "doctor_quarantined", *args)
@@ -284,36 +285,45 @@ class DoctorRepository(Repository):
         return rows, is_capped or len(rows) >= MAX_QUARANTINED
 
     async def failing(self, seconds: float, earlier_s: float) -> list[FailingRow]:
-        """Return the 100 job names with most failed attempts in the last seconds.
+        """Return the 100 job names with most failed attempts in a period that ends now.
 
         Args:
-            seconds: The length of the period in seconds, which ends now.
-            earlier_s: The length of the period before it, in seconds.
+            seconds: The length of the period in seconds.
+            earlier_s: The length in seconds of the period before it, whose attempts are counted separately.
         """
         return await self._rows(
             FailingRow, "doctor_failing", seconds, earlier_s, MAX_STATISTICS, self._statements.now
         )
 
     async def expired_names(self, seconds: float) -> list[tuple[str, int]]:
-        """Return the 100 job names with most expired jobs in the last seconds, and their numbers of jobs."""
+        """Return the 100 job names with most jobs that expired in the last ``seconds`` seconds.
+
+        Each name has the number of these jobs.
+        """
         args = seconds, MAX_STATISTICS, self._statements.now
         rows = await self._statements.fetch("doctor_expiring", *args)
         return [(row["job_name"], row["expired"]) for row in rows]
 
     async def expiry_causes(self, seconds: float) -> list[ExpiryCauseRow]:
-        """Return why jobs expired in the last seconds, among the newest 20,000 unsuccessful ones."""
+        """Return why jobs expired in the last ``seconds`` seconds.
+
+        Only the newest 20,000 unsuccessful jobs are examined.
+        """
         args = seconds, MAX_UNSUCCESSFUL, self._statements.now
         return await self._rows(ExpiryCauseRow, "doctor_expiry_causes", *args)
 
     async def endings(self, seconds: float) -> tuple[dict[str, int], float]:
-        """Return how many jobs ended in the last seconds by status, and the seconds since the first one."""
+        """Return by status how many jobs ended in the last ``seconds`` seconds, as the statistics have it.
+
+        The second value is the number of seconds since the first of these jobs.
+        """
         (row,) = await self._statements.fetch("doctor_endings", seconds, MAX_STATISTICS, self._statements.now)
         numbers = dict(row)
         seconds_since_first: float = numbers.pop("seconds")
         return numbers, seconds_since_first
 
     async def running(self) -> list[RunningRow]:
-        """Return 1,000 running jobs among the first 10,000 due ones of each priority."""
+        """Return at most 1,000 running jobs, among the first 10,000 due ones of each priority."""
         rows = await self._statements.fetch("doctor_running", MAX_DUE, self._statements.now, MAX_RUNNING)
         return [_running_from(row) for row in rows]
 
@@ -339,13 +349,13 @@ class DoctorRepository(Repository):
         return total, [row["job_id"] for row in rows]
 
     async def overdue(self, seconds: float) -> list[OverdueRow]:
-        """Return the 100 schedules that are most overdue, by more than these seconds."""
+        """Return the schedules that are overdue by more than ``seconds`` seconds, at most the worst 100."""
         return await self._rows(
             OverdueRow, "doctor_overdue", seconds, MAX_SCHEDULES_RETURNED, self._statements.now
         )
 
     async def lost_schedules(self, schedule_ids: Collection[str]) -> list[str]:
-        """Return the first 100 of these ids that no schedule has."""
+        """Return those of these ids that no schedule has, at most 100."""
         rows = await self._statements.fetch(
             "doctor_lost_schedules", list(schedule_ids), MAX_SCHEDULES_RETURNED
         )
@@ -365,7 +375,10 @@ class DoctorRepository(Repository):
         return await self._rows(HerdRow, "doctor_herds", MAX_SCHEDULES, size)
 
     async def broken(self) -> list[BrokenRow]:
-        """Return 100 of the first 10,000 schedules that the planner paused because of an error."""
+        """Return at most 100 schedules that the planner paused because of an error.
+
+        The first 10,000 schedules are examined.
+        """
         rows = await self._statements.fetch("doctor_broken", MAX_SCHEDULES)
         return [BrokenRow(row["schedule_id"], row["note"]) for row in rows]
 

@@ -291,11 +291,15 @@ class InspectionRepository(Repository):
         return rows[0]["look"] if rows else None
 
     async def parents(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
-        """Return the unfinished jobs that a job waits for, and their statuses; None if they do not exist."""
-        rows = await self._statements.fetch("inspect_parents", job_id, MAX_PARENTS)
-        return [
-            (row["parent_id"], None if row["status"] is None else JobStatus(row["status"])) for row in rows
-        ]
+        """Return the ids of the unfinished jobs that a job waits for, each with its status.
+
+        The status is None if there is no such job.
+        """
+        parents: list[tuple[str, JobStatus | None]] = []
+        for row in await self._statements.fetch("inspect_parents", job_id, MAX_PARENTS):
+            status = None if row["status"] is None else JobStatus(row["status"])
+            parents.append((row["parent_id"], status))
+        return parents
 
     async def linked_jobs(self, job_id: str, limit: int) -> tuple[list[LinkedJob], list[LinkedJob]]:
         """Return jobs that a job waits for, and jobs that wait for it, at most ``limit`` of each."""

@@ -98,7 +98,7 @@ class WorkerReadRepository(Repository):
     """The statements that read workers and attempts by their workers."""
 
     async def workers(self) -> list[InspectedWorker]:
-        """Return the 500 workers that have run longest."""
+        """Return the workers, live and dead ones; if there are more than 500, those that have run longest."""
         rows = await self._statements.fetch("inspect_workers", self._statements.now, MAX_WORKERS)
         return [_worker_from(row) for row in rows]
 

@@ -130,6 +130,6 @@ class WorkflowRepository(Repository):
         return await self._rows(OpenCount, "inspect_open_counts", MAX_OPEN, MAX_NAMES)
 
     async def progress(self, job_ids: Collection[str]) -> dict[str, StepProgress]:
-        """Return how far jobs have come."""
+        """Return how far each of these jobs has come in its steps, by the id of the job."""
         rows = await self._rows(StepProgress, "inspect_step_progress", list(job_ids), MAX_COUNTED)
         return {row.job_id: row for row in rows}
