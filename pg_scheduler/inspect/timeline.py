@@ -108,7 +108,7 @@ def attempts_of(job: Job, steps: Sequence[StepState] = ()) -> list[Attempt]:
         job: The job.
         steps: Its steps, of which the waits show suspended attempts.
     """
-    # An entry about a parent job that did not complete is none of an attempt.
+    # An entry about a parent job that did not complete does not belong to an attempt.
     history = [entry for entry in job.errors if entry.outcome != PARENT]
     suspended_attempts = _suspended_attempts(job, steps)
     is_cut = len(job.errors) >= MAX_KEPT or len(suspended_attempts) >= MAX_SUSPENDED
