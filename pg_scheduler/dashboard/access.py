@@ -133,13 +133,16 @@ class Access:
             return
         if isinstance(self.names, str):
             raise TypeError(f"names must be a tuple of patterns, not a str; write ({self.names!r},)")
+        # ``names`` may be an iterator, and is read several times.
         names = tuple(self.names)
         for name in names:
             _check_name(name)
+        # The instance is frozen, so its attributes are set by the base class.
         object.__setattr__(self, "names", names)
         # In a pattern, ``*`` stands for any text, and all other characters stand for themselves.
-        texts = (".*".join(map(re.escape, name.split("*"))) for name in names)
-        object.__setattr__(self, "_pattern", re.compile("|".join(f"(?:{text})" for text in texts), re.DOTALL))
+        expressions = (".*".join(map(re.escape, name.split("*"))) for name in names)
+        alternatives = "|".join(f"(?:{expression})" for expression in expressions)
+        object.__setattr__(self, "_pattern", re.compile(alternatives, re.DOTALL))
 
     @property
     def visible_names(self) -> tuple[str, ...] | None:
@@ -240,8 +243,10 @@ def basic_auth(user: str, password: str, *, access: Access | None = None) -> Aut
     def authorize(request: Request) -> Access | Response:
         try:
             credentials = base64.b64decode(_credentials(request, "basic"), validate=True)
-        except ValueError:  # the error of binascii is a ValueError
+        except ValueError:  # The header is no base64: the error of binascii is a ValueError.
             credentials = b""
+        # compare_digest() takes as long wherever the texts differ, so its time reveals no part of the
+        # password.
         if compare_digest(credentials, expected):
             return granted_access
         return _challenge(request, 'Basic realm="pg_scheduler", charset="UTF-8"')

@@ -49,7 +49,7 @@ class JsonAnswer(JSONResponse):
 
 
 def document_of(template: str, data: Any) -> dict[str, Any]:
-    """Return the JSON document of a page."""
+    """Return the JSON document of a page: its data, with its name and the version of the format."""
     return {"v": SHAPE_VERSION, "beta": True, "page": template, "data": data}
 
 
@@ -80,6 +80,8 @@ def public_page(
 
     The address of its stylesheet is relative, so that it is valid behind a proxy with any prefix.
     """
-    path = str(request.scope["path"]).removeprefix(str(request.scope.get("root_path", "")).rstrip("/"))
+    root = str(request.scope.get("root_path", "")).rstrip("/")
+    path = str(request.scope["path"]).removeprefix(root)
+    # One "../" for each folder of the path leads to the root of the dashboard.
     style = "../" * (path.count("/") - 1) + PUBLIC_STYLE.removeprefix("/")
     return HTMLResponse(PAGE.format(title=escape(title), style=style, body=body), status, headers)

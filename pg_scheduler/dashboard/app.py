@@ -209,6 +209,11 @@ def _check_pools(
 
 
 def _check_refresh(refresh: object) -> float:
+    """Return ``refresh=``, the seconds between two updates of a page, as a float.
+
+    Raises:
+        ValueError: It is no finite number, or too small.
+    """
     if isinstance(refresh, int | float) and math.isfinite(refresh) and refresh >= MIN_REFRESH_S:
         return float(refresh)
     raise ValueError(f"refresh must be a number of seconds from {MIN_REFRESH_S} on, not {refresh!r}")
@@ -230,6 +235,7 @@ class _Dashboard:
         self._searches = SearchRuns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer an ASGI connection. A lifespan is acknowledged, since some servers start one for any app."""
         if scope["type"] == "lifespan":
             for phase in ("startup", "shutdown"):
                 await receive()
@@ -246,7 +252,9 @@ class _Dashboard:
     async def _respond(self, request: Request) -> tuple[Response, bool]:
         """Return the answer, and whether the dashboard made it.
 
-        The function that the application passed as ``authorize=`` may return an answer instead of an access.
+        The function that the application passed as ``authorize=`` may return an answer instead of an access,
+        such as a redirect to the login. Only an answer of the dashboard is compressed and gets its security
+        policy.
         """
         try:
             if (refused := _check_method(request, self._settings)) is not None:
@@ -293,8 +301,9 @@ class _Dashboard:
             did=messages.read(request, base) if shows_message else "",
             is_compact=density.is_compact(request),
         )
-        # This user has just sent an action. The process that ran it has dropped what it had cached, but that
-        # may be another process. A user without rights has changed nothing.
+        # A message in the cookie means that this user has just sent an action. The process that ran the
+        # action has dropped its cached values, but this may be another process, whose values are out of date.
+        # A user without rights has changed nothing.
         if page_request.did and access.rights:
             page_request.cache.forget_recent()
         answer = await _build(path, request, page_request, is_json=is_json)
@@ -303,9 +312,10 @@ class _Dashboard:
         return answer
 
     def _inspector(self) -> Inspector:
-        """Return the Inspector of the Scheduler that the source returns now.
+        """Return the object that reads the database of the Scheduler that the source returns now.
 
-        For another Scheduler than before, it also replaces the operations, the cache and the searches.
+        If the source returns another Scheduler than before, the operations, the cache and the continued
+        searches are replaced too, because they belong to the previous one.
         """
         scheduler = self._source if isinstance(self._source, Scheduler) else self._source()
         if scheduler is None:
@@ -386,16 +396,17 @@ def _check_method(request: Request, settings: Settings) -> Response | None:
 
 
 def _static(path: str) -> Response:
-    """Return a static file, or 404.
+    """Return the response with a static file, or status 404.
 
-    The path may contain the version of the files to which the page refers.
+    The path is ``/static/<version>/<name>``, or without a version ``/static/<name>``. The version is a digest
+    of all static files, as the process that rendered the page had them.
     """
     version, _, name = path.removeprefix("/static/").rpartition("/")
     file = static_files().get(name)
     if file is None or not (version == "" or _VERSION.fullmatch(version)):
         return PlainTextResponse("there is no such file\n", 404)
-    # A page with another version comes from another process or an earlier release. It may need another
-    # content of this file, so the browser keeps this content for a short time only.
+    # An address with another version is in a page of another process or of an earlier release. Such a page
+    # may need another content of this file, so the browser keeps this content for a short time only.
     is_current = version == static_version()
     age = f"{STATIC_AGE_S}, immutable" if is_current else str(CHANGED_STATIC_AGE_S)
     headers = {"cache-control": f"private, max-age={age}"}

@@ -60,14 +60,17 @@ def value_of(text: str) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return what a field shows for a value: JSON, or a text itself if the field sends it back unchanged."""
+    """Return what a field of a form shows for a value: JSON, or the text itself if it can be sent back."""
     if isinstance(value, str) and _can_be_entered(value):
         return value
     return json_of(value)
 
 
 def _can_be_entered(text: str) -> bool:
-    """Return whether a field sends this text back as it is, and `value_of()` returns the same text."""
+    """Return whether a field sends this text back as it is, and `value_of()` returns the same text.
+
+    The text ``7`` is an example of one that does not: it would return as a number.
+    """
     has_blank_ends = text != text.strip()
     is_shown = text.isprintable() and visible(text) == text
     return text != "" and not has_blank_ends and is_shown and value_of(text) == text
@@ -85,9 +88,10 @@ def json_of(value: Any, indent: int | None = None) -> str:
 
 
 def fields_of(kwargs: Mapping[str, Any], parameters: Sequence[Parameter]) -> tuple[dict[str, str], str]:
-    """Return the fields of the arguments that are parameters, and the other arguments as a JSON object.
+    """Return the texts of the fields for keyword arguments, and the arguments without a field as JSON.
 
-    Without other arguments, the second text is empty.
+    An argument has a field if a worker reports a parameter of its name. Without other arguments, the second
+    text is empty.
 
     Raises:
         TypeError: JSON has no such value; see `json_of()`.

@@ -27,7 +27,9 @@ SLOWDOWN: Final = 10
 
 
 async def in_time(read: Awaitable[T]) -> T | None:
-    """Return what was read, or None if the database did not answer in time.
+    """Wait for a read, and return its result; None if the database did not answer in time.
+
+    A page shows its other parts then, instead of an error.
 
     Raises:
         DatabaseUnavailableError: The database is unavailable for another reason.
@@ -43,7 +45,10 @@ async def in_time(read: Awaitable[T]) -> T | None:
 
 @dataclass(slots=True)
 class _Entry:
-    """A value, and the lock that its read holds. It has expired until it is read for the first time."""
+    """A value, and the lock that its read holds. It has expired until it is read for the first time.
+
+    Its times are those of the clock of the cache, in seconds (monotonic).
+    """
 
     age_s: float
     """For how many seconds the call that created the entry wanted the value to be kept."""
@@ -73,6 +78,7 @@ class Cache:
         # The entry goes to the end, so that the entries are in the order in which they were used.
         self._entries[key] = entry
         async with entry.lock:
+            # Another call may have read the value while this one waited for the lock.
             started = self._clock()
             if started >= entry.expires_at:
                 entry.value = await read()
@@ -82,18 +88,24 @@ class Cache:
             return value, self._clock() - entry.read_at
 
     def forget_recent(self) -> None:
-        """Drop each value whose ``age_s`` is less than a minute, also if it is being read now."""
+        """Drop each value whose ``age_s`` is less than a minute, also if it is being read now.
+
+        A call that is reading such a value still gets it, but later calls read the value again.
+        """
         self._entries = {key: entry for key, entry in self._entries.items() if entry.age_s >= MINUTE_S}
 
     def _make_room(self) -> None:
         """Drop expired values. If there are still too many, drop those that were used longest ago."""
         now = self._clock()
-        for key in [key for key, entry in self._entries.items() if entry.expires_at <= now]:
+        expired_keys = [key for key, entry in self._entries.items() if entry.expires_at <= now]
+        for key in expired_keys:
             # While the lock is held, the value is being read for callers that wait for it.
             if not self._entries[key].lock.locked():
                 del self._entries[key]
         while len(self._entries) >= MAX_ENTRIES:
-            del self._entries[next(iter(self._entries))]
+            # The entries are in the order in which they were used.
+            oldest_key = next(iter(self._entries))
+            del self._entries[oldest_key]
 
 
 class SharedReads:
@@ -138,10 +150,10 @@ class SharedReads:
     def forget_recent(self) -> None:
         """Let the next page read again what a change may have affected.
 
-        Values that are expensive to read are kept.
+        Values that are kept for a minute or longer are expensive to read, so they are not dropped.
         """
         self._cache.forget_recent()
 
     def renewed(self) -> SharedReads:
-        """Return the same cache for another request, which has read nothing yet."""
+        """Return an object with the same cached values, on which the age of the oldest read is 0 again."""
         return SharedReads(self._cache)

@@ -183,6 +183,7 @@ class Chart:
     @property
     def summary(self) -> str:
         """The last complete values, as a sentence for those who do not see the plot."""
+        # The last slot has just begun, so the last complete one has the index -2.
         if len(self.times) < 2 or not self.series:
             return f"{self.title}: no data"
         values = [f"{series.label} {self._value_of(series, series.values[-2])}" for series in self.series]
@@ -190,56 +191,68 @@ class Chart:
 
     @property
     def legend(self) -> list[tuple[Series, str]]:
-        """Each series with its last complete value, or ``-`` if there is none.
+        """Each series with its value in the last complete slot, or ``-`` if there is none.
 
-        The age of the oldest waiting job is that of now, which is in the last slot.
+        The age of the oldest waiting job is its present age instead, which is in the last, incomplete slot.
         """
         if len(self.times) < 2:
             return [(series, "-") for series in self.series]
-        return [
-            (series, self._rate_of(series, series.values[-1 if series.tone == "old" else -2]))
-            for series in self.series
-        ]
+        entries = []
+        for series in self.series:
+            is_age_of_oldest = series.tone == "old"
+            shown_value = series.values[-1] if is_age_of_oldest else series.values[-2]
+            entries.append((series, self._rate_of(series, shown_value)))
+        return entries
 
     @property
     def legend_label(self) -> str:
-        """The slot whose values the legend has: the last complete one."""
+        """The time of the slot whose values the legend has: the last complete one."""
         return self._label(self.times[-2]) if len(self.times) > 1 else "-"
 
     @property
     def width(self) -> timedelta:
-        """The length of a slot; a minute for a chart of fewer than two slots, which do not show it."""
+        """The length of a slot.
+
+        It is the distance of two slots. With fewer slots it is unknown, so it is a minute, which is not
+        shown.
+        """
         return self.times[1] - self.times[0] if len(self.times) > 1 else timedelta(minutes=1)
 
     @property
     def slots(self) -> list[Slot]:
         """The slots, the oldest first."""
-        number, width, step, scale = len(self.times), self.width, self._tick_step(), self._scale()
+        slot_count = len(self.times)
+        step_s = self._tick_step()
+        scale = self._scale()
         slots_of_releases = {place for place, _ in self._releases()}
         flags = {flag.slot: flag for flag in self.flags}
-        return [
-            Slot(
+        slots = []
+        for place, at in enumerate(self.times):
+            seconds = int(at.timestamp())
+            is_open = place == slot_count - 1
+            label = self._label(at)
+            # A label near the end would overlap the word "now" there, on a phone in the last 15 %.
+            has_tick = seconds % step_s == 0 and place < slot_count * 0.85
+            failed_counts = [series.values[place] for series in self.series if series.label in FAILED_JOBS]
+            slot = Slot(
                 at=at,
-                until=at + width,
-                label=self._label(at) + (", so far" if place == number - 1 else ""),
+                until=at + self.width,
+                label=f"{label}, so far" if is_open else label,
                 bars=() if self.is_log else self._bars(place, scale),
                 values=[
                     (series.name, self._number_of(series, series.values[place])) for series in self.series
                 ],
-                # A label near the end would overlap the word "now" there, on a phone in the last 15 %.
-                tick=self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.85 else "",
+                tick=self._tick(at) if has_tick else "",
                 # On a phone, only every other label has room.
-                is_minor=int(at.timestamp()) // step % 2 == 1,
-                is_open=place == number - 1,
-                is_right=place >= number / 2,
-                has_failures=any(
-                    series.values[place] for series in self.series if series.label in FAILED_JOBS
-                ),
+                is_minor=seconds // step_s % 2 == 1,
+                is_open=is_open,
+                is_right=place >= slot_count / 2,
+                has_failures=any(failed_counts),
                 has_release=place in slots_of_releases,
                 flag=flags.get(place),
             )
-            for place, at in enumerate(self.times)
-        ]
+            slots.append(slot)
+        return slots
 
     @property
     def lines(self) -> list[Line]:
@@ -249,29 +262,32 @@ class Chart:
 
     @property
     def y_ticks(self) -> list[AxisLabel]:
-        """The labels of the axis of values."""
+        """The labels of the axis of values, each with its place in percent from the top."""
         scale = self._scale()
-        return [
-            AxisLabel(
-                self.text_of(value) if self.is_log or value < MANY else rounded(round(value)),
-                round(self._y(value, scale), 2),
-            )
-            for value in scale
-        ]
+        labels = []
+        for value in scale:
+            # A large number of jobs is shortened, such as 45 k. The text of a duration is short anyway.
+            is_exact = self.is_log or value < MANY
+            text = self.text_of(value) if is_exact else rounded(round(value))
+            labels.append(AxisLabel(text, round(self._y(value, scale), 2)))
+        return labels
 
     @property
     def flags(self) -> list[Flag]:
         """The flags of the releases. A release whose flag would overlap the previous one shares that flag."""
-        flags, free_from = list[Flag](), -math.inf
+        flags: list[Flag] = []
+        # Places and widths are in percent of the plot.
+        end_of_last_flag = -math.inf
         slot_width = 100 / max(len(self.times), 1)
-        for place, label in self._releases():
-            is_left = place * slot_width + FLAG_WIDTH > 100
-            start = place * slot_width - FLAG_WIDTH if is_left else place * slot_width
-            if start < free_from:
+        for slot, label in self._releases():
+            pole = slot * slot_width
+            is_left = pole + FLAG_WIDTH > 100
+            start = pole - FLAG_WIDTH if is_left else pole
+            if start < end_of_last_flag:
                 flags[-1] = flags[-1]._replace(labels=[*flags[-1].labels, label])
             else:
-                flags.append(Flag(place, [label], is_left))
-                free_from = start + FLAG_WIDTH
+                flags.append(Flag(slot, [label], is_left))
+                end_of_last_flag = start + FLAG_WIDTH
         return flags
 
     def text_of(self, value: float | None) -> str:
@@ -283,20 +299,22 @@ class Chart:
         return f"{value:,.4g}" if value < MANY else f"{value:,.0f}"
 
     def _value_of(self, series: Series, value: float | None) -> str:
-        """Return a value of a series as a text; quantiles are estimates."""
-        return self.text_of(value) if value is None or series.label not in QUANTILES else estimated(value)
+        """Return a value of a series as a text; a quantile is marked as an estimate."""
+        if value is None or series.label not in QUANTILES:
+            return self.text_of(value)
+        return estimated(value)
 
     def _number_of(self, series: Series, value: float | None) -> str:
-        """Return a value of a slot as a text.
+        """Return a value of a slot as a text; a rate as the number of events in the slot, then the rate.
 
-        Instead of a rate, it is the number of events in the slot, followed by the rate. The rate is left out
-        if the number is 0, or if the slot is as long as the unit of the rate, so that both are the same.
+        For example, 2 per minute in a slot of five minutes are ``10, 2/min``. The rate is left out if the
+        number is 0, or if the slot is as long as the unit of the rate, so that both are the same.
         """
-        unit = UNITS.get(self.unit)
-        if value is None or unit is None or self.width == unit:
+        rate_unit = UNITS.get(self.unit)
+        if value is None or rate_unit is None or self.width == rate_unit:
             return self._value_of(series, value)
-        number = round(value * (self.width / unit))
-        return f"{number:,}, {self._rate_of(series, value)}" if number else "0"
+        event_count = round(value * (self.width / rate_unit))
+        return f"{event_count:,}, {self._rate_of(series, value)}" if event_count else "0"
 
     def _rate_of(self, series: Series, value: float | None) -> str:
         """Return a value with its unit, for the legend, which has no axis that states the unit."""
@@ -307,7 +325,7 @@ class Chart:
     def points(self, place: int) -> Sequence[float | None]:
         """Return the values of a series up to the last complete slot; none if each is 0 or unknown.
 
-        ``place`` is the index of the series.
+        ``place`` is the index of the series in ``series``.
         """
         values = self.series[place].values[:-1]
         return values if any(values) else []
@@ -321,13 +339,14 @@ class Chart:
             )
 
     def _releases(self) -> list[tuple[int, str]]:
-        """Return the slots in which releases first started, and their names."""
+        """Return pairs of the index of a slot, and the name of a release that first started in it."""
         if len(self.times) < 2:
             return []
-        places = sorted(
+        releases = sorted(
             (math.floor((mark.at - self.times[0]) / self.width), mark.label) for mark in self.marks
         )
-        return [(place, label) for place, label in places if 0 <= place < len(self.times)]
+        # Releases outside of the period of the chart are left out.
+        return [(slot, label) for slot, label in releases if 0 <= slot < len(self.times)]
 
     def _tick_step(self) -> int:
         """Return the seconds between two labels of the axis of time."""
@@ -336,25 +355,34 @@ class Chart:
         return int(step.total_seconds())
 
     def _tick(self, at: datetime) -> str:
-        return f"{at:%m-%d}" if self.width * len(self.times) > timedelta(days=2) else f"{at:%H:%M}"
+        """Return the label of an instant on the axis of time: its day in a long chart, else its time."""
+        period = self.width * len(self.times)
+        return f"{at:%m-%d}" if period > timedelta(days=2) else f"{at:%H:%M}"
 
     def _label(self, at: datetime) -> str:
+        """Return the time of a slot as the readout and the legend show it."""
         if self.width >= timedelta(days=1):
             return f"{at:%Y-%m-%d}"
-        return f"{at:%m-%d %H:%M}" if self.width * len(self.times) > timedelta(days=2) else f"{at:%H:%M}"
+        period = self.width * len(self.times)
+        return f"{at:%m-%d %H:%M}" if period > timedelta(days=2) else f"{at:%H:%M}"
 
     def _bars(self, place: int, scale: Sequence[float]) -> list[Bar]:
-        """Return the parts of the bar of a slot, the lowest first."""
-        bars, below = list[Bar](), 0.0
+        """Return the parts of the stacked bar of a slot, the lowest first.
+
+        ``place`` is the index of the slot.
+        """
+        bars: list[Bar] = []
+        sum_below = 0.0
         for series in self.series:
             value = series.values[place]
             if value:
-                top, bottom = self._y(below + value, scale), self._y(below, scale)
+                top, bottom = self._y(sum_below + value, scale), self._y(sum_below, scale)
                 bars.append(Bar(series.tone, round(top, 1), round(bottom - top, 1)))
-                below += value
+                sum_below += value
         return bars
 
     def _line(self, series: Series, scale: Sequence[float]) -> Line:
+        """Return the line of a series, whose points are in the middle of their slots."""
         points = [
             None if value is None else (place + 0.5, self._y(value, scale))
             for place, value in enumerate(series.values)
@@ -370,11 +398,12 @@ class Chart:
         )
 
     def _y(self, value: float, scale: Sequence[float]) -> float:
-        """Return the place of a value in percent from the top."""
+        """Return the place of a value in percent from the top of the plot, whose axis has this scale."""
         low, high = scale[0], scale[-1]
         if self.is_log:
-            value = min(max(value, low), high)
-            share = math.log(value / low) / math.log(high / low)
+            # A value beyond an end of the axis is drawn at this end; 0 has no logarithm.
+            value_on_axis = min(max(value, low), high)
+            share = math.log(value_on_axis / low) / math.log(high / low)
         else:
             share = min(value / high, 1)
         return 100 * (1 - share)
@@ -385,16 +414,17 @@ class Chart:
             maximum = max(
                 (value for series in self.series for value in series.values if value is not None), default=0
             )
-            # The rounding error of a value must not add a label.
+            # The axis ends at the first label that is not below the maximum. The maximum may be larger than a
+            # label by a rounding error only, which must not add one more label.
             last_tick = next((tick for tick in LOG_TICKS[1:] if tick >= maximum * (1 - 1e-9)), LOG_TICKS[-1])
             ticks = [tick for tick in LOG_TICKS if tick <= last_tick]
             stride = max(math.ceil((len(ticks) - 1) / MAX_LOG_TICKS), 1)
-            # If some are left out, both ends of the axis are kept.
+            # If there are too many labels, only each second or third one is kept, counted from the end. The
+            # first one is kept as well, because both ends of the axis have labels.
             return sorted({ticks[0], *ticks[::-stride]})
-        sums = [
-            sum(value or 0 for value in values)
-            for values in zip(*(series.values for series in self.series), strict=True)
-        ]
+        # The values of all series in one slot are stacked, so the highest sum decides about the axis.
+        values_by_slot = zip(*(series.values for series in self.series), strict=True)
+        sums = [sum(value or 0 for value in values) for values in values_by_slot]
         maximum = max(sums, default=0)
         # At most four steps lead to the maximum.
         step = _nice(max(maximum, 1) / 4)
@@ -411,11 +441,12 @@ def small_line(values: Sequence[float | None]) -> str:
     that its lower edge is not visible.
     """
     maximum = max((value for value in values if value), default=0)
-    # The highest value is at 3 from the top, and 0 at 28.
-    points = [
-        None if value is None else (float(place), 28 - 25 * value / maximum if maximum else 28.0)
-        for place, value in enumerate(values)
-    ]
+
+    def height(value: float) -> float:
+        """Return the distance of a value from the top: 3 for the highest one, and 28 for 0."""
+        return 28 - 25 * value / maximum if maximum else 28.0
+
+    points = [None if value is None else (float(place), height(value)) for place, value in enumerate(values)]
     end = float(len(values) - 1)
     areas: list[str] = []
     for run in _runs(points):
@@ -425,6 +456,7 @@ def small_line(values: Sequence[float | None]) -> str:
         if len(run) == 1:
             left, right = max(left - 0.5, 0.0), min(left + 0.5, end)
             line = [(left, y), (right, y)]
+        # "V" and "H" lead down to the lower edge and back to the left end, and "z" closes the area.
         areas.append(f"{_joined(line)}V32H{_short(left)}z")
     return "".join(areas)
 
@@ -453,9 +485,11 @@ def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBa
         if not count:
             continue
         failed_count = min(failed[place], count) if failed else 0
-        # Even the lowest bar is 1.5 high, so that it can be seen.
+        # Heights are measured from the top, so the foot of a bar is at 22. Even the lowest bar is 1.5 high,
+        # so that it can be seen.
         top = min(22 - 22 * count / maximum, 20.5)
         middle = 22 - 22 * (count - failed_count) / maximum if failed_count else top
+        # The failed part is drawn from the middle to the top. A part of no height is left out.
         for paths, start, end in ((passed_paths, 22.0, middle), (failed_paths, middle, top)):
             if start > end:
                 paths.append(f"M{place}.5 {_short(start)}V{_short(end)}")
@@ -467,6 +501,7 @@ def finished(start: datetime, end: datetime) -> str:
 
     Both are full minutes.
     """
+    # In a search, a minute or a range includes the whole last minute, so it is the one before the end.
     first_minute, last_minute = (
         f"{instant.astimezone(UTC):%Y-%m-%dT%H:%MZ}" for instant in (start, end - timedelta(minutes=1))
     )
@@ -476,11 +511,15 @@ def finished(start: datetime, end: datetime) -> str:
 
 
 def path_of(points: Iterable[tuple[float, float] | None]) -> str:
-    """Return points as a path. None makes a gap, and a point between gaps is a line as wide as a slot."""
-    return "".join(
-        _joined(run) if len(run) > 1 else f"M{_short(run[0][0] - 0.5)} {_short(run[0][1])}h1"
-        for run in _runs(points)
-    )
+    """Return points as an SVG path. None makes a gap; a point between gaps is a line as wide as a slot."""
+    paths = []
+    for run in _runs(points):
+        if len(run) > 1:
+            paths.append(_joined(run))
+        else:
+            ((x, y),) = run
+            paths.append(f"M{_short(x - 0.5)} {_short(y)}h1")
+    return "".join(paths)
 
 
 def _runs(points: Iterable[tuple[float, float] | None]) -> Iterator[list[tuple[float, float]]]:
@@ -495,13 +534,20 @@ def _runs(points: Iterable[tuple[float, float] | None]) -> Iterator[list[tuple[f
 
 
 def _joined(points: Sequence[tuple[float, float]]) -> str:
-    """Return points as a path: the first point, then the distance of each point from the previous one.
+    """Return points as an SVG path: the first point, then the distance of each point from the previous one.
 
     Distances are shorter to write than points.
     """
+    # The points are rounded before the distances are computed, so that rounding errors do not add up.
     places = [(round(x, 1), round(y, 1)) for x, y in points]
-    distances = [f"{_short(x - before[0])} {_short(y - before[1])}" for before, (x, y) in pairwise(places)]
-    return f"M{_short(places[0][0])} {_short(places[0][1])}l{' '.join(distances)}".replace(" -", "-")
+    first_x, first_y = places[0]
+    distances = [
+        f"{_short(x - previous_x)} {_short(y - previous_y)}"
+        for (previous_x, previous_y), (x, y) in pairwise(places)
+    ]
+    path = f"M{_short(first_x)} {_short(first_y)}l{' '.join(distances)}"
+    # SVG needs no blank before a minus sign.
+    return path.replace(" -", "-")
 
 
 def _short(number: float) -> str:
@@ -515,5 +561,6 @@ def _short(number: float) -> str:
 def _nice(number: float) -> float:
     """Return a number that is not below this one: the smallest that is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(number))
-    # A rounding error must not lead to the next factor.
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= number * (1 - 1e-9))
+    # The number may be above a result by a rounding error only, which must not lead to the next factor.
+    limit = number * (1 - 1e-9)
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= limit)

@@ -155,9 +155,11 @@ class PageRequest:
     standby_lag_s: float | None = None
 
     async def dated(self) -> PageRequest:
-        """Return the request as of now, before it has read anything that is shared.
+        """Return a copy of this request whose time is now, and which has not read any cached data yet.
 
-        If pages have a pool of their own, the request has the lag of the standby to which it leads.
+        A page is built from such a copy. An event stream makes a new one for each update of its page, so that
+        the page states the right time and the age of its own data. If pages are read on a pool of their own,
+        which may lead to a standby, the copy also has the lag of this standby.
         """
         fresh = replace(self, now=self.operations.now, cache=self.cache.renewed(), standby_lag_s=None)
         if not self.settings.has_read_pool:
@@ -173,7 +175,10 @@ class PageRequest:
         is_age_shown: bool = True,
         depends_on: Hashable = None,
     ) -> T:
-        """Return what a function reads, or has read for another request; see ``SharedReads.get()``."""
+        """Return what a function reads, or what it has read for another request some seconds ago.
+
+        ``SharedReads.get()`` describes the parameters. ``age_s`` is for how many seconds a result is used.
+        """
         return await self.cache.get(
             read, self, *arguments, age_s=age_s, is_age_shown=is_age_shown, depends_on=depends_on
         )
@@ -192,7 +197,7 @@ class PageRequest:
         return await self.inspector.search_jobs(where, limit=limit, after=after, tz=UTC, names=names)
 
     async def continue_search(self, where: str, limit: int, after: str | None) -> SearchPage:
-        """Return a short part of a search: the page from a position on, read in some milliseconds."""
+        """Return the jobs that a search finds after a position within some milliseconds."""
         return await self._search_briefly(where, limit, after, ())
 
     async def search_workflows(self, where: str, limit: int, after: str | None = None) -> SearchPage:
@@ -204,22 +209,25 @@ class PageRequest:
         """Return which of these jobs match a search now, as they are now, by their ids."""
         if not jobs:
             return {}
-        ids = tuple(Pattern(escape_like(job.job_id), job.job_id) for job in jobs)
-        page = await self._search_briefly(where, len(jobs), None, (TextTerm(TextField.ID, ids),))
+        # The search is repeated with one more term, which permits the ids of these jobs only.
+        id_patterns = tuple(Pattern(escape_like(job.job_id), job.job_id) for job in jobs)
+        page = await self._search_briefly(where, len(jobs), None, (TextTerm(TextField.ID, id_patterns),))
         return {job.job_id: job for job in page.items}
 
     async def _search_briefly(
         self, where: str, limit: int, after: str | None, terms: Sequence[TextTerm]
     ) -> SearchPage:
-        """Return a page of a search for the visible jobs that also match terms, read in some milliseconds."""
+        """Return the visible jobs that match a search and these terms, found within some milliseconds."""
         bounds = self.settings.bounds
         part_bounds = replace(bounds, milliseconds=min(bounds.milliseconds, PART_MILLISECONDS))
         return await search_part(self.inspector, self._query(where, terms), limit, after, part_bounds)
 
     def _query(self, where: str, terms: Sequence[Term]) -> Wanted:
-        """Return a search for the visible jobs that match a text and also terms."""
+        """Return the query for the visible jobs that match the text of a search and also these terms."""
         names = self.access.visible_names
-        return Wanted(where, UTC, terms=terms, visible=None if names is None else names_term(names))
+        # Without ``names=``, all jobs are visible, so the query needs no term about names.
+        visible_term = None if names is None else names_term(names)
+        return Wanted(where, UTC, terms=terms, visible=visible_term)
 
     async def sample_jobs(
         self, where: str, limit: int, age_s: float, *, version: Hashable = None, is_age_shown: bool = True
@@ -243,11 +251,14 @@ class PageRequest:
 
         A request that may not see arguments sees no metadata, progress notes and log lines either, and no
         keys of limits, shares and unique jobs. The unique key may be a digest of the arguments, so it is
-        also hidden if any argument or metadata is hidden. With ``names=``, the history has no entry of a job
-        that was cancelled because of another job, and texts that mention another job are hidden.
+        also hidden if any argument or metadata is hidden. If the access has ``names=``, other jobs may be
+        hidden. Then the history has no entry for a cancellation that another job caused, and texts that
+        mention another job are hidden.
         """
-        hide, errors = self.settings.redaction.values, job.errors
-        hidden_key = job.unique_key and HIDDEN  # None stays None
+        hide = self.settings.redaction.values
+        errors = job.errors
+        # A job without a unique key has None, and None must not look like a hidden key.
+        hidden_key = HIDDEN if job.unique_key else job.unique_key
         if self.access.visible_names is not None:
             errors = tuple(_without_other_jobs(entry) for entry in errors if entry.outcome != PARENT)
             if job.error_message is not None:
@@ -273,14 +284,18 @@ class PageRequest:
         )
 
     def visible_error(self, error: str) -> str:
-        """Return an error as far as the request may see it; see ``visible_job()``."""
+        """Return the text of an error; with ``names=``, only its class if it mentions another job."""
         return error if self.access.visible_names is None else without_other_job(error)
 
     def visible_conflict(self, error: JobConflictError) -> str:
-        """Return why a job was not added. With ``names=``, the text does not name the other job."""
+        """Return why a job was not added: another job has its id or its unique key.
+
+        If the access has ``names=``, the other job may be hidden, so the text does not name it.
+        """
         if self.access.visible_names is None:
             return str(error)
-        return f"another job has the {'id' if error.unique_key is None else 'unique key'} of this one"
+        conflict = "id" if error.unique_key is None else "unique key"
+        return f"another job has the {conflict} of this one"
 
     def visible_groups(self, groups: Iterable[ErrorGroup]) -> list[ErrorGroup]:
         """Return the groups of errors of visible names, as far as the request may see them."""
@@ -293,14 +308,15 @@ class PageRequest:
     def sees_all(self, job: Job) -> bool:
         """Return whether the request sees every argument and all metadata of a job."""
         values = {"args": list(job.args), "kwargs": job.kwargs, "metadata": job.metadata}
-        # A job whose arguments could not be read has empty ones, which are not all that there is.
-        is_read = job.no_args_reason is None
-        return is_read and self.access.sees_arguments and self.settings.redaction.shows(values)
+        # If the stored arguments could not be decoded, ``job.args`` and ``job.kwargs`` are empty, although
+        # the job has arguments.
+        could_read_arguments = job.no_args_reason is None
+        return could_read_arguments and self.access.sees_arguments and self.settings.redaction.shows(values)
 
     async def visible(
         self, kind: str, key: str, read: Callable[[str], Awaitable[T | None]], sees: Callable[[T], bool]
     ) -> T:
-        """Return an object that the request sees.
+        """Read an object, such as a job or a schedule, and return it if the request may see it.
 
         Args:
             kind: What it is, for the message.
@@ -313,32 +329,36 @@ class PageRequest:
         """
         try:
             item = await read(key)
-        except ValueError as error:  # no id that a row can have
+        except ValueError as error:  # The key is a text that the id of a row cannot be.
             raise NotFoundError.of(kind, key) from error
         if item is None or not sees(item):
             raise NotFoundError.of(kind, key)
         return item
 
     async def names_of_tasks(self, names: Iterable[str]) -> dict[str, set[str]]:
-        """Return, by name, the name itself and the other names of its task.
+        """Return, for each of these job names, all known names of the task to which it belongs.
 
-        These are the main names that workers and this process know, and the exact names in its pause.
-        A pause holds the jobs of all names of a task. So a user who does not see all of these names may
-        neither pause the task, nor read who paused it.
+        A task can have former names besides its main name. Names are known from workers, from this process,
+        and from the pause of the task. A pause holds the jobs of all names of a task. So a user who does not
+        see all of these names may neither pause the task, nor read who paused it.
         """
-        reported = TaskNames.of(await self.workers())
+        reported_names = TaskNames.of(await self.workers())
         pauses = (await self.read_shared(_read_pauses, age_s=PAUSES_AGE_S)).values()
-        return {
-            name: linked_names({reported.task_of(name), *self.operations.names_of(name)}, pauses)
-            for name in names
-        }
+        names_by_name: dict[str, set[str]] = {}
+        for name in names:
+            known_names = {reported_names.task_of(name), *self.operations.names_of(name)}
+            names_by_name[name] = linked_names(known_names, pauses)
+        return names_by_name
 
     async def pauses(self) -> Mapping[str, Pause]:
-        """Return the pauses by each of the names that they stop."""
+        """Return the pauses of tasks, by each job name whose jobs they hold back."""
         return by_stopped_name(await self.read_shared(_read_pauses, age_s=PAUSES_AGE_S))
 
     async def task_names(self) -> TaskNames:
-        """Return the visible tasks that live workers claim. Every page lists them by their main names."""
+        """Return the names of the visible tasks that live workers claim.
+
+        A task can have former names. The result leads from each of them to the main name, which pages show.
+        """
         workers = await self.workers()
         return TaskNames.of((worker for worker in workers if worker.is_alive), self.access.sees_name)
 
@@ -361,15 +381,19 @@ class PageRequest:
         """
         if not args or not self.access.sees_arguments:
             return ()
-        return positional_names(await self.workers(), (await self.task_names()).task_of(job_name))
+        workers = await self.workers()
+        # The job may have a former name of its task, but workers report parameters by the main name.
+        main_name = (await self.task_names()).task_of(job_name)
+        return positional_names(workers, main_name)
 
     async def reported_options(
         self, name: str, options: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], str | None]:
-        """Return the options of a new job, with those of its task if this process has not registered it.
+        """Return the options with which a new job is added, and a sentence about them for the user.
 
-        The second value is a sentence for people about which options of the task the job has; None if it has
-        all of them. The Scheduler itself applies the options of a registered task.
+        If this process has registered the task, the Scheduler itself applies the options of the task. So the
+        options stay as they are, and there is no sentence (None). Otherwise the options that live workers
+        report for the task are added. The sentence states which options of the task the job has or lacks.
         """
         if self.operations.is_registered(name):
             return options, None
@@ -393,17 +417,23 @@ class PageRequest:
         return await self.read_shared(_read_deaths, age_s=DEATHS_AGE_S, is_age_shown=False)
 
     async def worker_names(self) -> dict[str, str]:
-        """Return the names of workers that have one, by their ids; also of those that died within a day."""
+        """Return, by the ids of workers, the names that people gave them; those without a name are left out.
+
+        Workers that died within a day are included.
+        """
         names = {record.subject or "": identity_of(record) for record in (await self.deaths()).items}
         names |= {worker.worker_id: worker.identity for worker in await self.workers()}
         return {worker_id: name for worker_id, name in names.items() if name}
 
     def uncounted(self, text: str | None) -> str | None:
-        """Return a text about workers that count nothing, without their names if the request has ``names=``.
+        """Return the text about workers whose statistics are off, as far as the request may see it.
 
-        None means that all workers count, and stays None.
+        The text is None if all workers count their attempts, and then the result is None too. It contains the
+        hosts of the other workers, which a request that sees only some names (``names=``) does not see.
         """
-        return text if text is None or self.access.visible_names is None else "some workers count nothing"
+        if text is None or self.access.visible_names is None:
+            return text
+        return "some workers count nothing"
 
     def may(self, right: Right) -> bool:
         """Return whether the request has a right, and the dashboard accepts changes."""
@@ -413,19 +443,21 @@ class PageRequest:
         """Return the address of a page, without parameters that are None or empty."""
         query_fields = {key: str(value) for key, value in parameters.items() if value not in {None, ""}}
         query = urlencode(query_fields, quote_via=quote)
-        return f"{self.base}{path}{'?' if query else ''}{query}"
+        return f"{self.base}{path}?{query}" if query else f"{self.base}{path}"
 
     def source_url(self, name: str) -> str:
-        """Return the address of another source."""
-        # The base ends with the name of this source.
-        return f"{self.base.rpartition('/')[0]}/{name}/"
+        """Return the address of the same dashboard for another of its sources (Schedulers)."""
+        # The base ends with the name of the present source, which is replaced.
+        base_of_all, _, _ = self.base.rpartition("/")
+        return f"{base_of_all}/{name}/"
 
     def search_url(self, **terms: str) -> str:
-        """Return the address of a search for jobs with these values."""
-        return self.url("/jobs", q=" ".join(term(field, value) for field, value in terms.items()))
+        """Return the address of a search for jobs with these values in these fields of the search."""
+        search = " ".join(term(field, value) for field, value in terms.items())
+        return self.url("/jobs", q=search)
 
     def required(self, name: str) -> str:
-        """Return a parameter.
+        """Return a parameter of the address.
 
         Raises:
             RejectedError: It is missing or empty.
@@ -442,7 +474,8 @@ class PageRequest:
             RejectedError: The value is not one of the choices.
         """
         value = self.parameters.get(name) or default
-        # The option is returned instead of the equal value, because it has the type of the choices.
+        # The result is the element of ``choices`` and not the equal text from the address: only the former
+        # has the type of the choices, which may be a literal or an enumeration.
         choice = next((option for option in choices if option == value), None)
         if choice is None:
             choice_names = ", ".join(filter(None, choices))
@@ -455,9 +488,12 @@ async def _read_standby_lag(request: PageRequest) -> float | None:
 
 
 async def _read_sample(request: PageRequest, where: str, limit: int) -> Sequence[Job]:
+    """Return the first visible jobs that match a search; none if the search is invalid."""
     try:
         return (await request.search_jobs(where, limit)).items
-    except SearchError:  # a text of a row written by hand, for which no search can be written
+    # Pages make this search from texts of rows. No search can be written for some texts of a row that was
+    # written by hand.
+    except SearchError:
         return ()
 
 
@@ -475,7 +511,10 @@ async def _read_job_names(request: PageRequest) -> Sequence[str]:
 
 
 def identity_of(death: AuditRecord) -> str | None:
-    """Return the name of a dead worker; None if it had none. People may have written the record."""
+    """Return the name that people gave to a dead worker, from the record of its death; None if it had none.
+
+    The record may have been written by hand, so the types of its details are checked.
+    """
     worker = death.details.get("worker")
     identity = worker.get("identity") if isinstance(worker, Mapping) else None
     return identity if isinstance(identity, str) else None
@@ -485,6 +524,7 @@ def base_of(request: Request, *, trust_forwarded: bool) -> str:
     """Return the path under which browsers reach the dashboard, without a slash at the end."""
     base = str(request.scope.get("root_path", "")).rstrip("/")
     prefix = request.headers.get("x-forwarded-prefix", "") if trust_forwarded else ""
+    # The prefix becomes a part of links, so a header that is no plain path is ignored.
     if _PREFIX.fullmatch(prefix):
         base = prefix.rstrip("/") + base
     return quote(base, safe="/~")
@@ -495,7 +535,8 @@ def path_of(request: Request) -> str:
 
     Some servers and host applications keep the ``root_path`` in the ``path`` of the scope, others remove it.
     """
-    path, root = str(request.scope["path"]), str(request.scope.get("root_path", "")).rstrip("/")
+    path = str(request.scope["path"])
+    root = str(request.scope.get("root_path", "")).rstrip("/")
     if root and (path == root or path.startswith(f"{root}/")):
         path = path[len(root) :]
     return path.rstrip("/") or "/"
@@ -527,11 +568,13 @@ def entered_instant(name: str, text: str, now: datetime, zone: str = "") -> date
         tz = named_zone(zone or "UTC")[1]
     except ValueError as error:
         raise RejectedError(str(error)) from error
-    # Of "tomorrow 08:00", read_instant() reads the day. The hour is set below, by the clock of the zone.
-    day = text.removesuffix(MORNING)
+    # read_instant() does not read "tomorrow 08:00", but "tomorrow". So the end is removed, and the hour is
+    # set afterwards by the clock of the zone.
+    text_without_hour = text.removesuffix(MORNING)
+    is_morning = text_without_hour != text
     try:
-        instant: datetime | None = read_instant(day, now, tz)
-        if instant is not None and day != text:
+        instant: datetime | None = read_instant(text_without_hour, now, tz)
+        if instant is not None and is_morning:
             instant = instant.astimezone(tz).replace(hour=8).astimezone(UTC)
     except OutOfRangeError:
         instant = None

@@ -41,7 +41,9 @@ def is_own_request(request: Request, trusted: frozenset[str]) -> bool:
     nor ``Origin`` does not come from a browser. It must have the header ``Authorization``, which a page of
     another site cannot set.
     """
-    sites, origins = (request.headers.getlist(name) for name in ("sec-fetch-site", "origin"))
+    sites = request.headers.getlist("sec-fetch-site")
+    origins = request.headers.getlist("origin")
+    # No browser sends one of these headers twice.
     if len(sites) > 1 or len(origins) > 1:
         return False
     origin = origins[0].lower() if origins else None
@@ -55,6 +57,7 @@ def is_own_request(request: Request, trusted: frozenset[str]) -> bool:
 def _is_host(origin: str, request: Request) -> bool:
     """Return whether the request was sent to the host of an origin."""
     hosts = request.headers.getlist("host")
-    return (
-        len(hosts) == 1 and bool(_ORIGIN.fullmatch(origin)) and origin.partition("//")[2] == hosts[0].lower()
-    )
+    if len(hosts) != 1 or not _ORIGIN.fullmatch(origin):
+        return False
+    _scheme, _, host_of_origin = origin.partition("//")
+    return host_of_origin == hosts[0].lower()

@@ -30,7 +30,9 @@ async def choose(request: Request, base: str) -> Response:
     """
     form = await read_form(request)
     back = form.get("back", ["/"])[0]
-    answer = RedirectResponse(base + (back if back.partition("?")[0] in PAGES else "/"), 303)
+    path_of_back, _, _ = back.partition("?")
+    # Only an address of this dashboard is accepted, so that the form cannot lead to another site.
+    answer = RedirectResponse(base + (back if path_of_back in PAGES else "/"), 303)
     name, is_https = _name(request), request.url.scheme == "https"
     if form.get("rows") == [COMPACT]:
         answer.set_cookie(name, COMPACT, MAX_AGE_S, secure=is_https, httponly=True, samesite="lax")

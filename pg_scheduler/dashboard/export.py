@@ -40,6 +40,7 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
     format_name = request.choice("format", FORMATS, "jsonl")
     media_type, write = FORMATS[format_name]
     q, is_audit = request.parameters.get("q", ""), request.parameters.get("page") == "audit"
+    # This function returns the page that follows a position; the first one for None.
     read: Callable[[str | None], Awaitable[SearchPage | AuditPage]]
     try:
         if is_audit:
@@ -51,15 +52,15 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
             read = partial(request.search_jobs, q, PAGE_LENGTH)
         # The first page is read before the answer starts, so that an error can still set the status.
         first_page = await read(None)
-    except ValueError as error:  # a SearchError
+    except ValueError as error:  # A SearchError is a ValueError.
         raise RejectedError(str(error)) from error
-    headers = {
-        "content-disposition": f'attachment; filename="{"audit" if is_audit else "jobs"}.{format_name}"'
-    }
+    file_name = f"{'audit' if is_audit else 'jobs'}.{format_name}"
+    headers = {"content-disposition": f'attachment; filename="{file_name}"'}
     if is_head:
         return Response(media_type=media_type, headers=headers)
 
     async def body() -> AsyncIterator[str]:
+        """Yield the rows of each page. The next page is read when the browser has received the one before."""
         if format_name == "csv":
             # The header is a row whose values are the names of the columns.
             yield write([dict(zip(columns, columns, strict=True))])
@@ -87,10 +88,12 @@ def _row(request: PageRequest, item: Job | AuditRecord) -> dict[str, Any]:
 
 
 def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as JSON, one in each line."""
     return "".join(f"{json.dumps(row, ensure_ascii=True, allow_nan=False)}\n" for row in rows)
 
 
 def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as lines of CSV, without a header."""
     lines = io.StringIO()
     csv.writer(lines).writerows([csv_cell(value) for value in row.values()] for row in rows)
     return lines.getvalue()

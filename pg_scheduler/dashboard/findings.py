@@ -143,9 +143,15 @@ class FindingRow:
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """The title in three parts: what is before its subject, the subject, and what is after it."""
+        """The title in three parts: what is before its subject, the subject, and what is after it.
+
+        The page emphasizes the subject. If the title has none, the title is the first part.
+        """
+        # In a title of the table of advice, "{}" stands for the subject.
         before, placeholder, after = ADVICE[FindingCode(self.code)].title.partition("{}")
-        return (before, self.name or "", after) if placeholder and self.name else (self.title, "", "")
+        if not placeholder or not self.name:
+            return self.title, "", ""
+        return before, self.name, after
 
 
 def needs_attention(number: int) -> str:
@@ -167,7 +173,7 @@ async def _diagnose(request: PageRequest) -> Diagnosis:
 
 
 def visible_problems(findings: Sequence[Finding], request: PageRequest) -> list[Finding]:
-    """Return what needs attention, the worst first, without what is about names that are hidden."""
+    """Return the findings that need attention, the worst first, without those about hidden job names."""
     return [
         finding
         for finding in problems_of(findings)
@@ -177,18 +183,22 @@ def visible_problems(findings: Sequence[Finding], request: PageRequest) -> list[
 
 
 async def rows_of(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
-    """Return findings with their mutes, and equal rows once.
+    """Return findings as rows of a page, with their mutes (who has silenced a finding, and until when).
 
-    Findings of the same code whose subjects are hidden have equal rows.
+    Findings of the same code whose subjects are hidden have equal rows, of which one is returned.
     """
     mutes = await read_mutes(request.inspector, "finding", map(finding_id, findings))
     names = await request.worker_names()
     rows = (_row(finding, mutes.get(finding_id(finding), ()), names, request) for finding in findings)
+    # Unlike a set, a dict keeps the order of the rows.
     return list(dict.fromkeys(rows))
 
 
 def folded(rows: Sequence[FindingRow]) -> list[FindingRow]:
-    """Return findings with those of one code about several tasks as one, at the place of the first."""
+    """Return findings in which one row stands for all findings of the same code about several tasks.
+
+    It stands at the place of the first of them.
+    """
     rows_by_code: dict[str, list[FindingRow]] = {}
     for row in rows:
         rows_by_code.setdefault(row.code, []).append(row)
@@ -203,15 +213,16 @@ def folded(rows: Sequence[FindingRow]) -> list[FindingRow]:
 
 
 def by_code(rows: Sequence[FindingRow]) -> list[list[FindingRow]]:
-    """Return findings with those of one code about several tasks as one group, at the place of the first.
+    """Return groups of findings: those of one code about several tasks, and each other finding by itself.
 
-    The findings of a group have the same remedy, which is stated once.
+    The findings of a group have the same remedy, which is stated once. The group stands at the place of its
+    first finding.
     """
     groups: dict[object, list[FindingRow]] = {}
     for place, row in enumerate(rows):
-        has_title = row.code in TITLES_OF_MANY and row.name is not None
-        # No other row has this place, so a finding without such a title stays alone.
-        key: object = (row.code, row.steps) if has_title else place
+        can_be_grouped = row.code in TITLES_OF_MANY and row.name is not None
+        # A finding that cannot be grouped has its place as the key, which no other finding has.
+        key: object = (row.code, row.steps) if can_be_grouped else place
         groups.setdefault(key, []).append(row)
     return list(groups.values())
 
@@ -225,29 +236,47 @@ def _fold(rows: Sequence[FindingRow]) -> FindingRow:
     """Return one row for the findings of a code, whose evidence is the names of their tasks."""
     named_rows = [row for row in rows if row.name is not None]
     evidence = f"the tasks {listed([row.name or '' for row in named_rows])}"
-    folded_row = replace(rows[0], title=title_of_many(rows), name=None, evidence=evidence, link=None)
     shown_rows = tuple(named_rows[:SHOWN_TASKS])
-    return replace(folded_row, retry=None, _links=(), _rows=shown_rows, _left_out=len(rows) - len(shown_rows))
+    # The name, links and retry of the first finding concern its task only.
+    return replace(
+        rows[0],
+        title=title_of_many(rows),
+        name=None,
+        evidence=evidence,
+        link=None,
+        retry=None,
+        _links=(),
+        _rows=shown_rows,
+        _left_out=len(rows) - len(shown_rows),
+    )
 
 
 def _row(
     finding: Finding, mutes: Sequence[Mute], workers: Mapping[str, str], request: PageRequest
 ) -> FindingRow:
-    """Return the finding without the texts that could mention what is hidden."""
+    """Return a finding as a row of a page, without the texts that could mention what is hidden.
+
+    ``mutes`` are the records of who muted it, ``workers`` the names of workers by their ids.
+    """
     # The evidence of XMIN_HELD contains a statement of another session, which may contain arguments.
     sees_evidence = request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD
+    # If the finding is open, the request may see all of its texts.
     is_open = request.access.visible_names is None and sees_evidence
     # A finding about a visible name shows the subject and the evidence about this name alone.
     is_about_visible_name = finding.code in ABOUT_NAMES and request.access.sees_name(finding.subject)
     subject = finding.subject if is_open or is_about_visible_name else None
+    evidence: str | None = None
     if is_open:
-        evidence: str | None = finding.evidence
-    else:
-        evidence = (finding.own_evidence or None) if is_about_visible_name else None
+        evidence = finding.evidence
+    elif is_about_visible_name:
+        # The evidence about the subject alone, which mentions no other names.
+        evidence = finding.own_evidence or None
     advice, name = ADVICE[finding.code], subject
-    # The title has the name of a worker, not its id.
-    if finding.code in LINKS and LINKS[finding.code].path.startswith("/worker") and subject is not None:
+    # The subject of a finding about a worker is the id of the worker, and the title has the name instead.
+    is_about_worker = finding.code in LINKS and LINKS[finding.code].path.startswith("/worker")
+    if is_about_worker and subject is not None:
         name = workers.get(subject, subject)
+    # Without its subject, a title that has a place for it cannot be used.
     if subject is None and "{}" in advice.title:
         title = sentence(finding.meaning)
     else:
@@ -273,9 +302,10 @@ def _row(
 
 
 def _shown_steps(code: FindingCode, steps: Sequence[RemedyStep]) -> tuple[RemedyStep, ...]:
-    """Return the steps as sentences; without live workers, with an example of the command that starts one.
+    """Return the steps of a remedy as the page shows them, as sentences.
 
-    One step that refers to the links of the page replaces the commands that list and explain jobs.
+    If the finding is that no worker is live, a step has an example of the command that starts one. Commands
+    that list and explain jobs are replaced by one step that refers to the links of the page.
     """
     shown_steps = [replace(step, text=sentence(step.text)) for step in steps]
     if code is FindingCode.WORKER_NONE:
@@ -314,6 +344,7 @@ def _object_links(finding: Finding, request: PageRequest) -> Iterator[tuple[str,
 
 
 def _retry(finding: Finding, request: PageRequest) -> str | None:
+    """Return the address of the action that retries the quarantined jobs of a finding; None for none."""
     if finding.code is not FindingCode.QUARANTINE or not request.may("retry"):
         return None
     return request.url("/actions/bulk/retry", q=_terms(finding))
@@ -321,5 +352,6 @@ def _retry(finding: Finding, request: PageRequest) -> str | None:
 
 def _terms(finding: Finding) -> str:
     """Return the search for the jobs of a finding."""
+    # The stored text ends with the name of the field whose value is the subject: "status:due name".
     other_terms, _, field = LINKS[finding.code].terms.rpartition(" ")
     return f"{other_terms} {term(field, finding.subject)}"

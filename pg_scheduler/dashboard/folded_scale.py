@@ -57,7 +57,9 @@ class FoldedScale:
     ) -> None:
         spans = _spans(begin, end, busy_spans)
         busy_time = sum((span.length for span in spans if span.is_busy), timedelta())
+        # These pauses are folded: each is drawn with a fixed width instead of a width to scale.
         folds = {span for span in spans if not span.is_busy and span.length > LONG_SHARE * busy_time}
+        # The width of one folded pause, in percent.
         fold_width = min(FOLD_WIDTH, ALL_FOLDS_WIDTH / max(len(folds), 1))
         # If nothing ran, folded pauses are all that there is, and share the whole width.
         if folds and len(folds) == len(spans):
@@ -78,6 +80,7 @@ class FoldedScale:
         """Return where an instant is. One before the axis is at its begin, one after it at its end."""
         if not self.pieces:
             return 0.0
+        # The last piece that begins at or before the instant; the first piece if none does.
         piece = self.pieces[max(bisect_right(self._starts, instant) - 1, 0)]
         share = (instant - piece.since) / (piece.until - piece.since)
         return round(piece.x + min(max(share, 0.0), 1.0) * piece.width, 2)
@@ -86,8 +89,10 @@ class FoldedScale:
 def _spans(begin: datetime, end: datetime, busy_spans: Iterable[tuple[datetime, datetime]]) -> list[_Span]:
     """Return the axis as spans without gaps: the busy ones, and the pauses between them."""
     spans: list[_Span] = []
+    # Up to this instant, the axis is covered by spans.
     position = begin
-    for since, until in sorted((max(since, begin), min(until, end)) for since, until in busy_spans):
+    spans_on_axis = sorted((max(since, begin), min(until, end)) for since, until in busy_spans)
+    for since, until in spans_on_axis:
         # A span within an earlier one, or outside of the axis, adds nothing.
         if until <= max(since, position):
             continue

@@ -138,9 +138,11 @@ def gantt_of(
         now: The time.
         steps: Its steps, which may have suspended it.
     """
-    # The time of an ended job stops at its end.
+    # The time of an ended job stops at its end. For another job, it is rounded, so that the page changes
+    # seldom.
     now = job.finished_at or _rounded(now, job.created_at)
     begin, end = job.created_at, now
+    # The axis of a pending job also shows the wait until its due time, which may be in the future.
     if job.status is JobStatus.PENDING:
         end = max(now, _due(job))
     first_start = next((attempt.started_at for attempt in attempts if attempt.started_at is not None), None)
@@ -153,18 +155,27 @@ def gantt_of(
         return None
 
     def place(at: datetime) -> float:
-        return round(min(max((at - begin) / (end - begin), 0.0), 1.0) * 100, 2)
+        """Return the place of an instant on the axis, in percent."""
+        share = (at - begin) / (end - begin)
+        return round(min(max(share, 0.0), 1.0) * 100, 2)
 
-    bars, last_middle = list[Bar](), -NUMBER_WIDTH
+    bars: list[Bar] = []
+    # The middle of the last bar whose number is shown. The first number always has room.
+    last_middle = -NUMBER_WIDTH
     for span in _spans(job, attempts, now, is_durable=has_suspended(steps)):
-        x, width = place(span.since), round(place(span.until) - place(span.since), 2)
-        if span.number:
+        x = place(span.since)
+        width = round(place(span.until) - x, 2)
+        is_attempt = bool(span.number)
+        if is_attempt:
             width = max(width, MIN_WIDTH)
+            # A bar at the end of the axis that was widened begins earlier, so that it is within the axis.
             bar = Bar(span.kind, min(x, 100 - width), width, span.title, label=span.number)
             has_room = bar.middle - last_middle >= NUMBER_WIDTH
-            last_middle = bar.middle if has_room else last_middle
+            if has_room:
+                last_middle = bar.middle
         else:
             bar = Bar(span.kind, x, width, span.title, label=span.title)
+            # An ordinary wait needs no label.
             has_room = span.kind != "wait" and width >= LABEL_WIDTH
         bars.append(bar if has_room else replace(bar, label=""))
     return Gantt(
@@ -179,19 +190,22 @@ def gantt_of(
 
 
 def _rounded(now: datetime, since: datetime) -> datetime:
-    """Return the time, rounded up so that a live page changes seldom.
+    """Return the present time, rounded up so that a live page changes seldom.
 
-    It is rounded by at most 2 % of the age, or by a second if that is more.
+    The age, which is the time since ``since``, is rounded up by at most 2 %, or by a second if that is more.
     """
     max_step_s = int((now - since).total_seconds()) // MIN_STEPS
-    # The greatest power of two of seconds that is not above the maximum. It changes less often than the age.
+    # This is the greatest power of two that is not above the maximum, or 0 if the maximum is 0. A power of
+    # two stays the same while the age doubles, so that the time is rounded to the same instants for long.
     step_s = 1 << max_step_s.bit_length() >> 1
     step = timedelta(seconds=max(step_s, MIN_STEP_S))
-    # The floor division of a negative age rounds up.
-    return max(now, since - (since - now) // step * step)
+    # Python's floor division rounds down. So the age is negated before it and after it, which rounds it up.
+    rounded_age = -((since - now) // step) * step
+    return max(now, since + rounded_age)
 
 
 def _summary(job: Job, attempts: Sequence[Attempt]) -> str:
+    """Return how long an ended job took, and how much of that it ran; empty for another job."""
     if job.finished_at is None:
         return ""
     ran_s = sum(attempt.seconds or 0.0 for attempt in attempts)
@@ -200,8 +214,13 @@ def _summary(job: Job, attempts: Sequence[Attempt]) -> str:
 
 
 def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, is_durable: bool) -> Iterator[Span]:
-    """Yield the waits and the attempts of a job in the order of their times."""
+    """Yield the waits and the attempts of a job in the order of their times.
+
+    ``is_durable`` is whether the job has a step that has suspended it.
+    """
+    # ``at`` is the end of the last span, and ``previous`` the last attempt before it.
     at, previous = job.created_at, None
+    # After this attempt the job had failed for good, so only a person can have retried it.
     final_attempt = _final_attempt(job, attempts)
     for attempt in attempts:
         if attempt.started_at is None:
@@ -209,13 +228,16 @@ def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, is_durable: 
         is_retried = previous is not None and previous is final_attempt
         yield from _wait(at, attempt.started_at, previous, attempt.held_by, is_retried=is_retried)
         at, previous = attempt.ended_at or now, attempt
+        # The times of an attempt that a step has suspended are not known exactly, so its duration is left
+        # out.
         is_exact = attempt.ended_at is not None and attempt.outcome != SUSPENDED
         duration_text = f", {length(at - attempt.started_at)}" if is_exact else ""
         title = f"attempt {attempt.number}: {attempt.outcome or 'running'}{duration_text}"
         yield Span(state_of(attempt), attempt.started_at, at, title, str(attempt.number))
     if job.status is JobStatus.PENDING:
         due = max(_due(job), at)
-        # As in attempts_of(): a claim of which no attempt is known was suspended by a step.
+        # ``job.attempt`` counts the claims of the job. If the last claim has no known attempt, a step has
+        # suspended the job in it; attempts_of() concludes the same.
         is_suspended = is_durable and previous is not None and job.attempt > previous.claim
         is_retried = previous is not None and previous is final_attempt
         yield from _wait(at, due, previous, "step" if is_suspended else "", is_retried=is_retried)
@@ -223,10 +245,11 @@ def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, is_durable: 
             kind, title = "limit", "a limit"
         else:
             kind, title = "wait", "waits"
-        # This wait continues, so its title does not state how long it is.
+        # The job is due and has not started. This wait continues, so its title does not state its length.
         if now > due:
             yield Span(kind, due, now, title)
     elif not attempts:
+        # The job ended without any attempt, for example because it was cancelled.
         yield from _wait(at, now, None)
 
 
@@ -236,17 +259,19 @@ def _due(job: Job) -> datetime:
 
 
 def _final_attempt(job: Job, attempts: Sequence[Attempt]) -> Attempt | None:
-    """Return the last attempt after which the job had failed until a person retried it; None for none.
+    """Return the last attempt before a person retried the job, which had failed for good; None for none.
 
-    A retry by a person resets the number of used retries. Since then, as many attempts have failed as the job
-    has used retries, and one more if the job has failed again.
+    Such a retry resets the number of used retries. Since then, as many attempts have failed as the job has
+    used retries, and one more if the job has failed for good again. The failed attempt before these is the
+    result.
     """
     failed_attempts = [attempt for attempt in attempts if attempt.outcome in USES_RETRY]
+    # If each failed attempt has used a retry, no person has retried the job.
     if job.retry_count >= len(failed_attempts):
         return None
     has_failed_since = job.status is JobStatus.FAILED and attempts[-1:] == failed_attempts[-1:]
-    number_since = job.retry_count + (1 if has_failed_since else 0)
-    earlier_attempts = failed_attempts[: len(failed_attempts) - number_since]
+    failures_since = job.retry_count + (1 if has_failed_since else 0)
+    earlier_attempts = failed_attempts[: len(failed_attempts) - failures_since]
     return earlier_attempts[-1] if earlier_attempts else None
 
 
@@ -258,7 +283,7 @@ def _wait(
     *,
     is_retried: bool = False,
 ) -> Iterator[Span]:
-    """Yield the wait before an attempt; nothing if there was none.
+    """Yield the wait before an attempt, with a title that states why and how long; nothing without a wait.
 
     Args:
         since: When the wait began.

@@ -103,36 +103,35 @@ class Graph:
 def graph_of(
     columns: Sequence[Sequence[Node]], links: Collection[tuple[Node, Node]] | None = None
 ) -> Graph | None:
-    """Return the graph of columns in their order; None if there are none.
+    """Return the graph of columns of nodes, from left to right; None if there are none.
 
-    Without links, each node of a column is connected to each one of the next column.
+    ``links`` are the pairs of nodes that lines connect. Without them (None), each node of a column is
+    connected to each one of the next column. If there are too many columns, or too many nodes in a column,
+    one node stands for those that are not drawn.
     """
     unfolded_columns = [column for column in _folded(columns) if column]
     drawn_columns = [_folded_rows(column) for column in unfolded_columns]
     if not drawn_columns:
         return None
-    rows = max(map(len, drawn_columns))
-    height = rows * (HEIGHT + SPACE) - SPACE + 2 * MARGIN
-    placed_columns = [
-        [
-            PlacedNode(node, MARGIN + number * (WIDTH + GAP), _top(place, len(column), height))
-            for place, node in enumerate(column)
-        ]
-        for number, column in enumerate(drawn_columns)
-    ]
+    row_count = max(map(len, drawn_columns))
+    height = row_count * (HEIGHT + SPACE) - SPACE + 2 * MARGIN
+    placed_columns: list[list[PlacedNode]] = []
+    for number, column in enumerate(drawn_columns):
+        x = MARGIN + number * (WIDTH + GAP)
+        placed_columns.append(
+            [PlacedNode(node, x, _top(place, len(column), height)) for place, node in enumerate(column)]
+        )
+    edges: list[Edge] = []
     if links is None:
-        edges = [
-            edge
-            for left_column, right_column in pairwise(placed_columns)
-            for edge in _edges(left_column, right_column, height)
-        ]
+        for left_column, right_column in pairwise(placed_columns):
+            edges += _edges(left_column, right_column, height)
     else:
-        # A node without room is drawn as a part of the last one of its column.
-        placed_nodes = {
-            node: placed_column[min(place, len(placed_column) - 1)]
-            for column, placed_column in zip(unfolded_columns, placed_columns, strict=True)
-            for place, node in enumerate(column)
-        }
+        placed_nodes: dict[Node, PlacedNode] = {}
+        for column, placed_column in zip(unfolded_columns, placed_columns, strict=True):
+            for place, node in enumerate(column):
+                # The last drawn node of a column stands for the nodes that have no room, so their lines end
+                # there.
+                placed_nodes[node] = placed_column[min(place, len(placed_column) - 1)]
         edges = _linked_edges(links, placed_nodes)
     width = len(drawn_columns) * (WIDTH + GAP) - GAP + 2 * MARGIN
     return Graph([placed_node for column in placed_columns for placed_node in column], edges, width, height)
@@ -154,7 +153,8 @@ def _folded_rows(column: Sequence[Node]) -> Sequence[Node]:
         return column
     has_others = column[-1] in {OTHERS_BEFORE, OTHERS_AFTER}
     missing_count = len(column) - (MAX_ROWS - 1)
-    if has_others:  # that node is no job
+    # Such a node stands for an unknown number of jobs that were not read, and is no job itself.
+    if has_others:
         missing_count -= 1
     label = f"{count(missing_count, is_capped=has_others)} more"
     return [*column[: MAX_ROWS - 1], Node(label, "see the list below", "")]
@@ -172,6 +172,7 @@ def _edges(left_column: Sequence[PlacedNode], right_column: Sequence[PlacedNode]
     If both columns have several nodes, the lines meet in one point between the columns.
     """
     begin, end = left_column[0].x + WIDTH, right_column[0].x
+    # Each line is a start, an end, and whether the line is open: whether the state of one end is unknown.
     if len(left_column) > 1 and len(right_column) > 1:
         middle = (begin + end) // 2, height // 2
         lines = [((begin, _middle(node)), middle, False) for node in left_column]
@@ -207,11 +208,18 @@ def _linked_edges(
 def columns_by_depth(
     current: Node, before: Sequence[Node], after: Sequence[Node], links: Collection[tuple[Node, Node]]
 ) -> list[list[Node]]:
-    """Return columns in which each node stands right of those that it waits for.
+    """Return columns in which each node stands to the right of those that it waits for.
 
     The nodes before the current one stand as far to the right as their links permit, those after it as far to
     the left.
+
+    Args:
+        current: The node of the job whose graph this is.
+        before: The nodes of the jobs for which it waits.
+        after: The nodes of the jobs that wait for it.
+        links: Pairs of nodes, of which the second waits for the first.
     """
+    # The depth of a node is the number of columns between it and the current node, counting its own.
     depths = dict.fromkeys((*before, *after), 1)
     # Each round moves the depths on by at least one link of each path, and a path has fewer links than there
     # are nodes. If rows written by hand have a cycle, the number of nodes bounds the depths as well.
@@ -221,21 +229,25 @@ def columns_by_depth(
                 depths[source] = max(depths[source], min(depths[target] + 1, len(before)))
             elif source in after and target in after:
                 depths[target] = max(depths[target], min(depths[source] + 1, len(after)))
-    left_depth, right_depth = (max((depths[node] for node in nodes), default=0) for nodes in (before, after))
-    return [
-        *([node for node in before if depths[node] == depth] for depth in range(left_depth, 0, -1)),
-        [current],
-        *([node for node in after if depths[node] == depth] for depth in range(1, right_depth + 1)),
-    ]
+    left_depth = max((depths[node] for node in before), default=0)
+    right_depth = max((depths[node] for node in after), default=0)
+    left_columns = [[node for node in before if depths[node] == depth] for depth in range(left_depth, 0, -1)]
+    right_columns = [[node for node in after if depths[node] == depth] for depth in range(1, right_depth + 1)]
+    return [*left_columns, [current], *right_columns]
 
 
 def without_detours(links: Collection[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
-    """Return the links, without each one whose ends are connected by a path of other links too."""
+    """Return the links, without each one whose ends are connected by a path of other links too.
+
+    If a job waits for another one directly, and also for a third job that waits for it, the direct link shows
+    nothing that the other two do not show.
+    """
     targets: dict[Node, set[Node]] = {}
     for source, target in links:
         targets.setdefault(source, set()).add(target)
 
     def reached_from(start: Node) -> set[Node]:
+        """Return the nodes to which a path of links leads from this one."""
         reached_nodes, open_nodes = set[Node](), list(targets.get(start, ()))
         while open_nodes:
             node = open_nodes.pop()
@@ -245,6 +257,7 @@ def without_detours(links: Collection[tuple[Node, Node]]) -> list[tuple[Node, No
         return reached_nodes
 
     reached = {source: reached_from(source) for source in targets}
+    # A path of other links begins with a link to another node, from which it reaches the target.
     return [
         (source, target)
         for source, target in links
@@ -257,6 +270,7 @@ def _middle(placed_node: PlacedNode) -> int:
 
 
 def _path(x: int, y: int, to_x: int, to_y: int) -> str:
+    """Return the SVG path of a line between two points: a straight line at the same height, else a curve."""
     bend = (x + to_x) // 2
     return f"M{x} {y}H{to_x}" if y == to_y else f"M{x} {y}C{bend} {y} {bend} {to_y} {to_x} {to_y}"
 

@@ -68,6 +68,7 @@ def secured(send: Send, *, has_policy: bool, has_body: bool) -> Send:
 
 def compressed(response: Response, request: Request) -> ASGIApp:
     """Return the answer; compressed, if that is safe for its content and the browser accepts it."""
+    # The module explains why a page is not compressed for another site.
     is_own = request.headers.get("sec-fetch-site") in OWN_SITES
     is_static = response.headers.get("content-type", "").startswith(STATIC)
     if is_static or (is_own and isinstance(response, HTMLResponse)):

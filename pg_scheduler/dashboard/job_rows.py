@@ -78,6 +78,7 @@ class JobRow:
         """The error; None for none. For a quarantined job, it lacks the name of the state and the remedy."""
         if self.error is None or self.state != "quarantined":
             return self.error
+        # The list shows the state anyway. The remedy begins with the second sentence.
         return self.error.removeprefix(QUARANTINED).strip().partition(". ")[0]
 
     @property
@@ -125,8 +126,10 @@ def sorted_rows(rows: Sequence[JobRow], sort: str) -> Sequence[JobRow]:
     if not sort:
         return rows
     key = SORTS[sort.removeprefix("-")]
-    valued_rows = sorted((row for row in rows if key(row) is not None), key=key, reverse=sort.startswith("-"))
-    return [*valued_rows, *(row for row in rows if key(row) is None)]
+    rows_with_value = [row for row in rows if key(row) is not None]
+    rows_without_value = [row for row in rows if key(row) is None]
+    rows_with_value.sort(key=key, reverse=sort.startswith("-"))
+    return [*rows_with_value, *rows_without_value]
 
 
 def tags_of(job: Job, request: PageRequest) -> list[str]:
@@ -151,11 +154,14 @@ def seconds_left(started_at: datetime | None, share: float | None, now: datetime
     """
     if started_at is None or not share or share >= 1:
         return None
-    return max((now - started_at).total_seconds(), 0.0) * (1 - share) / share
+    ran_s = max((now - started_at).total_seconds(), 0.0)
+    # At the same rate, the whole job takes ran_s / share seconds, of which this part is left.
+    return ran_s * (1 - share) / share
 
 
 async def rows_of(jobs: Sequence[Job], request: PageRequest) -> list[JobRow]:
     """Return jobs as lists show them, with the names of their workers and what they wait for."""
+    # These jobs wait for other jobs, the blockers, which are read to show them.
     waiting_ids = [job.job_id for job in jobs if job.blocked_on == AFTER]
     blockers: Mapping[str, Sequence[BlockerRow]] = {}
     # A job may wait for jobs of any name, so only a request that sees all names sees them.
@@ -178,7 +184,11 @@ def row_of(
     *,
     with_arguments: bool = True,
 ) -> JobRow:
-    """Return a job as lists show it, with the names of its worker, and of what it waits for."""
+    """Return a job as lists show it, without what the request may not see.
+
+    ``blockers`` are the jobs that it waits for, ``workers`` the names of workers by their ids, and ``pause``
+    is the pause of its task.
+    """
     job = request.visible_job(job)
     return copy_fields(
         JobRow,
@@ -205,12 +215,16 @@ def row_of(
 
 
 def _actions(job: Job) -> Sequence[str]:
-    """Return the actions that have an effect. A suspended job that was moved would only wait again."""
+    """Return the actions that have an effect on a job in its state."""
     actions: list[str] = [action for action, statuses in ALLOWED.items() if job.status in statuses]
-    return actions if job.suspended_by is None else [action for action in actions if action != "move"]
+    # An attempt of a suspended job that was moved would come to the same step, and wait again.
+    if job.suspended_by is not None:
+        actions = [action for action in actions if action != "move"]
+    return actions
 
 
 def _retries(job: Job) -> str:
+    """Return how many retries a job has used, or how many workers died while they ran it."""
     if job.crash_count:
         return f"{job.crash_count:,} {'crash' if job.crash_count == 1 else 'crashes'}"
     if not job.max_retries:
@@ -221,6 +235,7 @@ def _retries(job: Job) -> str:
 
 
 def _ran_s(job: Job, now: datetime) -> float | None:
+    """Return for how many seconds the last attempt has run; None if the job has not started."""
     if job.started_at is None:
         return None
     return max(((job.finished_at or now) - job.started_at).total_seconds(), 0.0)
@@ -255,6 +270,7 @@ def arguments_line(args: Sequence[Any], kwargs: Mapping[str, Any], is_hidden: Ca
             yield f"{short(key, MAX_ARGUMENTS_LENGTH)}={value}"
 
     line = ""
+    # A job may have many arguments, so no part is made after the line is long enough.
     for part in parts():
         line += f", {part}" if line else part
         if len(line) > MAX_ARGUMENTS_LENGTH:

@@ -45,7 +45,7 @@ class JsonTree(NamedTuple):
 
 
 def json_tree(value: Any, names: Sequence[str] = ()) -> JsonTree:
-    """Return a value as a tree. Its first three levels are open, and what exceeds a maximum is left out.
+    """Return a value as a tree of HTML. Its first three levels are open; what exceeds a maximum is left out.
 
     Args:
         value: The value.
@@ -70,7 +70,9 @@ def arguments_tree(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequen
         names: The names of the first positional arguments.
     """
     value = plain(arguments_of(args, kwargs))
-    if len(names) < len(args) or not 0 < len(args) + len(kwargs) <= MAX_ITEMS:
+    has_all_names = len(names) >= len(args)
+    has_suitable_number = 0 < len(args) + len(kwargs) <= MAX_ITEMS
+    if not has_all_names or not has_suitable_number:
         return json_tree(value, names)
     writer = _Writer(())
     html = Markup("").join(writer.write_rows(value["args"] if args else [], plain(kwargs), names))
@@ -78,8 +80,15 @@ def arguments_tree(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequen
 
 
 def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments of a job as one value: its keyword arguments if it has no others."""
-    return kwargs if not args else {"args": list(args), **({"kwargs": kwargs} if kwargs else {})}
+    """Return the arguments of a job as one value: its keyword arguments if it has no others.
+
+    Otherwise it is a dict with the keys ``args`` and, if there are keyword arguments, ``kwargs``.
+    """
+    if not args:
+        return kwargs
+    if not kwargs:
+        return {"args": list(args)}
+    return {"args": list(args), "kwargs": kwargs}
 
 
 class _Writer:
@@ -100,19 +109,23 @@ class _Writer:
         positional, ``{"args": [1, 2]}``, or if none is, ``{"to": 3}``.
         """
         hidden = Markup('<span class="sr" aria-hidden="true">{}</span>')
-        # The texts that stand before and after each value.
+        # For each value, the text that stands before it and the text that stands after it: brackets, keys and
+        # commas. The positional arguments come first, and have no keys.
         keys = [f"{self._text(name)}: " for name in kwargs]
         before = [*[""] * len(args), *keys]
         after = [", "] * len(before)
         if args:
+            last_positional = len(args) - 1
             before[0] = '{"args": ['
-            after[len(args) - 1] = "]" if kwargs else "]}"
+            after[last_positional] = "]" if kwargs else "]}"
         if kwargs:
-            before[len(args)] = (', "kwargs": {' if args else "{") + before[len(args)]
+            first_keyword = len(args)
+            opening = ', "kwargs": {' if args else "{"
+            before[first_keyword] = opening + before[first_keyword]
             after[-1] = "}}" if args else "}"
-        for place, (name, value) in enumerate(
-            zip([*names[: len(args)], *kwargs], [*args, *kwargs.values()], strict=True)
-        ):
+        all_names = [*names[: len(args)], *kwargs]
+        all_values = [*args, *kwargs.values()]
+        for place, (name, value) in enumerate(zip(all_names, all_values, strict=True)):
             if self._characters_left <= 0:
                 self.is_cut = True
                 yield Markup('<div class="cut">{:,} more</div>').format(len(before) - place)
@@ -120,6 +133,7 @@ class _Writer:
             label = Markup('<span class="nt" data-name="{}"></span>').format(visible(name[:MAX_TEXT_LENGTH]))
             head = hidden.format(before[place]) if before[place] else Markup("")
             tail = hidden.format(after[place]) if after[place] else Markup("")
+            # A large value is a tree that folds.
             if isinstance(value, dict | list) and not _is_short(value):
                 yield from self.write(head + label, value, tail, 1)
                 continue
@@ -131,21 +145,24 @@ class _Writer:
     ) -> Iterator[Markup]:
         """Yield the HTML of a value, between its key and ``tail``, which is a comma or empty.
 
-        The names stand before the first items of a list.
+        ``level`` is the depth of the value, 0 for the whole value. ``names`` stand before the first items of
+        a list.
         """
         self._lines += 1
         if not isinstance(value, dict | list) or (_is_short(value) and not names):
             yield Markup("<div>{}{}{}</div>").format(key, self._inline(value), tail)
             return
-        begin, end = "{}" if isinstance(value, dict) else "[]"
-        size = counted(len(value), "key" if isinstance(value, dict) else "item")
-        is_open = level == 0 or (
-            level < OPEN_LEVELS and self._lines + min(len(value), MAX_ITEMS) <= OPEN_LINES
-        )
+        is_object = isinstance(value, dict)
+        begin, end = ("{", "}") if is_object else ("[", "]")
+        size = counted(len(value), "key" if is_object else "item")
+        # A value below the first level is open only if there is room for the lines of its members.
+        lines_when_open = self._lines + min(len(value), MAX_ITEMS)
+        is_open = level == 0 or (level < OPEN_LEVELS and lines_when_open <= OPEN_LINES)
         lines_before = self._lines
         yield Markup('<details{}><summary data-size="{} {}">{}{}</summary>').format(
             Markup(" open") if is_open else "", size, end, key, begin
         )
+        # An item of a list has no key.
         members: Any = value.items() if isinstance(value, dict) else ((None, item) for item in value)
         for place, (name, member) in enumerate(members):
             if place >= MAX_ITEMS or self._characters_left <= 0:
@@ -165,10 +182,11 @@ class _Writer:
             self._lines = lines_before
 
     def _key(self, name: str) -> Markup:
+        """Return the key of a member of an object, with the colon after it."""
         return Markup('<span class="nt">{}</span>: ').format(self._text(name))
 
     def _inline(self, value: Any) -> Markup:
-        """Return a scalar, or a list or an object of a few scalars."""
+        """Return the HTML of a scalar, or of a list or an object of a few scalars, in one line."""
         if isinstance(value, dict):
             return Markup("{{{}}}").format(
                 Markup(", ").join(self._key(name) + self._inline(member) for name, member in value.items())
@@ -198,6 +216,7 @@ def _escaped(text: str) -> str:
     """Return JSON with the escapes of JSON for characters that reorder or hide text."""
     if visible(text) == text:
         return text
+    # json.dumps() returns the escape of a character between quotes, which are removed.
     return "".join(
         character if visible(character) == character else json.dumps(character)[1:-1] for character in text
     )

@@ -78,8 +78,14 @@ def lanes_of(
 ) -> Lanes:
     """Return where the attempts of the last hour are drawn: the longest as bars, the others by minute.
 
-    ``is_capped`` is whether there may be further attempts. ``is_over`` is whether nothing can be added to the
-    hour any more, because it is the last one of a dead worker.
+    A lane stands for a slot of the worker, so the bars in one lane do not overlap.
+
+    Args:
+        attempts: The attempts of the worker.
+        now: The end of the hour.
+        is_capped: Whether there may be further attempts.
+        is_over: Whether nothing can be added to the hour any more, because it is the last one of a worker
+            that died.
     """
     # The time is rounded down, so that a live page does not change all the time. An hour that is over is not
     # rounded, because the attempt under which the worker died may have begun in its last seconds.
@@ -95,33 +101,39 @@ def lanes_of(
         for attempt in recent_attempts[:MAX_BARS]
         if _end(attempt, now) - attempt.started_at >= SHORTEST
     ]
-    ends: list[datetime] = []  # when each lane becomes free
     # The recent attempts are in descending order of their lengths, so the long ones are the first.
-    bars, other_attempts = [], recent_attempts[len(long_attempts) :]
+    other_attempts = recent_attempts[len(long_attempts) :]
+    bars: list[Bar] = []
+    # The end of the last bar of each lane. From then on, the lane is free.
+    lane_ends: list[datetime] = []
     for attempt in sorted(long_attempts, key=lambda attempt: (attempt.started_at, attempt.job_id)):
-        lane = next((place for place, end in enumerate(ends) if end <= attempt.started_at), len(ends))
-        # The slice replaces the end of a lane, or adds a lane after the last one.
-        ends[lane : lane + 1] = [_end(attempt, now)]
+        free_lanes = (lane for lane, end in enumerate(lane_ends) if end <= attempt.started_at)
+        # Without a free lane, the attempt gets a new one after the last one.
+        lane = next(free_lanes, len(lane_ends))
+        # The slice replaces the end of this lane, or adds the end of a new lane.
+        lane_ends[lane : lane + 1] = [_end(attempt, now)]
         if lane < MAX_LANES:
             bars.append(_bar(attempt, lane, since, now))
         else:
             other_attempts.append(attempt)
-    longest = "the longest" if len(bars) == 1 else f"the {len(bars):,} longest"
-    summary = counted(len(recent_attempts), "attempt", is_capped=is_capped) + (
-        f", {'a bar' if len(bars) == 1 else 'bars'} for {longest}" if other_attempts and bars else ""
-    )
+    summary = counted(len(recent_attempts), "attempt", is_capped=is_capped)
+    if other_attempts and bars:
+        summary += ", a bar for the longest" if len(bars) == 1 else f", bars for the {len(bars):,} longest"
     minutes = _minutes(other_attempts, since, now, is_capped=is_capped)
-    return Lanes(since, now, min(len(ends), MAX_LANES), bars, minutes, summary)
+    return Lanes(since, now, min(len(lane_ends), MAX_LANES), bars, minutes, summary)
 
 
 def _end(attempt: Attempt, now: datetime) -> datetime:
-    """Return when an attempt ended: at most now, as for one that runs, and not before its start."""
-    return max(attempt.started_at, now if attempt.ended_at is None else min(attempt.ended_at, now))
+    """Return the end of the bar of an attempt: now for one that runs, and never before its start."""
+    end = now if attempt.ended_at is None else min(attempt.ended_at, now)
+    return max(attempt.started_at, end)
 
 
 def _bar(attempt: Attempt, lane: int, since: datetime, now: datetime) -> Bar:
+    """Return the bar of an attempt. A bar of an attempt that began before the hour begins with the hour."""
     start, end = max(attempt.started_at, since), _end(attempt, now)
-    x, width = 100 * (start - since) / SPAN, max(100 * (end - start) / SPAN, MIN_WIDTH)
+    x = 100 * (start - since) / SPAN
+    width = max(100 * (end - start) / SPAN, MIN_WIDTH)
     duration = length(end - attempt.started_at)
     event = f"runs for {duration}" if attempt.ended_at is None else f"{attempt.outcome} after {duration}"
     title = f"{short(attempt.job_name)}: {event}"
@@ -130,20 +142,28 @@ def _bar(attempt: Attempt, lane: int, since: datetime, now: datetime) -> Bar:
 
 def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime, *, is_capped: bool) -> list[Minute]:
     """Return the numbers of attempts by the minutes in which they ended; the greatest one is 100 % high."""
+    # By the number of a minute in the hour, from 0 to 59.
     counts, failures = Counter[int](), Counter[int]()
     for attempt in attempts:
-        place = min(max(int((_end(attempt, now) - since) * MINUTES / SPAN), 0), MINUTES - 1)
-        counts[place] += 1
+        minute = int((_end(attempt, now) - since) * MINUTES / SPAN)
+        # An attempt that ends with the hour counts for the last minute.
+        minute = min(max(minute, 0), MINUTES - 1)
+        counts[minute] += 1
         if attempt.outcome in FAILED:
-            failures[place] += 1
+            failures[minute] += 1
     maximum = max(counts.values(), default=1)
-    return [
-        Minute(
-            round(100 * place / MINUTES, 2),
-            round(100 * number / maximum, 1),
-            round(100 * failures[place] / maximum, 1),
-            counted(number, "attempt", is_capped=is_capped)
-            + (f", {count(failures[place], is_capped=is_capped)} failed" if failures[place] else ""),
+    minutes = []
+    for minute, attempt_count in sorted(counts.items()):
+        failure_count = failures[minute]
+        title = counted(attempt_count, "attempt", is_capped=is_capped)
+        if failure_count:
+            title += f", {count(failure_count, is_capped=is_capped)} failed"
+        minutes.append(
+            Minute(
+                x=round(100 * minute / MINUTES, 2),
+                height=round(100 * attempt_count / maximum, 1),
+                failed_height=round(100 * failure_count / maximum, 1),
+                title=title,
+            )
         )
-        for place, number in sorted(counts.items())
-    ]
+    return minutes

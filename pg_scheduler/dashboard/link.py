@@ -44,7 +44,7 @@ class OneTimeLink:
         return f"?token={self._token}"
 
     def __call__(self, request: Request) -> Access | Response:
-        """Decide about a request."""
+        """Let in a request with the cookie of the link, and refuse any other."""
         cookie = request.cookies.get(self._name, "")
         if compare_digest(cookie.encode(), self._cookie.encode()):
             return self._access
@@ -67,7 +67,10 @@ class OneTimeLink:
         return entrance
 
     def _answer(self, request: Request) -> Response | None:
-        """Return the answer to the link; None to any other request."""
+        """Return the answer to a request for the link: a page with a button, or what follows its POST.
+
+        None for a request without the token of the link, or after the link was used.
+        """
         token = request.query_params.get("token", "")
         if self._token is None or not compare_digest(token.encode(), self._token.encode()):
             return None

@@ -23,10 +23,9 @@ MEDIA_TYPE: Final = "text/event-stream"
 
 
 async def stream(request: PageRequest, *, is_head: bool) -> Response:
-    """Return the stream of the page that ``page=`` names: its parts, each time their HTML changed.
+    """Return the event stream of the page that ``page=`` names: its parts, each time their HTML has changed.
 
-    A browser states with ``seen=`` which versions it shows, so it receives no part twice.
-
+    A browser states with ``seen=`` which versions of the parts it shows, so it receives no part twice.
     Viewers with the same rights share one read per interval, which happens only while there are viewers.
 
     Raises:
@@ -39,6 +38,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
     if is_head:
         return Response(media_type=MEDIA_TYPE)
     access, parameters = request.access, request.parameters
+    # Viewers for which all of these values are equal receive the same HTML.
     depends_on = (
         request.base,
         access.visible_names,
@@ -49,9 +49,12 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
 
     async def events() -> AsyncIterator[str]:
         """Yield the parts that have changed, in intervals, until the time of the stream is over."""
-        ends_at, shown_versions = monotonic() + MAX_SECONDS, parameters.get("seen", "")
-        shown_parts: Mapping[str, str] = {}  # the parts as the browser shows them
-        # How far the page has come. A new value makes a new snapshot, before the interval is over.
+        ends_at = monotonic() + MAX_SECONDS
+        shown_versions = parameters.get("seen", "")
+        # The parts as the browser shows them; empty until it is known which ones it shows.
+        shown_parts: Mapping[str, str] = {}
+        # How far a search of the page has come, if it has one that continues. The progress is a part of the
+        # key of the shared read, so the page is read again at each progress, before the interval is over.
         progress: Hashable = None
         yield "retry: 1000\n\n"
         while monotonic() < ends_at:
@@ -59,21 +62,29 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
                 snapshot = await request.read_shared(
                     _render, path, age_s=request.settings.refresh_s, depends_on=(*depends_on, progress)
                 )
-            except RejectedError as error:  # what the page shows does not exist any more
+            # What the page shows does not exist any more, so the stream ends.
+            except RejectedError as error:
                 yield _event("problem", str(error))
                 return
-            except SchedulerError:  # the database is unavailable: the page keeps what it shows
+            # The database is unavailable. The page keeps what it shows, and the stream continues.
+            except SchedulerError:
                 yield _event("problem", "the database did not answer in time")
             else:
-                if changed := snapshot.since(shown_versions, request.operations.now):
+                changed_parts = snapshot.since(shown_versions, request.operations.now)
+                if changed_parts:
                     shown_versions = snapshot.versions
-                    parts = {name: thinned(html, shown_parts.get(name, "")) for name, html in changed.items()}
-                    yield _event("parts", {**parts, "read": snapshot.read}, shown_versions)
-                # thinned() leaves out rows that the browser shows already. So it compares only with parts
-                # that the browser is known to show.
+                    # thinned() leaves out rows that the browser shows already.
+                    sent_parts = {
+                        name: thinned(html, shown_parts.get(name, "")) for name, html in changed_parts.items()
+                    }
+                    yield _event("parts", {**sent_parts, "read": snapshot.read}, shown_versions)
+                # A part may be thinned only by comparison with HTML that the browser is known to show.
                 if snapshot.is_shown(shown_versions):
                     shown_parts = snapshot.parts
-            if (latest_progress := await _advance(request, page)) is None:
+            latest_progress = await _advance(request, page)
+            # If a search continues, _advance() has taken about half a second for it. Otherwise the stream
+            # waits.
+            if latest_progress is None:
                 await asyncio.sleep(request.settings.refresh_s)
             else:
                 progress = latest_progress
@@ -82,17 +93,22 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
 
 
 async def _render(request: PageRequest, path: str) -> Snapshot:
+    """Read a page as of now, and return the HTML of its parts."""
     page, fresh = PAGES[path], await request.dated()
     return await render_parts(await page.build(fresh), page.template, fresh, path)
 
 
 async def _advance(request: PageRequest, page: Page) -> Hashable:
-    """Continue for a moment what a page shows; return how far that has come, None if nothing continues."""
+    """Continue for a moment the search that a page shows, and return how far it has come.
+
+    The result is None if the page has no search, if its search has ended, or if the database is unavailable:
+    then the search is continued after the interval.
+    """
     if page.advance is None:
         return None
     try:
         return await page.advance(request)
-    except SchedulerError:  # the database is unavailable: the next attempt follows after the interval
+    except SchedulerError:
         return None
 
 

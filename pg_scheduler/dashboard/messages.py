@@ -108,43 +108,53 @@ class Undo:
 
 
 def _written(code: str, undo: Undo | None, job_id: str) -> str:
-    """Return a message as a cookie carries it.
+    """Return a message as the text of its cookie: ``<code>!<job id>~<undo>``.
 
-    An id or an action that is too long is left out. So is an action with a field that a page would show with
-    escapes, because its form would then send another text.
+    The id and the undo are optional. They are left out if they are too long for a cookie. So is an undo with
+    a field that a page would show with escapes, because its form would then send another text.
     """
-    # quote() leaves a tilde as it is, but a tilde separates the action.
-    job = quote(job_id, safe="").replace("~", "%7E")
-    if job and len(job) <= MAX_JOB:
-        code = f"{code}!{job}"
+    # quote() leaves a tilde as it is, but in the cookie a tilde begins the undo.
+    quoted_id = quote(job_id, safe="").replace("~", "%7E")
+    message = code
+    if quoted_id and len(quoted_id) <= MAX_JOB:
+        message = f"{message}!{quoted_id}"
     if undo is None or any(visible(text) != text for texts in undo.fields.values() for text in texts):
-        return code
-    text = f"{undo.path}?{urlencode(undo.parameters)}#{urlencode(undo.fields, doseq=True)}"
-    return f"{code}~{quote(text, safe='')}" if len(text) <= MAX_UNDO else code
+        return message
+    undo_text = f"{undo.path}?{urlencode(undo.parameters)}#{urlencode(undo.fields, doseq=True)}"
+    if len(undo_text) > MAX_UNDO:
+        return message
+    return f"{message}~{quote(undo_text, safe='')}"
 
 
 def undo_of(message: str) -> Undo | None:
-    """Return the action of a message that restores what was changed; None if it has none."""
-    path, _, query = unquote(message.partition("~")[2]).partition("?")
+    """Return the undo in the text of a cookie, which restores what was changed; None if it has none."""
+    _, _, undo_text = message.partition("~")
+    path, _, query = unquote(undo_text).partition("?")
+    # The cookie may have been made by hand, so only actions that are undos are accepted.
     if path not in INVERSES:
         return None
-    parameters, _, fields = query.partition("#")
-    return Undo(path, {name: texts[0] for name, texts in parse_qs(parameters).items()}, parse_qs(fields))
+    parameters_text, _, fields_text = query.partition("#")
+    parameters = {name: texts[0] for name, texts in parse_qs(parameters_text).items()}
+    return Undo(path, parameters, parse_qs(fields_text))
 
 
 def job_of(message: str) -> str:
-    """Return the id of the job that a message is about; empty if it is about none, or several."""
-    return unquote(message.partition("~")[0].partition("!")[2])
+    """Return the id of the job in the text of a cookie; empty if the message is about none, or several."""
+    without_undo, _, _ = message.partition("~")
+    _, _, quoted_id = without_undo.partition("!")
+    return unquote(quoted_id)
 
 
 def code_of(action: str, *numbers: int) -> str:
-    """Return the code of a message."""
+    """Return the code of a message: the action and its numbers, such as ``cancel.3.0.0``."""
     return ".".join((action, *map(str, numbers)))
 
 
 def message_of(message: str) -> str | None:
-    """Return the sentence of a message; None for a code that no action makes."""
-    match = _CODE.fullmatch(message.partition("~")[0].partition("!")[0])
+    """Return the sentence for the text of a cookie; None for a code that no action makes."""
+    without_undo, _, _ = message.partition("~")
+    code, _, _ = without_undo.partition("!")
+    match = _CODE.fullmatch(code)
     if match is None:
         return None
     action, numbers = match[1], [int(number) for number in match[2].split(".")[1:]]
@@ -153,11 +163,14 @@ def message_of(message: str) -> str | None:
     if action in _MANY and len(numbers) in possible_counts:
         return _many_message(action, *numbers)
     text = _TEXTS.get(action)
-    # A cookie that was made by hand may lack numbers, so zeros follow.
-    return None if text is None else text.format(*numbers, *[0] * 3)
+    if text is None:
+        return None
+    # A cookie that was made by hand may lack numbers that the text needs, so zeros follow.
+    return text.format(*numbers, *[0] * 3)
 
 
 def _many_message(action: str, changed: int, refused: int, missing: int, failed: int = 0) -> str:
+    """Return the sentence about an action on rows of a list, with the numbers of rows by their outcome."""
     noun, past, rule = _MANY[action]
     parts = [f"{changed:,} {noun if changed == 1 else f'{noun}s'} {past}"]
     if refused:

@@ -37,6 +37,7 @@ async def metrics(request: PageRequest, *, is_head: bool) -> Response:
 
 
 async def _make_registry(request: PageRequest) -> CollectorRegistry:
+    """Return a registry of Prometheus whose collector reads the database."""
     from prometheus_client import CollectorRegistry  # noqa: PLC0415 - an extra
 
     from pg_scheduler.telemetry.cluster import ClusterCollector  # noqa: PLC0415

@@ -56,7 +56,7 @@ class NavigationData(NamedTuple):
 
 
 async def read_navigation(request: PageRequest) -> NavigationData:
-    """Return the data of the last 30 seconds.
+    """Return what the side bar counts, at most 30 seconds old. It is about all names, also hidden ones.
 
     Raises:
         SchedulerError: The database is unavailable.
@@ -133,24 +133,27 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     sees = request.access.sees_name
 
     def number(names: Iterable[str], *, is_capped: bool) -> str:
+        """Return how many of these names are visible, as a text."""
         return count(sum(map(sees, names)), is_capped=is_capped)
 
     errors = number((group.job_name for group in data.errors), is_capped=data.are_errors_capped)
     findings = [finding for finding in problems if finding_id(finding) not in muted_ids]
     has_error = any(finding.severity is Severity.ERROR for finding in findings)
     findings_tone = "bad" if has_error else "warn"
+    # A limit is visible if one of its tasks is. Each True counts as 1.
     limit_count = sum(any(map(sees, tasks)) for tasks in data.limits.values())
     limits = count(limit_count, is_capped=data.are_limits_capped)
+    # A task with several names counts once, by its main name.
     tasks = set(map(names.task_of, filter(sees, data.tasks)))
+    # Nothing calls for attention in a new installation, in which there are no workers yet.
+    workers_tone = "" if data.workers or data.is_new else "bad"
     counts = {
         "/errors": Count(errors, "groups of errors in the last 24 hours", "bad"),
         "/schedules": Count(
             number(data.schedules.values(), is_capped=len(data.schedules) >= MAX_READ), "schedules"
         ),
         "/tasks": Count(count(len(tasks), is_capped=data.are_tasks_capped), "tasks"),
-        "/workers": Count(
-            str(len(data.workers)), "live workers", "" if data.workers or data.is_new else "bad"
-        ),
+        "/workers": Count(str(len(data.workers)), "live workers", workers_tone),
         "/limits": Count(limits, "limits"),
         "/doctor": Count(str(len(findings)), "findings", "" if data.is_new else findings_tone),
     }

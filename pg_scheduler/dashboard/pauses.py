@@ -71,7 +71,10 @@ class PauseForm(NamedTuple):
 
 
 async def price_of_pause(name: str, request: PageRequest) -> ExpiryPrice | None:
-    """Return what a pause of a task would do; None if that cannot be read now. A pause is possible anyway."""
+    """Return how many waiting jobs of a task would expire during a pause; None if that cannot be read now.
+
+    The form of a pause shows this. A pause is possible without it.
+    """
     try:
         return await request.read_shared(_read_price, name, age_s=PAUSES_AGE_S)
     except SchedulerError:
@@ -79,6 +82,7 @@ async def price_of_pause(name: str, request: PageRequest) -> ExpiryPrice | None:
 
 
 async def _read_price(request: PageRequest, name: str) -> ExpiryPrice:
+    """Read how many jobs would expire during a pause of each length that the form offers."""
     # The end of a pause of each length. The empty text stands for a pause without an end.
     ends = {"": None, **{span: entered_instant("until", span, request.now, "") for span in SPANS}}
     price = await request.inspector.pause_price(name, list(ends.values()))
@@ -89,14 +93,16 @@ async def _read_price(request: PageRequest, name: str) -> ExpiryPrice:
 async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, Pause]:
     """Return the pauses that hold the jobs of these names, by name; names without a pause are missing.
 
-    A pause that is stored under a name that the request may not see is left out.
+    A task can have several names, and be paused under any of them. A pause that is stored under a name that
+    the request may not see is left out.
     """
     pauses = await request.pauses()
     pauses_by_name = {}
     names_of_tasks = await request.names_of_tasks(set(names)) if pauses else {}
     for name, names_of_task in names_of_tasks.items():
-        task_pauses = (pauses[alias] for alias in sorted(names_of_task & pauses.keys()))
-        pause = next((pause for pause in task_pauses if request.access.sees_name(pause.name)), None)
+        # The names are sorted, so that each process chooses the same one of several pauses.
+        pauses_of_task = (pauses[alias] for alias in sorted(names_of_task & pauses.keys()))
+        pause = next((pause for pause in pauses_of_task if request.access.sees_name(pause.name)), None)
         if pause is not None:
             pauses_by_name[name] = pause
     return pauses_by_name

@@ -52,16 +52,19 @@ async def write_next(request: PageRequest, position: str | None) -> str | None:
 
 
 async def _key(request: PageRequest) -> bytes:
+    """Return the key with which positions are encrypted; it is derived once an hour."""
     return await request.read_shared(_derive_key, age_s=KEY_AGE_S, is_age_shown=False)
 
 
 async def _derive_key(request: PageRequest) -> bytes:
+    """Derive the key from the times of the migrations, in a thread, because this takes long by intention."""
     times = await request.inspector.migrated_at()
     secret = " ".join(instant.isoformat() for instant in times).encode()
     return await run_in_thread(hashlib.pbkdf2_hmac, "sha256", secret, b"positions", ITERATIONS)
 
 
 def _encrypt(key: bytes, text: str) -> str:
+    """Return a position as Base64 of its tag and its encrypted bytes."""
     data = text.encode()
     # No position contains a NUL character, so _decrypt() can remove the zeros again.
     data += bytes(-len(data) % PADDED_BYTES)
@@ -77,7 +80,8 @@ def _decrypt(key: bytes, text: str) -> str:
     except ValueError:
         sealed = b""
     # The tag is that of the decrypted data, so it can be compared only after the decryption.
-    tag, data = sealed[:TAG_BYTES], _xor(key, sealed[:TAG_BYTES], sealed[TAG_BYTES:])
+    tag = sealed[:TAG_BYTES]
+    data = _xor(key, tag, sealed[TAG_BYTES:])
     if not hmac.compare_digest(tag, _hmac(key, b"tag", data)[:TAG_BYTES]):
         raise ValueError(f"after= is no position of this list: {text[:100]!r}; start at its first page")
     return data.rstrip(b"\0").decode()
@@ -85,11 +89,12 @@ def _decrypt(key: bytes, text: str) -> str:
 
 def _xor(key: bytes, tag: bytes, data: bytes) -> bytes:
     """Return data XORed with the stream of a tag. This encrypts the data, and decrypts encrypted data."""
-    # The number of blocks is rounded up, so the stream may be longer than the data.
+    # The negations let the division round up, so the stream may be longer than the data.
     blocks = range(-(-len(data) // BLOCK_BYTES))
     stream = b"".join(_hmac(key, b"stream", tag + block.to_bytes(4, "big")) for block in blocks)
     return bytes(a ^ b for a, b in zip(data, stream, strict=False))
 
 
 def _hmac(key: bytes, purpose: bytes, data: bytes) -> bytes:
+    """Return the HMAC of data for a purpose, so that no HMAC can serve for both the tag and the stream."""
     return hmac.digest(key, purpose + b"\0" + data, "sha256")

@@ -38,7 +38,7 @@ class Redaction:
 
     @classmethod
     def of(cls, redact: Iterable[str] | IsHidden) -> Redaction:
-        """Return the redaction of keys, which ignores case, or of a function.
+        """Return the redaction for the argument ``redact=``: keys, whose case is ignored, or a function.
 
         Raises:
             TypeError: ``redact`` is a str, or one of the keys is not a str.
@@ -76,13 +76,16 @@ class Redaction:
     def _member(self, key: object, value: Any, depth: int) -> Any:
         """Return the value of a key without what is hidden in it.
 
-        A list with the key ``args`` is that of a definition: its keys are the numbers of the arguments.
+        A list with the key ``args`` has the positional arguments in the stored definition of a schedule or a
+        job, so its items are hidden by their numbers.
         """
-        is_list = key == "args" and isinstance(value, list)
-        return self._arguments(value, depth + 1) if is_list else self.value(value, depth)
+        has_positional_arguments = key == "args" and isinstance(value, list)
+        if has_positional_arguments:
+            return self._arguments(value, depth + 1)
+        return self.value(value, depth)
 
     def _arguments(self, values: Iterable[Any], depth: int) -> list[Any]:
-        """Return positional arguments, whose keys are their numbers, without what is hidden in them."""
+        """Return positional arguments without what is hidden in them. Their keys are 0, 1 and so on."""
         return [
             HIDDEN if self.is_hidden(str(place)) else self.value(argument, depth)
             for place, argument in enumerate(values)
@@ -112,7 +115,8 @@ class Redaction:
         """Reject a term that would reveal hidden tags, arguments, keys of limits, or ids of hidden jobs."""
         if term.field is TextField.TAG and (not access.sees_arguments or self.is_hidden("tags")):
             raise SearchError("you may not search tags; remove tag:", WHOLE_SEARCH)
-        # The whole name of a limit may be searched. A pattern, or a text with a colon, could match a key.
+        # The keys of a limit are made from arguments, and stand after the name of the limit and a colon. So
+        # the whole name of a limit may be searched, but a pattern, or a text with a colon, could match a key.
         may_show_keys = term.field is TextField.LIMIT and not all(map(_is_whole_name, term.patterns))
         if may_show_keys and not access.sees_arguments:
             raise SearchError(
@@ -136,6 +140,7 @@ class Redaction:
             )
         if self.is_empty:
             return
+        # The path begins with ``arg`` or ``metadata``, and the keys follow.
         if any(self.is_hidden(key) for key in term.path[1:]):
             raise SearchError("this value is hidden, so it cannot be searched; remove the term", WHOLE_SEARCH)
         # The text of an object or a list contains its hidden values, so no pattern may be compared with it.
@@ -160,7 +165,10 @@ def without_other_job(error: str) -> str:
 
 
 def without_key(blocked_on: str | None) -> str | None:
-    """Return what blocks a job, without the key of a limit or the tenant of a share."""
+    """Return the text that states what blocks a job, without the key of a limit or the tenant of a share.
+
+    Both are made from arguments of the job. The name of the limit or the share stays.
+    """
     for kind in (BLOCKED_BY_LIMIT, BLOCKED_BY_SHARE):
         name, key = name_and_key(kind, blocked_on)
         if key:

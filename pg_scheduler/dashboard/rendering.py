@@ -120,6 +120,7 @@ async def render(
     """
     vary = {"vary": "accept"}
     if is_json:
+        # The document states how old its data is.
         age = {
             "at": request.now,
             "oldest_s": request.cache.oldest_s,
@@ -136,11 +137,12 @@ async def render(
     page_template = _environment().get_template(f"{template}.html")
     # The error of a page has another template than the page, and is not updated.
     is_live = path in PAGES and PAGES[path].is_live and PAGES[path].template == template
-    # The parts are rendered by themselves, as for an update. So they have the versions of an update, and
-    # the page, which contains their HTML, does not render them again.
+    # The parts of the page that event streams update are rendered by themselves, as for an update. So the
+    # page has the same versions of its parts as an update, which need not send them again.
     parts = _render_blocks(page_template, names)
     names |= {"versions": Snapshot(parts, "", request.now).versions, "is_live": is_live}
     context = page_template.new_context(names)
+    # In the whole page, each of these blocks is replaced by a function that returns the HTML of the part.
     context.blocks |= {f"{LIVE}{name}": [partial(_yield, html)] for name, html in parts.items()}
     html = "".join(page_template.root_render_func(context))
     return HTMLResponse(html, status_code=status, headers=vary)
@@ -156,8 +158,13 @@ async def render_parts(page: Any, template: str, request: PageRequest, path: str
 
 
 def _render_blocks(template: Template, names: Mapping[str, Any]) -> dict[str, str]:
-    """Return the HTML of the parts of a page: the blocks ``live_<part>``. They see no variables of others."""
+    """Return the HTML of the parts of a page, by their names.
+
+    A part is a block of the template whose name begins with ``live_``. It is rendered without the rest of the
+    template, so it sees no variables that other blocks set.
+    """
     context = template.new_context(dict(names))
+    # Each template extends base.html, and may replace its blocks.
     blocks = _environment().get_template("base.html").blocks | template.blocks
     return {
         name.removeprefix(LIVE): "".join(render_block(context))
@@ -172,8 +179,9 @@ def _yield(html: str, _context: Context) -> Iterator[str]:
 
 
 def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
-    """Return the variables of templates. ``show`` has the macros, which use the other variables."""
+    """Return the variables of a template. ``show`` has the macros, which use the other variables."""
     undo = undo_of(request.did)
+    live_parameters = {name: request.parameters.get(name) for name in LIVE_PARAMETERS}
     names: dict[str, Any] = {name: getattr(request, name) for name in OF_REQUEST}
     names |= {
         "page": page,
@@ -185,9 +193,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "path": path,
         "is_page": path in PAGES,
         "here": request.url(path, **request.parameters).removeprefix(request.base),
-        "live_url": request.url(
-            "/live", page=path, **{name: request.parameters.get(name) for name in LIVE_PARAMETERS}
-        ),
+        "live_url": request.url("/live", page=path, **live_parameters),
         "groups": groups_of(request.access),
         "item": item_of(path),
         "static": lambda name: request.url(f"/static/{static_version()}/{name}"),
@@ -198,6 +204,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
 
 @cache
 def _environment() -> Environment:
+    """Return the templates, with the functions and values that they all use."""
     environment = Environment(
         loader=PackageLoader("pg_scheduler.dashboard"),
         autoescape=True,

@@ -56,12 +56,13 @@ def terms_of(q: str) -> list[Term]:
     Raises:
         SearchError: The search is invalid.
     """
-    words = [q[word.start : word.end] for word in split_words(q)]
+    # The two functions split a search in the same places: one into texts, the other into fields and values.
+    texts = [q[word.start : word.end] for word in split_words(q)]
     terms = []
     for place, part in enumerate(split_search(q)):
         field = "" if part.field is None else part.field.text.lower()
-        remainder = " ".join(words[:place] + words[place + 1 :])
-        terms.append(Term(words[place], field, part.value.text, part.is_negated, remainder))
+        other_texts = texts[:place] + texts[place + 1 :]
+        terms.append(Term(texts[place], field, part.value.text, part.is_negated, " ".join(other_texts)))
     return terms
 
 
@@ -100,11 +101,13 @@ def words_of(terms: Sequence[Term], fields: Collection[str] = ("", ANY_FIELD)) -
     if not words:
         return None
     other_terms = " ".join(term.text for term in terms if term not in words)
-    return Words(quoted(" ".join(word.value.removeprefix("~") for word in words)), other_terms)
+    # "~" before a word means that it may be a part of a value. It is no part of the word.
+    all_words = " ".join(word.value.removeprefix("~") for word in words)
+    return Words(quoted(all_words), other_terms)
 
 
 def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]:
-    """Return terms that a user may mean by a word, each with the whole search.
+    """Return terms that a user may mean by a word, each with the whole search that has it in this place.
 
     A word without a field may be a part of an error or of a name. It may also be the name of a worker, as may
     the value of ``worker:``. Jobs have the id of their worker, so the term for it has the id.
@@ -129,7 +132,10 @@ def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]
 
 
 def state_of(terms: Sequence[Term]) -> str | None:
-    """Return the state of the tab to which a search belongs, empty for all jobs; None if it has no tab."""
+    """Return the state of the tab to which a search belongs, empty for all jobs; None if it has no tab.
+
+    A search belongs to a tab if it names one state, or none.
+    """
     state_terms = [term for term in terms if term.field == STATUS_FIELD]
     if not state_terms:
         return ""
@@ -141,23 +147,29 @@ def state_of(terms: Sequence[Term]) -> str | None:
 
 
 def tabs_of(terms: Sequence[Term], counts: Mapping[str, StateCount]) -> list[Tab]:
-    """Return the tabs. Numbers count all jobs, so a search with other terms has none."""
-    current = state_of(terms)
+    """Return the tabs above the list of jobs: one for all jobs, and one for each state.
+
+    The numbers count all jobs of a state, so they are left out if the search has other terms.
+    """
+    current_state = state_of(terms)
     other_terms = [term.text for term in terms if term.field != STATUS_FIELD]
     shown_counts = {} if other_terms else counts
-    return [
-        Tab(
-            state.capitalize() or "All",
-            text_of(shown_counts[state]) if state in shown_counts else "",
-            " ".join([*other_terms, *([f"{STATUS_FIELD}:{state}"] if state else [])]),
-            state == current,
+    tabs = []
+    for state in STATES:
+        number = text_of(shown_counts[state]) if state in shown_counts else ""
+        state_terms = [f"{STATUS_FIELD}:{state}"] if state else []
+        tab = Tab(
+            label=state.capitalize() or "All",
+            number=number,
+            q=" ".join([*other_terms, *state_terms]),
+            is_current=state == current_state,
         )
-        for state in STATES
-    ]
+        tabs.append(tab)
+    return tabs
 
 
 def text_of(state_count: StateCount) -> str:
-    """Return a number as the page shows it."""
+    """Return a number of jobs as the page shows it: ``~`` marks an estimate, ``+`` a count that stopped."""
     if state_count.is_estimated:
         return f"~{rounded(state_count.number)}"
     return count(state_count.number, is_capped=state_count.is_capped)

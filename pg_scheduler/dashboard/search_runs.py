@@ -78,7 +78,7 @@ class SearchRun:
 
     @property
     def room(self) -> int:
-        """How many jobs the search may still add; 0 if every job was examined."""
+        """How many more jobs the page has room for; 0 if every job was examined, so that none can follow."""
         return 0 if self.page.is_complete else self.length - len(self.found_jobs)
 
     @property
@@ -101,14 +101,15 @@ class SearchRun:
         return self.is_over and self.clock() >= self.continued_at + max(RESULT_AGE_S, SLOWDOWN * duration_s)
 
     def add(self, part: SearchPage) -> None:
-        """Add the next part."""
+        """Add the jobs of the next part of the search, which continues after this part."""
+        # A job that was found may have moved to a later position of the search since, and be found again.
         known_ids = {job.job_id for job in self.found_jobs}
         self.found_jobs += [job for job in part.items if job.job_id not in known_ids]
         self.page = part
         self.continued_at = self.clock()
 
     def shown(self, first_jobs: Iterable[Job], current_jobs: Mapping[str, Job]) -> FoundJobs:
-        """Return what the page shows.
+        """Return what the page shows: the jobs of the run that still match, and jobs that match newly.
 
         Args:
             first_jobs: The jobs that the first part of the search finds now.
@@ -116,9 +117,10 @@ class SearchRun:
         """
         found_jobs = [current_jobs[job.job_id] for job in self.found_jobs if job.job_id in current_jobs]
         new_jobs = [job for job in first_jobs if job.job_id not in current_jobs]
-        # If there is no room for all, new jobs are left out. The next page continues after the jobs of this
-        # run, so no page would show a job of the run that is left out.
-        found_jobs = [*new_jobs[: self.length - len(found_jobs)], *found_jobs]
+        # If there is no room for all jobs, new ones are left out, and not those of the run: the next page
+        # continues after the jobs of this run, so no page would show a job of the run that is left out here.
+        room_for_new_jobs = self.length - len(found_jobs)
+        found_jobs = [*new_jobs[:room_for_new_jobs], *found_jobs]
         if self.page.order == BY_ID:
             found_jobs.sort(key=lambda job: job.job_id, reverse=True)
         ids = {job.job_id for job in found_jobs}
@@ -128,8 +130,10 @@ class SearchRun:
             if job.job_id in current_jobs and job.job_id not in ids
         ]
         page = replace(self.page, items=found_jobs, found=self.earlier_count + len(found_jobs))
-        # A full page is followed by others, which have the jobs to which the search has not come yet.
-        return FoundJobs(page, [] if self.is_over else early_jobs[: self.length - len(found_jobs)])
+        # When the search is over, the page needs no early jobs: either every job was examined, or the page is
+        # full, and the pages after it have the jobs to which the search has not come yet.
+        shown_early_jobs = [] if self.is_over else early_jobs[: self.length - len(found_jobs)]
+        return FoundJobs(page, shown_early_jobs)
 
 
 class SearchRuns:
@@ -141,7 +145,10 @@ class SearchRuns:
         self._turn = asyncio.Lock()
 
     def look(self, key: Hashable) -> SearchRun | None:
-        """Return a run that a viewer looks at, so that it is kept; None if there is none."""
+        """Return the run of a list that a viewer looks at, and note this, so that the run is kept.
+
+        None if there is no run, or if it has had no viewers for a minute: then it is dropped.
+        """
         # The run goes to the end, so that the first one has had no viewers for the longest time.
         run = self._runs.pop(key, None)
         now = self._clock()
@@ -152,26 +159,38 @@ class SearchRuns:
         return run
 
     def begin(self, key: Hashable, page: SearchPage, early_jobs: Sequence[Job], length: int) -> SearchRun:
-        """Return a new run, which continues after its first page."""
+        """Return a new run, which continues a search after this first page.
+
+        ``early_jobs`` are jobs that an index has found before the search has come to them. ``length`` is the
+        maximum number of jobs of the page.
+        """
         self._runs.pop(key, None)
         while len(self._runs) >= MAX_RUNS:
-            del self._runs[next(iter(self._runs))]
+            longest_unseen_key = next(iter(self._runs))
+            del self._runs[longest_unseen_key]
+        # ``page.found`` also counts the jobs of the pages before this one.
         earlier_count = page.found - len(page.items)
-        run = self._runs[key] = SearchRun(
-            page, list(page.items), early_jobs, length, earlier_count, self._clock
-        )
+        run = SearchRun(page, list(page.items), early_jobs, length, earlier_count, self._clock)
+        self._runs[key] = run
         return run
 
     async def advance(self, key: Hashable, read_part: ReadPart) -> Hashable:
-        """Continue a run for a moment, and return how far it has come; None if it has ended or is missing."""
+        """Continue a run for half a second, and return how far it has come.
+
+        The result is None if the run has ended or is missing. Otherwise it can only be compared with an
+        earlier result, to find whether the page has changed.
+        """
         run = self.look(key)
         if run is None or run.is_over:
             return None
         ends_at = self._clock() + MOMENT_S
         while self._clock() < ends_at:
+            # The lock lets one stream at a time read a part, and pause after it, for all runs of this
+            # process.
             async with self._turn:
-                # This or another stream may have ended the run in the meantime.
-                if (room := run.room) <= 0:
+                # While this stream waited for the lock, another one may have ended the run.
+                room = run.room
+                if room <= 0:
                     break
                 run.add(await read_part(room, run.page.next))
                 await asyncio.sleep(REST_S)

@@ -75,24 +75,29 @@ class Snapshot:
         match = _VERSIONS.fullmatch(versions)
         if match is None:
             return dict(self.parts)
-        # The time of a page cannot be in the future, so such a time does not count.
-        if _milliseconds(self.at) < int(match[1]) <= _milliseconds(now):
+        time_of_page, digests_of_page = int(match[1]), match[2]
+        # The page is newer than this snapshot, which another process may have made. A time in the future does
+        # not count, because no page can have it.
+        if _milliseconds(self.at) < time_of_page <= _milliseconds(now):
             return {}
-        digests = dict(part.split("-") for part in match[2].split("~")[1:])
+        # The text is "~name-digest~name-digest".
+        digests = dict(part.split("-") for part in digests_of_page.split("~")[1:])
         return {name: html for name, html in self.parts.items() if digests.get(name) != _digest(html)}
 
 
 def thinned(html: str, previous_html: str) -> str:
     """Return the HTML of a part in which one element replaces each run of rows that the browser has already.
 
-    The rows of a run are the same in both versions, and follow one another in both. The element has the name
-    and the key of the first row of the run, and the number of its rows as ``data-same``.
+    So an update of a long list sends only the rows that have changed. The rows of a run are the same in both
+    versions, and follow one another in both. The element has the name and the key of the first row of the
+    run, and the number of its rows as ``data-same``.
     """
     previous_rows = list(_rows(previous_html))
     previous_indexes = {row.key: index for index, row in enumerate(previous_rows)}
     parts: list[str] = []
     # The run in progress: the key of its first row, and the number of its rows.
     first_key, number = "", 0
+    # The end of the row before in the HTML, and the index that this row had in the previous version.
     end, last_index = 0, -1
     for row in _rows(html):
         index = previous_indexes.get(row.key, -1)
@@ -102,41 +107,56 @@ def thinned(html: str, previous_html: str) -> str:
         if is_same and number and follows:
             number += 1
         else:
+            # The run in progress ends before this row. Then follows the HTML between the two rows.
             parts += [_stand_in(first_key, number), html[end : row.start]]
-            number = int(is_same)
-            first_key = row.key if is_same else ""
-            if not is_same:
+            if is_same:
+                # This row begins a new run.
+                first_key, number = row.key, 1
+            else:
+                first_key, number = "", 0
                 parts.append(html[row.start : row.end])
         last_index, end = index, row.end
     return "".join([*parts, _stand_in(first_key, number), html[end:]])
 
 
 def _rows(html: str) -> Iterator[_Row]:
-    """Yield the rows in the HTML of a part."""
+    """Yield the rows in the HTML of a part: the elements with a ``data-key``."""
     end = 0
     for match in _ROW.finditer(html):
-        is_adjacent = not html[end : match.start()].strip()
+        element, key = match[1], match[2]
         yield _Row(
-            match.start(), match.end(), f'{match[1]} data-key="{match[2]}"', _compared(match[0]), is_adjacent
+            start=match.start(),
+            end=match.end(),
+            key=f'{element} data-key="{key}"',
+            compared=_compared(match[0]),
+            is_adjacent=not html[end : match.start()].strip(),
         )
         end = match.end()
 
 
 def _stand_in(key: str, number: int) -> str:
-    """Return the element that replaces a run of rows; an empty text for a run without rows."""
-    return f'<{key} data-same="{number}"></{key.partition(" ")[0]}>' if number else ""
+    """Return the element that replaces a run of rows; an empty text for a run without rows.
+
+    ``key`` is the begin of a tag, such as ``tr data-key="5"``.
+    """
+    if not number:
+        return ""
+    element, _, _ = key.partition(" ")
+    return f'<{key} data-same="{number}"></{element}>'
 
 
 def _milliseconds(at: datetime) -> int:
+    """Return an instant as milliseconds since 1970."""
     return (at - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
 
 
 def _digest(html: str) -> str:
+    """Return the digest of a part, by which its versions are compared."""
     return sha256(_compared(html).encode()).hexdigest()[:8]
 
 
 def _compared(html: str) -> str:
-    """Return HTML without what is not compared."""
+    """Return HTML without what time alone changes, such as the text of an instant, which is not compared."""
     for pattern in _CHANGING:
         html = pattern.sub(r"\1", html)
     return html

@@ -19,7 +19,7 @@ EXAMPLE: Final = '{"Failed": "/jobs?q=status:failed"}'
 
 
 def check_views(views: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the views.
+    """Return a copy of the argument ``views=``, after a check.
 
     Raises:
         TypeError: They are no mapping.
@@ -57,7 +57,10 @@ def team_views(request: PageRequest) -> dict[str, str]:
 
 
 def _is_visible(address: str, request: PageRequest) -> bool:
-    """Return whether the request may open a view, and sees one of the names in each of its name terms."""
+    """Return whether the request may open a view, and its search names no hidden jobs.
+
+    Each term about names must have a name that the request sees.
+    """
     path, query = _parts(address)
     if not may_open(path, request.access):
         return False
@@ -66,20 +69,25 @@ def _is_visible(address: str, request: PageRequest) -> bool:
         request.check_search(q)
     except ValueError:
         return False
-    terms = [term.value for term in terms_of(q) if term.field == "name" and not term.is_negated]
-    name_terms = [*terms, *([query["task"]] if "task" in query else [])]
+    # Several names in one term are separated by commas. Some lists have a parameter with the name of a task.
+    name_terms = [term.value for term in terms_of(q) if term.field == "name" and not term.is_negated]
+    if "task" in query:
+        name_terms.append(query["task"])
     return all(
-        any(_is_within(pattern, request.access) for pattern in texts.split(",")) for texts in name_terms
+        any(_is_within(pattern, request.access) for pattern in patterns.split(",")) for patterns in name_terms
     )
 
 
 def _is_within(pattern: str, access: Access) -> bool:
     """Return whether a pattern of names is within a visible pattern, or a visible pattern is within it.
 
-    In the second case, the search finds the visible names only.
+    For example, ``mail.send`` is within ``mail.*``. In the second case, the search finds the visible names
+    only.
     """
-    wider = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
-    return access.sees_name(pattern) or any(map(wider.fullmatch, access.visible_names or ()))
+    # In a pattern, "*" stands for any text.
+    expression = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+    has_visible_pattern_within = any(map(expression.fullmatch, access.visible_names or ()))
+    return access.sees_name(pattern) or has_visible_pattern_within
 
 
 def _parts(address: str) -> tuple[str, dict[str, str]]:

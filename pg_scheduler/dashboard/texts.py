@@ -51,17 +51,18 @@ def short(text: str | None, max_length: int = SHORT_LENGTH) -> str:
 
 def unbroken(text: str) -> Markup:
     """Return a command as HTML that is not broken at the hyphens of its words, such as ``--since``."""
-    words = [
-        Markup('<span class="word">{}</span>').format(word)
-        if "-" in word and "\n" not in word and len(word) <= MAX_WORD
-        else escape(word)
-        for word in visible(text).split(" ")
-    ]
+    words: list[Markup] = []
+    for word in visible(text).split(" "):
+        # A longer word has no room in one line, so it may be broken.
+        if "-" in word and "\n" not in word and len(word) <= MAX_WORD:
+            words.append(Markup('<span class="word">{}</span>').format(word))
+        else:
+            words.append(escape(word))
     return Markup(" ").join(words)
 
 
 def initials(name: str) -> str:
-    """Return two letters for a user."""
+    """Return at most two letters or digits that stand for a user; ``?`` if the name has none."""
     return "".join(filter(str.isalnum, name[:SHORT_LENGTH]))[:2].upper() or "?"
 
 
@@ -71,8 +72,9 @@ def utc(at: datetime | None) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text with a capital letter at its start, unless its first word is code."""
-    return text if re.match(r"\S*[=_(]", text) else f"{text[:1].upper()}{text[1:]}"
+    """Return a text with a capital letter at its start, unless its first word is code, such as ``names=``."""
+    begins_with_code = re.match(r"\S*[=_(]", text) is not None
+    return text if begins_with_code else f"{text[:1].upper()}{text[1:]}"
 
 
 def linked(text: str) -> Markup:
@@ -86,7 +88,7 @@ def timed(text: str, now: datetime) -> Markup:
     for match in _INSTANT.finditer(text):
         try:
             at = datetime.fromisoformat(f"{match[1]}+00:00")
-        except ValueError:  # a name that only looks like an instant
+        except ValueError:  # The text only looks like an instant, such as one in the month 13.
             continue
         # "at 2027-01-31 09:00:00 UTC" becomes "2 h ago", without "at".
         parts += [

@@ -108,16 +108,22 @@ def _is_library(part: Frame | str) -> bool:
 
 
 def _parts(traceback: str) -> Iterator[Frame | str]:
-    """Yield frames, separators, and messages: all lines between two of these as one text."""
+    """Yield the parts of a traceback: frames, and texts, which are separators between exceptions or messages.
+
+    All lines between two frames or separators are one message.
+    """
+    # The frame whose lines of code are being read, and the lines of the message that is being read.
     frame: Frame | None = None
     message: list[str] = []
     for line in traceback.splitlines():
         match = _FRAME.fullmatch(line)
-        # "  [Previous line repeated 3 more times]" belongs to the frame, as its code does.
+        # The code of a frame is indented. "  [Previous line repeated 3 more times]" belongs to the frame too.
         is_code = frame is not None and line.startswith(("    ", "  ["))
+        # Any other line ends the frame.
         if frame is not None and not is_code:
             yield frame
             frame = None
+        # Such a line ends the message.
         if match is not None or line in SEPARATORS or line == HEADER:
             if text := "\n".join(message).strip("\n"):
                 yield text
@@ -137,13 +143,18 @@ def _parts(traceback: str) -> Iterator[Frame | str]:
 
 
 def _described(frames: Sequence[Frame]) -> str:
+    """Return the number of frames and the names of their libraries, each once, as a text."""
     *first_libraries, last_library = dict.fromkeys(frame.library or "" for frame in frames)
     libraries = f"{', '.join(first_libraries)} and {last_library}" if first_libraries else last_library
     return f"{counted(len(frames), 'frame')} of {libraries}"
 
 
 def highlighted(frame: Frame) -> Markup:
-    """Return the code of a frame with the classes of Pygments."""
+    """Return the code of a frame as HTML, with the classes of Pygments.
+
+    Lines that mark a part of the line above them, such as ``~~^~~``, are no code, so they are not
+    highlighted.
+    """
     html = []
     for is_mark, lines in groupby(frame.lines, lambda line: _MARKS.fullmatch(line) is not None):
         text = "\n".join(visible(line) for line in lines)
@@ -156,5 +167,6 @@ def highlighted(frame: Frame) -> Markup:
 
 @cache
 def _highlighter() -> Callable[[str], str]:
+    """Return the function that highlights code, which keeps empty lines as they are."""
     lexer = PythonLexer(stripnl=False, ensurenl=False)
     return partial(highlight, lexer=lexer, formatter=HtmlFormatter(nowrap=True))

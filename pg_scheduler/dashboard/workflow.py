@@ -132,7 +132,7 @@ def workflow_of(
     arguments: Mapping[str, str],
     expanded: str = "",
 ) -> Workflow:
-    """Return the steps of a visible job.
+    """Return the steps of a visible job as its page shows them: as lines with bars, and as a graph.
 
     Args:
         job: The job.
@@ -144,27 +144,33 @@ def workflow_of(
         expanded: The step of which all children are listed.
     """
     failed_step = _failed_step(job, steps, now)
-    # Results that were passed to the job did not run, so they stand at the end.
+    # Results that were passed to the job did not run, so they stand at the end: False sorts before True.
     steps_of_job = sorted(own_steps(steps), key=lambda step: step.kind == RESULT)
-    steps_of_job += [] if failed_step is None else [failed_step]
-    steps_of_job = [_of_ended_job(step) if job.finished_at else step for step in steps_of_job]
+    if failed_step is not None:
+        steps_of_job.append(failed_step)
+    if job.finished_at:
+        steps_of_job = [_of_ended_job(step) for step in steps_of_job]
     results = {step.name: step for step in steps if is_result_of_child(step)}
+    # At most MAX_SHOWN steps are shown: first of all the open ones, then the newest of those that have ended.
     open_steps = [step for step in steps_of_job if step.ended_at is None][:MAX_SHOWN]
     ended_steps = [step for step in steps_of_job if step.ended_at is not None]
-    newest_steps = ended_steps[max(len(ended_steps) + len(open_steps) - MAX_SHOWN, 0) :]
+    left_out_count = max(len(ended_steps) + len(open_steps) - MAX_SHOWN, 0)
+    newest_steps = ended_steps[left_out_count:]
     shown_names = {step.name for step in (*open_steps, *newest_steps)}
     shown_steps = [step for step in steps_of_job if step.name in shown_names]
     spans = _spans(job, shown_steps, attempts, now)
-    # A signal that came early has the time of its arrival, while a step before its wait ran.
+    # The steps are sorted again, by their begins. A signal that came early arrived before the job waited for
+    # it, so it stands between steps that ran at this time.
     shown_steps.sort(key=lambda step: (step.kind == RESULT, spans[step.name].begin))
     children_by_step = {
         step.name: family.children[step.name] for step in shown_steps if step.name in family.children
     }
     scale = _scale(shown_steps, spans, children_by_step, now)
-    lines = [
-        line
-        for step in shown_steps
-        for line in _lines(
+    lines: list[Line] = []
+    for step in shown_steps:
+        # The failed step is the one in which the last attempt raised its error.
+        error = (attempts[-1].error or "") if step is failed_step else ""
+        lines += _lines(
             step,
             children_by_step.get(step.name, ()),
             results,
@@ -172,11 +178,10 @@ def workflow_of(
             scale,
             now=now,
             arguments=arguments,
-            error="" if step is not failed_step else attempts[-1].error or "",
+            error=error,
             is_cut=step.name == family.cut_step,
             is_expanded=step.name == expanded,
         )
-    ]
     columns = _columns(
         job, shown_steps, children_by_step, spans, now, arguments=arguments, cut_step=family.cut_step
     )
@@ -194,12 +199,15 @@ def workflow_of(
 def _failed_step(job: Job, steps: Sequence[StepState], now: datetime) -> StepState | None:
     """Return the step whose function raised the error of the last attempt; None if there is none.
 
-    Such a step stores nothing, so the entry of the attempt names it.
+    Such a step has stored no value, so it has no row. Only the error in the history of the job names it.
     """
     if job.status not in {JobStatus.FAILED, JobStatus.PENDING, JobStatus.CANCELLED} or not job.errors:
         return None
     error = job.errors[-1]
-    if error.step is None or error.attempt != job.attempt or error.step in {step.name for step in steps}:
+    is_of_last_attempt = error.attempt == job.attempt
+    # A step that has a row is shown with what is stored of it.
+    has_row = error.step in {step.name for step in steps}
+    if error.step is None or not is_of_last_attempt or has_row:
         return None
     ended_at = error.ended_at or job.finished_at or now
     state = "retrying" if job.finished_at is None else "failed"
@@ -218,12 +226,18 @@ def _failed_step(job: Job, steps: Sequence[StepState], now: datetime) -> StepSta
 
 
 def _of_ended_job(step: StepState) -> StepState:
-    """Return a step of an ended job, in which the job does not sleep or wait any more."""
+    """Return a step of an ended job; a step that has not ended is marked as unfinished.
+
+    In such a step the job slept or waited when it ended, and does not any more.
+    """
     return step if step.ended_at is not None else replace(step, state=UNFINISHED)
 
 
 def is_early(step: StepState) -> bool:
-    """Return whether a step is a signal that came before the job waited for it."""
+    """Return whether a step is a signal that came before the job waited for it.
+
+    ``until`` is the end of the wait, so it is None if the job has not waited.
+    """
     return step.kind == SIGNAL and step.until is None
 
 
@@ -235,12 +249,15 @@ def links_of(
     The children of its own steps are in the graph of its steps. ``arguments`` are those of the jobs in one
     line, as far as the request may see them.
     """
+    # In the dependencies of a job, a parent is a job for which it waits. A job also waits for the children
+    # that its own steps have added, so these are parents too.
     own_ids = {child.job_id for children in family.children.values() for child in children}
     current = Node(job.job_name, job.job_id, state, is_current=True)
     parents = (parent for parent in dependencies.parents if parent.job_id not in own_ids)
     before = {parent.job_id: _linked(parent, arguments) for parent in parents}
     after = {child.job_id: _linked(child, arguments) for child in dependencies.children}
-    # Parents that were not read may be children of the own steps of the job, if it has any.
+    # Parents that were not read may all be children of the job's own steps, if it has any. Then no node must
+    # state that there are other parents.
     others_before = [OTHERS_BEFORE] if dependencies.has_more_parents and not own_ids else []
     others_after = [OTHERS_AFTER] if dependencies.has_more_children else []
     nodes_before, nodes_after = [*before.values(), *others_before], [*after.values(), *others_after]
@@ -257,6 +274,7 @@ def links_of(
 
 
 def _linked(linked_job: LinkedJob, arguments: Mapping[str, str]) -> Node:
+    """Return the node of a linked job, with its arguments as a note; with its id if they are unknown."""
     state = linked_job.status.value if linked_job.status else "missing"
     job_id = linked_job.job_id
     note = arguments.get(job_id) or job_id
@@ -277,13 +295,14 @@ def _spans(
     spans: dict[str, Interval] = {}
     latest_end: datetime | None = None
     for step in steps:
-        end = step.ended_at or (now if job.finished_at is None else job.finished_at)
+        end = step.ended_at or job.finished_at or now
         begin = step.started_at
+        # For a wait or a sleep, the row has the time of its begin. For a step whose function ran, it has only
+        # the time of its end.
         if step.kind in {STEP, CURSOR}:
             candidates = (latest_end, starts.get(step.attempt))
-            begin = max(
-                (instant for instant in candidates if instant is not None and instant <= begin), default=begin
-            )
+            earlier_instants = [instant for instant in candidates if instant is not None and instant <= begin]
+            begin = max(earlier_instants, default=begin)
         spans[step.name] = Interval(begin, max(end, begin))
         if step.ended_at is not None and not is_early(step):
             latest_end = step.ended_at if latest_end is None else max(latest_end, step.ended_at)
@@ -296,10 +315,14 @@ def _scale(
     children_by_step: Mapping[str, Sequence[ChildRow]],
     now: datetime,
 ) -> FoldedScale:
-    """Return the axis of the steps: work is drawn to scale, and long sleeps and waits are folded."""
-    children = [_span_of(child, now) for rows in children_by_step.values() for child in rows]
-    child_spans = [span for span in children if span is not None]
-    busy_spans = [*child_spans, *(spans[step.name] for step in steps if step.kind in {STEP, CURSOR})]
+    """Return the axis of time for the steps: work is drawn to scale, and long sleeps and waits are folded.
+
+    A folded pause has a fixed, small width, so that the work between pauses can be compared.
+    """
+    possible_spans = [_span_of(child, now) for children in children_by_step.values() for child in children]
+    child_spans = [span for span in possible_spans if span is not None]
+    step_spans = [spans[step.name] for step in steps if step.kind in {STEP, CURSOR}]
+    busy_spans = [*child_spans, *step_spans]
     all_spans = [*spans.values(), *child_spans]
     begin = min((span.begin for span in all_spans), default=now)
     end = max((span.end for span in all_spans), default=now)
@@ -332,8 +355,14 @@ def _lines(
     is_cut: bool,
     is_expanded: bool,
 ) -> Iterator[Line]:
-    """Yield the line of a step, and those of its children if it has several."""
-    key, bar, duration_text = f"step-{step.name}", _bar(_tone_of(step), span, scale), _took(step, span, now)
+    """Yield the line of a step, and those of its children if it has several.
+
+    An only child has no line of its own: the line of its step shows its state and its result. ``is_cut`` is
+    whether the step has further children that were not read, so that one child need not be the only one.
+    """
+    key = f"step-{step.name}"
+    bar = _bar(_tone_of(step), span, scale)
+    duration_text = _took(step, span, now)
     tree = None if step.value is None else json_tree(step.value)
     if len(children) == 1 and not is_cut:
         (child,) = children
@@ -381,14 +410,16 @@ def _lines(
     for child in shown_children:
         child_span = _span_of(child, now)
         name = child.job_name or "deleted"
-        retries = f"{child.retry_count} {'retry' if child.retry_count == 1 else 'retries'}"
+        retries = ""
+        if child.retry_count:
+            retries = f"{child.retry_count} {'retry' if child.retry_count == 1 else 'retries'}"
         yield Line(
             f"child-{child.job_id}",
             name,
             "",
             child.state or "missing",
             None if child_span is None else _bar(child.state or "", child_span, scale),
-            " · ".join(filter(None, (retries if child.retry_count else "", _ran(child, now)))),
+            " · ".join(filter(None, (retries, _ran(child, now)))),
             job_id=child.job_id,
             tree=_result_of(child, results),
             arguments=arguments.get(child.job_id, ""),
@@ -396,13 +427,20 @@ def _lines(
 
 
 def _urgency(state: str | None) -> int:
+    """Return the rank of a state among those that are listed first; a lower rank is more urgent."""
     return URGENT.index(state) if state in URGENT else len(URGENT)
 
 
 def _result_of(child: ChildRow, results: Mapping[str, StepState]) -> JsonTree | None:
-    """Return the value with which a child has completed, as far as the request may see it."""
+    """Return the value with which a child has completed, as far as the request may see it; None for none.
+
+    Among the steps of the parent, a separate row has this value, and ``child.result`` is its name.
+    ``results`` has these rows by their names.
+    """
     result = results.get(child.result)
-    value = result.value.get("value") if result is not None and isinstance(result.value, dict) else None
+    if result is None or not isinstance(result.value, dict):
+        return None
+    value = result.value.get("value")
     return None if value is None else json_tree(value)
 
 
@@ -416,6 +454,7 @@ def _tone_of(step: StepState) -> str:
 
 
 def _bar(kind: str, span: Interval, scale: FoldedScale) -> Bar:
+    """Return the bar of an interval. At the end of the axis, a short one begins earlier, to be visible."""
     x = scale.place(span.begin)
     width = max(round(scale.place(span.end) - x, 2), MIN_WIDTH)
     return Bar(kind, min(x, 100 - width), width)
@@ -428,12 +467,14 @@ def _took(step: StepState, span: Interval, now: datetime) -> str:
     duration = span.end - span.begin
     if step.state == UNFINISHED:
         return length(duration)
+    # A sleep or a wait that has not ended: it ends at a known time, or may last without an end.
     if step.ended_at is None and step.until is not None and step.kind != CHILD:
         time_left = max(step.until - now, timedelta())
         return "no timeout" if step.until >= NO_TIMEOUT else f"in {length(time_left)}"
     if step.kind not in {STEP, CURSOR}:
         return length(duration)
-    # When the function of a step began is not stored, so it took at most this time.
+    # It is not stored when the function of a step began, so it took at most this time. Without any duration,
+    # not even this is known.
     if not duration:
         return ""
     text = length(duration)
@@ -454,20 +495,24 @@ def _columns(
     column: list[Node] = []
     column_end: datetime | None = None
     for step in steps:
+        # A result that was passed to the job is not something that the job did.
         if step.kind == RESULT:
             continue
         begin, end = spans[step.name]
+        # The steps are in the order of their begins. So one that begins after the end of the column overlaps
+        # none of its steps, and begins a new column.
         if column and (column_end is None or begin >= column_end):
             yield column
             column, column_end = [], None
         children = children_by_step.get(step.name, ())
         is_cut = step.name == cut_step
         column += _nodes(step, children, spans[step.name], now, arguments=arguments, is_cut=is_cut)
-        # A step that has not ended may last until any of the following ones.
+        # A step that has not ended overlaps all later steps, so they stay in its column.
         end = end if step.ended_at is not None else datetime.max.replace(tzinfo=end.tzinfo)
         column_end = end if column_end is None else max(column_end, end)
     if column:
         yield column
+    # A job that has not ended may have further steps, which its code decides about when it runs.
     if job.finished_at is None and column:
         yield [Node("not known yet", "", "")]
 
@@ -484,12 +529,15 @@ def _nodes(
     """Yield the nodes of a step: the step itself, each of its children, or one node for many children."""
     duration_text = _took(step, span, now)
     if not children:
-        note = " · ".join(filter(None, (step.kind, "came early" if is_early(step) else duration_text)))
+        time_text = "came early" if is_early(step) else duration_text
+        note = " · ".join(filter(None, (step.kind, time_text)))
         is_current = step.state in {SLEEPING, WAITING, "failed", "retrying"}
         yield Node(step.name, note, step.state, is_current=is_current)
     elif is_cut or len(children) > MAX_NODES:
         counts = Counter(child.state or "missing" for child in children)
-        state = next((state for state in URGENT if counts[state]), counts.most_common(1)[0][0])
+        # One node for all children has the state of the most urgent child, else the most frequent state.
+        most_frequent_state = counts.most_common(1)[0][0]
+        state = next((state for state in URGENT if counts[state]), most_frequent_state)
         completed, total = (
             count(number, is_capped=is_cut) for number in (counts["completed"], len(children))
         )

@@ -118,6 +118,7 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
         raise RejectedError(f"you may not do this: it needs the right {needed}", 403)
     if not action.is_named and page.access.visible_names is not None:
         raise RejectedError("you may not do this: it concerns jobs of all names", 403)
+    # The Inspector of the operations reads the primary, and that of a page may read a standby.
     request = ActionRequest(replace(page, inspector=page.operations.inspector), await read_form(http))
     try:
         with page.operations.acting(page.access):
@@ -138,12 +139,14 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
     except ValueError as error:
         raise RejectedError(str(error)) from error
     if isinstance(result, Redirect):
-        # Otherwise the next page could show what was read before the change.
+        # The action has changed something. With the cached values, the next page could show what was read
+        # before.
         page.cache.forget_recent()
         answer = RedirectResponse(page.url(result.path, **(result.parameters or {})), 303)
         if result.did is not None:
             messages.add(answer, http, page.base, result.did, result.undo, job_id=result.job_id)
         return answer
+    # The form of a question is sent to the same address again, with its parameters.
     if isinstance(result, ConfirmPage):
         result = PageAnswer(replace(result, parameters=page.parameters), "confirm")
     return await render(result.page, result.template, page, path, is_json=False, status=result.status)

@@ -45,7 +45,10 @@ RECENT: Final = timedelta(days=1)
 async def change_all(
     action: BulkAction, request: ActionRequest, *, to: datetime | None = None
 ) -> Redirect | ConfirmPage:
-    """Change all jobs of a search. Jobs are moved to ``to``, else to the time in the form, else to now."""
+    """Change all jobs that a search finds, after a question.
+
+    If the action moves jobs, ``to`` is their new due time; None for the time in the form, or else for now.
+    """
     where = request.page.parameters.get("q", "").strip()
     request.page.check_search(where)
     jobs = BulkJobs(verb=action, where=where, names=request.access.visible_names, rate=_rate(request))
@@ -67,30 +70,33 @@ async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
     # The form of the question contains the end that the group had when the question was asked.
     last_at = request.instant("last") or group.last_at
     day_ago = request.page.now - RECENT
-    all_jobs, recent_jobs = (
-        BulkJobs(
+
+    def jobs_since(first_at: datetime) -> BulkJobs:
+        """Return the retry of the jobs of the group that ended from this time on."""
+        return BulkJobs(
             verb="retry",
             where="",
             names=request.access.visible_names,
             rate=_rate(request),
             group=(group.job_name, group.text, first_at.isoformat(), last_at.isoformat()),
         )
-        for first_at in (group.first_at, max(group.first_at, day_ago))
-    )
+
+    all_jobs = jobs_since(group.first_at)
+    recent_jobs = jobs_since(max(group.first_at, day_ago))
     error = request.page.visible_error(group.text)
     group_text = f"of {group.job_name} with the error {error!r}"
     return await _ask_or_start(request, all_jobs, group_text, "/errors", recent_jobs=recent_jobs, group=group)
 
 
 async def stop(request: ActionRequest) -> Redirect:
-    """Stop a run after the batch in progress."""
+    """Stop a bulk run, which changes jobs batch by batch, after the batch in progress."""
     run_id, _ = await _changeable_run(request)
     await request.operations.runs.stop(run_id)
     return Redirect("/run", "run_stopped", {"id": run_id})
 
 
 async def resume(request: ActionRequest) -> Redirect:
-    """Continue a run where it stopped."""
+    """Continue a bulk run where it stopped."""
     run_id, state = await _changeable_run(request)
     if state.phase == "complete":
         raise RejectedError("this run is complete; start another one", 409)
@@ -116,11 +122,11 @@ async def _ask_or_start(
     recent_jobs: BulkJobs | None = None,
     group: ErrorGroup | None = None,
 ) -> Redirect | ConfirmPage:
-    """Start a run if the user has confirmed it; otherwise return the question.
+    """Start a bulk run if the user has confirmed it; otherwise return the question.
 
     The form of the question contains the number of jobs that it shows. If they are many, the user must type
     this number. The question is asked again if many more jobs are found now than it showed, unless it stated
-    that the search continues.
+    that there may be more because the search continues.
 
     Args:
         request: The request.
@@ -131,8 +137,13 @@ async def _ask_or_start(
             choice.
         group: The group of errors; None for a search.
     """
+    # What the question showed: the number of jobs, and whether the search continued. None before the
+    # question.
     shown_number, had_more = request.number("shown"), request.text("more") == "yes"
-    max_number = MAX_UNTYPED if shown_number is None else shown_number + max(shown_number // 10, MIN_MARGIN)
+    # The number of jobs from which on counting need not continue.
+    max_number = MAX_UNTYPED
+    if shown_number is not None:
+        max_number = shown_number + max(shown_number // 10, MIN_MARGIN)
     chosen_jobs = recent_jobs if recent_jobs is not None and request.text("take") == "day" else jobs
     count, has_more = await _count(request, chosen_jobs, max_number)
     # The user types the number that the question showed, even if it has changed since.
@@ -187,29 +198,39 @@ async def _sample(request: ActionRequest, jobs: BulkJobs, group: ErrorGroup | No
 def _choices_by_age(
     total: int, day_count: int, is_day_capped: bool, *, has_more: bool
 ) -> tuple[dict[str, str], str]:
-    """Return what the user may choose, and how many of the jobs are of the last day, as a text.
+    """Return what the user may choose, and a text that states how many of the jobs are of the last day.
 
     There is nothing to choose if all jobs, or none, are of the last day.
+
+    Args:
+        total: The number of all jobs.
+        day_count: The number of those of the last day.
+        is_day_capped: Whether there may be more jobs of the last day.
+        has_more: Whether there may be more jobs at all, so that the number of older ones is unknown.
     """
     day_text = capped(day_count, is_capped=is_day_capped)
     if day_count == total and not has_more:
         return {}, ", all of the last day" if total > 1 else ""
     if not day_count:
         return {}, ", all older than a day"
-    older_text = "more are older" if has_more else f"{total - day_count:,} older"
+    older_count = f"{total - day_count:,}"
+    older_text = "more are older" if has_more else f"{older_count} older"
+    left_text = "more" if has_more else older_count
     choices = {
         "all": f"all {capped(total, is_capped=has_more)}",
-        "day": f"{day_text} of the last day, which leaves {'more' if has_more else f'{total - day_count:,}'}",
+        "day": f"{day_text} of the last day, which leaves {left_text}",
     }
     return choices, f": {day_text} of the last day, {older_text}"
 
 
 async def _count(request: ActionRequest, jobs: BulkJobs, enough: int) -> tuple[int, bool]:
-    """Return how many jobs a run would change, and whether there may be more.
+    """Return how many jobs a bulk run would change, and whether there may be more.
 
     Counting stops once there are more than ``enough``, or after 20 batches.
     """
     batch_count = 0
+    # A dry run finds the batches without changing their jobs. A step has the number of jobs so far
+    # (``done``), and the position of the next batch (``cursor``), which is None after the last one.
     async with aclosing(jobs.steps(request.page.inspector, is_dry=True)) as batches:
         async for step in batches:
             batch_count += 1

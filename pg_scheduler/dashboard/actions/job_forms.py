@@ -51,19 +51,22 @@ async def change(request: ActionRequest) -> Redirect | PageAnswer:
         priority = JobPriority(form.values["priority"])
     except ValueError as error:
         return _form_again(form, {"priority": str(error)})
+    # The new arguments are checked and encoded as those of a new job would be. Of this job, only the encoded
+    # arguments are used, and it is not added.
     spec = JobSpec(cast("JobFunction", form.job.job_name), None, **values, unique=None)
     parts = parts_of(operations.scheduler)
-    # The arguments are checked and encoded as for a new job, of which nothing else is used.
     try:
         (row,) = parts.preparer.prepare([spec], allows_names=True, allows_now=True)
     except (TypeError, ValueError) as error:
         return _form_again(form, {"": str(error)})
     jobs, job_id = tables_of(operations.inspector).writes.jobs, form.job.job_id
     due_at = await jobs.change(job_id, form.values["version"], row.task_data, priority.db_value)
+    # The job was changed only if it still had the version that the form has.
     if due_at is None:
         text = "nothing was changed: the job has changed since the form was opened; these are its values now"
         new_form = await job_forms.build_change(replace(request.page, inspector=operations.inspector))
         return _form_again(new_form, {"": text}, 409)
+    # With another priority, the job may have to start earlier than workers expect.
     await parts.outbox.notify_due(due_at)
     await operations.inspector.record_action("change_job", job_id)
     return Redirect("/job", "job_changed", {"id": job_id})
@@ -72,7 +75,11 @@ async def change(request: ActionRequest) -> Redirect | PageAnswer:
 def _read_arguments(
     form: JobFormPage, request: ActionRequest
 ) -> tuple[JobFormPage, dict[str, Any], dict[str, str]]:
-    """Return the form with what was entered, the arguments that it means, and what is wrong, by field."""
+    """Return the form with what was entered, the arguments that it means, and what is wrong, by field.
+
+    A form has a field for each parameter of the task that workers report, and fields for other arguments as
+    JSON.
+    """
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
     form = replace(form, values={name: request.text(name) for name in form.values}, arguments=arguments)
     values, errors = _json_arguments(form.values)
@@ -103,12 +110,14 @@ async def add_new(request: ActionRequest) -> Redirect | PageAnswer:
     field_texts = {name: request.text(name) for name in job_new.FIELDS}
     form = await job_new.build_new(request.page, field_texts)
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
-    form, task = replace(form, arguments=arguments), form.values["task"]
+    form = replace(form, arguments=arguments)
+    task = form.values["task"]
     job, errors = await _read_new(form, request)
     if errors:
         return _form_again(form, errors)
     if request.text("show") == "code":
         return PageAnswer(replace(form, code=code_of_job(task, *job)), form.template)
+    # If this process has not registered the task, the options that workers report for it are added.
     reported_options, _remark = await request.page.reported_options(task, job.options)
     options = dict(reported_options)
     if job.due_at is not None:
@@ -141,7 +150,8 @@ async def _read_new(form: NewJobPage, request: ActionRequest) -> tuple[EnteredJo
     """Return the job that a form describes, and what is wrong, by field."""
     field_texts, page = form.values, request.page
     values, errors = _json_arguments(field_texts)
-    if (problem := await job_new.wrong_task(field_texts["task"], form.tasks, page)) is not None:
+    problem = await job_new.wrong_task(field_texts["task"], form.tasks, page)
+    if problem is not None:
         errors["task"] = problem
     due_at, options = None, dict[str, Any]()
     try:
@@ -169,13 +179,20 @@ async def _read_new(form: NewJobPage, request: ActionRequest) -> tuple[EnteredJo
 def code_of_job(
     task: str, values: Mapping[str, Any], options: Mapping[str, Any], due_at: datetime | None
 ) -> str:
-    """Return the call and the command that add such a job."""
+    """Return Python code that adds a job, and below it the shell command that adds the same job.
+
+    Args:
+        task: The name of the task.
+        values: The arguments of the job, as ``enqueue()`` takes them: ``args`` and ``kwargs``.
+        options: The other options of ``enqueue()``.
+        due_at: When the job is due; None for now.
+    """
     call = [repr(task)]
     call += [f"{name}={value!r}" for name, value in values.items() if value]
-    call += [
-        f"{name}=JobPriority.{value.name}" if isinstance(value, JobPriority) else f"{name}={value!r}"
-        for name, value in options.items()
-    ]
+    for name, option in options.items():
+        # The repr of a member of an enumeration is no code.
+        code = f"JobPriority.{option.name}" if isinstance(option, JobPriority) else repr(option)
+        call.append(f"{name}={code}")
     flags = [f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value]
     if "priority" in options:
         flags.append(f"--priority={options['priority'].value}")
@@ -199,7 +216,7 @@ async def signal(request: ActionRequest) -> Redirect | PageAnswer:
         return _form_again(form, {"value": str(error)})
     try:
         is_sent = await request.operations.scheduler.signal(job_id, name, value)
-    except JobNotFoundError as error:  # deleted since
+    except JobNotFoundError as error:  # The job was deleted after the form had read it.
         raise NotFoundError.of("job", job_id) from error
     except PayloadError as error:
         return _form_again(form, {"value": str(error)})
@@ -246,4 +263,5 @@ def _json(text: str, hint: str, empty: Any) -> Any:
 def _form_again(
     form: JobFormPage | NewJobPage | SignalFormPage, errors: dict[str, str], status: int = 400
 ) -> PageAnswer:
+    """Return the form as it was entered, with what is wrong, by field; the empty field is the whole form."""
     return PageAnswer(replace(form, errors=errors), form.template, status)

@@ -25,11 +25,12 @@ from pg_scheduler.jobs.step_values import SLEEP
 
 
 async def cancel(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Cancel pending and running jobs. A single job that has begun is cancelled after a question."""
+    """Cancel pending and running jobs; a single job that has begun only after the user has confirmed it."""
     is_single = request.is_one and not request.is_for_all
     if is_single and not request.is_confirmed:
         (job_id,) = request.ids
         job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
+        # change() below reports a job that is missing or hidden.
         if job is not None and request.access.sees_name(job.job_name):
             question = ""
             if job.status is JobStatus.RUNNING:
@@ -60,7 +61,7 @@ async def _question_about_steps(job: Job, request: ActionRequest) -> str:
 
 
 async def move(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Make pending jobs due at another time."""
+    """Make pending jobs due at another time. After the move of a single job, an undo is offered."""
     to = request.instant("to")
     if to is None:
         raise RejectedError("enter the time to which the jobs are moved")
@@ -71,7 +72,7 @@ async def move(request: ActionRequest) -> Redirect | ConfirmPage:
     result = await change("move", request, to=to)
     if not isinstance(result, Redirect) or previous_job is None:
         return result
-    # To move an overdue job back would give it its misfire grace time again, so there is no undo.
+    # A job that was overdue cannot be restored: moving it back would give it its misfire grace time again.
     is_overdue = previous_job.execution_time <= request.page.now
     if previous_job.status is not JobStatus.PENDING or is_overdue:
         return result
@@ -110,7 +111,7 @@ async def show_stack(request: ActionRequest) -> Redirect:
 
 
 async def keep(request: ActionRequest) -> Redirect:
-    """Keep a pending job from expiring."""
+    """Remove the expiry of a pending job, so that it waits for as long as necessary."""
     job, _ = await read_job(request.page)
     is_kept = await request.page.inspector.keep_job(job.job_id)
     return Redirect("/job", "job_kept" if is_kept else "job_not_kept", {"id": job.job_id})
@@ -135,6 +136,11 @@ async def wake(request: ActionRequest) -> Redirect | ConfirmPage:
 
 
 async def _end_sleep(request: ActionRequest, job: Job) -> Redirect:
+    """End the sleep of a job, and return to its page.
+
+    Raises:
+        RejectedError: The job does not sleep.
+    """
     if not await request.operations.scheduler.end_sleep(job.job_id):
         raise RejectedError("the job does not sleep, so nothing was changed", 409)
     await request.operations.inspector.record_action("wake_job", job.job_id)
@@ -155,6 +161,7 @@ async def cancel_family(request: ActionRequest) -> Redirect | ConfirmPage:
     steps = (await request.page.inspector.steps(job.job_id)).items
     family = await read_family(request.page.inspector, job.job_id, steps, request.access.sees_name)
     open_children = family.open_children
+    # The form has a row for each of these jobs, and one for the job itself.
     chosen_children = [child.job_id for child in open_children[: MAX_ROWS - 1]]
     question = f"Cancel this job and {len(chosen_children):,} of its children, which have not ended?"
     if len(open_children) > len(chosen_children) or family.has_more_children:
@@ -173,9 +180,15 @@ async def repeat(request: ActionRequest) -> Redirect | ConfirmPage:
 async def change(
     verb: BulkAction, request: ActionRequest, did: str = "", **arguments: Any
 ) -> Redirect | ConfirmPage:
-    """Change the named jobs that the request sees, in one transaction. For a search, see `change_all()`.
+    """Change the selected jobs, or all jobs of a search, as far as the request may see them.
 
-    ``did`` is the code of the message; if it is empty, the verb is the code.
+    Selected jobs are changed in one transaction. All jobs of a search are changed by `change_all()`.
+
+    Args:
+        verb: What is done with the jobs.
+        request: The request.
+        did: The code of the message; empty for the verb.
+        arguments: The further arguments of the method of the Inspector that changes jobs, such as ``to``.
     """
     if request.is_for_all:
         return await change_all(verb, request, **arguments)
@@ -183,6 +196,7 @@ async def change(
     steps: AsyncGenerator[Progress, None] = call(
         ids=request.ids, names=request.access.visible_names, **arguments
     )
+    # Each step has the numbers of jobs so far, so the last one has those of all.
     last_step = [step async for step in steps][-1]
     if request.is_one and not last_step.done and not last_step.refused:
         raise NotFoundError("there is no such job, or you may not see it")
@@ -191,5 +205,6 @@ async def change(
     if request.is_one and verb != "delete":
         return Redirect("/job", code, {"id": parameters["id"]})
     list_parameters = {name: parameters.get(name) for name in ("q", "after", "sort", "cols")}
+    # The message links to the job if it is about one job that exists.
     is_about_one = verb != "delete" and len(request.ids) == 1 and not last_step.skipped
     return Redirect("/jobs", code, list_parameters, job_id=request.ids[0] if is_about_one else "")

@@ -34,7 +34,13 @@ async def unmute(kind: MutedKind, request: ActionRequest) -> Redirect:
 
 
 async def _record(kind: MutedKind, verb: str, request: ActionRequest, details: Mapping[str, str]) -> Redirect:
-    """Record what is done with a finding or a group that the request sees, and return to its page."""
+    """Record in the audit that a finding or a group of errors is muted or unmuted, and return to its page.
+
+    A mute is such a record and nothing else.
+
+    Raises:
+        NotFoundError: There is no such finding or group, or the request does not see it.
+    """
     muted_id, action = request.page.required("id"), f"{verb}_{kind}"
     if kind == "error":
         since = request.page.choice("since", errors.SPANS, "1d")

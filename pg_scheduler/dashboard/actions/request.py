@@ -29,7 +29,7 @@ Form = Mapping[str, Sequence[str]]
 
 
 class NothingSelectedError(RejectedError):
-    """The form of a list without a selected row: the list is shown again."""
+    """No row was selected in the form of a list. The list is shown again with this message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,9 @@ class ActionRequest:
         return [self.page.required("id")] if self.is_one else self.rows
 
     def text(self, name: str) -> str:
-        """Return a field without surrounding space; empty if it is missing."""
-        return (self.form.get(name) or ("",))[0].strip()
+        """Return the first value of a field without surrounding space; empty if the field is missing."""
+        values = self.form.get(name) or ("",)
+        return values[0].strip()
 
     def number(self, name: str) -> int | None:
         """Return a whole number; None if the field is empty.
@@ -145,9 +146,11 @@ class ActionRequest:
         Raises:
             RejectedError: The text is no whole number.
         """
+        # Pages write large numbers with commas, and users may repeat these.
         text = self.text(name).replace(",", "")
         if not text:
             return None
+        # isdigit() alone accepts digits of other scripts too.
         if not (text.isascii() and text.isdigit() and len(text) <= 9):
             raise RejectedError(f"{name} must be a whole number, not {text[:50]!r}")
         return int(text)

@@ -76,7 +76,8 @@ async def update(request: ActionRequest) -> Redirect | PageAnswer:
     """
     page = await _entered_form(request)
     schedule = await find_schedule(request)
-    # These fields were in the form that was sent, and no live worker reports their parameters any more.
+    # If the form that was sent has fields for parameters that no live worker reports any more, these fields
+    # cannot be interpreted.
     if page.arguments.keys() - {FIELD + parameter.name for parameter in page.parameters}:
         text = "its parameters were reported by a worker that has ended; the arguments are as before"
         return _form_again(await edit_form(request.page, schedule, page.values), {"kwargs": text}, 409)
@@ -84,6 +85,7 @@ async def update(request: ActionRequest) -> Redirect | PageAnswer:
     stored_values = values_of(schedule)
 
     def is_changed(*names: str) -> bool:
+        """Return whether one of these fields differs from what is stored."""
         return any(page.values[name] != stored_values[name] for name in names)
 
     bounds = ("start", "end", "max_runs")
@@ -117,8 +119,11 @@ async def update(request: ActionRequest) -> Redirect | PageAnswer:
 
 
 async def _entered_form(request: ActionRequest) -> FormPage:
-    """Return the form with what was entered."""
-    values = {name: request.text(name) if name in request.form else text for name, text in DEFAULTS.items()}
+    """Return the form with what was entered, and with defaults for fields that were not sent."""
+    values = dict(DEFAULTS)
+    for name in DEFAULTS:
+        if name in request.form:
+            values[name] = request.text(name)
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
     if request.is_one:
         # A form that did not show the arguments has no field ``kwargs``.
@@ -132,6 +137,8 @@ async def _read_values(request: ActionRequest, page: FormPage) -> tuple[dict[str
 
     The fields of the trigger together are one value, ``trigger``. A value with an error is left out.
     """
+    # By the name of a value, the function that reads it from the form. A function raises an error if what was
+    # entered is wrong, so that the form can show all errors at once.
     readers: dict[str, Callable[[], Any]] = {
         "trigger": lambda: trigger_of(page.values),
         "start": lambda: request.instant("start"),
@@ -146,6 +153,7 @@ async def _read_values(request: ActionRequest, page: FormPage) -> tuple[dict[str
         }
     else:
         readers["version"] = lambda: request.number("version")
+    # A form that did not show the arguments of a schedule has no field ``kwargs``, and does not change them.
     if page.has_arguments and (page.schedule_id is None or "kwargs" in request.form):
         readers["kwargs"] = lambda: _arguments(page)
     values: dict[str, Any] = {}
@@ -154,6 +162,7 @@ async def _read_values(request: ActionRequest, page: FormPage) -> tuple[dict[str
         try:
             values[name] = reader()
         except FieldError as error:
+            # The error states its field, such as one of the several fields of the trigger.
             errors[error.field] = str(error)
         except (ValueError, RejectedError) as error:
             errors[name] = str(error)
@@ -161,13 +170,18 @@ async def _read_values(request: ActionRequest, page: FormPage) -> tuple[dict[str
 
 
 def _task(name: str, tasks: TaskNames) -> str:
-    """Return the name if a live worker claims the task."""
+    """Return the name of the task that was chosen.
+
+    Raises:
+        RejectedError: No live worker claims the task.
+    """
     if tasks.task_of(name) not in tasks.main:
         raise RejectedError("choose a task that a live worker claims")
     return name
 
 
 def _schedule_id(text: str) -> str | None:
+    """Return the id that was entered for a new schedule; None for an id that the Scheduler makes."""
     return check_schedule_id(text) if text else None
 
 
@@ -177,7 +191,12 @@ def _as_json(arguments: Mapping[str, Any]) -> str:
 
 
 def _arguments(page: FormPage) -> dict[str, Any]:
-    """Return the arguments of the fields and of the JSON object."""
+    """Return the arguments that were entered, both in fields of their own and as a JSON object.
+
+    Raises:
+        FieldError: A field is wrong.
+        RejectedError: The other arguments are too long, or no JSON object.
+    """
     text = page.values["kwargs"]
     if len(text) > MAX_ARGUMENTS:
         raise RejectedError(f"the arguments have {len(text):,} characters; the limit is {MAX_ARGUMENTS:,}")
@@ -191,4 +210,5 @@ def _arguments(page: FormPage) -> dict[str, Any]:
 
 
 def _form_again(page: FormPage, errors: dict[str, str], status: int = 400) -> PageAnswer:
+    """Return the form as it was entered, with what is wrong, by field."""
     return PageAnswer(replace(page, errors=errors), "schedule_form", status)

@@ -41,7 +41,9 @@ async def pause(request: ActionRequest) -> Redirect | PageAnswer:
         if request.is_one:
             return await _asked_again(request, str(error))
         raise
-    note, resume_from = form.note or None, _resume_from(until is not None and form.at_end == "pause")
+    note = form.note or None
+    # The field matters only for a pause that ends by itself.
+    resume_from = _resume_from(until is not None and form.at_end == "pause")
 
     async def change(schedule: Schedule) -> bool:
         """Pause a schedule; return False if it was already paused until then."""
@@ -53,20 +55,22 @@ async def pause(request: ActionRequest) -> Redirect | PageAnswer:
     try:
         return await _change(request, "pause", change)
     except ValueError as error:
-        # The form shows the error next to the end of the pause. Without an end, it is about something else.
+        # The form of a single schedule shows the error next to the end of the pause. If no end was entered,
+        # the error is about something else.
         if until is None or not request.is_one:
             raise
         return await _asked_again(request, str(error))
 
 
 async def _asked_again(request: ActionRequest, wrong: str) -> PageAnswer:
-    """Return the form of a pause as it was sent, with what is wrong with its end."""
+    """Return the form of a pause as it was sent, with a text that states what is wrong with its end."""
     entered_fields = {name: request.text(name) for name in FIELDS}
     page = await build_pause(replace(request.page, parameters={**request.page.parameters, **entered_fields}))
     return PageAnswer(replace(page, entered=page.entered._replace(wrong=wrong)), "schedule_pause", 400)
 
 
 def _resume_from(is_caught_up: bool) -> Literal["now", "pause"]:
+    """Return whether the fire times of a pause count as missed (``"pause"``), or are left out (``"now"``)."""
     return "pause" if is_caught_up else "now"
 
 
@@ -75,6 +79,7 @@ async def resume(request: ActionRequest) -> Redirect:
     resume_from = _resume_from(request.text("from") == "pause")
 
     async def change(schedule: Schedule) -> bool:
+        """Resume a schedule; return False if it was not paused."""
         await request.operations.scheduler.schedules.resume(schedule.schedule_id, resume_from=resume_from)
         return schedule.paused_at is not None
 
@@ -91,6 +96,7 @@ async def trigger(request: ActionRequest) -> Redirect | ConfirmPage:
     job_ids: list[str] = []
 
     async def change(schedule: Schedule) -> bool:
+        """Enqueue a job of a schedule, and note the id of the job."""
         try:
             job_id = await request.operations.scheduler.schedules.trigger(schedule.schedule_id)
         except JobConflictError as error:
@@ -101,25 +107,37 @@ async def trigger(request: ActionRequest) -> Redirect | ConfirmPage:
         return True
 
     result = await _change(request, "trigger", change)
+    # The message links to the job, if there is only one.
     return replace(result, job_id=job_ids[0]) if len(job_ids) == 1 else result
 
 
 async def _change(
     request: ActionRequest, action: str, change: Callable[[Schedule], Awaitable[bool]]
 ) -> Redirect:
-    """Change the schedule that the address names, or each of the selected ones by itself.
+    """Change the schedule that the address names, or each of those that were selected in a list.
 
-    ``change`` changes a schedule, and returns whether that made a difference.
+    If several were selected, one that cannot be changed does not keep the others from being changed. The
+    message states how many were changed, and the undo is offered if it can restore all of these.
+
+    Args:
+        request: The request.
+        action: ``pause``, ``resume`` or ``trigger``.
+        change: Changes a schedule, and returns whether that made a difference.
     """
     if request.is_one:
         schedule = await find_schedule(request)
         undo = _undo_of(schedule, action, request) if await change(schedule) else None
         return Redirect("/schedule", _DID[action], {"id": schedule.schedule_id}, undo)
+    # Numbers of schedules.
     changed = refused = missing = failed = 0
     restorable_ids: list[str] = []
 
     def message_code() -> str:
-        counts = (changed, refused, missing, *([failed] if failed else []))
+        """Return the code of the message that states the numbers so far."""
+        counts = [changed, refused, missing]
+        # The text about failures is in the message only if there are any.
+        if failed:
+            counts.append(failed)
         return code_of(f"schedules_{action}", *counts)
 
     for schedule_id in dict.fromkeys(request.rows):
@@ -130,9 +148,11 @@ async def _change(
             missing += 1
         except RejectedError:
             refused += 1
-        except ValueError:  # concerns this schedule only
+        except ValueError:
+            # The change is invalid for this schedule only, so the next ones are changed.
             failed += 1
         except SchedulerError as error:
+            # The database is unavailable, so the next ones cannot be changed either.
             raise RejectedError(
                 f"the database did not answer in time; before: {message_of(message_code())}. "
                 f"{schedule_id!r} may have been changed or not, and those after it were not; "
@@ -144,7 +164,8 @@ async def _change(
                 changed += 1
             else:
                 refused += 1
-            # The undo below resumes schedules, so a schedule that was paused before cannot be restored by it.
+            # The undo below is for several schedules, and resumes them. So it cannot restore a schedule that
+            # was paused before.
             if schedule.paused_at is None and _undo_of(schedule, action, request) is not None:
                 restorable_ids.append(quote(schedule_id, safe=""))
     list_parameters = {name: request.page.parameters.get(name) for name in ("state", "task", "q", "after")}
@@ -162,12 +183,16 @@ def _undo_of(schedule: Schedule, action: str, request: ActionRequest) -> Undo | 
     Resuming resets the number of failures, so no action restores a schedule that had failures.
     """
     address, until = {"id": schedule.schedule_id}, schedule.paused_until
-    if schedule.failures or (until is not None and until <= request.page.now):
+    has_pause_ended = until is not None and until <= request.page.now
+    if schedule.failures or has_pause_ended:
         return None
+    # The schedule was not paused before the action.
     if schedule.paused_at is None:
-        return Undo("/actions/schedules/resume", address, {"from": ["pause"]}) if action == "pause" else None
-    # Resuming has decided what becomes of the fire times that have passed. Another pause would not revoke
-    # that.
+        if action != "pause":
+            return None
+        return Undo("/actions/schedules/resume", address, {"from": ["pause"]})
+    # The schedule was paused before the action, so another pause restores it, if anything does. Resuming has
+    # decided what becomes of the fire times that have passed. Another pause would not revoke that.
     has_passed = schedule.next_fire_at is not None and schedule.next_fire_at <= request.page.now
     if action == "trigger" or (action == "resume" and has_passed):
         return None
@@ -243,4 +268,5 @@ async def find_schedule(request: ActionRequest) -> Schedule:
 
 
 def _done(schedule: Schedule, did: str) -> Redirect:
+    """Return the redirect to the page of a schedule, with the message that has this code."""
     return Redirect("/schedule", did, {"id": schedule.schedule_id})

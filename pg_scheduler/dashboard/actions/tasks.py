@@ -11,7 +11,7 @@ from pg_scheduler.inspect.tasks import TaskState
 
 
 async def pause(request: ActionRequest) -> Redirect | PageAnswer:
-    """Pause a task, until a time or until it is resumed."""
+    """Pause a task, until a time or until it is resumed. A pause that it has already is replaced."""
     name, paused_state = await _find(request)
     form = request.pause
     try:
@@ -21,6 +21,7 @@ async def pause(request: ActionRequest) -> Redirect | PageAnswer:
             name, until=until, note=form.note or None, suspend_expiry=suspends_expiry
         )
     except (RejectedError, ValueError) as error:
+        # The page of the task is shown again, with the form as it was entered, and with what is wrong.
         page = vars(await task.build(request.page))
         return PageAnswer(View(**{**page, "_pause": form._replace(wrong=str(error))}), "task", 400)
     if paused_state is None:
@@ -31,7 +32,8 @@ async def pause(request: ActionRequest) -> Redirect | PageAnswer:
         return Redirect("/task", "task_paused_suspending", {"id": name}, undo)
     try:
         expiring = await request.page.inspector.count_expiring(name, until)
-    except SchedulerError:  # the task is paused nevertheless
+    except SchedulerError:
+        # The task is paused. Only the number of its jobs that expire is unknown.
         return Redirect("/task", "task_paused_uncounted", {"id": name}, undo)
     did = "task_paused_capped" if expiring.is_capped else "task_paused"
     return Redirect("/task", code_of(did, expiring.jobs), {"id": name}, undo)
@@ -65,7 +67,9 @@ async def _find(request: ActionRequest) -> tuple[str, TaskState | None]:
     name = request.page.required("id")
     names = (await request.page.names_of_tasks([name]))[name]
     states = {task.name: task for task in (await request.page.inspector.tasks()).items}
-    if not names & set(states) or not all(map(request.access.sees_name, names)):
+    known_names = names & set(states)
+    if not known_names or not all(map(request.access.sees_name, names)):
         raise NotFoundError.of("task", name)
-    states_of_names = (states[alias] for alias in sorted(names & set(states)))
+    # The task may be paused under any of its names.
+    states_of_names = (states[alias] for alias in sorted(known_names))
     return name, next((state for state in states_of_names if state.paused_at is not None), None)

@@ -126,13 +126,11 @@ class AuditItem:
     @property
     def details(self) -> Mapping[str, Any]:
         """The details that neither the sentence nor the changes contain."""
-        shown_keys = {
-            "note",
-            "where",
-            "count",
-            *(("until",) if self.extent else ()),
-            *(("before", "after") if self.changes else ()),
-        }
+        shown_keys = {"note", "where", "count"}
+        if self.extent:
+            shown_keys.add("until")
+        if self.changes:
+            shown_keys |= {"before", "after"}
         return {key: value for key, value in self.record.details.items() if key not in shown_keys}
 
 
@@ -177,7 +175,8 @@ async def read(request: PageRequest, limit: int, after: str | None) -> AuditPage
             subject=subject,
             via=via,
         )
-    except ValueError as error:  # a text that no row can have, or no position of the audit
+    # A filter is a text that no row can have, or ``after`` is no position in the audit.
+    except ValueError as error:
         raise RejectedError(str(error)) from error
 
 
@@ -195,21 +194,30 @@ def visible(record: AuditRecord, request: PageRequest) -> AuditRecord:
 
 
 def verb_of(action: str) -> tuple[str, str]:
-    """Return what an action did to its subject, and the path of the page about the subject, or none."""
-    return VERBS.get(action, (action.replace("_", " "), ""))
+    """Return what an action did to its subject, and the path of the page about the subject, or none.
+
+    An action that is not known here may have been recorded by another release.
+    """
+    unknown_action = action.replace("_", " "), ""
+    return VERBS.get(action, unknown_action)
 
 
 def item_of(
     record: AuditRecord, request: PageRequest, names_of_workers: Mapping[str, str] | None = None
 ) -> AuditItem:
-    """Return a record as a sentence, with what the request may see of it, and the names of workers."""
+    """Return an audit record as a sentence, with what the request may see of it.
+
+    ``names_of_workers`` are the names of workers by their ids, for records about a worker.
+    """
     visible_record = visible(record, request)
     verb, path = verb_of(record.action)
+    # The id of a bulk run, which changes the jobs of a search in batches, begins with this prefix.
     is_run = (record.subject or "").startswith(PREFIX)
     count, where = visible_record.details.get("count"), visible_record.details.get("where")
     jobs = counted(count, "job") if isinstance(count, int) else "jobs"
     if record.action in MANY:
-        verb = f"{verb} {jobs}" if is_run or record.subject is None else f"{verb} the job"
+        has_many_jobs = is_run or record.subject is None
+        verb = f"{verb} {jobs}" if has_many_jobs else f"{verb} the job"
     name_of_worker = None
     if path == "/worker":
         name_of_worker = identity_of(record) or (names_of_workers or {}).get(record.subject or "")
@@ -228,15 +236,23 @@ def item_of(
 def folded(
     items: Sequence[AuditItem], *, has_newer: bool = False, has_older: bool = False
 ) -> list[AuditItem]:
-    """Return items in which the newest batch of a bulk run stands for all of its batches.
+    """Return audit items in which the newest batch of a bulk run stands for all batches of the run.
 
-    It has the number of the jobs of all these batches. The number has a "+" if another page may have batches
-    of the run: if there are newer records, or older ones and the start of the run is not among the items.
+    It has the number of the jobs of all batches among the items, which are one page of the audit. The number
+    has a "+" if another page may have further batches of the run. A page of newer records may always have
+    some. A page of older ones has none if the start of the run is among the items.
+
+    Args:
+        items: The items of the page, the newest first.
+        has_newer: Whether there is a page of newer records.
+        has_older: Whether there is a page of older records.
     """
     begun_runs = {item.record.subject for item in items if item.record.action == START}
     items_by_key: dict[object, AuditItem] = {}
     for item in items:
         record = item.record
+        # A run that was resumed may have several actors, whose batches are shown separately. The id of a
+        # record that is no batch is unique, so this record stays by itself.
         key = (record.subject, record.action, record.actor, record.via) if item.is_batch else record.id
         newer_item = items_by_key.get(key)
         items_by_key[key] = item if newer_item is None else _added(newer_item, item)
@@ -289,9 +305,8 @@ def _shown(key: str, value: object, request: PageRequest) -> str | None:
     if key in CLOSED and not request.access.sees_arguments:
         return HIDDEN
     shown_value = request.settings.redaction.values({key: value})[key]
-    text = (
-        shown_value
-        if isinstance(shown_value, str)
-        else json.dumps(shown_value, ensure_ascii=False, sort_keys=True)
-    )
+    if isinstance(shown_value, str):
+        text = shown_value
+    else:
+        text = json.dumps(shown_value, ensure_ascii=False, sort_keys=True)
     return text[:MAX_VALUE_LENGTH]

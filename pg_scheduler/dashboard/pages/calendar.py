@@ -83,7 +83,10 @@ class CalendarDay:
 
 
 async def build(request: PageRequest) -> View:
-    """Compute the fire times of a period; they are shared among all requests for some seconds."""
+    """Compute the fire times of a period; they are shared among all requests for some seconds.
+
+    The parameters ``day`` and ``hour`` choose an hour whose fire times are listed below the calendar.
+    """
     parameters = request.parameters
     try:
         name, zone = named_zone(parameters.get("zone") or "UTC")
@@ -94,9 +97,8 @@ async def build(request: PageRequest) -> View:
     chosen_day, hour = _day(parameters.get("start"), today, "start"), _hour(parameters.get("hour"))
     day_of_hour = _day(parameters.get("day"), chosen_day, "day")
     first_day, last_day, before, after = _period(span, chosen_day)
-    since, until = (
-        datetime.combine(day, time(), zone).astimezone(UTC) for day in (first_day, last_day + DAY)
-    )
+    since = datetime.combine(first_day, time(), zone).astimezone(UTC)
+    until = datetime.combine(last_day + DAY, time(), zone).astimezone(UTC)
     plan, are_schedules_capped = await request.read_shared(_read_plan, since, until, age_s=AGE_S)
     # A schedule that was left out or not read may fire in any hour, so each number may be too low.
     is_capped = are_schedules_capped or plan.left_out > 0
@@ -122,9 +124,11 @@ async def build(request: PageRequest) -> View:
         for fire in fires:
             local = fire.at.astimezone(zone)
             by_hour[local.date(), local.hour].append(fire)
+        # Schedules that fire in each hour are named once above the calendar, instead of in each of its cells.
+        # A month has one cell for each day, which shows no hours.
         hourly = [] if span == "month" else _hourly(days, by_hour)
         calendar_days = _days(days, by_hour, items, zone, hourly)
-        parts = calendar_days if span == "month" else [hour for day in calendar_days for hour in day.hours]
+        cells = calendar_days if span == "month" else [hour for day in calendar_days for hour in day.hours]
         frequent = {item.schedule_id: item.described for item in items if item.is_frequent}
         problems = {item.schedule_id: item.problem for item in items if item.problem is not None}
         return View(
@@ -158,7 +162,7 @@ async def build(request: PageRequest) -> View:
                 is_capped=is_capped,
                 are_schedules_capped=are_schedules_capped,
             ),
-            _most=max(part.count for part in parts),
+            _most=max(cell.count for cell in cells),
         )
 
     # Up to 40,000 fire times take a fifth of a second, so other requests continue meanwhile.
@@ -166,11 +170,17 @@ async def build(request: PageRequest) -> View:
 
 
 async def _read_plan(request: PageRequest, since: datetime, until: datetime) -> tuple[FirePlan, bool]:
+    """Return the fire times of all schedules in a period, and whether there may be more schedules."""
     schedules = await request.inspector.schedules(limit=MAX_SCHEDULES)
     return await plan_fires(schedules, since, until), len(schedules) == MAX_SCHEDULES
 
 
 def _day(text: str | None, default: date, name: str) -> date:
+    """Return the day that a parameter of this name has; the default if it is missing or empty.
+
+    Raises:
+        RejectedError: The text is no day, or one of a year without a calendar.
+    """
     try:
         day = date.fromisoformat(text) if text else default
     except ValueError:
@@ -181,6 +191,11 @@ def _day(text: str | None, default: date, name: str) -> date:
 
 
 def _hour(text: str | None) -> int | None:
+    """Return the hour of a day that was chosen, from 0 to 23; None for none.
+
+    Raises:
+        RejectedError: The text is no hour.
+    """
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 2 and int(text) < 24):
@@ -191,7 +206,8 @@ def _hour(text: str | None) -> int | None:
 def _period(span: str, day: date) -> tuple[date, date, date, date]:
     """Return the first and the last day to show, and a day in the previous and in the next period.
 
-    A week is seven days from a day on, since what is past is of little use. A month is shown in whole weeks.
+    A week is seven days from the chosen day on and not from Monday on, since what is past is of little use. A
+    month is shown in whole weeks, so it begins and ends with days of the months around it.
     """
     if span == "day":
         return day, day, day - DAY, day + DAY
@@ -204,15 +220,19 @@ def _period(span: str, day: date) -> tuple[date, date, date, date]:
 
 
 def _hourly(days: Sequence[date], by_hour: Mapping[tuple[date, int], Sequence[CalendarFire]]) -> list[str]:
-    """Return the ids of the schedules that fire in each hour of the days."""
-    hours_by_day = [
-        Counter(
-            schedule_id
-            for hour in range(24)
-            for schedule_id in {fire.schedule_id for fire in by_hour.get((day, hour), ())}
-        )
-        for day in days
-    ]
+    """Return the ids of the schedules that fire in each hour of the days.
+
+    ``by_hour`` has the fire times by day and hour.
+    """
+    # For each day, in how many of its hours each schedule fires.
+    hours_by_day: list[Counter[str]] = []
+    for day in days:
+        hours_of_schedules: Counter[str] = Counter()
+        for hour in range(24):
+            # The set lets a schedule count once for an hour, however often it fires in it.
+            hours_of_schedules.update({fire.schedule_id for fire in by_hour.get((day, hour), ())})
+        hours_by_day.append(hours_of_schedules)
+    # A schedule that fires in each hour of each day is among those of the first day.
     return sorted(
         schedule_id
         for schedule_id in hours_by_day[0]
@@ -235,9 +255,10 @@ def _days(
     calendar_days = []
     for day in days:
         fires_by_hour = [by_hour.get((day, hour), ()) for hour in range(24)]
-        hours_of_schedules = Counter(
-            schedule_id for fires in fires_by_hour for schedule_id in {fire.schedule_id for fire in fires}
-        )
+        # In how many hours of the day each schedule fires.
+        hours_of_schedules: Counter[str] = Counter()
+        for fires in fires_by_hour:
+            hours_of_schedules.update({fire.schedule_id for fire in fires})
         rare_ids = {schedule_id for schedule_id, number in hours_of_schedules.items() if number <= FEW_HOURS}
         hours = [_hour_of(fires, rare_ids, hourly, has_times=len(days) == 1) for fires in fires_by_hour]
         calendar_days.append(CalendarDay(day, sum(hour.count for hour in hours), hours, changes[day][:SHOWN]))
@@ -247,14 +268,14 @@ def _days(
 def _hour_of(
     fires: Sequence[CalendarFire], rare_ids: Collection[str], hourly_ids: Collection[str], *, has_times: bool
 ) -> CalendarHour:
-    """Return an hour with its fire times.
+    """Return an hour of the calendar with its fire times.
 
     ``rare_ids`` are the schedules that fire in few hours of the day, ``hourly_ids`` those that fire in each
-    hour.
+    hour. ``has_times`` is whether the cell also lists the fire times of its schedules.
     """
     counts = Counter(fire.schedule_id for fire in fires)
     names = list(counts)
-    maximum = max(Counter(_minute(fire) for fire in fires).values(), default=0)
+    most_in_a_minute = max(Counter(_minute(fire) for fire in fires).values(), default=0)
     other_names = [name for name in names if name not in hourly_ids]
     owner = other_names[0] if len(other_names) == 1 and other_names[0] in rare_ids else ""
     shown_names = names[:NAMES_OF_HOUR]
@@ -262,7 +283,7 @@ def _hour_of(
         count=len(fires),
         names=shown_names,
         others=len(names) - len(shown_names),
-        is_collision=maximum >= MANY,
+        is_collision=most_in_a_minute >= MANY,
         owner=owner,
         _owner_count=counts[owner],
         is_usual=bool(fires) and not other_names,
@@ -271,11 +292,13 @@ def _hour_of(
 
 
 def _times_of(schedule_id: str, fires: Sequence[CalendarFire]) -> str:
+    """Return the fire times of a schedule among these, as a text; of many, only the first and the last."""
     times = list(dict.fromkeys(fire.local for fire in fires if fire.schedule_id == schedule_id))
     return ", ".join(times) if len(times) <= SHOWN_TIMES else f"{times[0]} to {times[-1]}"
 
 
 def _minute(fire: CalendarFire) -> datetime:
+    """Return the start of the minute in which a schedule fires."""
     return fire.at.replace(second=0, microsecond=0)
 
 
@@ -284,10 +307,13 @@ def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[dict[str, o
     counts = Counter(map(_minute, fires))
     busy_minutes = [at for at, count in counts.items() if count >= MANY]
     minutes = sorted(busy_minutes, key=lambda at: (-counts[at], at))[:SHOWN]
+    # The first schedules of each of these minutes, at most MANY. Other minutes have no list.
     ids: dict[datetime, list[str]] = {at: [] for at in minutes}
     for fire in fires:
         ids_of_minute = ids.get(_minute(fire))
-        if ids_of_minute is not None and fire.schedule_id not in ids_of_minute and len(ids_of_minute) < MANY:
+        if ids_of_minute is None or len(ids_of_minute) >= MANY:
+            continue
+        if fire.schedule_id not in ids_of_minute:
             ids_of_minute.append(fire.schedule_id)
     return [
         {
@@ -309,12 +335,16 @@ def _summary(
     is_capped: bool,
     are_schedules_capped: bool,
 ) -> str:
-    fires_text, schedules_text, frequent_text = (
-        counted(number, noun, is_capped=is_capped)
-        for number, noun in ((fires, "fire time"), (schedules, "schedule"), (frequent, "schedule"))
-    )
+    """Return what the calendar has and lacks, as a text.
+
+    ``fires``, ``schedules``, ``frequent`` and ``left_out`` are numbers: of fire times, of schedules with fire
+    times, and of schedules that are too frequent or were left out for another reason.
+    """
+    fires_text = counted(fires, "fire time", is_capped=is_capped)
+    schedules_text = counted(schedules, "schedule", is_capped=is_capped)
     parts = [f"{fires_text} of {schedules_text}"]
     if frequent:
+        frequent_text = counted(frequent, "schedule", is_capped=is_capped)
         parts.append(f"{frequent_text} too frequent to be listed (more than {MAX_DAILY} times in 24 h)")
     if left_out:
         number = counted(left_out, "schedule", is_capped=are_schedules_capped)

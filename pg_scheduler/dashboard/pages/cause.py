@@ -70,6 +70,7 @@ def cause_of(
     """
     if not explanation.reasons:
         return None
+    # The first reason is the most decisive one.
     reason, *other_reasons = explanation.reasons
     if names_holders:
         other_reasons = [
@@ -80,8 +81,11 @@ def cause_of(
         text = ""
     wait = _only_wait(reason, waits)
     if wait is not None:
-        _, separator, early_signals = reason.text.rpartition("; other signals")
-        text = _sentence(f"other signals{early_signals}") if separator else ""
+        # The page shows the step in which the job waits. Of the text, it needs only what follows about
+        # signals for which the job does not wait.
+        _, separator, other_signals = reason.text.rpartition("; other signals")
+        text = _sentence(f"other signals{other_signals}") if separator else ""
+    # For some reasons, the page has a more exact title, or shows the facts of the text elsewhere.
     match reason.code:
         case ReasonCode.FAILED:
             title, error, text = _failure(job, attempts)
@@ -114,28 +118,35 @@ def _only_wait(reason: Reason, waits: Sequence[StepState]) -> StepState | None:
 
 def _failure(job: Job, attempts: Sequence[Attempt]) -> tuple[str, str, str]:
     """Return the title, the message of the error, and a sentence about unused retries, or an empty text."""
-    kind, _, message = (job.error_message or "").partition(": ")
-    name = kind.rpartition(".")[2]
+    error_text = job.error_message or ""
+    # The text begins with the name of the class of the error, after the name of its module.
+    error_type, _, message = error_text.partition(": ")
+    class_name = error_type.rpartition(".")[2]
     # The text of an error without a class may have a colon too.
-    if not message or not name.isidentifier():
-        name, message = "", job.error_message or ""
+    if not message or not class_name.isidentifier():
+        class_name, message = "", error_text
     failed_attempts = [attempt for attempt in attempts if attempt.error is not None]
-    kinds = {(attempt.error or "").partition(": ")[0] for attempt in failed_attempts}
+    error_types = {(attempt.error or "").partition(": ")[0] for attempt in failed_attempts}
     # Without a class, the title states only that attempts failed, which is true of all of them.
-    is_true_of_all = not name or kinds <= {kind}
-    raised = f"raised {name}" if name else "failed"
+    is_true_of_all = not class_name or error_types <= {error_type}
+    raised = f"raised {class_name}" if class_name else "failed"
     title = f"Failed: the attempt {raised}"
     if len(failed_attempts) > 1:
         who = f"the last of {len(failed_attempts)} attempts"
         if is_true_of_all:
             who = "both attempts" if len(failed_attempts) == 2 else f"all {len(failed_attempts)} attempts"
         title = f"Failed for good: {who} {raised}"
-    unused_retries = job.max_retries - job.retry_count
-    text = f"{retries_used(job).capitalize()}: its error is not retried." if unused_retries > 0 else ""
+    # A job with unused retries has failed for good because its task does not retry such an error.
+    text = ""
+    if job.retry_count < job.max_retries:
+        text = f"{retries_used(job).capitalize()}: its error is not retried."
     return title, message, text
 
 
 def _sentence(text: str) -> str:
-    """Return a text as a sentence."""
+    """Return a text as a sentence, with a capital letter and a period; an empty text stays empty."""
     text = text.strip()
-    return "" if not text else f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "…")) else ".")
+    if not text:
+        return ""
+    end = "" if text.endswith((".", "…")) else "."
+    return f"{text[:1].upper()}{text[1:]}{end}"

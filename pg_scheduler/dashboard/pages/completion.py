@@ -73,29 +73,38 @@ class Sample(NamedTuple):
 
     @classmethod
     async def of(cls, jobs: Iterable[Job], request: PageRequest, *, is_capped: bool) -> Sample:
-        """Return what jobs contain. The other visible names of jobs and tasks are terms that find 0 jobs."""
+        """Return what these jobs contain.
+
+        All other visible names of jobs and tasks are offered as terms too. They find 0 of these jobs.
+        """
         sample = cls(Counter(), Counter(), is_capped)
         counted_names = filter(request.access.sees_name, await request.job_names())
         names = {*counted_names, *(await request.task_names()).main}
         sample.terms.update({term("name", name): 0 for name in sorted(names)})
         for job in jobs:
+            # The sets let a job count once for a path or a term that it contains several times.
             contents = set(_contents(job, request))
-            sample.paths.update({path for path, _ in contents if path and not _has_escapes(path)})
-            sample.terms.update({text for _, text in contents if text and not _has_escapes(text)})
+            paths = {path for path, _ in contents if path and not _has_escapes(path)}
+            terms = {text for _, text in contents if text and not _has_escapes(text)}
+            sample.paths.update(paths)
+            sample.terms.update(terms)
         return sample
 
     def completions(self, typed: str) -> list[Completion]:
-        """Return the terms that begin with a text, or that have it after their last dot.
+        """Return the completions of a term that was typed in part, those that find the most jobs first.
 
-        The terms that find the most jobs come first.
+        These are the terms that begin with the typed text, or that have it after their last dot.
         """
+        # A "-" before a term negates it.
         sign, text = ("-", typed[1:]) if typed.startswith("-") else ("", typed)
         prefix = text.lower()
+        # The terms to choose from, with the numbers of the jobs that they find; None if that is unknown.
         candidates: dict[str, int | None] = {}
         if ":" in text:
             candidates |= dict.fromkeys(_CHOICES)
             candidates |= self.terms
         else:
+            # The name of a field with "<" stands for several fields, such as one for each argument.
             candidates |= {f"{field}:": None for field in FIELDS if "<" not in field}
             candidates |= {f"{path}:": count for path, count in self.paths.items()}
             candidates |= {
@@ -118,7 +127,7 @@ class Sample(NamedTuple):
         return sorted(completions, key=lambda completion: -(completion.jobs or 0))[:MAX_COMPLETIONS]
 
     def listed(self) -> list[Completion]:
-        """Return terms to choose from without a script: the usual ones, and those of most jobs."""
+        """Return the terms to choose from without a script: the usual ones, then those of the most jobs."""
         completions = [Completion(choice, None, self.is_capped) for choice in _CHOICES]
         completions += [
             Completion(text, count or None, self.is_capped)
@@ -175,25 +184,25 @@ def paths_with(value: str, jobs: Iterable[Job], request: PageRequest) -> Counter
     """
     is_part = value.startswith("~")
     word = value[1:].lower() if is_part else value
-    fields: Counter[str] = Counter()
+
+    def has_word(text: str) -> bool:
+        return word in text.lower() if is_part else text == word
+
+    job_counts: Counter[str] = Counter()
     for job in jobs:
         texts = [("id", job.job_id), ("name", job.job_name), *_values(job, request)]
-        fields.update(
-            {
-                field
-                for field, text in texts
-                if (word in text.lower() if is_part else text == word) and not _has_escapes(field)
-            }
-        )
-    return fields
+        # The set lets a job count once for a field that has the word in several values.
+        job_counts.update({field for field, text in texts if has_word(text) and not _has_escapes(field)})
+    return job_counts
 
 
 async def _sample_for(request: PageRequest, q: str, typed: str) -> Sample:
-    """Read a sample: jobs that the search finds and that have a value with the beginning that was typed.
+    """Read the sample of jobs whose contents are offered as completions of a term.
 
-    If the typed term has no value, or cannot be searched, the sample has jobs that the search finds without
-    it. If this search is rejected too, the sample has no jobs. A search is rejected while it is not complete,
-    if it compares with hidden values, or if it has a character that the database lacks.
+    It has jobs that the search ``q`` finds and that have a value with the beginning that was typed. If the
+    typed term has no value, or cannot be searched, it has jobs that the search finds without this term. If
+    this search is rejected too, the sample has no jobs. A search is rejected while it is typed in part, if it
+    compares with hidden values, or if it has a character that the database lacks.
     """
     field, colon, value = typed.removeprefix("-").partition(":")
     # A value that ends with a quote or an asterisk is not the beginning of another one.
@@ -226,10 +235,10 @@ def _has_escapes(text: str) -> bool:
 
 
 def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
-    """Yield paths of a job with terms that find it.
+    """Yield pairs of a path within the values of a job, and a term of a search that finds the job by it.
 
-    The path is empty for a term without one. The term is empty for a value that cannot be searched, such as
-    a long one.
+    The path is empty for a term without one, such as a name. The term is empty for a value that cannot be
+    searched, such as a long one.
     """
     yield "", term("name", job.job_name)
     if job.worker_id is not None:
@@ -238,8 +247,10 @@ def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
         yield "", term("schedule", job.schedule_id)
     if limit := limit_of(job.blocked_on)[0]:
         yield "", term("limit", limit)
-    if (error := _ERROR_TYPE.match(job.error_message or "")) is not None:
-        yield "", f"error:{error[0]}*"
+    # An error is offered by the name of its class, which stands before the first colon.
+    error_type = _ERROR_TYPE.match(job.error_message or "")
+    if error_type is not None:
+        yield "", f"error:{error_type[0]}*"
     for path, text in _values(job, request):
         # The text of an object or a list cannot be searched if some values are hidden.
         is_searchable = 0 < len(text) <= MAX_VALUE_LENGTH and text[0] not in "{["
@@ -262,17 +273,25 @@ def _values(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
 
 
 def _leaves(path: str, value: Any, is_hidden: IsHidden, levels: int) -> Iterator[tuple[str, str]]:
-    """Yield the paths within a value, and their values as texts, without hidden ones."""
+    """Yield pairs: a path to a scalar within a value, and the scalar as a text. Hidden values are left out.
+
+    ``path`` is that of the value itself. ``levels`` is how much deeper objects and lists are searched.
+    """
     if isinstance(value, Mapping):
         for key, member in value.items():
             name = str(key)
             if levels and name and not is_hidden(name):
-                # quoted() adds quotes only where they are needed. The blank needs them, and the slice then
-                # removes both the quotes and the blank.
-                quoted_name = name if _PLAIN_KEY.fullmatch(name) else f'"{quoted(f"{name} ")[1:-2]}"'
-                yield from _leaves(f"{path}.{quoted_name}", member, is_hidden, levels - 1)
+                key_in_path = name
+                if not _PLAIN_KEY.fullmatch(name):
+                    # quoted() escapes a text, but adds quotes only where they are needed. So a blank is
+                    # added, which needs them. Then the opening quote, the blank and the closing quote are
+                    # removed.
+                    escaped_name = quoted(f"{name} ")[1:-2]
+                    key_in_path = f'"{escaped_name}"'
+                yield from _leaves(f"{path}.{key_in_path}", member, is_hidden, levels - 1)
     elif isinstance(value, list | tuple):
-        for place, member in enumerate(value[:MAX_ELEMENTS] if levels else ()):
+        first_members = value[:MAX_ELEMENTS] if levels else ()
+        for place, member in enumerate(first_members):
             yield from _leaves(f"{path}.{place}", member, is_hidden, levels - 1)
     elif value is not None:
         yield path, value if isinstance(value, str) else json.dumps(plain(value))

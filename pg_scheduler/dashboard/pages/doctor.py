@@ -37,8 +37,9 @@ async def build(request: PageRequest) -> View:
     newer_findings = (await read_diagnosis(request)).findings
     other_findings = [finding for finding in diagnosis.findings if finding.code.value not in STATUS_CODES]
     problems = await rows_of(visible_problems(newer_findings, request), request)
-    # What needs attention is among the newer findings again, and equal rows are listed once.
-    rows = list(dict.fromkeys([*problems, *await rows_of([*newer_findings, *other_findings], request)]))
+    all_rows = await rows_of([*newer_findings, *other_findings], request)
+    # What needs attention comes first. It is among all findings again, and equal rows are listed once.
+    rows = list(dict.fromkeys([*problems, *all_rows]))
     unmuted_rows = [row for row in rows if not row.is_muted]
     attention_rows = [row for row in problems if not row.is_muted]
     further_rows = [row for row in unmuted_rows if row not in attention_rows]
@@ -46,14 +47,16 @@ async def build(request: PageRequest) -> View:
         needs_attention(len(attention_rows)): attention_rows,
         "Further findings": further_rows,
     }
-    passed = [code for code in diagnosis.made if code.value not in {row.code for row in rows}]
+    codes_with_findings = {row.code for row in rows}
+    passed = [code for code in diagnosis.made if code.value not in codes_with_findings]
+    # The numbers are those of findings that are not muted. Muted ones have a number of their own.
+    summary = f"{counted(len(diagnosis.made), 'check')} made"
+    if sees_all_names:
+        summary = diagnosis.summary_of([row.severity for row in unmuted_rows])
     return View(
         examined_at=examined_at,
         problems=len(attention_rows),
-        # Muted findings have a number of their own.
-        summary=diagnosis.summary_of([row.severity for row in unmuted_rows])
-        if sees_all_names
-        else f"{counted(len(diagnosis.made), 'check')} made",
+        summary=summary,
         severity=worst_of(row.severity for row in unmuted_rows),
         findings=rows,
         made=[code.value for code in diagnosis.made],
@@ -69,9 +72,8 @@ async def build(request: PageRequest) -> View:
 def _describe_checks(diagnosis: Diagnosis) -> str:
     """Return how many checks were made, for a page whose groups have the numbers of findings."""
     unmade_count = len({check.code for check in diagnosis.not_made})
-    return f"{counted(len(diagnosis.made), 'check')} made" + (
-        f", {unmade_count} not made" if unmade_count else ""
-    )
+    unmade_text = f", {unmade_count} not made" if unmade_count else ""
+    return f"{counted(len(diagnosis.made), 'check')} made{unmade_text}"
 
 
 def _by_severity(rows: Sequence[FindingRow]) -> dict[Severity, list[FindingRow]]:
@@ -81,4 +83,5 @@ def _by_severity(rows: Sequence[FindingRow]) -> dict[Severity, list[FindingRow]]
 
 
 async def _examine(request: PageRequest) -> tuple[datetime, Diagnosis]:
+    """Make all checks of the doctor, and return when that was, and their findings."""
     return request.operations.now, await request.inspector.doctor()

@@ -80,6 +80,7 @@ def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
         ErrorText(kind='UpstreamError', message='502 Bad Gateway')
     """
     if status is JobStatus.EXPIRED:
+        # The text begins with the interval in which the job could have started. Only the reason is shown.
         return ErrorText("Expired", _INTERVAL.sub("", text, count=1) or "not started in time")
     match = _KIND.match(text)
     if match is None:
@@ -87,8 +88,10 @@ def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
     message = text[match.end() :]
     if text.startswith(QUARANTINED):
         return ErrorText("Quarantined", without_quarantine_remedy(message))
-    # The name of the class, without that of its module.
-    return ErrorText((match[1] or match[2]).rpartition(".")[2], message)
+    # The expression matches a class with a message after it, or a class alone.
+    qualified_name = match[1] or match[2]
+    _module, _, class_name = qualified_name.rpartition(".")
+    return ErrorText(class_name, message)
 
 
 def title_of(group: ErrorGroup) -> ErrorText:
@@ -119,13 +122,15 @@ def search_of(group: ErrorGroup) -> str:
 
 def _like(group: ErrorGroup) -> str:
     """Return the terms of a search for jobs with the error of a group."""
+    name_term = term("name", group.job_name)
     # A hidden message cannot be searched. The message of an expired job has instants, and the text of a mixed
-    # group stands for different messages.
+    # group stands for different messages. So all jobs of the name are searched.
     if group.text.endswith(HIDDEN) or group.is_mixed or group.status is JobStatus.EXPIRED:
-        return term("name", group.job_name)
-    # In the text of a group, "#" stands for numbers and ids that differ.
+        return name_term
+    # In the text of a group, "#" stands for numbers and ids that differ. In a search, "*" stands for any
+    # text.
     error = "*".join(quoted(part) for part in group.text.split("#") if part)
-    return f"{term('name', group.job_name)} error:~{error}" if error else term("name", group.job_name)
+    return f"{name_term} error:~{error}" if error else name_term
 
 
 def release_at(at: datetime, releases: Iterable[Mark]) -> str | None:
@@ -149,14 +154,14 @@ class NewReleases:
     releases: Sequence[Mark]
 
     def of(self, group: ErrorGroup) -> str | None:
-        """Return the newest release if a group is new in it; None for an error of an earlier release."""
+        """Return the newest release if a group of errors began in it; None for an older group."""
         release = self.first_of(group)
         return release if release is not None and self.releases[0].label == release else None
 
     def first_of(self, group: ErrorGroup) -> str | None:
-        """Return the release in which a group began.
+        """Return the release in which a group of errors began.
 
-        None if the group has no known release, may be older than its release, or is older than the period.
+        None if its first release is unknown, or if it may have begun earlier than that release or the period.
         """
         release = group.first_release
         started_at = next((mark.at for mark in self.releases if mark.label == release), None)
@@ -168,17 +173,22 @@ class NewReleases:
         return release if self.since is None or group.first_at >= self.since else None
 
     def by_group(self, groups: Iterable[ErrorGroup]) -> dict[str, str]:
-        """Return the releases in which groups are new, by fingerprint."""
-        return {group.fingerprint: release for group in groups if (release := self.of(group)) is not None}
+        """Return, by the fingerprint of a group, the newest release, for the groups that are new in it."""
+        new_in: dict[str, str] = {}
+        for group in groups:
+            release = self.of(group)
+            if release is not None:
+                new_in[group.fingerprint] = release
+        return new_in
 
 
 async def new_releases(request: PageRequest, groups: ErrorGroups) -> NewReleases:
-    """Return what decides which of the groups are new in a release."""
+    """Read the releases, and return the object that decides which groups of errors are new in one of them."""
     return NewReleases(groups.since, groups.counted_since, await known_releases(request))
 
 
 async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[ErrorGroup]]:
-    """Return the period that the request names, its groups, and those that are visible.
+    """Return the name of the requested period, all its groups of errors, and those that are visible.
 
     Raises:
         RejectedError: There is no such period.
@@ -204,11 +214,13 @@ async def build(request: PageRequest) -> View:
     items.sort(key=SORTS[sort])
     # If groups were left out, each number of the whole page gets a "+".
     is_capped = groups.is_capped
-    # A job that is retried and fails again is two failures.
+    # A group counts failures and not jobs: a job that is retried and fails again is two failures.
     failures = sum(group.count for group in visible)
-    numbers = ((len(visible), "group"), (failures, "failure"))
-    total = ", ".join(counted(number, noun, is_capped=is_capped) for number, noun in numbers)
-    hidden_count = len(items) - SHOWN_GROUPS
+    groups_text = counted(len(visible), "group", is_capped=is_capped)
+    failures_text = counted(failures, "failure", is_capped=is_capped)
+    summary = ""
+    if len(items) > SHOWN_GROUPS:
+        summary = f"the first {SHOWN_GROUPS} of {count(len(items), is_capped=is_capped)} groups"
     return View(
         since=since,
         state=state,
@@ -216,12 +228,10 @@ async def build(request: PageRequest) -> View:
         counts={name: states.count(name) for name in STATES},
         is_capped=is_capped,
         items=items[:SHOWN_GROUPS],
-        total=total,
+        total=f"{groups_text}, {failures_text}",
         starts_at=groups.since,
         counted_since=_counted_since(groups),
-        summary=f"the first {SHOWN_GROUPS} of {count(len(items), is_capped=is_capped)} groups"
-        if hidden_count > 0
-        else "",
+        summary=summary,
         new_in=(await new_releases(request, groups)).by_group(items[:SHOWN_GROUPS]),
         mutes=mutes,
     )
@@ -240,7 +250,9 @@ async def build_one(request: PageRequest) -> View:
     since, groups, _ = await read_groups(request)
     group = await read_group(request, fingerprint, SPANS[since])
     where = search_of(group)
+    # When the group has a new failure, its ``last_at`` changes, so the sample is read again.
     sample = await request.sample_jobs(where, SAMPLE, SAMPLE_AGE_S, version=group.last_at)
+    # The search may find jobs of other groups with a similar text too.
     jobs = [job for job in sample if is_in_group(job, group)]
     last_job = await request.inspector.get_job(group.last_job_id)
     newest_job = None if last_job is None else request.visible_job(last_job)
@@ -263,6 +275,7 @@ async def build_one(request: PageRequest) -> View:
         sampled=len(jobs),
         is_sample=group.is_capped or len(jobs) != group.count,
         releases=_counts_of(_release_of(job, workers_by_id, new_in.releases) for job in jobs),
+        # Jobs are counted by the ids of their workers, and shown with the names of the workers.
         workers=[
             replace(count, label=names_of_workers.get(count.label, count.label), worker_id=count.label)
             for count in _counts_of(job.worker_id for job in jobs)
@@ -297,7 +310,7 @@ async def _read_group(request: PageRequest, fingerprint: str, span: timedelta | 
 
 
 def _counts_of(labels: Iterable[str | None]) -> list[ValueCount]:
-    """Return how often each label occurs, the most frequent ones first."""
+    """Return how often each label that is not empty occurs, the most frequent ones first."""
     counts = Counter(label for label in labels if label)
     return [ValueCount(label, jobs) for label, jobs in counts.most_common(SHOWN_VALUES)]
 
@@ -319,6 +332,7 @@ def frequent_values(jobs: Sequence[Job], request: PageRequest) -> list[ValueCoun
     """Return the visible arguments that two or more jobs have in common, the most frequent ones first."""
     if not request.access.sees_arguments:
         return []
+    # The set lets a job count once for a value, even if it has the value in two equal arguments.
     counts = _counts_of(value for job in jobs for value in set(_values_of(job, request)))
     return [count for count in counts if count.jobs > 1]
 
@@ -326,8 +340,10 @@ def frequent_values(jobs: Sequence[Job], request: PageRequest) -> list[ValueCoun
 def _values_of(job: Job, request: PageRequest) -> Iterator[str]:
     """Yield the visible arguments of a job that are no objects or lists, as ``name = value``."""
     hide = request.settings.redaction.values
-    for name, value in [*enumerate(hide(job.args)), *hide(job.kwargs).items()]:
+    # The key of a positional argument is its number, and that of a keyword argument its name.
+    for key, value in [*enumerate(hide(job.args)), *hide(job.kwargs).items()]:
         plain_value: Any = plain(value)
         is_scalar = isinstance(plain_value, str | int | float | bool)
         if is_scalar and plain_value != HIDDEN and len(str(plain_value)) <= MAX_VALUE:
-            yield f"{name if isinstance(name, str) else f'args[{name}]'} = {plain_value}"
+            name = key if isinstance(key, str) else f"args[{key}]"
+            yield f"{name} = {plain_value}"

@@ -64,7 +64,7 @@ class _Entry(NamedTuple):
 
 
 async def build(request: PageRequest) -> View:
-    """Find what the request sees."""
+    """Find the visible objects, or after ``>`` the actions, whose names contain the words of ``q``."""
     q = request.parameters.get("q", "").strip()[:MAX_QUERY]
     words = q.removeprefix(">").casefold().split()
     data, names = await read_navigation(request), await request.task_names()
@@ -77,37 +77,47 @@ async def build(request: PageRequest) -> View:
         return View(q=q, items=items[:MAX_ACTIONS], meant=corrected_query and f"> {corrected_query}")
     if not words:
         return View(q=q, items=[], meant="")
+    # A text that is the whole id of a job needs no correction.
     job = await _job(q, request)
     items, corrected_query = _find([*_objects(data, names, request)], words, is_exact=job is not None)
-    by_kind = groupby(items, lambda item: item.kind)
-    shown_items = [item for _, kind_items in by_kind for item in list(kind_items)[:MAX_OF_KIND]]
-    return View(q=q, items=[job, *shown_items] if job is not None else shown_items, meant=corrected_query)
+    shown_items = [] if job is None else [job]
+    # Items of the same kind follow one another. At most MAX_OF_KIND of each kind are shown.
+    for _, items_of_kind in groupby(items, lambda item: item.kind):
+        shown_items += list(items_of_kind)[:MAX_OF_KIND]
+    return View(q=q, items=shown_items, meant=corrected_query)
 
 
 def _find(
     entries: Sequence[_Entry], words: Sequence[str], *, is_exact: bool = False
 ) -> tuple[list[FoundItem], str]:
-    """Return the items that have all words, and the corrected words if there were typing errors.
+    """Return the items that have all words, and the corrected words as one text if there were typing errors.
 
-    Of each kind, names that begin with the first word come first.
+    The order of the kinds of items is that of the entries. Of each kind, names that begin with the first word
+    come first. ``is_exact`` is whether the words are right as they are, so that they are not corrected.
     """
 
     def items_with(words: Sequence[str]) -> list[FoundItem]:
         items = [entry.item for entry in entries if all(word in entry.text for word in words)]
         kinds = list(dict.fromkeys(item.kind for item in items))
         first_word = words[0] if words else ""
-        return sorted(
-            items, key=lambda item: (kinds.index(item.kind), not item.name.casefold().startswith(first_word))
-        )
 
-    if (items := items_with(words)) or is_exact:
+        def position(item: FoundItem) -> tuple[int, bool]:
+            return kinds.index(item.kind), not item.name.casefold().startswith(first_word)
+
+        return sorted(items, key=position)
+
+    items = items_with(words)
+    if items or is_exact:
         return items, ""
     texts = [entry.text for entry in entries]
+    # Names have parts such as "mail.send", so both the whole names and their parts can be meant.
     vocabulary = {part for text in texts for part in (*text.split(), *_SEPARATORS.split(text))}
+    # Only a word that no text contains is a typing error.
     corrected_words = [
         word if any(word in text for text in texts) else _similar(word, vocabulary) for word in words
     ]
-    if "" in corrected_words:  # no word is similar to one of them
+    # An empty text stands for a word without a similar one.
+    if "" in corrected_words:
         return [], ""
     return items_with(corrected_words), " ".join(corrected_words)
 
@@ -119,15 +129,18 @@ def _similar(word: str, vocabulary: set[str]) -> str:
     candidates = [
         known_word for known_word in vocabulary if abs(len(known_word) - len(word)) <= MAX_LENGTH_DIFFERENCE
     ]
-    # The order of a set differs between processes, so that of equally similar words would too.
-    return next(iter(difflib.get_close_matches(word, sorted(candidates), 1, MIN_SIMILARITY)), "")
+    # The order of a set differs between processes. The words are sorted, so that each process chooses the
+    # same one of several equally similar words.
+    best_matches = difflib.get_close_matches(word, sorted(candidates), 1, MIN_SIMILARITY)
+    return next(iter(best_matches), "")
 
 
 async def _job(job_id: str, request: PageRequest) -> FoundItem | None:
-    """Return the visible job with an id."""
+    """Return the visible job that has a text as its id; None if there is none."""
     try:
         job = await request.inspector.get_job(job_id)
-    except ValueError:  # no id of a job
+    except ValueError:
+        # No job can have this id.
         return None
     if job is None or not request.access.sees_name(job.job_name):
         return None
@@ -139,6 +152,7 @@ def _objects(data: NavigationData, names: TaskNames, request: PageRequest) -> It
     sees, url = request.access.sees_name, request.url
 
     def entry(item: FoundItem, *other_texts: str) -> _Entry:
+        """Return the entry of an item that is found by its name and by these other texts."""
         return _Entry(item, " ".join((item.name, *other_texts)).casefold())
 
     for name in _tasks(data, names, request):
@@ -163,8 +177,9 @@ def _title(group: ErrorGroup) -> str:
 
 
 def _tasks(data: NavigationData, names: TaskNames, request: PageRequest) -> dict[str, None]:
-    """Return the main names of the visible tasks."""
-    return dict.fromkeys(map(names.task_of, filter(request.access.sees_name, data.tasks)))
+    """Return the main names of the visible tasks, as the keys of a dict, which keeps their order."""
+    visible_names = filter(request.access.sees_name, data.tasks)
+    return dict.fromkeys(map(names.task_of, visible_names))
 
 
 def _actions_on_objects(data: NavigationData, names: TaskNames, request: PageRequest) -> Iterator[FoundItem]:
@@ -185,7 +200,8 @@ def _actions_on_objects(data: NavigationData, names: TaskNames, request: PageReq
         name = f"Retry {_title(group)} of {group.job_name} ({number})…"
         fingerprint = group.fingerprint
         yield FoundItem("action", name, url=f"{url('/error', id=fingerprint)}#retry-{fingerprint}")
-    for schedule_id in [schedule_id for schedule_id, task in data.schedules.items() if sees(task)]:
+    visible_schedule_ids = [schedule_id for schedule_id, task in data.schedules.items() if sees(task)]
+    for schedule_id in visible_schedule_ids:
         if may("schedule_trigger"):
             action = url("/actions/schedules/trigger", id=schedule_id)
             yield FoundItem("action", f"Run schedule {schedule_id}", action=action)
@@ -193,6 +209,7 @@ def _actions_on_objects(data: NavigationData, names: TaskNames, request: PageReq
             verb = "Resume" if schedule_id in data.paused_schedules else "Pause"
             page = url("/schedule-pause", id=schedule_id)
             yield FoundItem("action", f"{verb} schedule {schedule_id}…", url=page)
+    # A worker runs jobs of all names, so only a request that sees all names may drain it.
     is_for_all = request.access.visible_names is None
     for worker_id, name in data.workers.items() if may("drain") and is_for_all else ():
         yield FoundItem("action", f"Drain worker {name}…", action=url("/actions/workers/drain", id=worker_id))

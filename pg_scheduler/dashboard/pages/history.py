@@ -72,6 +72,7 @@ class Period:
         Args:
             oldest_due_at: When the oldest waiting job was due, which no histogram contains; None for none.
         """
+        # In a period of up to a day, rates are per minute, in a longer one per hour.
         is_short = self.minutes <= 60 * 24
         word, unit, unit_s = ("minute", "/min", 60.0) if is_short else ("hour", "/h", 3600.0)
         lateness = _quantiles([figure.lateness for figure in self.figures])
@@ -90,10 +91,14 @@ class Period:
         ]
 
     def _outcomes(self, unit_s: float) -> list[Series]:
-        """Return, for each outcome that occurred, how often it did so per minute or hour."""
-        units = self.width.total_seconds() / unit_s
+        """Return the rates of each outcome of attempts that occurred.
+
+        ``unit_s`` is the time of the rates in seconds: a minute or an hour.
+        """
+        units_in_slot = self.width.total_seconds() / unit_s
+        # ``ended`` has the numbers of attempts in the order of OUTCOMES.
         rates = {
-            outcome: [figure.ended[place] / units for figure in self.figures]
+            outcome: [figure.ended[place] / units_in_slot for figure in self.figures]
             for place, outcome in enumerate(OUTCOMES)
         }
         return [Series(outcome, values) for outcome, values in rates.items() if any(values)]
@@ -106,8 +111,9 @@ class Period:
         if due_at is None:
             return []
         ends = [min(at + self.width, self.until) for at in self.times]
-        ages = [max((end - due_at).total_seconds(), 0.0) for end in ends]
-        return [Series("oldest waiting", [age or None for age in ages])]
+        ages_s = [max((end - due_at).total_seconds(), 0.0) for end in ends]
+        # An age of 0 means that the slot ended before the job was due.
+        return [Series("oldest waiting", [age_s or None for age_s in ages_s])]
 
 
 async def read_releases(inspector: Inspector, since: datetime | None) -> list[Mark]:
@@ -136,11 +142,13 @@ async def read_period(request: PageRequest, names: Sequence[str] | None = None) 
         RejectedError: There is no such period.
     """
     range_name = request.choice("range", RANGES, "1h")
-    visible_names = request.access.visible_names if names is None else tuple(names)
-    return await request.read_shared(_read_period, range_name, visible_names, age_s=HISTORY_AGE_S)
+    # As an argument of the shared read, the names are a part of its key.
+    read_names = request.access.visible_names if names is None else tuple(names)
+    return await request.read_shared(_read_period, range_name, read_names, age_s=HISTORY_AGE_S)
 
 
 async def _read_period(request: PageRequest, range_name: str, names: tuple[str, ...] | None) -> Period:
+    """Read the period with the statistics of jobs with these names, or patterns of names; None for all."""
     length, width = RANGES[range_name]
     # The period before is read too, as far as its statistics are kept.
     statistics = await request.inspector.statistics_by_time(
@@ -152,17 +160,21 @@ async def _read_period(request: PageRequest, range_name: str, names: tuple[str, 
 
 
 def _period(range_name: str, statistics: Statistics, releases: Sequence[Mark]) -> Period:
-    """Return the period. The statistics that precede its first slot are those of the period before it."""
+    """Return the period from statistics of twice its length, or less if they are not kept that long.
+
+    Statistics before its first slot are those of the period before it. Its slots begin at multiples of their
+    width since 1970, such as full minutes, so that they are the same for each request.
+    """
     length, width = RANGES[range_name]
-    step = int(width.total_seconds())
-    first_number, last_number = (
-        int(at.timestamp()) // step for at in (statistics.until - length, statistics.until)
-    )
-    times = [datetime.fromtimestamp(number * step, UTC) for number in range(first_number, last_number + 1)]
+    width_s = int(width.total_seconds())
+    first_slot = int((statistics.until - length).timestamp()) // width_s
+    last_slot = int(statistics.until.timestamp()) // width_s
+    times = [datetime.fromtimestamp(slot * width_s, UTC) for slot in range(first_slot, last_slot + 1)]
     figures_by_time = statistics.by_time(width)
     earlier_statistics = replace(statistics, rows=tuple(row for row in statistics.rows if row.at < times[0]))
     figures = [figures_by_time.get(at, NOTHING) for at in times]
-    # Of a longer period, only a part of the statistics of the one before it is kept.
+    # For a longer period, the statistics of the one before it are kept in part only, so they are not
+    # compared.
     is_earlier_period_kept = 2 * length <= MAX_STATISTICS_AGE
     return Period(
         range=range_name,
@@ -179,6 +191,7 @@ def _period(range_name: str, statistics: Statistics, releases: Sequence[Mark]) -
 
 
 def _quantiles(histograms: Sequence[Histogram]) -> list[Series]:
+    """Return a series for each quantile, which has its value in the histogram of each slot."""
     return [
         Series(label, [histogram.quantile(share) for histogram in histograms])
         for label, share in QUANTILES.items()

@@ -94,7 +94,7 @@ async def build(request: PageRequest) -> View:
     raw, job = await read_job(request)
     try:
         explanation = await request.inspector.explain_job(job.job_id)
-    except JobNotFoundError as error:  # deleted since
+    except JobNotFoundError as error:  # The job was deleted after read_job() had read it.
         raise NotFoundError.of("job", job.job_id) from error
     result = await read_result(job, request)
     dependencies = await read_dependencies(request.inspector, raw, request.access.sees_name)
@@ -106,6 +106,8 @@ async def build(request: PageRequest) -> View:
     attempts = attempts_of(job, steps)
     names = await request.argument_names(job.job_name, job.args)
     limit, limit_key = map(readable, limit_of(job.blocked_on))
+    # Jobs of hidden names may hold the limit too. So a request that sees only some names (``names=``) has
+    # neither the name of the limit nor a link to its page.
     limit = limit if request.access.visible_names is None else ""
     limit_wait = await limit_wait_of(raw, request)
     state = state_of(job, request.now)
@@ -123,6 +125,9 @@ async def build(request: PageRequest) -> View:
     )
     last_runs = await last_runs_of(job, results, request)
     gantt = gantt_of(job, attempts, request.now, steps)
+    # One bar of a running attempt shows nothing that the text above it does not state.
+    if gantt is not None and job.finished_at is None and len(gantt.bars) < 2:
+        gantt = None
     return View(
         job=job,
         sees_arguments=request.access.sees_arguments,
@@ -161,8 +166,7 @@ async def build(request: PageRequest) -> View:
         _is_retry_next=is_retry_next(job),
         _parent_states={parent.job_id: state_of(parent, request.now) for parent in parents},
         _attempts=[attempt for attempt in attempts[::-1] if attempt.outcome != SUSPENDED],
-        # One bar of a running attempt shows nothing that the text above it does not state.
-        _gantt=None if gantt is not None and job.finished_at is None and len(gantt.bars) < 2 else gantt,
+        _gantt=gantt,
         _family=family,
         _links=links_of(job, state, dependencies, family, arguments),
         _workflow=workflow,
@@ -185,24 +189,29 @@ async def build(request: PageRequest) -> View:
 
 
 async def _runs_on(job: Job, request: PageRequest) -> list[RunningOn]:
-    """Return the attempts of a job that run on after they were to stop, as live workers report them."""
-    return [
-        RunningOn(
-            STOPS.get(attempt.reason, "It was to stop"),
-            attempt.since,
-            attempt.in_thread,
-            worker.worker_id,
-            worker.identity or worker.worker_id,
-        )
-        for worker in await request.workers()
-        if worker.is_alive
-        for attempt in ReportedHealth.of(worker.health).abandoned
-        if attempt.job_id == job.job_id
-    ]
+    """Return the attempts of a job whose code runs on after they were to stop, as live workers report it."""
+    running_attempts = []
+    for worker in await request.workers():
+        if not worker.is_alive:
+            continue
+        for attempt in ReportedHealth.of(worker.health).abandoned:
+            if attempt.job_id == job.job_id:
+                running_attempt = RunningOn(
+                    stop=STOPS.get(attempt.reason, "It was to stop"),
+                    since=attempt.since,
+                    in_thread=attempt.in_thread,
+                    worker_id=worker.worker_id,
+                    worker_name=worker.identity or worker.worker_id,
+                )
+                running_attempts.append(running_attempt)
+    return running_attempts
 
 
 async def _parents(job: Job, dependencies: Dependencies, request: PageRequest) -> list[Job]:
-    """Return the first jobs that a pending job waits for, of which the links have only the status."""
+    """Return the first jobs that a pending job waits for, read in full.
+
+    The dependencies have only the status of these jobs, and not their retries and times.
+    """
     if job.status is not JobStatus.PENDING or not dependencies.parents:
         return []
     ids = [parent.job_id for parent in dependencies.parents[:SHOWN_PARENTS]]
@@ -215,19 +224,26 @@ async def _arguments_of(dependencies: Dependencies, family: Family, request: Pag
     There are none if the request may not see arguments.
     """
     ids = [linked_job.job_id for linked_job in (*dependencies.parents, *dependencies.children)]
-    # If a step has several children, their arguments distinguish them. The page lists at most so many steps,
-    # and so many children of each.
+    # If a step has several children, their arguments distinguish them. The arguments of the first ones are
+    # read: MAX_LISTED children of each of MAX_LISTED steps.
     groups = [children for children in family.children.values() if len(children) > 1]
     ids += [child.job_id for children in groups[:MAX_LISTED] for child in children[:MAX_LISTED]]
-    jobs = await request.inspector.get_jobs(ids) if ids and request.access.sees_arguments else {}
+    if not ids or not request.access.sees_arguments:
+        return {}
+    jobs = await request.inspector.get_jobs(ids)
     return {job_id: row_of(job, request).arguments or "" for job_id, job in jobs.items()}
 
 
 def _child_title(job: Job, family: Family, parents: Sequence[Job], now: datetime) -> str:
-    """Return for which of its children a suspended job waits; empty if it waits for none."""
+    """Return a heading that states for which of its children a suspended job waits; empty if for none.
+
+    ``parents`` are the jobs for which it waits. In the dependencies of jobs, these are called parents, even
+    if the job itself has added them as its children.
+    """
     if job.status is not JobStatus.PENDING or job.suspended_by != CHILD:
         return ""
     open_children = family.open_children
+    # Children that are hidden or were not read cannot be named or counted.
     if not open_children or family.has_more_children:
         return "Waits for its children"
     if len(open_children) > 1:
@@ -242,22 +258,22 @@ def _child_title(job: Job, family: Family, parents: Sequence[Job], now: datetime
 
 
 def _children_title(family: Family) -> str:
-    """Return for which of several children a job waits: by the names of their steps, or by their number."""
+    """Return the heading of a job that waits for several children: their steps by name, or a number."""
+    open_count = len(family.open_children)
+    # A dict instead of a set keeps the order of the steps.
     open_steps = list(dict.fromkeys(child.step for child in family.open_children))
-    siblings = {step: len(family.children[step]) for step in open_steps}
-    if len(open_steps) == 1 and siblings[open_steps[0]] > len(family.open_children):
-        return (
-            f"Waits for {len(family.open_children):,} of the {siblings[open_steps[0]]:,} children"
-            f" of {open_steps[0]}"
-        )
-    # Each of these steps has one child, so the names of the steps tell the children apart.
-    if set(siblings.values()) == {1}:
+    child_counts = {step: len(family.children[step]) for step in open_steps}
+    first_step = open_steps[0]
+    if len(open_steps) == 1 and child_counts[first_step] > open_count:
+        return f"Waits for {open_count:,} of the {child_counts[first_step]:,} children of {first_step}"
+    # Each of these steps has one child, so the names of the steps identify the children.
+    if set(child_counts.values()) == {1}:
         return f"Waits for its {len(open_steps):,} children {listed(open_steps)}"
-    return f"Waits for its {len(family.open_children):,} children"
+    return f"Waits for its {open_count:,} children"
 
 
 def _parents_title(dependencies: Dependencies) -> str:
-    """Return for which other jobs a job waits; empty if they are not all known."""
+    """Return a heading that states for which other jobs a job waits; empty if they are not all known."""
     parents = dependencies.parents
     if not parents or dependencies.has_more_parents:
         return ""
@@ -273,7 +289,10 @@ def _end_at(job: Job, now: datetime) -> datetime | None:
     so that updates of the page send it less often.
     """
     left_s = seconds_left(job.started_at, share_done(job), now)
-    if job.status is not JobStatus.RUNNING or left_s is None or (end := later(now, left_s)) is None:
+    if job.status is not JobStatus.RUNNING or left_s is None:
+        return None
+    end = later(now, left_s)
+    if end is None:  # The end is later than the latest time that there is.
         return None
     step_s = 1 if left_s < PRECISE_S else 15
     return end.replace(microsecond=0) - timedelta(seconds=end.second % step_s)
@@ -287,14 +306,17 @@ def _times_out_at(job: Job) -> datetime | None:
 
 
 def _is_slow(job: Job, last_runs: LastRuns, now: datetime) -> bool:
-    """Return whether a job, if it runs, has run longer than 95 % of the attempts of its task."""
+    """Return whether the time since the last start of a job exceeds 95 % of the attempts of its task.
+
+    The page uses the result only for a job that runs.
+    """
     if job.started_at is None or last_runs.p95_s is None:
         return False
     return (now - job.started_at).total_seconds() > last_runs.p95_s
 
 
 def _is_long(job: Job, last_runs: LastRuns, now: datetime) -> bool:
-    """Return whether a running job has run for so long that it probably does not end soon."""
+    """Return whether a running job has run so much longer than usual that it probably does not end soon."""
     if job.status is not JobStatus.RUNNING or job.started_at is None or not last_runs.p50_s:
         return False
     return (now - job.started_at).total_seconds() > LONG * last_runs.p50_s
@@ -307,14 +329,16 @@ def _actions(
     family: Family,
     request: PageRequest,
 ) -> Iterator[str]:
-    """Yield the actions that the request may make and that can succeed."""
+    """Yield the actions that the request may make and that can succeed, in the order of their buttons."""
     if job.status in ALLOWED["cancel"] and request.may("cancel"):
         yield "cancel"
         if family.open_children:
             yield "cancel_family"
-    if job.status in ALLOWED["retry"] and request.may("retry") and any(step.kind != RESULT for step in steps):
+    can_retry = job.status in ALLOWED["retry"] and request.may("retry")
+    # "repeat" is a retry that also repeats steps of the job, so it needs a step that the job itself has run.
+    if can_retry and any(step.kind != RESULT for step in steps):
         yield "repeat"
-    if job.status in ALLOWED["retry"] and request.may("retry"):
+    if can_retry:
         yield "retry"
     if job.finished_at is not None and job_forms.can_add_like(job, request):
         yield "add"
@@ -324,7 +348,7 @@ def _actions(
         yield from _changes_of_time(job, request.now)
     if steps and job.finished_at is None and request.may("signal"):
         yield "signal"
-    # A job that has children cannot be deleted.
+    # A job for which other jobs wait (its children) cannot be deleted.
     has_children = dependencies.children or dependencies.has_more_children
     if job.status in ALLOWED["delete"] and request.may("delete") and not has_children:
         yield "delete"
@@ -333,7 +357,10 @@ def _actions(
 def _changes_of_time(job: Job, now: datetime) -> Iterator[str]:
     """Yield the actions that change when a pending job starts or expires."""
     can_expire = job.expires_at is not None and job.expires_at > now
-    if can_expire and (job.blocked_on is not None or job.execution_time <= now):
+    # "keep" removes the expiry of a job that waits already, because it is blocked, or due and not yet
+    # started.
+    waits_already = job.blocked_on is not None or job.execution_time <= now
+    if can_expire and waits_already:
         yield "keep"
     # An attempt of a suspended job that was moved would come to the same step, and wait again.
     if job.suspended_by is None:
@@ -345,6 +372,10 @@ def _changes_of_time(job: Job, now: datetime) -> Iterator[str]:
 
 
 async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
+    """Return the newest audit records about a job, without details, which may contain arguments.
+
+    There are none for a request that sees only some names, because it may not read the audit.
+    """
     if request.access.visible_names is not None:
         return []
     page = await request.inspector.audit(subject=job_id, limit=MAX_CHANGES)
@@ -352,7 +383,10 @@ async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
 
 
 async def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest) -> Explanation:
-    """Return the explanation without what belongs to jobs or arguments that the request may not see."""
+    """Return the explanation of a job's state, without what belongs to hidden jobs or arguments.
+
+    ``raw`` is the job as its row has it, ``job`` the job as far as the request may see it.
+    """
     hidden_codes: set[ReasonCode] = set()
     if not request.access.sees_arguments:
         hidden_codes |= WITH_STATEMENTS
@@ -361,6 +395,7 @@ async def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRe
         hidden_codes |= {ReasonCode.LIMIT, ReasonCode.SHARE}
     if request.access.visible_names is not None:
         names_of_tasks = await request.names_of_tasks([job.job_name])
+        # A task can have several names. A reason about the task concerns the jobs of all these names.
         sees_task = all(map(request.access.sees_name, names_of_tasks[job.job_name]))
         visible_scopes = {ReasonScope.JOB, ReasonScope.TASK} if sees_task else {ReasonScope.JOB}
         hidden_codes |= {code for code in ReasonCode if KINDS[code].scope not in visible_scopes}
@@ -383,19 +418,21 @@ def _without_others(reason: Reason) -> Reason:
 
 
 def _arguments(job: Job, request: PageRequest) -> str | None:
-    """Return the text of ``format_arguments=``, or why the arguments could not be read.
+    """Return the arguments as the text of ``format_arguments=``, or why the arguments could not be read.
 
     None if the request may not see arguments, or the page shows them as JSON.
     """
     if not request.access.sees_arguments:
         return None
-    if job.no_args_reason is not None or request.settings.format_arguments is None:
+    if job.no_args_reason is not None:
         return job.no_args_reason
+    if request.settings.format_arguments is None:
+        return None
     return str(request.settings.format_arguments(job))
 
 
 def _command(raw: Job, request: PageRequest) -> str | None:
-    """Return the command that adds such a job; None if the request may not see all that it contains."""
+    """Return the shell command that adds a job with the same values; None if some are hidden or too long."""
     if not request.sees_all(raw):
         return None
     values = {"args": list(raw.args), "kwargs": raw.kwargs, "metadata": raw.metadata}
@@ -403,14 +440,15 @@ def _command(raw: Job, request: PageRequest) -> str | None:
         options = [
             f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value
         ]
-    except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
+    except (TypeError, ValueError):
+        # The Scheduler has decoded the arguments to objects that JSON does not have.
         return None
     command = shell_command("jobs", "add", raw.job_name, *options, f"--priority={raw.priority.value}")
     return command if len(command) <= MAX_COMMAND_LENGTH else None
 
 
 def _links(job: Job, request: PageRequest) -> dict[str, str]:
-    """Return the links of ``links=``, without addresses that are no pages, such as ``javascript:``."""
+    """Return the links that ``links=`` returns, without addresses that are no pages (``javascript:``)."""
     if request.settings.links is None:
         return {}
     links = list(request.settings.links(job).items())[:MAX_LINKS]
@@ -418,6 +456,7 @@ def _links(job: Job, request: PageRequest) -> dict[str, str]:
 
 
 def _is_page(url: str) -> bool:
+    """Return whether an address leads to a page: by HTTP, or by a path of this host."""
     # Browsers take an address that begins with "//" or "/\" for one of another host.
     is_local = url.startswith("/") and url[1:2] not in {"/", "\\"}
     return is_local or url.lower().startswith(("https://", "http://"))

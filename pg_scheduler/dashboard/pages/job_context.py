@@ -44,6 +44,7 @@ async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageReque
 
     ``results`` are the last fire times of the schedule; there are none without a schedule.
     """
+    # A fire time has no status if its job was not enqueued, or was deleted since.
     ids = [result.job_id for result in results[:MAX_RUNS] if result.status is not None]
     jobs = list((await request.inspector.get_jobs(ids)).values()) if ids else []
     items = [
@@ -66,9 +67,11 @@ async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageReque
 
 
 async def _figures(name: str, request: PageRequest) -> JobFigures:
+    """Return the figures of the attempts of a job name in the last day."""
     try:
         statistics = await request.read_shared(_read_statistics, name, age_s=AGE_S, is_age_shown=False)
-    except ValueError:  # no name that a task can have: the row was written by hand
+    except ValueError:
+        # No task can have this name, so the row of the job was written by hand.
         return JobFigures()
     return statistics.total()
 

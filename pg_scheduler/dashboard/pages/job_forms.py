@@ -69,11 +69,13 @@ async def build_form(request: PageRequest) -> JobFormPage | NewJobPage:
     """Return the form about the job whose id is in the URL; without an id, the form of a new job."""
     if "id" not in request.parameters:
         return await build_new(request)
-    return await (build_change(request) if "change" in request.parameters else build_add(request))
+    if "change" in request.parameters:
+        return await build_change(request)
+    return await build_add(request)
 
 
 async def build_add(request: PageRequest) -> JobFormPage:
-    """Return the form with the arguments of a job.
+    """Return the form that adds a job with the task and the options of another one, and with its arguments.
 
     Raises:
         NotFoundError: The job does not exist, or is hidden.
@@ -92,9 +94,11 @@ async def build_add(request: PageRequest) -> JobFormPage:
     parameters = await request.task_parameters(job.job_name)
     names = await request.argument_names(job.job_name, raw.args)
     named_arguments = dict(zip(names, raw.args, strict=False))
-    # Positional arguments have fields if all of them can be passed by name.
-    has_fields = len(named_arguments) == len(raw.args) and named_arguments.keys().isdisjoint(raw.kwargs)
-    if not parameters or not has_fields:
+    # There are fields if all positional arguments can be passed by name. Otherwise, and without parameters,
+    # the form has the arguments as JSON only.
+    has_name_for_each = len(named_arguments) == len(raw.args)
+    can_pass_by_name = has_name_for_each and named_arguments.keys().isdisjoint(raw.kwargs)
+    if not parameters or not can_pass_by_name:
         return form
     arguments, other_arguments = fields_of({**named_arguments, **raw.kwargs}, parameters)
     values = {"args": "[]", "kwargs": other_arguments}
@@ -102,7 +106,7 @@ async def build_add(request: PageRequest) -> JobFormPage:
 
 
 def _options_like(raw: Job) -> dict[str, Any]:
-    """Return the options of a job for another one, which does not belong to the trace of this one."""
+    """Return the options of ``enqueue()`` for a job like this one, which does not belong to its trace."""
     return {
         "priority": raw.priority,
         "max_retries": raw.max_retries,
@@ -133,7 +137,7 @@ async def build_change(request: PageRequest) -> JobFormPage:
 
 
 async def build_signal(request: PageRequest) -> SignalFormPage:
-    """Return the form, with the name of the first signal that the job waits for.
+    """Return the form that sends a signal to a job, with the name of the first signal that it waits for.
 
     Raises:
         NotFoundError: The job does not exist, or is hidden.
@@ -149,7 +153,10 @@ async def build_signal(request: PageRequest) -> SignalFormPage:
 
 
 def can_change(raw: Job, request: PageRequest) -> bool:
-    """Return whether the request may change the job, if it has no steps: these are in another table."""
+    """Return whether the request may change the arguments and the priority of a job.
+
+    A job with steps cannot be changed either. Steps are in another table, so the caller checks this.
+    """
     if raw.status is not JobStatus.PENDING or not can_add_like(raw, request):
         return False
     # The unique key of a job follows from its arguments. So do the id of a job that is unique within a time
@@ -169,6 +176,7 @@ def _arguments_of(raw: Job, request: PageRequest) -> dict[str, str] | None:
         return None
     try:
         values = {"args": json_of(list(raw.args), 2), "kwargs": json_of(raw.kwargs, 2)}
-    except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
+    except (TypeError, ValueError):
+        # The Scheduler has decoded the arguments to objects that JSON does not have.
         return None
     return values if sum(map(len, values.values())) <= MAX_LENGTH else None

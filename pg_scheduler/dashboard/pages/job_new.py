@@ -59,15 +59,17 @@ async def build_new(request: PageRequest, values: Mapping[str, str] | None = Non
     """
     if not request.may("add"):
         raise RejectedError("you may not do this: it needs the right add", 403)
-    field_texts = (
-        dict.fromkeys(FIELDS, "") | {"task": request.parameters.get("task", "")} | dict(values or {})
-    )
+    # The task in the address is chosen already, unless the form was sent with another one.
+    field_texts = dict.fromkeys(FIELDS, "")
+    field_texts["task"] = request.parameters.get("task", "")
+    field_texts |= dict(values or {})
     names = await request.task_names()
     data = await read_navigation(request)
     tasks = sorted({names.task_of(name) for name in data.tasks if request.access.sees_name(name)})
     task = field_texts["task"]
     parameters = await request.task_parameters(task or None)
-    # The remark about a task that the request may not see would reveal its options.
+    # The remark lists options of the task, so it is made only for a task that exists and that the request
+    # sees.
     is_task = await wrong_task(task, tasks, request) is None
     _options, remark = await request.reported_options(task, {}) if is_task else ({}, None)
     return NewJobPage(tasks, field_texts, parameters, remark=remark)
@@ -89,6 +91,5 @@ async def wrong_task(task: str, tasks: Sequence[str], request: PageRequest) -> s
     if request.operations.is_registered(task) or not names_of_task.isdisjoint(claimed_or_counted):
         return None
     similar_name = most_similar(task, sorted(claimed_or_counted))
-    return f"no worker knows the task {task[:100]!r}" + (
-        f"; did you mean {similar_name!r}?" if similar_name else ""
-    )
+    suggestion = f"; did you mean {similar_name!r}?" if similar_name else ""
+    return f"no worker knows the task {task[:100]!r}{suggestion}"

@@ -26,20 +26,24 @@ Result: TypeAlias = tuple[()] | tuple[Any]
 
 
 async def raw_value(request: PageRequest, *, is_head: bool) -> Response:
-    """Return the whole value of a job that ``part=`` names, as JSON: a page shows a bounded part of it.
+    """Return a whole value of a job as JSON. The page of the job shows a bounded part of it.
 
-    ``name=`` names the step of the part ``step``.
+    The parameter ``part=`` names the value: ``arguments``, ``metadata``, ``result`` or ``step``. For a step,
+    ``name=`` is the name of the step.
 
     Raises:
         NotFoundError: The job, or the value, does not exist or is hidden.
     """
     _, job = await read_job(request)
     part = request.required("part")
+    values: dict[str, Any] = {}
     if part == "step":
-        (step,) = await read_steps(job.job_id, request, request.required("name")) or (None,)
-        values = {} if step is None or step.no_value_reason is not None else {part: step.value}
+        for step in await read_steps(job.job_id, request, request.required("name")):
+            if step.no_value_reason is None:
+                values[part] = step.value
     else:
-        values = values_of(job, await read_result(job, request) if part == "result" else (), request)
+        result = await read_result(job, request) if part == "result" else ()
+        values = values_of(job, result, request)
     if part not in values:
         raise NotFoundError(f"the job has no {part[:50]!r}, or you may not see it")
     if is_head:
@@ -48,13 +52,16 @@ async def raw_value(request: PageRequest, *, is_head: bool) -> Response:
 
 
 async def read_job(request: PageRequest) -> tuple[Job, Job]:
-    """Return the job of a request, and what the request may see of it.
+    """Return the job whose id the address has: as its row has it, and as far as the request may see it.
 
     Raises:
         NotFoundError: It does not exist, or is hidden.
     """
-    sees_name, read = request.access.sees_name, request.inspector.get_job
-    job = await request.visible("job", request.required("id"), read, lambda job: sees_name(job.job_name))
+
+    def is_visible(job: Job) -> bool:
+        return request.access.sees_name(job.job_name)
+
+    job = await request.visible("job", request.required("id"), request.inspector.get_job, is_visible)
     return job, request.visible_job(job)
 
 
@@ -64,7 +71,7 @@ async def read_result(job: Job, request: PageRequest) -> Result:
         return ()
     try:
         result = await request.inspector.get_result(job.job_id)
-    except JobNotFoundError:  # deleted since
+    except JobNotFoundError:  # The job was deleted after it had been read.
         return ()
     if result is None or result.no_value_reason is not None:
         return ()
@@ -104,19 +111,27 @@ def waiting_signals(steps: Sequence[StepState]) -> list[str]:
 
 
 def _visible(step: StepState, request: PageRequest) -> StepState:
-    """Return a step without what is hidden. A value of another job is hidden if some job names are."""
-    is_foreign = step.kind not in OWN_KINDS and request.access.visible_names is not None
-    if not request.access.sees_arguments or is_foreign:
-        return replace(step, value=None, no_value_reason="you may not see it" if _has_value(step) else None)
+    """Return a step without what the request may not see.
+
+    If the request sees only some job names, a value that comes from another job is hidden.
+    """
+    may_be_of_hidden_job = step.kind not in OWN_KINDS and request.access.visible_names is not None
+    if not request.access.sees_arguments or may_be_of_hidden_job:
+        reason = "you may not see it" if _has_value(step) else None
+        return replace(step, value=None, no_value_reason=reason)
     return replace(step, value=_redacted(step, request))
 
 
 def _has_value(step: StepState) -> bool:
+    """Return whether a step has stored a value, also one that could not be read."""
     return step.value is not None or step.no_value_reason is not None
 
 
 def _redacted(step: StepState, request: PageRequest) -> Any:
-    """Return the value without what is hidden in it. If the name of the step is hidden, so is the value."""
+    """Return the value of a step without what ``redact=`` hides in it.
+
+    The name of the step counts as the key of its value. So if this key is hidden, the whole value is.
+    """
     if step.value is None:
         return None
     redaction = request.settings.redaction

@@ -29,7 +29,7 @@ from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.jobs import StateCount, count_states
 from pg_scheduler.inspect.paths import BY_ID
 from pg_scheduler.inspect.texts import extent_of
-from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.model import Job, Worker
 
 
 class Column(NamedTuple):
@@ -88,7 +88,7 @@ _LABELS: Final[Mapping[tuple[str, str], str]] = {
 
 
 def columns_of(state: str | None, chosen: str) -> list[Column]:
-    """Return the columns of a list.
+    """Return the columns of the table of jobs, in the order of the table.
 
     Args:
         state: The state of its jobs; None for several.
@@ -101,6 +101,7 @@ def columns_of(state: str | None, chosen: str) -> list[Column]:
     if unknown_names := [name for name in names if name not in COLUMNS]:
         raise RejectedError(f"cols must be of {', '.join(COLUMNS)}, not {unknown_names[0][:50]!r}")
     columns = [column for name, column in COLUMNS.items() if name in names]
+    # In a list of jobs of one state, some columns have a more exact label.
     return [
         column._replace(label=_LABELS.get((state or "", column.name), column.label)) for column in columns
     ]
@@ -156,7 +157,8 @@ NOTHING: Final[Mapping[str, object]] = {
 
 async def build(request: PageRequest) -> View:
     """Search jobs, and return a page of those that were found."""
-    # Below, the words of q may get the field ``any``. What was typed is also offered in other forms.
+    # ``typed_query`` is the search as the user typed it. In ``q``, words may get the field ``any`` below, so
+    # that they are searched in arguments too.
     typed_query = q = request.parameters.get("q", "").strip()
     sort, cols = request.parameters.get("sort", ""), request.parameters.get("cols", "")
     if sort and sort.removeprefix("-") not in SORTS:
@@ -168,13 +170,18 @@ async def build(request: PageRequest) -> View:
         q = _searched_text(typed_terms, q, request)
         terms = terms_of(q)
         page, early_jobs = await _read_page(request, q, terms)
-    except ValueError as error:  # a SearchError, or an address with a position of another search
+    # This is a SearchError, or the address has a position that belongs to another search.
+    except ValueError as error:
         suggestions = await _arguments_meant(q, ("arg",), request)
         fields = {"q": q, "error": str(error), "tabs": tabs_of([], counts), "meant": suggestions}
         return View(**{**NOTHING, **fields}, _status=400)
     state = state_of(terms)
     counts = _corrected(counts, page, state, terms)
-    workers = await request.workers() if request.access.visible_names is None and not page.items else ()
+    # A search that found nothing may contain the name of a worker, so such a search is offered. The names of
+    # workers are for those who see all jobs.
+    workers: Sequence[Worker] = ()
+    if request.access.visible_names is None and not page.items:
+        workers = await request.workers()
     rows, early_rows = await rows_of(page.items, request), await rows_of(early_jobs, request)
     shown_rows = [*rows, *early_rows]
     if page.order == BY_ID:
@@ -190,7 +197,8 @@ async def build(request: PageRequest) -> View:
     shown_order = order if shown_rows else ""
     is_searching = await _is_searching(request, q)
     suggestions = {} if shown_rows else meant_by(typed_terms, workers)
-    # With redact=, words are not searched in arguments, so those that a sample has are offered.
+    # If some values are hidden (redact=), words are not searched in arguments. So terms are offered for those
+    # arguments of a sample of jobs in which the words may occur.
     if not shown_rows or not request.settings.redaction.shows_all_values(request.access):
         suggestions |= await _arguments_meant(typed_query, ("", ANY_FIELD), request)
     has_more = not page.is_complete or bool(request.parameters.get("after"))
@@ -236,13 +244,16 @@ def _searched_text(terms: Sequence[Term], q: str, request: PageRequest) -> str:
     text = everywhere(terms)
     try:
         request.check_search(text)
-    except SearchError:  # it has become too long
+    except SearchError:  # With the additional fields, the text has become too long for a search.
         return q
     return text
 
 
 def _run_key(request: PageRequest, q: str) -> Hashable:
-    """Return what the run of a search depends on: the list, and what the request may see."""
+    """Return the key of the run of a search, which requests for the same list with the same rights share.
+
+    A run is a search that continues in the background while viewers look at its list.
+    """
     access = request.access
     return q, request.parameters.get("after"), access.visible_names, access.sees_arguments
 
@@ -250,18 +261,21 @@ def _run_key(request: PageRequest, q: str) -> Hashable:
 async def _read_page(request: PageRequest, q: str, terms: Sequence[Term]) -> FoundJobs:
     """Return the page with the jobs that its search has found so far.
 
-    A search that its first page does not complete has a run. While streams continue the run, its jobs are
-    new, so they are shown as they are. Afterwards the first page is read again, and so are the other jobs of
-    the run, as far as they still match.
+    One statement examines a bounded number of jobs, so the first page of a search may lack jobs. Such a
+    search gets a run, which the event streams of its viewers continue in parts. While they do, the jobs of
+    the run have just been read, so they are shown as they are. Afterwards the first page is read again, and
+    so are the other jobs of the run, as far as they still match.
     """
     key, after = _run_key(request, q), await read_after(request)
     run = request.searches.look(key)
     if run is not None and run.is_active:
         return run.shown((), {job.job_id: job for job in (*run.found_jobs, *run.early_jobs)})
     page = await request.search_jobs(q, PAGE_LENGTH, after)
+    # Such a page lacks nothing: all jobs were examined, or there is no room for more.
     if page.is_complete or len(page.items) >= PAGE_LENGTH:
         return FoundJobs(page)
     if run is None or run.is_old:
+        # Jobs that an index finds early are shown on the first page of a list only.
         early_jobs = [] if after else await _find_early(request, q, terms)
         run = request.searches.begin(key, page, early_jobs, PAGE_LENGTH)
         return run.shown((), {job.job_id: job for job in (*run.found_jobs, *run.early_jobs)})
@@ -271,19 +285,24 @@ async def _read_page(request: PageRequest, q: str, terms: Sequence[Term]) -> Fou
 async def _find_early(request: PageRequest, q: str, terms: Sequence[Term]) -> Sequence[Job]:
     """Return those jobs of a search that are unfinished or unsuccessful, which indexes find soon.
 
-    There are none for a search without terms, or one that reads only indexes anyway.
+    A search that examines one job after the other may come to these jobs late. There are none for a search
+    without terms, or one that reads only indexes anyway.
     """
     if not terms or any(term.field in _INDEXED_FIELDS for term in terms):
         return ()
     try:
         return (await request.search_jobs(f"{q} {_INDEXED_STATUSES}", PAGE_LENGTH)).items
-    except SearchError:  # it has become too long
+    except SearchError:  # With the additional term, the text has become too long for a search.
         return ()
 
 
 async def advance(request: PageRequest) -> Hashable:
-    """Continue the search of a list for a moment, and return how far it has come; None if it has ended."""
+    """Continue the search of a list for a moment, and return how far it has come; None if it has ended.
+
+    The event stream of the page calls this repeatedly, and sends the page again if the result has changed.
+    """
     q = request.parameters.get("q", "").strip()
+    # The user has stopped the search.
     if request.parameters.get("stop"):
         return None
     try:
@@ -327,22 +346,25 @@ def _places(terms: Sequence[Term], jobs: Sequence[Job], request: PageRequest) ->
     for term in terms:
         if term.field not in {"", ANY_FIELD} or term.is_negated:
             continue
-        # The value as it was typed, with its quotes. A word without a field may be a part of a value: "~".
+        # The value is taken as it was typed, with its quotes. A word without a field is searched as a part of
+        # a value, for which "~" stands.
         value = term.text.partition(":")[2] if term.field else f"~{term.text.lstrip('~')}"
         for field, number in paths_with(term.value, jobs, request).most_common():
             q = f"{term.rest} {field}:{value}".strip()
             try:
                 request.check_search(q)
-            except SearchError:  # with redact=, parts of arguments may not be searched
+            except SearchError:  # If some values are hidden (redact=), parts of values may not be searched.
                 continue
             places.append(Place(field, value, number, q))
     return sorted(places, key=lambda place: (-place.jobs, place.field))[:MAX_PLACES]
 
 
 async def _arguments_meant(q: str, fields: Collection[str], request: PageRequest) -> dict[str, str]:
-    """Return terms about arguments that a user may mean by words with these fields, with the whole searches.
+    """Return terms about arguments that a user may mean by the words of a search.
 
-    There are none without such words, or if the search is invalid.
+    Each term, such as ``arg.user.id:42``, leads to the whole search with this term in the place of the words.
+    The words are the terms of the search that have one of these fields; a word without a field has the empty
+    one. The result is empty without such words, or if the search is invalid.
     """
     try:
         words = words_of(terms_of(q), fields)
@@ -362,6 +384,7 @@ def _corrected(
     The counts are read before the list, and requests share them for some seconds. Without this, the head of
     the list and its tab would disagree about jobs that started or ended in between.
     """
+    # Only a list of all jobs, or of all jobs of a state, can be compared with a count.
     if state is None or state not in counts or len(terms) > 1:
         return counts
     if page.is_complete:
@@ -380,8 +403,11 @@ def _total(
     """
     if page.is_complete:
         return f"{page.found:,}"
-    is_counted = len(terms) == (1 if state else 0)
-    count = counts.get(state) if state is not None and is_counted else None
+    # The counts are those of all jobs (the empty state), and of all jobs of each state. A search for a state
+    # has one term, and a search for all jobs has none.
+    has_other_terms = len(terms) != (1 if state else 0)
+    count = None if state is None or has_other_terms else counts.get(state)
+    # A count that is lower than what was found is out of date.
     if count is None or count.number < page.found:
         return ""
     return text_of(count)
@@ -392,9 +418,12 @@ async def state_counts(request: PageRequest) -> Mapping[str, StateCount]:
     if request.access.visible_names is not None:
         return {}
     counts = await request.read_shared(_read_counts, age_s=COUNTS_AGE_S)
-    # The side bar has the number of all jobs too, from a read that all pages share.
-    jobs = (await read_navigation(request)).jobs
-    return counts if jobs is None else {**counts, "": StateCount(jobs, is_estimated=True)}
+    # The side bar shows the number of all jobs too, from a read that all pages share. It is used here, so
+    # that both numbers agree. The empty state stands for all jobs.
+    job_count = (await read_navigation(request)).jobs
+    if job_count is None:
+        return counts
+    return {**counts, "": StateCount(job_count, is_estimated=True)}
 
 
 async def _read_counts(request: PageRequest) -> Mapping[str, StateCount]:
@@ -421,4 +450,5 @@ def summary_of(page: SearchPage, request: PageRequest) -> str:
     """Return what was found; what was searched only if the request may see the number of all jobs."""
     if request.access.visible_names is None:
         return page.summary
-    return f"{page.found:,} found" + ("" if page.is_complete else "; the search is not complete")
+    incompleteness = "" if page.is_complete else "; the search is not complete"
+    return f"{page.found:,} found{incompleteness}"

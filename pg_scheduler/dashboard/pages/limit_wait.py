@@ -50,23 +50,23 @@ class LimitWaitView:
 
 
 async def limit_wait_of(waiting_job: Job, request: PageRequest) -> LimitWaitView | None:
-    """Return who holds the limit that a job waits for.
+    """Return which jobs hold the limit that a job waits for, and how many jobs wait before it.
 
     None if it waits for no limit, or if the request sees only some names: jobs of other names may hold the
     limit.
     """
-    is_limited = waiting_job.blocked_on is not None and waiting_job.blocked_on.startswith(BLOCKED_BY_LIMIT)
-    if (
-        not is_limited
-        or waiting_job.status is not JobStatus.PENDING
-        or request.access.visible_names is not None
-    ):
+    is_blocked_by_limit = waiting_job.blocked_on is not None and waiting_job.blocked_on.startswith(
+        BLOCKED_BY_LIMIT
+    )
+    waits_for_limit = is_blocked_by_limit and waiting_job.status is JobStatus.PENDING
+    if not waits_for_limit or request.access.visible_names is not None:
         return None
     wait = await read_limit_wait(tables_of(request.inspector).reads, waiting_job)
     jobs = await request.inspector.get_jobs([holder.job_id for holder in wait.holders])
     names = await request.worker_names()
     holders = []
     for holder in wait.holders:
+        # The job may have been deleted since.
         job = jobs.get(holder.job_id)
         worker_id = None if job is None else job.worker_id
         ran_s = (request.now - holder.since).total_seconds()

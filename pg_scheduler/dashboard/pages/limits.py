@@ -114,11 +114,11 @@ async def build(request: PageRequest) -> View:
 
 
 def _urgency(row: LimitRow) -> tuple[int, bool, str]:
-    is_full = any(
-        use is not None and bound is not None and use >= bound
-        for limit in row.declared
-        for use, bound in ((limit.running, limit.max_running), (limit.starts, limit.max_starts))
-    )
+    """Return the sort key of a limit: those with the most waiting jobs come first, then full ones."""
+    # A limit bounds the attempts that run, or the starts in a time, or both.
+    uses = [(limit.running, limit.max_running) for limit in row.declared]
+    uses += [(limit.starts, limit.max_starts) for limit in row.declared]
+    is_full = any(use is not None and bound is not None and use >= bound for use, bound in uses)
     return -(row.waiting or 0), not is_full, row.name
 
 
@@ -154,9 +154,11 @@ async def build_one(request: PageRequest) -> View:
         for state in key_list.items
     ]
     shown_jobs = [job for row in rows for job in (*row["holders"][:SHOWN_JOBS], *row["queue"][:SHOWN_JOBS])]
-    period = await read_period(request, limit.tasks[:MAX_NAMES])
+    task_names = limit.tasks[:MAX_NAMES]
+    period = await read_period(request, task_names)
+    # The third chart is that of durations, which this page does not show.
     outcomes, lateness, _ = await run_in_thread(period.charts)
-    where = f"name:{','.join(map(quoted, limit.tasks[:MAX_NAMES]))}"
+    where = f"name:{','.join(map(quoted, task_names))}"
     usual_s = period.total.durations.quantile(0.5)
     return View(
         limit=limit,
@@ -184,7 +186,8 @@ async def _findings_of(name: str, request: PageRequest) -> list[FindingRow]:
     if not own_findings:
         return []
     rows = await rows_of(visible_problems(own_findings, request), request)
-    return [replace(row, _links=()) for row in rows]  # they lead to this page
+    # The links of these findings are left out, because they lead to this page.
+    return [replace(row, _links=()) for row in rows]
 
 
 def _oldest_holder(jobs: LimitJobs) -> LimitJobRow | None:
@@ -210,7 +213,8 @@ def _turn_of(
     if len(keys.items) != 1 or keys.is_waiting_capped or usual_s is None:
         return None
     (state,) = keys.items
-    if state.key or not state.max_running or not state.waiting or state.max_starts is not None:
+    has_key_or_bounds_starts = bool(state.key) or state.max_starts is not None
+    if has_key_or_bounds_starts or not state.max_running or not state.waiting:
         return None
     jobs, usual = counted(state.waiting, "job"), estimated(usual_s)
     longest_s = 0.0 if oldest is None else (request.now - oldest.at).total_seconds()
@@ -220,6 +224,7 @@ def _turn_of(
         )
         is_visible = request.access.sees_name(oldest.job_name)
         return Turn(text, is_unusual=True, holder_id=oldest.job_id if is_visible else "")
+    # ``max_running`` jobs start at a time, each time after the usual duration of an attempt.
     wait_s = usual_s * math.ceil(state.waiting / state.max_running)
     return Turn(f"{jobs} waiting: at the usual {usual}, the last one starts in about {length(wait_s)}")
 
@@ -233,6 +238,7 @@ async def _arguments(job_ids: Sequence[str], request: PageRequest) -> dict[str, 
 
 
 async def _read_keys(request: PageRequest, name: str) -> tuple[LimitKeyList, LimitJobs]:
+    """Return the keys of a limit, and the jobs that hold and that wait for each of them."""
     key_list = await request.inspector.limit_keys(name)
     return key_list, await limit_jobs(request.inspector, key_list.items)
 
@@ -246,6 +252,7 @@ def without_hidden(limit: LimitState, request: PageRequest) -> LimitState:
 
 
 def _without_use(limit: LimitState) -> LimitState:
+    """Return a limit without the numbers of jobs that run, have started and wait."""
     return replace(limit, running=None, starts=None, waiting=0)
 
 
@@ -258,7 +265,10 @@ async def _read_limits(request: PageRequest) -> LimitOverview:
 
 
 async def _shares(request: PageRequest) -> tuple[list[ShareRow], ShareOverview]:
-    """Return the shares of visible tasks, and the overview of all shares from which they come."""
+    """Return the shares of visible tasks, and the overview of all shares from which they come.
+
+    With a share, tenants such as customers take turns, so that the jobs of one do not delay those of others.
+    """
     overview = await request.read_shared(_read_shares, age_s=AGE_S)
     rows = (_share(share, overview.tenants.get(share.name, ()), request) for share in overview.shares.items)
     return [row for row in rows if row.tasks or request.access.visible_names is None], overview
@@ -316,11 +326,12 @@ def _row(
     """Return the limits of a name; without their use if some of their tasks are hidden."""
     visible_limits = [without_hidden(limit, request) for limit in declared_limits]
     tasks = sorted({task for limit in visible_limits for task in limit.tasks})
-    # A task that the request may not see uses the limit too, so the numbers would tell of that task.
-    if any(
+    has_hidden_tasks = any(
         len(visible_limit.tasks) < len(declared_limit.tasks)
         for visible_limit, declared_limit in zip(visible_limits, declared_limits, strict=True)
-    ):
+    )
+    # If a task that the request may not see uses the limit too, the numbers would reveal its jobs.
+    if has_hidden_tasks:
         limits_without_use = [_without_use(limit) for limit in visible_limits if limit.tasks]
         return LimitRow(name, limits_without_use, tasks, is_shared=True, waiting=None)
     # Each declaration counts all waiting jobs of the name, so their numbers must not be added.

@@ -44,9 +44,10 @@ def can_look(job: Job, request: PageRequest) -> bool:
 
 
 async def look_at(job: Job, request: PageRequest) -> LookView | None:
-    """Return what the request sees of a running attempt; None if it may not look.
+    """Return the log and the stack of a running attempt for its page; None if the request may not look.
 
-    If the URL has ``look=``, the worker is requested to write the log.
+    They are read only if the address of the page has ``look=``. Then the worker of the job is requested to
+    write them, and the page shows what the worker has written so far.
     """
     worker_id = job.worker_id
     if worker_id is None or not can_look(job, request):
@@ -69,4 +70,5 @@ async def look_at(job: Job, request: PageRequest) -> LookView | None:
 
 
 async def _request_log(request: PageRequest, worker_id: str, job_id: str) -> None:
+    """Request a worker to write the log of a job; all viewers of the job share the request."""
     await request_look(request.operations.inspector, worker_id, job_id, LOG)

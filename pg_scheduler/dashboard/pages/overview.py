@@ -20,6 +20,8 @@ from pg_scheduler.dashboard.pages.jobs import state_counts
 from pg_scheduler.dashboard.pages.limit_wait import LONG
 from pg_scheduler.dashboard.pages.overview_parts import (
     LOAD_PERIOD,
+    TaskLoad,
+    Tile,
     by_load,
     later,
     load_of,
@@ -39,8 +41,9 @@ from pg_scheduler.facts.lateness import (
     is_overdue,
     oldest_due,
 )
-from pg_scheduler.inspect import ErrorGroups, TaskList
+from pg_scheduler.inspect import ErrorGroups, TaskList, TaskState
 from pg_scheduler.inspect.audit import read_muted
+from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.status import STATUS_CODES
 from pg_scheduler.inspect.store.statistics import StatisticsRow
@@ -71,14 +74,16 @@ class _SlowFacts(NamedTuple):
 
 
 async def build(request: PageRequest) -> View:
-    """Read the state; the statistics are shared among all requests for some seconds.
+    """Read what the overview shows: findings, statistics of a period, and what runs, waits and comes next.
 
-    A part that is not read in time is missing, and ``unread`` names it; the other parts are shown. Busy slots
-    and running jobs are counted from the rows of jobs, because heartbeats report them later.
+    Each part of the page is read by itself. One that is not read in time is missing, and ``unread`` names it;
+    the other parts are shown. Statistics are shared among all requests for some seconds. Busy slots and
+    running jobs are counted from the rows of jobs, because heartbeats report them later.
     """
     inspector, access = request.inspector, request.access
     range_name = request.choice("range", RANGES, "1h")
-    workers = await inspector.workers()  # without these there is no page
+    # This is the only read without which there is no page: if it fails, the page is an error.
+    workers = await inspector.workers()
     period = await in_time(read_period(request))
     slow_facts = await request.read_shared(_read_slow, RANGES[range_name].length, age_s=HISTORY_AGE_S)
     backlog = await in_time(inspector.backlog())
@@ -87,6 +92,7 @@ async def build(request: PageRequest) -> View:
     states = await in_time(state_counts(request))
     diagnosis = await in_time(read_diagnosis(request))
     release = await in_time(recent(request))
+    # Numbers of workers and of all jobs are for a request that sees all names.
     is_open = access.visible_names is None
     totals = await inspector.totals() if is_open else None
     # What was read of each part of the page; None if it was not read in time.
@@ -102,39 +108,51 @@ async def build(request: PageRequest) -> View:
     }
     task_names = await request.task_names()
     tasks = visible_tasks(slow_facts.tasks, task_names, request) if slow_facts.tasks else []
-    name_backlogs = (
-        [name_backlog for name_backlog in backlog.names if access.sees_name(name_backlog.name)]
-        if backlog
-        else []
-    )
-    held = backlog.held if backlog else frozenset[str]()
+    # The backlog has the numbers of due, blocked and running jobs by name.
+    name_backlogs = []
+    held = frozenset[str]()
+    if backlog:
+        name_backlogs = [
+            name_backlog for name_backlog in backlog.names if access.sees_name(name_backlog.name)
+        ]
+        # The names whose due jobs are held because their task is paused.
+        held = backlog.held
     oldest_due_at = oldest_due(name_backlogs, held)
     live_workers = [worker for worker in workers if worker.is_alive]
-    all_problems = await finding_rows(
-        visible_problems(diagnosis.findings if diagnosis else (), request), request
-    )
+    findings = diagnosis.findings if diagnosis else ()
+    all_problems = await finding_rows(visible_problems(findings, request), request)
     problems = [row for row in all_problems if not row.is_muted]
     # Without a diagnosis, none of its checks was made.
     unmade_checks = len(diagnosis.not_made) if diagnosis else len(STATUS_CODES)
     missing_parts = [part for part, value in parts.items() if value is None]
     waits_late = is_late(oldest_due_at, request.now)
-    has_errors = slow_facts.groups is not None and bool(slow_facts.groups.items)
-    errors = request.visible_groups(slow_facts.groups.items if slow_facts.groups else ())[:SHOWN_GROUPS]
-    due = sum(name_backlog.due for name_backlog in name_backlogs) if backlog else None
-    blocked_count = sum(name_backlog.blocked for name_backlog in name_backlogs) if backlog else None
-    # Jobs of all names, hidden ones too, use the slots.
-    busy_slots = sum(name_backlog.running for name_backlog in backlog.names) if backlog else None
-    slots = sum(map(slots_of, live_workers))
-    waiting_text = (
-        describe_waiting(
-            sum(name_backlog.due for name_backlog in name_backlogs),
-            sum(name_backlog.blocked for name_backlog in name_backlogs),
+    error_groups = slow_facts.groups.items if slow_facts.groups else ()
+    errors = request.visible_groups(error_groups)[:SHOWN_GROUPS]
+    # None stands for what is unknown because the backlog was not read in time.
+    due_count = blocked_count = running_count = busy_slots = waiting_text = None
+    if backlog:
+        due_count = sum(name_backlog.due for name_backlog in name_backlogs)
+        blocked_count = sum(name_backlog.blocked for name_backlog in name_backlogs)
+        running_count = sum(name_backlog.running for name_backlog in name_backlogs)
+        # Jobs of all names, hidden ones too, use the slots.
+        busy_slots = sum(name_backlog.running for name_backlog in backlog.names)
+        waiting_text = describe_waiting(
+            due_count,
+            blocked_count,
             is_due_capped=backlog.is_capped,
             is_blocked_capped=backlog.is_blocked_capped,
         )
-        if backlog
-        else None
-    )
+    is_due_capped = backlog is not None and backlog.is_capped
+    slots = sum(map(slots_of, live_workers))
+    tiles: list[Tile] = []
+    if period is not None:
+        tiles = [
+            *rates(period),
+            waiting(period, waiting_text, oldest_due_at, request.now),
+            slots_in_use(period, busy_slots, slots, is_capped=is_due_capped),
+        ]
+        if is_open:
+            tiles.append(later(states))
     # A backlog that was not read in time may contain jobs.
     has_jobs = backlog is None or bool(name_backlogs) or (totals is not None and bool(totals.jobs))
     severities = Counter(problem.severity for problem in problems)
@@ -154,26 +172,19 @@ async def build(request: PageRequest) -> View:
         number_of_problems=len(problems),
         unread=missing_parts,
         release=release,
-        is_new=not (has_jobs or workers or slow_facts.schedules or has_errors or _has_ended(period)),
+        is_new=not (has_jobs or workers or slow_facts.schedules or error_groups or _has_ended(period)),
         workers=len(live_workers),
         dead_workers=len(workers) - len(live_workers),
         slots_busy=busy_slots,
         slots=slots,
-        due=due,
-        is_due_capped=backlog is not None and backlog.is_capped,
-        running=sum(name_backlog.running for name_backlog in name_backlogs) if backlog else None,
+        due=due_count,
+        is_due_capped=is_due_capped,
+        running=running_count,
         blocked=blocked_count,
         is_blocked_capped=backlog is not None and backlog.is_blocked_capped,
         totals=totals,
         range=range_name,
-        tiles=[]
-        if period is None
-        else [
-            *rates(period),
-            waiting(period, waiting_text, oldest_due_at, request.now),
-            slots_in_use(period, busy_slots, slots, is_capped=backlog is not None and backlog.is_capped),
-            *([later(states)] if is_open else []),
-        ],
+        tiles=tiles,
         charts=[] if period is None else period.charts(oldest_due_at),
         releases=[] if period is None else period.releases,
         is_history_complete=period is None or period.is_complete,
@@ -182,17 +193,7 @@ async def build(request: PageRequest) -> View:
         new_in={}
         if slow_facts.groups is None
         else (await new_releases(request, slow_facts.groups)).by_group(errors),
-        tasks=by_load(
-            [
-                load_of(
-                    task,
-                    [row for name in task_names.all_of(task.name) for row in slow_facts.load.get(name, ())],
-                    slow_facts.load_until,
-                )
-                for task in tasks
-                if slow_facts.load_until is not None
-            ]
-        ),
+        tasks=by_load(_loads(tasks, task_names, slow_facts)),
         _are_tasks_capped=slow_facts.tasks is not None and slow_facts.tasks.is_capped,
         _is_task_blocked_capped=slow_facts.tasks is not None and slow_facts.tasks.is_blocked_capped,
         paused={task.name: task.note for task in tasks if task.paused_at is not None},
@@ -220,7 +221,20 @@ async def build(request: PageRequest) -> View:
     )
 
 
+def _loads(tasks: Sequence[TaskState], task_names: TaskNames, slow_facts: _SlowFacts) -> list[TaskLoad]:
+    """Return tasks with their statistics of the last hour; none if these were not read in time."""
+    if slow_facts.load_until is None:
+        return []
+    loads = []
+    for task in tasks:
+        # A task can have former names, whose statistics count too.
+        rows = [row for name in task_names.all_of(task.name) for row in slow_facts.load.get(name, ())]
+        loads.append(load_of(task, rows, slow_facts.load_until))
+    return loads
+
+
 def _has_ended(period: Period | None) -> bool:
+    """Return whether attempts may have ended in a period; they may if it was not read in time."""
     return period is None or any(period.total.ended)
 
 
@@ -242,7 +256,7 @@ async def _read_slow(request: PageRequest, span: timedelta) -> _SlowFacts:
     schedules = await in_time(inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1)))
     active_schedules = None
     if schedules is not None:
-        # is_firing() also accepts a pause that ends by itself.
+        # is_firing() is also true for a pause that ends by itself, so paused schedules are left out.
         active_schedules = [
             schedule
             for schedule in schedules

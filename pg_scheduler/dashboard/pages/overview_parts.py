@@ -67,17 +67,20 @@ class Tile:
 
 
 def rates(period: Period) -> Iterator[Tile]:
-    """Yield the tiles of completed jobs, failed attempts and lateness."""
+    """Yield the tiles of completed jobs, failed attempts and lateness, each with its change."""
     total, before = period.total, period.before
-    rate, unit = count_completed(total) / period.minutes, "/min"
-    # A period without attempts has nothing to compare with.
+    # If the period before had no attempts, there is nothing to compare with.
     earlier = None if before is None or not count_decided(before) else before
-    change = change_since(rate, count_completed(earlier) / period.minutes) if earlier else ("", "")
+
+    rate, unit = count_completed(total) / period.minutes, "/min"
+    note, mood = "", ""
+    if earlier:
+        note, mood = change_since(rate, count_completed(earlier) / period.minutes)
+    # A rate of less than one per minute is shown per hour.
     if 0 < rate < 1:
         rate, unit = rate * 60, "/h"
     value = f"{rate:,.3g}" if rate < 100 else f"{rate:,.0f}"
     points = _points(period, count_completed)
-    note, mood = change
     yield Tile(
         label="Completed",
         value=value,
@@ -93,9 +96,11 @@ def rates(period: Period) -> Iterator[Tile]:
     note, mood = "", ""
     earlier_share = None if earlier is None else failure_rate(earlier)
     if share is not None and earlier_share is not None:
-        rise = 100 * (share - earlier_share)
-        note = f"{'▲' if rise > 0 else '▼'} {abs(rise):.1f} pt" if abs(rise) >= 0.05 else ""
-        mood = "bad" if rise > 0 else "ok"
+        rise = 100 * (share - earlier_share)  # in percentage points
+        # A change that would be shown as 0.0 is left out.
+        if abs(rise) >= 0.05:
+            note = f"{'▲' if rise > 0 else '▼'} {abs(rise):.1f} pt"
+            mood = "bad" if rise > 0 else "ok"
     value, unit = ("-", "") if share is None else (two_digits(100 * share), "% of attempts")
     tone = "bad" if share else ""
     points = _points(period, failure_rate)
@@ -104,18 +109,21 @@ def rates(period: Period) -> Iterator[Tile]:
         value=value,
         unit=unit,
         note=note,
-        mood=mood if note else "",
+        mood=mood,
         path="/errors",
         terms="",
         values=points,
         tone=tone,
     )
+
     lateness_s = total.lateness.quantile(0.95)
     earlier_lateness_s = earlier.lateness.quantile(0.95) if earlier else None
     note, mood = "", ""
     if lateness_s is not None and earlier_lateness_s:
         note, mood = change_since(lateness_s, earlier_lateness_s, is_bad_up=True)
-    value, _, unit = ("-" if lateness_s is None else estimated(lateness_s)).partition(" ")
+    # The text is such as "~30 s".
+    lateness_text = "-" if lateness_s is None else estimated(lateness_s)
+    value, _, unit = lateness_text.partition(" ")
     points = _points(period, lambda figures: figures.lateness.quantile(0.95))
     yield Tile(
         label="Lateness p95",
@@ -135,9 +143,9 @@ def waiting(period: Period, text: str | None, oldest_at: datetime | None, now: d
 
     ``text`` is that of `describe_waiting()`; None if the jobs were not counted in time.
     """
-    width = period.width.total_seconds()
+    slot_length_s = period.width.total_seconds()
     # The sum of the waiting times in a slot, divided by its length, is the mean number of waiting jobs.
-    waiting_means = _points(period, lambda figures: figures.lateness.total / width)
+    waiting_means = _points(period, lambda figures: figures.lateness.total / slot_length_s)
     mood = "warn" if is_late(oldest_at, now) else ""
     # The text is such as "waiting 21: due 0, blocked 21".
     numbers, _, parts = (text or "waiting -").partition(": ")
@@ -156,13 +164,17 @@ def waiting(period: Period, text: str | None, oldest_at: datetime | None, now: d
 
 
 def slots_in_use(period: Period, busy_count: int | None, slots: int, *, is_capped: bool) -> Tile:
-    """Return the tile of slots; its line shows how many were in use on average.
+    """Return the tile of slots, in which workers run jobs; its line shows how many were in use on average.
 
-    ``is_capped`` is whether counting stopped, so that more slots may be busy.
+    Args:
+        period: The period of the line.
+        busy_count: The number of slots in use now; None if they were not counted in time.
+        slots: The slots of all live workers.
+        is_capped: Whether counting stopped, so that more slots may be in use.
     """
-    width = period.width.total_seconds()
+    slot_length_s = period.width.total_seconds()
     # The sum of the running times in a slot, divided by its length, is the mean number of running jobs.
-    busy_means = _points(period, lambda figures: figures.durations.total / width)
+    busy_means = _points(period, lambda figures: figures.durations.total / slot_length_s)
     value, note, mood = "-", UNREAD, ""
     if busy_count is not None:
         value = count(busy_count, is_capped=is_capped)
@@ -201,19 +213,24 @@ def later(counts: Mapping[str, StateCount] | None) -> Tile:
 
 
 def _points(period: Period, value_of: Callable[[JobFigures], float | None]) -> list[float | None]:
-    """Return the values of a tile as few points with few digits, since each update of the page sends them.
+    """Return the points of the small line of a tile, each the mean of the values of some slots.
 
-    A point is None if it has no value, such as the lateness of a time without starts.
+    There are few points with few digits, since each update of the page sends them. A point is None if it has
+    no value, such as the lateness of a time without starts. ``value_of`` returns the value of a slot.
     """
-    values = [value_of(figures) for figures in period.figures[:-1]]  # the last slot is not complete
-    size = max(math.ceil(len(values) / POINTS), 1)
-    return [_mean(values[place : place + size]) for place in range(0, len(values), size)]
+    # The last slot is not complete, so its value would be too low.
+    values = [value_of(figures) for figures in period.figures[:-1]]
+    slots_of_point = max(math.ceil(len(values) / POINTS), 1)
+    return [_mean(values[first : first + slots_of_point]) for first in range(0, len(values), slots_of_point)]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values that are known, with three digits; None if none is."""
     known_values = [value for value in values if value is not None]
-    return float(f"{sum(known_values) / len(known_values):.3g}") if known_values else None
+    if not known_values:
+        return None
+    mean = sum(known_values) / len(known_values)
+    return float(f"{mean:.3g}")
 
 
 def change_since(value: float, previous_value: float, *, is_bad_up: bool = False) -> tuple[str, str]:
@@ -224,13 +241,16 @@ def change_since(value: float, previous_value: float, *, is_bad_up: bool = False
     """
     if not previous_value:
         return "", ""
-    share = value / previous_value - 1
-    if abs(share) < 0.005:
+    growth = value / previous_value - 1  # as a share of the previous value
+    # A smaller change would be shown as 0 %.
+    if abs(growth) < 0.005:
         return "", ""
-    text = f"{'▲' if share > 0 else '▼'} {100 * abs(share):.0f} %" if share < MAX_RISE else "▲ >10x"
+    percent = f"{'▲' if growth > 0 else '▼'} {100 * abs(growth):.0f} %"
+    text = percent if growth < MAX_RISE else "▲ >10x"
     if not is_bad_up:
         return text, ""
-    return text, "bad" if share > 0 else "ok"
+    mood = "bad" if growth > 0 else "ok"
+    return text, mood
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,14 +289,20 @@ class TaskLoad:
 
 
 def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> TaskLoad:
-    """Return a task with its statistics of the last hour."""
+    """Return a task with its statistics of the hour that ends at ``until``.
+
+    ``rows`` has the statistics of all names of the task, each row those of a short time.
+    """
     figures = JobFigures.added(*(row.figures for row in rows)) if rows else JobFigures()
-    start, part = until - LOAD_PERIOD, LOAD_PERIOD / LOAD_PARTS
+    start, part_length = until - LOAD_PERIOD, LOAD_PERIOD / LOAD_PARTS
+    # The numbers of each part of the hour, which are the bars of the task.
     starts, failures = [0] * LOAD_PARTS, [0] * LOAD_PARTS
     for row in rows:
-        place = min(max(int((row.at - start) / part), 0), LOAD_PARTS - 1)
-        starts[place] += count_decided(row.figures)
-        failures[place] += count_failed(row.figures)
+        part = int((row.at - start) / part_length)
+        # Rows may begin shortly before the hour or end after it; they count for the first or the last part.
+        part = min(max(part, 0), LOAD_PARTS - 1)
+        starts[part] += count_decided(row.figures)
+        failures[part] += count_failed(row.figures)
     return TaskLoad(
         name=task.name,
         due=task.due,
@@ -299,6 +325,7 @@ def by_load(tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
     """
     sorted_tasks = sorted(tasks, key=lambda task: (-task.per_minute, -task.waiting, task.name))
     troubled_tasks = [task for task in sorted_tasks if task.has_trouble][:SHOWN_TASKS]
+    # Idle tasks, which neither had attempts nor have waiting jobs, are left out.
     other_tasks = [
         task for task in sorted_tasks if task not in troubled_tasks and (task.per_minute or task.waiting)
     ]

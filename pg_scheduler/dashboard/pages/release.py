@@ -118,19 +118,19 @@ class TaskComparison:
 
     @classmethod
     def of(cls, name: str, before: PeriodFigures, after: PeriodFigures) -> TaskComparison:
-        """Compare the figures of a task."""
-        more_failures = (
-            None
-            if before.failed_share is None or after.failed_share is None
-            else after.failed_share - before.failed_share
-        )
+        """Return the comparison of the figures of a task before and after the start of a release."""
+        more_failures = None
+        if before.failed_share is not None and after.failed_share is not None:
+            more_failures = after.failed_share - before.failed_share
         median_factor = _factor(before.run_p50_s, after.run_p50_s)
         tail_factor = _factor(before.run_p95_s, after.run_p95_s)
+        # By figure, its growth, and the growth from which on it counts as worse.
         growths = {
             "failed": (more_failures, MORE_FAILURES),
             "p50": (median_factor, SLOWER_MEDIAN),
             "p95": (tail_factor, SLOWER_TAIL),
         }
+        # A few attempts differ by chance.
         has_enough = min(before.decided, after.decided) >= FEWEST_ATTEMPTS
         worse = [
             figure
@@ -141,16 +141,15 @@ class TaskComparison:
 
     @property
     def severity(self) -> float:
-        """How much worse it is, to put the worst first; 0 if it is not.
+        """A number by which tasks are sorted, the worst first; 0 for a task that is not worse.
 
-        That is the largest factor by which a duration has grown. Five more points of failed attempts count as
-        much as a factor of 1.
+        It is the largest factor by which a duration has grown. A failure rate that has grown by five
+        percentage points counts as much as a factor of 1.
         """
         if not self.worse:
             return 0.0
-        return max(
-            (self.more_failures or 0.0) / MORE_FAILURES, self.median_factor or 0.0, self.tail_factor or 0.0
-        )
+        failure_severity = (self.more_failures or 0.0) / MORE_FAILURES
+        return max(failure_severity, self.median_factor or 0.0, self.tail_factor or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +170,8 @@ class Comparison:
 
     def tasks(self, names: TaskNames, request: PageRequest) -> list[TaskComparison]:
         """Return the visible tasks under their main names: those that are worse first, then by starts."""
-        before, after = (
-            _by_task(page.totals, names, request) for page in (self.figures_before, self.figures_after)
-        )
+        before = _by_task(self.figures_before.totals, names, request)
+        after = _by_task(self.figures_after.totals, names, request)
         rows = [
             TaskComparison.of(
                 name,
@@ -208,7 +206,8 @@ async def build(request: PageRequest) -> View:
     """Compare a release, by default the newest, with another one, by default the one before it."""
     range_name, task = request.choice("range", LENGTHS, "1d"), request.parameters.get("task", "")
     releases = releases_of(await known_releases(request))
-    release = _named(releases, request.parameters.get("id", "")) or next(iter(releases), None)
+    newest_release = next(iter(releases), None)
+    release = _named(releases, request.parameters.get("id", "")) or newest_release
     if release is None:
         return View(release=None, releases=[], range=range_name, task=task)
     earlier_releases = [other for other in releases if other.started_at < release.started_at]
@@ -224,6 +223,7 @@ async def build(request: PageRequest) -> View:
         rows = [row for row in rows if row.name == main_name]
         errors = [group for group in errors if names.task_of(group.job_name) == main_name]
     workers = [worker for worker in await request.workers() if worker.is_alive and worker.role in JOB_ROLES]
+    # Workers run jobs of all names, so their numbers are for a request that sees all names.
     is_open = request.access.visible_names is None
     workers_of_release = sum(release_of(worker.metadata) == release.name for worker in workers)
     return View(
@@ -274,13 +274,17 @@ async def recent(request: PageRequest) -> RecentRelease | None:
 
 def releases_of(marks: Sequence[Mark]) -> list[Release]:
     """Return the releases, the one that started last first, from the marks of their first starts."""
-    newest_first = sorted(marks, key=lambda mark: mark.at, reverse=True)
-    ends = [None, *(mark.at for mark in newest_first)]
-    return [Release(mark.label, mark.at, end) for mark, end in zip(newest_first, ends, strict=False)]
+    releases: list[Release] = []
+    # A release ends when the one after it starts, and the newest one has not ended.
+    next_start: datetime | None = None
+    for mark in sorted(marks, key=lambda mark: mark.at, reverse=True):
+        releases.append(Release(mark.label, mark.at, next_start))
+        next_start = mark.at
+    return releases
 
 
 def _named(releases: Sequence[Release], name: str) -> Release | None:
-    """Return the release that an address names; None if it names none.
+    """Return the release with this name, which is a parameter of the address; None for an empty name.
 
     Raises:
         NotFoundError: There is no such release.
@@ -303,14 +307,15 @@ async def _compare(
 async def _read(
     request: PageRequest, release: Release, earlier_release: Release | None, length: timedelta
 ) -> Comparison:
-    """Read the period after the start of a release and the one before it, each of at most this length.
+    """Read the statistics of the beginning of a release and of the end of an earlier one, to compare them.
 
-    The period after it begins with the release. The period before it ends when the release after the earlier
-    one started, or without an earlier one, when the release itself started. It is not longer than the period
-    after it.
+    The period "after" begins with the start of the release, and has at most this length. The period "before"
+    ends with the end of the earlier release, which is the start of the release that followed it. Without an
+    earlier release, it ends with the start of the release itself. It is not longer than the period after.
     """
-    # The release may have started after the time of this page was read.
-    after_end = max(min(release.ended_at or request.now, release.started_at + length), release.started_at)
+    after_end = min(release.ended_at or request.now, release.started_at + length)
+    # The release may have started since ``request.now`` was read. Then the period is empty, not negative.
+    after_end = max(after_end, release.started_at)
     after = ComparedPeriod(release.started_at, after_end, release.name)
     before_end = release.started_at
     if earlier_release is not None and earlier_release.ended_at is not None:

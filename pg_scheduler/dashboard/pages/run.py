@@ -55,6 +55,7 @@ async def build_one(request: PageRequest) -> View:
     may, sees_all = request.may(state.jobs.verb), request.access.visible_names is None
     changed = Changed({}, 0)
     if state.phase in {"complete", "stopped"}:
+        # A resumed run changes further jobs, and then ``done`` grows and the value is read again.
         changed = await request.read_shared(
             _read_changed, state.run_id, age_s=OUTCOME_AGE_S, depends_on=state.done
         )
@@ -62,6 +63,7 @@ async def build_one(request: PageRequest) -> View:
         Outcome(status.value, len(ids), _search_for(status, ids, state, request))
         for status, ids in changed.jobs.items()
     ]
+    # A run changes the jobs of a group of errors, or those of a search.
     which = _which(state.jobs, request)
     group_id = search = ""
     if state.jobs.group is not None:
@@ -69,6 +71,9 @@ async def build_one(request: PageRequest) -> View:
         group_id = fingerprint_of(job_name, error)
     elif which != HIDDEN:
         search = which
+    took = None
+    if state.phase == "complete" and state.last_at is not None:
+        took = length(state.last_at - state.started_at)
     return View(
         **_row(state, state.actor, state.started_at, request),
         sentence=_sentence(state, request.now, sees_all=sees_all),
@@ -84,9 +89,8 @@ async def build_one(request: PageRequest) -> View:
         examined=changed.examined,
         _group=group_id,
         _search=search,
-        _took=length(state.last_at - state.started_at)
-        if state.phase == "complete" and state.last_at is not None
-        else None,
+        _took=took,
+        # Jobs that were deleted since have no status.
         _gone=changed.examined - sum(outcome.number for outcome in outcomes),
     )
 
@@ -135,9 +139,12 @@ def _search_for(status: JobStatus, ids: Sequence[str], state: BulkState, request
             for search_term in terms_of(where)
             if search_term.field not in {STATUS_FIELD, "finished"}
         ]
-    # Other jobs that the search finds may have ended before the run began.
-    since = f"finished:>={state.created_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
-    return " ".join([*terms, status_term, *([] if status in UNFINISHED else [since])])
+    terms.append(status_term)
+    # Other jobs that the search finds may have ended before the run began, so these are excluded. A job that
+    # has not ended has no such time.
+    if status not in UNFINISHED:
+        terms.append(f"finished:>={state.created_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z")
+    return " ".join(terms)
 
 
 async def visible_state(request: PageRequest, run_id: str) -> BulkState:
@@ -183,11 +190,14 @@ def _share(state: BulkState) -> float | None:
 def _sentence(state: BulkState, now: datetime, *, sees_all: bool) -> str:
     """Return the state of a run and what it has done so far, as a sentence."""
     changed = f"{counted(state.done, 'job')} {PAST.get(state.jobs.verb, 'changed')}"
+    # The number of searched jobs is that of jobs of all names.
     if state.phase == "complete":
-        return f"Complete: {changed}" + (f", {counted(state.searched, 'job')} searched." if sees_all else ".")
-    where = (
-        "" if state.is_here or state.phase == "stopped" else " in another process, or its process has ended"
-    )
+        searched = f", {counted(state.searched, 'job')} searched" if sees_all else ""
+        return f"Complete: {changed}{searched}."
+    # A run that this process does not execute may run in another one.
+    where = ""
+    if not state.is_here and state.phase != "stopped":
+        where = " in another process, or its process has ended"
     extent = extent_of(state.searched, state.total_estimate, is_complete=False)
     searched = f", searched {extent}" if sees_all else ""
     if state.is_suspect(now):

@@ -105,11 +105,13 @@ async def _positional(schedule: Schedule, request: PageRequest) -> str:
     """Return the positional arguments in one line, with their names if workers report all of them."""
     if not schedule.args:
         return ""
+    is_hidden = request.settings.redaction.is_hidden
     names = await request.argument_names(schedule.task, schedule.args)
     if len(names) < len(schedule.args):
-        return arguments_line(schedule.args, {}, request.settings.redaction.is_hidden)
+        return arguments_line(schedule.args, {}, is_hidden)
+    # With a name for each of them, they are written as keyword arguments are. There may be more names.
     named_arguments = dict(zip(names, schedule.args, strict=False))
-    return arguments_line((), named_arguments, request.settings.redaction.is_hidden)
+    return arguments_line((), named_arguments, is_hidden)
 
 
 async def edit_form(
@@ -121,16 +123,19 @@ async def edit_form(
     """
     page = FormPage(schedule.schedule_id, schedule.task, (), values, has_arguments=False)
     stored_arguments = {"args": list(schedule.args), "kwargs": dict(schedule.kwargs)}
-    # Arguments that could not be read are empty. The form must not show these as if there were none.
-    is_read = schedule.no_args_reason is None
+    # If the stored arguments could not be decoded, those of ``schedule`` are empty. The form must not show
+    # these as if the schedule had no arguments.
+    could_read_arguments = schedule.no_args_reason is None
     sees_all = request.access.sees_arguments and request.settings.redaction.shows(stored_arguments)
-    if not is_read or not sees_all:
+    if not could_read_arguments or not sees_all:
         return page
     parameters = () if schedule.args else await request.task_parameters(schedule.task)
     try:
         fields, other_arguments = fields_of(schedule.kwargs, parameters)
-    except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
+    except (TypeError, ValueError):
+        # The Scheduler has decoded the arguments to objects that JSON does not have.
         return page
+    # This is the number of characters that the form would have.
     if len(other_arguments) + sum(map(len, fields.values())) > MAX_ARGUMENTS:
         return page
     if arguments is None:
@@ -141,10 +146,11 @@ async def edit_form(
 
 
 def values_of(schedule: Schedule) -> Texts:
-    """Return what the form of a schedule shows."""
+    """Return what the fields of the form of a schedule contain, except those of its arguments."""
+    trigger_values = {} if schedule.trigger is None else _values_of(schedule.trigger)
     return {
         **DEFAULTS,
-        **({} if schedule.trigger is None else _values_of(schedule.trigger)),
+        **trigger_values,
         "start": _text(schedule.start),
         "end": _text(schedule.end),
         "max_runs": "" if schedule.max_runs is None else str(schedule.max_runs),
@@ -154,8 +160,9 @@ def values_of(schedule: Schedule) -> Texts:
 
 def _values_of(trigger: Trigger) -> Texts:
     """Return the fields of a trigger, from which `trigger_of()` makes an equal one."""
-    # A trigger that cannot be written as a phrase is written as JSON.
+    # The text is a phrase such as "every 5m", or JSON for a trigger that cannot be written as a phrase.
     text, zone = write_trigger(trigger)
+    # What follows the first word, which states the kind of the trigger.
     definition = text.partition(" ")[2]
     match trigger:
         case Cron():
@@ -209,13 +216,19 @@ def trigger_of(values: Texts) -> Trigger:
             case "json":
                 return Trigger.from_json(text)
         return parse_trigger(text, zone)
-    except FieldError:  # a ValueError too, and already about a field
+    except FieldError:
+        # It is a ValueError too, and already states its field.
         raise
     except ValueError as error:
         raise FieldError(kind, str(error)) from error
 
 
 def _calendar(values: Texts, zone: str) -> CalendarInterval:
+    """Return the trigger that fires every some days, weeks, months or years, as the fields define it.
+
+    Raises:
+        FieldError: A field is wrong.
+    """
     count, unit = values["calendar"], values["unit"]
     if unit not in UNITS:
         raise FieldError("calendar", f"choose one of {', '.join(UNITS)}")

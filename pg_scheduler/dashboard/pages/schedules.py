@@ -91,6 +91,7 @@ class ShownSchedule(Schedule):
         if self.next_fire_at is None:
             return None
         local = self.next_fire_at.astimezone(parse_timezone(self.zone))
+        # In less than six days, no two days have the same weekday.
         is_near = self.next_fire_at - now < 6 * DAY
         return f"{local:%a %H:%M}" if is_near else f"{local:%Y-%m-%d %H:%M}"
 
@@ -126,8 +127,15 @@ class Tick:
 def local_fires(
     fires: Iterable[datetime], zone: tzinfo, changes: Mapping[datetime, str] = NO_CHANGES
 ) -> list[FireTime]:
-    """Return fire times with their texts in a zone, and the effects of clock changes on them."""
-    return [FireTime(at, f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", changes.get(at)) for at in fires]
+    """Return fire times with their texts in a zone.
+
+    ``changes`` has the effects of clock changes, by the fire times that they concern.
+    """
+    fire_times = []
+    for at in fires:
+        local_text = f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
+        fire_times.append(FireTime(at, local_text, clock_change=changes.get(at)))
+    return fire_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +165,17 @@ class SchedulePage(ShownSchedule):
 
     @property
     def _failed_runs(self) -> int:
-        """How many of its last runs ended as the newest one did."""
+        """How many of its last runs in a row ended with the same status as the newest one."""
+        # The results are in descending order of time, so the newest status is the first.
         statuses = [result.status for result in self.results if result.finished_at is not None]
-        return len(list(takewhile(lambda status: status is statuses[0], statuses)))
+        newest_run = takewhile(lambda status: status is statuses[0], statuses)
+        return len(list(newest_run))
 
     @property
     def _is_even(self) -> bool:
         """Whether it fires equally often in each part of a day, so that a line of the day shows nothing."""
-        # The first and the last part of the line are not complete.
+        # A tick with an end stands for all fire times of 15 minutes. The first and the last 15 minutes of the
+        # line are not complete.
         numbers = {tick.number for tick in self.ticks[1:-1] if tick.end is not None}
         return len(self.ticks) >= MAX_TICKS and len(numbers) == 1
 
@@ -195,24 +206,26 @@ class PausePage(SchedulePage):
 
 
 async def build(request: PageRequest) -> View:
-    """Read a page of schedules."""
+    """Read a page of schedules, as far as the request may see them."""
     parameters = request.parameters
     state = request.choice("state", TABS, "all")
-    task, text = (parameters.get(name) or None for name in ("task", "q"))
-    visible, sees = request.access.visible_names, request.access.sees_name
+    task = parameters.get("task") or None
+    text = parameters.get("q") or None
+    visible_names = request.access.visible_names
     try:
         listing = await list_schedules(
             request.inspector,
             state=state,
-            names=visible,
+            names=visible_names,
             task=task,
             text=text,
             limit=PAGE_LENGTH,
             after=await read_after(request),
         )
-    except ValueError as error:  # no id that a row can have, or no position
+    # The address has a text that the name or the id of no row can be, or that is no position in this list.
+    except ValueError as error:
         raise NotFoundError(str(error)) from error
-    results = await newest_results(request.inspector, listing.items, sees)
+    results = await newest_results(request.inspector, listing.items, request.access.sees_name)
     pauses = await pauses_of((schedule.task for schedule in listing.items), request)
     times_after_pause = await next_after_pause(listing.items, request.now)
     items = [
@@ -222,7 +235,8 @@ async def build(request: PageRequest) -> View:
             **HIDDEN_VALUES,
             state=listing.states[schedule.schedule_id],
             zone=zone_of(schedule),
-            paused_by=listing.paused_by.get(schedule.schedule_id) if visible is None else None,
+            # The audit has who paused it, and only a request that sees all names may read the audit.
+            paused_by=listing.paused_by.get(schedule.schedule_id) if visible_names is None else None,
             after_pause_at=times_after_pause.get(schedule.schedule_id),
             results=results.get(schedule.schedule_id, ()),
             task_pause=pauses.get(schedule.task),
@@ -243,17 +257,23 @@ async def build(request: PageRequest) -> View:
 
 
 async def visible_schedule(request: PageRequest, schedule_id: str) -> Schedule:
-    """Return a schedule.
+    """Return a schedule that the request may see: one whose task has a visible name.
 
     Raises:
         NotFoundError: It does not exist, or the request does not see it.
     """
-    sees_name, read = request.access.sees_name, request.inspector.get_schedule
-    return await request.visible("schedule", schedule_id, read, lambda schedule: sees_name(schedule.task))
+
+    def is_visible(schedule: Schedule) -> bool:
+        return request.access.sees_name(schedule.task)
+
+    return await request.visible("schedule", schedule_id, request.inspector.get_schedule, is_visible)
 
 
 def is_claimed(schedule: Schedule, workers: Iterable[Worker]) -> bool:
-    """Return whether code defines a schedule and a live worker claims its task, and so may declare it."""
+    """Return whether code defines a schedule and a live worker claims its task, and so may declare it.
+
+    A worker whose ``names`` are None claims the jobs of all names.
+    """
     return schedule.owner == "code" and any(
         worker.is_alive and (worker.names is None or schedule.task in worker.names) for worker in workers
     )
@@ -274,6 +294,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
         past = await search_past_fire_times(schedule, records)
     except Exception as error:  # noqa: BLE001 - a trigger that the user has written may raise anything
         problem = message_of(error) or class_name(error)
+    # Only a request that sees all names may see what the audit contains.
     is_open = request.access.visible_names is None
     results = await with_statuses(request.inspector, past, request.access.sees_name)
     return copy_fields(
@@ -309,13 +330,17 @@ async def build_pause(request: PageRequest) -> PausePage:
     except RejectedError as error:
         entered = entered._replace(wrong=str(error))
     affected: list[datetime] = []
-    if page.problem is None:  # a kind of trigger that cannot be searched can still be paused
+    # A schedule whose trigger cannot be searched for fire times can be paused too, and then none are listed.
+    if page.problem is None:
         fire_times = await search_one(page.trigger, partial(page.upcoming, MAX_AFFECTED))
-        # A paused schedule keeps its next fire time, so the list begins with the first one within the pause.
+        # For a schedule that is not paused, these are the fire times until the end of the new pause. A paused
+        # schedule keeps the next fire time that it had, so for it they are the fire times of the pause so
+        # far.
         end_at = until if page.paused_at is None else request.now
-        affected = (
-            [fire for fire in fire_times if fire < end_at] if end_at is not None else fire_times[:SHOWN]
-        )
+        if end_at is None:
+            affected = fire_times[:SHOWN]
+        else:
+            affected = [fire_time for fire_time in fire_times if fire_time < end_at]
     return copy_fields(
         PausePage,
         page,
@@ -343,14 +368,18 @@ async def _last_error(request: PageRequest, results: Iterable[PastFire]) -> str 
 
 
 def _changed_at(schedule: Schedule, records: Sequence[AuditRecord]) -> datetime | None:
-    """Return when a schedule was last changed; None if its newest records do not contain that.
+    """Return when a schedule was last changed, else when it was added; None if that is unknown.
 
-    Each firing writes its row, too, so ``updated_at`` is no change of a person.
+    ``records`` are its newest audit records. The column ``updated_at`` does not help, because each firing
+    writes the row too.
     """
     changes = [record.at for record in records if record.action in CHANGES]
     if changes:
         return max(changes)
-    return schedule.created_at if schedule.version <= 1 and len(records) < RECORDS else None
+    # A missing record of a change proves nothing if older records were not read. The version grows with each
+    # edit, also with one that has no record.
+    was_never_changed = schedule.version <= 1 and len(records) < RECORDS
+    return schedule.created_at if was_never_changed else None
 
 
 class _Day(NamedTuple):
@@ -362,7 +391,11 @@ class _Day(NamedTuple):
 
 
 def _day_of(schedule: Schedule, fire_times: Sequence[datetime], now: datetime) -> _Day:
-    """Return the line of the next 24 hours of a schedule with these next fire times."""
+    """Return the line of the next 24 hours of a schedule with these next fire times.
+
+    Up to 96 fire times have a tick each. Of more, a tick stands for those of a slot of 15 minutes, and is as
+    high as they are many.
+    """
     end = now + DAY
     fires = [fire for fire in fire_times if now <= fire < end]
     is_capped = len(fire_times) == MAX_IN_DAY and fire_times[-1] < end
@@ -371,10 +404,12 @@ def _day_of(schedule: Schedule, fire_times: Sequence[datetime], now: datetime) -
     counts = Counter(fire.replace(minute=fire.minute // 15 * 15, second=0, microsecond=0) for fire in fires)
     highest_count = max(counts.values())
     if is_capped:
-        # The fire times that follow were not counted. A part of the day with at least one has the full
-        # height.
+        # The fire times that follow were not computed, so the last slot and the later ones have no true
+        # count. One search for each of these slots finds whether it has any fire time. If so, it gets the
+        # full height.
         slot = max(counts)
         while slot < end:
+            # The result is later than ``after``, so the search begins just before the slot.
             next_times = schedule.upcoming(1, after=slot - INSTANT)
             if next_times and next_times[0] < slot + SLOT:
                 counts[slot] = highest_count

@@ -46,9 +46,10 @@ SETTINGS: Final = ("max_retries", "timeout", "misfire_grace_time", "priority", "
 
 
 async def build(request: PageRequest) -> View:
-    """Read a task under any of its names."""
+    """Read a task under any of its names: its main name, and its former names."""
     requested_name, names = request.required("id"), await request.task_names()
     own_names = names.all_of(requested_name)[: history.MAX_NAMES]
+    # The main name is the first.
     name = own_names[0]
     counted_names = set(await request.job_names())
     task_list = await request.inspector.tasks()
@@ -69,19 +70,20 @@ async def build(request: PageRequest) -> View:
     task = row_of(states[name], own_names, figures, limits, history.RANGES[period.range].length)
     # Names under which no job has run would only make the search longer. If no job was counted under any
     # name, all names are searched.
-    names_with_jobs = [
-        task_name
-        for task_name in own_names
-        if task_name == name or task_name in counted_names or counted_names.isdisjoint(own_names)
-    ]
-    where = f"name:{','.join(map(quoted, names_with_jobs))}"
+    searched_names = own_names
+    if not counted_names.isdisjoint(own_names):
+        searched_names = [
+            task_name for task_name in own_names if task_name == name or task_name in counted_names
+        ]
+    where = f"name:{','.join(map(quoted, searched_names))}"
     workers = await request.workers(is_age_shown=True)
     claiming_workers = [worker for worker in workers if worker.is_alive and name in (worker.names or ())]
     groups = await request.read_shared(_read_groups, tuple(own_names), age_s=GROUPS_AGE_S)
     failed_jobs = await request.sample_jobs(f"{where} status:failed", SHOWN, FIGURES_AGE_S)
     charts = await run_in_thread(period.charts, task.oldest_due_at)
     outcomes, _lateness, durations = charts
-    longer_ranges = list(history.RANGES)[list(history.RANGES).index(period.range) + 1 :]
+    ranges = list(history.RANGES)
+    longer_ranges = ranges[ranges.index(period.range) + 1 :]
     return View(
         task=task,
         is_capped=task_list.is_capped,
@@ -123,13 +125,12 @@ async def _schedules(names: Sequence[str], request: PageRequest) -> list[dict[st
     """
     schedules = [schedule for schedule in await _all_schedules(request) if schedule.task in names]
     far_future = datetime.max.replace(tzinfo=request.now.tzinfo)
-    schedules.sort(
-        key=lambda schedule: (
-            not is_firing(schedule),
-            schedule.next_fire_at or far_future,
-            schedule.schedule_id,
-        )
-    )
+
+    def position(schedule: Schedule) -> tuple[bool, datetime, str]:
+        """Return the sort key: schedules that fire come first, and of these the one that fires next."""
+        return not is_firing(schedule), schedule.next_fire_at or far_future, schedule.schedule_id
+
+    schedules.sort(key=position)
     fields = "schedule_id", "described", "next_fire_at", "paused_at", "retired_at"
     return [{name: getattr(schedule, name) for name in fields} for schedule in schedules[:SHOWN]]
 
@@ -144,7 +145,10 @@ async def _read_schedules(request: PageRequest) -> list[Schedule]:
 
 
 async def _settings(names: Sequence[str], request: PageRequest) -> Mapping[str, object] | None:
-    """Return the defaults of a task if this process has registered it."""
+    """Return the settings of a task, which its jobs have by default; None if it is not registered here.
+
+    Only a process that has registered the task knows its settings.
+    """
     infos = await request.read_shared(_read_infos, age_s=FIGURES_AGE_S)
     info = next((info for info in infos if info.is_registered and info.name in names), None)
     return None if info is None else {name: getattr(info, name) for name in SETTINGS}
@@ -158,10 +162,9 @@ async def _changes(names: Sequence[str], request: PageRequest) -> list[AuditReco
     """Return the last changes of a task; None if the request sees only some names."""
     if request.access.visible_names is not None:
         return None
-    records = [
-        record
-        for name in names
-        for record in (await request.inspector.audit(subject=name, limit=SHOWN)).items
-    ]
+    records: list[AuditRecord] = []
+    for name in names:
+        page = await request.inspector.audit(subject=name, limit=SHOWN)
+        records += page.items
     records.sort(key=lambda record: record.at, reverse=True)
     return [visible(record, request) for record in records[:SHOWN]]

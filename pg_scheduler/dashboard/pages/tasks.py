@@ -125,13 +125,16 @@ async def build(request: PageRequest) -> View:
     names, limits = await request.task_names(), await visible_limits(request)
     task_list = await request.inspector.tasks()
     figures = await _figures(request, range_name)
-    q, rows = request.parameters.get("q", "").strip()[:MAX_QUERY], []
+    q = request.parameters.get("q", "").strip()[:MAX_QUERY]
+    rows: list[TaskRow] = []
     for state in visible_tasks(task_list, names, request):
-        own_names = names.all_of(state.name)
-        if not any(q.casefold() in name.casefold() for name in own_names):
+        # A task can have former names besides its main name. Their jobs and attempts count too.
+        all_names = names.all_of(state.name)
+        if not any(q.casefold() in name.casefold() for name in all_names):
             continue
-        counted = [figures.names[name] for name in own_names if name in figures.names]
-        rows.append(row_of(state, own_names, NameFigures.added(counted), limits, RANGES[range_name]))
+        figures_of_names = [figures.names[name] for name in all_names if name in figures.names]
+        total = NameFigures.added(figures_of_names)
+        rows.append(row_of(state, all_names, total, limits, RANGES[range_name]))
     rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
     return View(
         range=range_name,
@@ -148,15 +151,20 @@ async def build(request: PageRequest) -> View:
 
 
 def visible_tasks(task_list: TaskList, names: TaskNames, request: PageRequest) -> list[TaskState]:
-    """Return the visible tasks under their main names.
+    """Return the visible tasks under their main names, those with several names as one.
 
-    The name, the note and the actor of a pause are left out if the request may not see that name.
+    A task may be paused under another of its names. If the request may not see that name, the name, the note
+    and the actor of the pause are left out.
     """
     states = []
     for state in task_list.items:
-        if request.access.sees_name(state.name):
-            is_hidden = state.paused_name is not None and not request.access.sees_name(state.paused_name)
-            states.append(replace(state, paused_name=None, note=None, actor=None) if is_hidden else state)
+        if not request.access.sees_name(state.name):
+            continue
+        is_pause_hidden = state.paused_name is not None and not request.access.sees_name(state.paused_name)
+        if is_pause_hidden:
+            states.append(replace(state, paused_name=None, note=None, actor=None))
+        else:
+            states.append(state)
     return fold_tasks(states, names)
 
 
@@ -171,7 +179,7 @@ def row_of(
 
     ``names`` has all of its names, the main name first. The limits of other tasks are left out.
     """
-    limits = [limit for limit in limits if not set(names).isdisjoint(limit.tasks)]
+    limits_of_task = [limit for limit in limits if not set(names).isdisjoint(limit.tasks)]
     total = figures.total
     return TaskRow(
         **asdict(state),
@@ -186,8 +194,8 @@ def row_of(
         lateness_p95_s=total.lateness.quantile(0.95),
         starts=figures.starts,
         failures=figures.failures,
-        limits=sorted({limit.name for limit in limits}),
-        state=_state(state, limits),
+        limits=sorted({limit.name for limit in limits_of_task}),
+        state=_state(state, limits_of_task),
     )
 
 
@@ -220,24 +228,25 @@ async def _read_figures(request: PageRequest, length: timedelta) -> Figures:
 
 
 def _by_name(statistics: Statistics) -> dict[str, NameFigures]:
-    """Return the figures of each name, with its starts and failures by time."""
+    """Return the figures of each name, with its starts and failures in each part of the period."""
     totals = statistics.by_name()
     starts = {name: [0] * PARTS for name in totals}
     failures = {name: [0] * PARTS for name in totals}
     for row in statistics.rows:
         share = (row.at - statistics.since) / statistics.duration
-        place = max(min(int(share * PARTS), PARTS - 1), 0)
-        starts[row.job_name][place] += row.figures.started
-        failures[row.job_name][place] += count_failed(row.figures)
+        # A row at an end of the period, or slightly beyond it, belongs to the first or the last part.
+        part = max(min(int(share * PARTS), PARTS - 1), 0)
+        starts[row.job_name][part] += row.figures.started
+        failures[row.job_name][part] += count_failed(row.figures)
     return {name: NameFigures(total, starts[name], failures[name]) for name, total in totals.items()}
 
 
 async def visible_limits(request: PageRequest) -> list[LimitState]:
     """Return the limits of visible tasks; the numbers of one that a hidden task shares are hidden."""
     limit_list = await request.read_shared(_read_limits, age_s=FIGURES_AGE_S)
-    return [
-        visible_limit for limit in limit_list.items if (visible_limit := without_hidden(limit, request)).tasks
-    ]
+    limits = [without_hidden(limit, request) for limit in limit_list.items]
+    # A limit whose tasks are all hidden is not visible.
+    return [limit for limit in limits if limit.tasks]
 
 
 async def _read_limits(request: PageRequest) -> LimitList:

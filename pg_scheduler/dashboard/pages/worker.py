@@ -61,24 +61,27 @@ async def build(request: PageRequest) -> View:
     try:
         running = await request.search_jobs(f"status:running {term('worker', worker_id)}", MAX_JOBS)
         item, names, death = await _find(worker_id, request)
-    except ValueError as error:  # a row written by hand, whose id no search can contain
+    except ValueError as error:
+        # The row of the worker was written by hand, with an id that no search can contain.
         raise NotFoundError(str(error)) from error
     died_at = None if item is None else item.died_at
     ended = await request.read_shared(_read_ended, worker_id, died_at, age_s=LANES_AGE_S)
     lost_jobs = await _read_lost(death, request)
-    # The attempts of lost jobs may be among the ended ones too. Equal ones are drawn once.
-    attempts = {*ended.items, *(job.attempt for job in lost_jobs if job.attempt is not None)} | {
+    # The attempts of lost jobs may be among the ended ones too. In a set, equal ones are drawn once.
+    attempts = set(ended.items)
+    attempts.update(job.attempt for job in lost_jobs if job.attempt is not None)
+    attempts.update(
         Attempt(job.job_id, job.job_name, job.status.value, job.started_at)
         for job in running.items
         if job.started_at is not None
-    }
-    sees_name = request.access.sees_name
+    )
+    visible_attempts = [attempt for attempt in attempts if request.access.sees_name(attempt.job_name)]
     until = _end_of_lanes(request, died_at)
     return View(
         worker_id=worker_id,
         item=item,
         lanes=lanes_of(
-            [attempt for attempt in attempts if sees_name(attempt.job_name)],
+            visible_attempts,
             until,
             is_capped=ended.is_capped or running.next is not None,
             is_over=died_at is not None,
@@ -94,10 +97,12 @@ async def build(request: PageRequest) -> View:
 
 
 def _end_of_lanes(request: PageRequest, died_at: datetime | None) -> datetime:
+    """Return the end of the hour whose attempts are drawn: the death of a worker, else the present time."""
     return max(died_at or request.now, request.now - OLDEST)
 
 
 async def _read_ended(request: PageRequest, worker_id: str, died_at: datetime | None) -> EndedAttempts:
+    """Return the attempts of a worker that ended in the hour that its page draws."""
     until = _end_of_lanes(request, died_at)
     return await ended_attempts(request.inspector, worker_id, until - SPAN, until)
 
@@ -133,14 +138,14 @@ async def _read_lost(death: AuditRecord | None, request: PageRequest) -> list[Lo
     if death is None:
         return []
     # People may have written the record by hand, so its details may be anything.
-    ids = death.details.get("jobs")
-    if not isinstance(ids, list):
+    recorded_ids = death.details.get("jobs")
+    if not isinstance(recorded_ids, list):
         return []
+    ids = [job_id for job_id in recorded_ids if isinstance(job_id, str)][:MAX_RECORDED]
     try:
-        jobs = await request.inspector.get_jobs(
-            [job_id for job_id in ids if isinstance(job_id, str)][:MAX_RECORDED]
-        )
-    except ValueError:  # no id that a job can have
+        jobs = await request.inspector.get_jobs(ids)
+    except ValueError:
+        # One of the texts is no id that a job can have.
         return []
     names = await request.worker_names()
     lost_jobs = [
@@ -152,8 +157,10 @@ async def _read_lost(death: AuditRecord | None, request: PageRequest) -> list[Lo
 
 
 def _lost_job(job: Job, worker_id: str, names: Mapping[str, str], request: PageRequest) -> LostJob:
+    """Return a job that this worker was running when it died; ``names`` are the names of workers by id."""
     crashes = [error for error in job.errors if error.outcome == CRASHED]
     crash = next((error for error in crashes if error.worker_id == worker_id), None)
+    # The same job may have made other workers die. A dict keeps their order, and has each once.
     other_ids = dict.fromkeys(
         error.worker_id for error in crashes if error.worker_id not in {worker_id, None}
     )
@@ -170,7 +177,7 @@ def _lost_job(job: Job, worker_id: str, names: Mapping[str, str], request: PageR
 
 
 def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:
-    """Yield the health of a live worker: each value, and what it means."""
+    """Yield the health of a live worker as small labels (chips): each value, and what it means."""
     if row.state == "dead":
         return
 

@@ -76,22 +76,25 @@ async def build(request: PageRequest) -> View:
     """Read the workers of a tab. A list has no names, health, settings and metadata."""
     state, group = request.choice("state", TABS), request.choice("group", ("", *GROUPS))
     workers = await request.inspector.workers()
-    running = await attempts_by_worker(request)
-    sees = request.access.sees_name
-    rows = [
-        replace(
-            listed_row(worker, request),
-            oldest=next(
-                (attempt for attempt in running.get(worker.worker_id, ()) if sees(attempt.job_name)), None
-            ),
+    attempts = await attempts_by_worker(request)
+    rows: list[WorkerRow] = []
+    for worker in workers[:MAX_WORKERS]:
+        # The attempts of a worker are in the order of their starts.
+        visible_attempts = (
+            attempt
+            for attempt in attempts.get(worker.worker_id, ())
+            if request.access.sees_name(attempt.job_name)
         )
-        for worker in workers[:MAX_WORKERS]
-    ]
+        rows.append(replace(listed_row(worker, request), oldest=next(visible_attempts, None)))
     dead_rows, has_more_dead = await _dead(request, {worker.worker_id for worker in workers})
     rows += dead_rows
     has_more = len(workers) > MAX_WORKERS
-    # Live workers come first, then dead ones, of which that with the last death is the first.
-    rows.sort(key=lambda row: (row.died_at is not None, -row.died_at.timestamp() if row.died_at else 0.0))
+
+    def position(row: WorkerRow) -> tuple[bool, float]:
+        """Return the sort key: live workers come first, then dead ones, from the last death to the first."""
+        return row.died_at is not None, -row.died_at.timestamp() if row.died_at else 0.0
+
+    rows.sort(key=position)
     return View(
         items=[row for row in rows if TABS[state](row)],
         counts={name: sum(map(is_in, rows)) for name, is_in in TABS.items()},
@@ -121,44 +124,54 @@ def grouped(rows: Sequence[WorkerRow], group: str) -> Mapping[str, Sequence[Work
 
 
 def _summary(rows: Sequence[WorkerRow], *, has_more: bool, has_more_dead: bool) -> str:
+    """Return the numbers of live and dead workers and of their slots, as a text.
+
+    ``has_more`` and ``has_more_dead`` are whether there may be further workers, and further dead ones.
+    """
     live_workers = [row.worker for row in rows if row.state != "dead"]
-    busy_slots = sum(worker.running_jobs for worker in live_workers)
-    slots = sum(worker.max_concurrent_jobs for worker in live_workers)
+    live_text = count(len(live_workers), is_capped=has_more)
+    busy_text = count(sum(worker.running_jobs for worker in live_workers), is_capped=has_more)
+    slots_text = count(sum(worker.max_concurrent_jobs for worker in live_workers), is_capped=has_more)
     dead_count = len(rows) - len(live_workers)
+    died_text = ""
+    if dead_count:
+        died_text = f", {count(dead_count, is_capped=has_more or has_more_dead)} dead within a day"
     limit_text = f"; the first {MAX_WORKERS} are shown" if has_more else ""
-    died_text = (
-        f", {count(dead_count, is_capped=has_more or has_more_dead)} dead within a day" if dead_count else ""
-    )
-    live_count, busy_count, slot_count = (
-        count(number, is_capped=has_more) for number in (len(live_workers), busy_slots, slots)
-    )
-    return f"{live_count} live{died_text}, {busy_count} of {slot_count} slots busy{limit_text}"
+    return f"{live_text} live{died_text}, {busy_text} of {slots_text} slots busy{limit_text}"
 
 
 async def _dead(request: PageRequest, live_ids: set[str]) -> tuple[list[WorkerRow], bool]:
     """Return workers without a row that died within a day, the last one first.
 
-    The second value is whether others may have died too.
+    The second value is whether others may have died too. ``live_ids`` are the ids of the workers with a row.
     """
     deaths = await request.deaths()
     records: dict[str, AuditRecord] = {}
     for record in deaths.items:
         if record.subject is not None and record.subject not in live_ids:
+            # The newest record about a worker comes first, and is kept.
             records.setdefault(record.subject, record)
     return [dead_row(record, request) for record in records.values()], deaths.next is not None
 
 
 def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
-    """Return a worker as the record of its death describes it; a record may have been written by hand."""
+    """Return a worker as the audit record of its death describes it.
+
+    The record may have been written by hand, so the type of each detail is checked.
+    """
     worker_details = record.details.get("worker")
     values: Mapping[str, Any] = worker_details if isinstance(worker_details, Mapping) else {}
 
     def text(name: str) -> str:
+        """Return the detail if it is a text, else an empty text."""
         value = values.get(name)
         return value if isinstance(value, str) else ""
 
     def number(value: object) -> int | None:
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+        """Return the value if it is a whole number from 0 on, else None. In Python, a bool is an int too."""
+        if not isinstance(value, int) or isinstance(value, bool):
+            return None
+        return value if value >= 0 else None
 
     release = text("release")
     worker = Worker(
@@ -176,7 +189,8 @@ def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
         identity=identity_of(record) or None,
         metadata={"release": release} if release else {},
     )
-    is_open = request.access.visible_names is None  # else the jobs may have hidden names
+    # The jobs of the worker may have hidden names, so their number is for a request that sees all names.
+    is_open = request.access.visible_names is None
     reclaimed = number(record.details.get("count")) if is_open else None
     return replace(listed_row(worker, request), died_at=record.at, reclaimed=reclaimed)
 
@@ -216,7 +230,7 @@ def _visible_settings(worker: Worker, request: PageRequest) -> dict[str, Any]:
 
 
 def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
-    """Return a worker with what follows from its row."""
+    """Return a worker with what follows from its row: its state, its release, and what is wrong with it."""
     release, health = release_of(worker.metadata), ReportedHealth.of(worker.health)
     if release and request.settings.redaction.is_hidden("release"):
         release = HIDDEN

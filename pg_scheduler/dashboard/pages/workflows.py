@@ -91,10 +91,11 @@ class Further(NamedTuple):
 
 
 async def build(request: PageRequest) -> View:
-    """Return a page of the workflows in a state."""
+    """Return a page of the workflows (jobs with steps) in a state, or of all of them."""
     state = request.choice("state", TABS)
     task, name = request.parameters.get("task", ""), request.parameters.get("name", "")
     counts = await _counts(request)
+    # The list of all workflows has one page only, so it has no position.
     after = await read_after(request) if state else None
     # The list of all workflows consists of those of the other tabs.
     shown_tabs = [state] if state else [tab for tab in TABS if tab]
@@ -104,8 +105,9 @@ async def build(request: PageRequest) -> View:
         rows = sorted(rows, key=lambda row: row.created_at, reverse=True)[:PAGE_LENGTH]
     numbers = {tab: _number(counts, tab) for tab in KINDS_OF_TABS}
     for tab in SEARCHED_TABS:
-        is_listed = tab in parts and not (task or name or after)
-        numbers[tab] = parts[tab].number if is_listed else await _searched_number(tab, request)
+        # The number of a whole list is known from its first page, unless the page is restricted to some jobs.
+        is_whole_list = tab in parts and not (task or name or after)
+        numbers[tab] = parts[tab].number if is_whole_list else await _searched_number(tab, request)
     kind = KINDS_OF_TABS.get(state)
     return View(
         state=state,
@@ -142,18 +144,22 @@ async def _read_counts(request: PageRequest) -> Sequence[OpenCount]:
 
 
 def _tab_of(kind: str) -> str:
+    """Return the tab of the jobs that a step of this kind has suspended."""
     return next(tab for tab, step_kind in KINDS_OF_TABS.items() if step_kind == kind)
 
 
 def _number(counts: Sequence[OpenCount], tab: str) -> str:
-    """Return the number of the jobs of a tab; empty if it is unknown."""
+    """Return the number of the jobs of a tab as a text; empty if it is unknown."""
     for row in counts:
+        # The row without a name has the count of all steps of a kind.
         if row.name is None and row.kind == KINDS_OF_TABS.get(tab):
             return count(row.jobs, is_capped=row.examined >= MAX_OPEN)
+    # A kind without any open step has no row.
     return "0" if counts and tab in KINDS_OF_TABS else ""
 
 
 async def _searched_number(tab: str, request: PageRequest) -> str:
+    """Return the number of the jobs of a tab that a search finds; requests share the read."""
     return await request.read_shared(
         _read_number, tab, age_s=COUNTS_AGE_S, depends_on=request.access.visible_names
     )
@@ -166,13 +172,17 @@ async def _read_number(request: PageRequest, tab: str) -> str:
 async def _part(tab: str, task: str, name: str, after: str | None, request: PageRequest) -> Part:
     """Return a part of the list of a tab, from a position on.
 
-    ``task`` and ``name`` are empty, or those of the task of the jobs, and of the step that they wait in.
+    If ``task`` is not empty, only jobs of this task are listed. If ``name`` is not empty, only jobs that wait
+    in a step of this name.
     """
     if tab in KINDS_OF_TABS:
         return await _suspended(KINDS_OF_TABS[tab], task, name, after, request)
-    if name:  # jobs of the other tabs are not suspended in a step
+    # Jobs of the other tabs do not wait in a step.
+    if name:
         return Part((), None)
-    where = " ".join(filter(None, (f"status:{tab}", term("name", task) if task else "")))
+    where = f"status:{tab}"
+    if task:
+        where = f"{where} {term('name', task)}"
     page = await request.search_workflows(where, PAGE_LENGTH, after)
     is_last = page.next is None
     # The number of a search that has found nothing so far would be "0+".
@@ -196,9 +206,11 @@ async def _suspended(kind: str, task: str, name: str, after: str | None, request
         # The next page begins behind this step, whether its job is shown or not.
         position = step.position
         job = jobs.get(step.job_id)
+        # The job may have continued since the steps were read.
         if job is None or job.suspended_by != kind or not request.access.sees_name(job.job_name):
             continue
-        if not step.is_awaited:  # it is an alternative of first() that has lost, and stays open
+        # An alternative of first() that has lost stays open, but the job does not wait for it.
+        if not step.is_awaited:
             continue
         if not task or job.job_name == task:
             selected_jobs[job.job_id] = job
@@ -229,7 +241,7 @@ def _position(after: str | None) -> tuple[str, str]:
 
 
 async def _rows(jobs: Sequence[Job], request: PageRequest) -> list[WorkflowRow]:
-    """Return the rows of jobs with steps."""
+    """Return the rows of those of these jobs that have steps, at most one page of them."""
     reads = tables_of(request.inspector).reads.workflows
     progress = await reads.progress([job.job_id for job in jobs]) if jobs else {}
     return [
@@ -240,9 +252,15 @@ async def _rows(jobs: Sequence[Job], request: PageRequest) -> list[WorkflowRow]:
 
 
 def _row(job: Job, progress: StepProgress, request: PageRequest) -> WorkflowRow:
-    is_open = job.finished_at is None
-    step, kind, until = (progress.name, progress.kind, progress.until) if is_open else (None, None, None)
+    """Return the row of a job; ``progress`` has its open step and the number of its steps."""
+    step: str | None = None
+    kind: str | None = None
+    until: datetime | None = None
+    # An ended job does not wait in a step any more.
+    if job.finished_at is None:
+        step, kind, until = progress.name, progress.kind, progress.until
     state = state_of(job, request.now)
+    # A step whose function raised an error is not stored, but the error names it.
     if step is None and state in {"failed", "retrying"} and job.errors:
         step = job.errors[-1].step
         kind = None if step is None else "failed"
