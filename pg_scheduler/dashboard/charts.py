@@ -183,7 +183,7 @@ class Chart:
     @property
     def summary(self) -> str:
         """The last complete values, as a sentence for those who do not see the plot."""
-        # The last slot has just begun, so the last complete one has the index -2.
+        # The last slot is not complete, so the last complete one has the index -2.
         if len(self.times) < 2 or not self.series:
             return f"{self.title}: no data"
         values = [f"{series.label} {self._value_of(series, series.values[-2])}" for series in self.series]
@@ -442,11 +442,11 @@ def small_line(values: Sequence[float | None]) -> str:
     """
     maximum = max((value for value in values if value), default=0)
 
-    def height(value: float) -> float:
+    def y_of(value: float) -> float:
         """Return the distance of a value from the top: 3 for the highest one, and 28 for 0."""
         return 28 - 25 * value / maximum if maximum else 28.0
 
-    points = [None if value is None else (float(place), height(value)) for place, value in enumerate(values)]
+    points = [None if value is None else (float(place), y_of(value)) for place, value in enumerate(values)]
     end = float(len(values) - 1)
     areas: list[str] = []
     for run in _runs(points):

@@ -393,8 +393,8 @@ class _Day(NamedTuple):
 def _day_of(schedule: Schedule, fire_times: Sequence[datetime], now: datetime) -> _Day:
     """Return the line of the next 24 hours of a schedule with these next fire times.
 
-    Up to 96 fire times have a tick each. Of more, a tick stands for those of a slot of 15 minutes, and is as
-    high as they are many.
+    Up to 96 fire times have a tick each. If there are more, a tick stands for those of 15 minutes, and its
+    height shows how many these are.
     """
     end = now + DAY
     fires = [fire for fire in fire_times if now <= fire < end]
