@@ -167,6 +167,7 @@ class Access:
 
 
 def _check_name(name: object) -> None:
+    """Reject a pattern of ``names=`` that is no str, or has a NUL character, which no name can have."""
     if not isinstance(name, str) or "\0" in name:
         raise TypeError(f"each of names must be a str without a NUL character, not {name!r}")
 
@@ -304,6 +305,7 @@ def trusted_header(name: str, *, role: Role = "viewer") -> Authorize:
 
 
 def _check_secret(name: str, secret: object) -> None:
+    """Reject a password or a token that is empty or no str. ``name`` is that of the argument."""
     if not isinstance(secret, str) or not secret:
         raise ValueError(f"{name} must be a str that is not empty")
 

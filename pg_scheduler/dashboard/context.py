@@ -484,6 +484,7 @@ class PageRequest:
 
 
 async def _read_standby_lag(request: PageRequest) -> float | None:
+    """Read how many seconds the database of the pages is behind its primary; requests share the result."""
     return await request.inspector.standby_lag_s()
 
 
@@ -498,15 +499,18 @@ async def _read_sample(request: PageRequest, where: str, limit: int) -> Sequence
 
 
 async def _read_workers(request: PageRequest) -> Sequence[Worker]:
+    """Read all workers that have a row; requests share the result."""
     return await request.inspector.workers()
 
 
 async def _read_deaths(request: PageRequest) -> AuditPage:
+    """Read the audit records of workers that died within a day; requests share the result."""
     since = request.now - DEAD_FOR
     return await request.inspector.audit(action=DECLARE_DEAD, since=since, limit=MAX_DEAD)
 
 
 async def _read_job_names(request: PageRequest) -> Sequence[str]:
+    """Read the names of all jobs whose attempts were counted; requests share the result."""
     return await request.inspector.job_names()
 
 

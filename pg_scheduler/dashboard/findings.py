@@ -169,6 +169,7 @@ async def read_diagnosis(request: PageRequest, *, is_age_shown: bool = True) -> 
 
 
 async def _diagnose(request: PageRequest) -> Diagnosis:
+    """Make the checks that decide whether all is well; requests share the result."""
     return await request.inspector.doctor(only=STATUS_CODES)
 
 

@@ -40,6 +40,7 @@ class _Span(NamedTuple):
 
     @property
     def length(self) -> timedelta:
+        """Its length."""
         return self.until - self.since
 
 

@@ -266,6 +266,7 @@ def without_detours(links: Collection[tuple[Node, Node]]) -> list[tuple[Node, No
 
 
 def _middle(placed_node: PlacedNode) -> int:
+    """Return the height of the middle of a node, at which lines begin and end."""
     return placed_node.y + HEIGHT // 2
 
 
@@ -276,4 +277,5 @@ def _path(x: int, y: int, to_x: int, to_y: int) -> str:
 
 
 def _cut(text: str, max_length: int) -> str:
+    """Return a text of bounded length, which ends with an ellipsis if it was cut."""
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

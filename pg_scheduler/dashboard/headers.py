@@ -53,6 +53,7 @@ def secured(send: Send, *, has_policy: bool, has_body: bool) -> Send:
     """
 
     async def send_secured(message: Message) -> None:
+        """Send a message of the answer: its start with the headers, or its body if it is to be sent."""
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in ALWAYS.items():

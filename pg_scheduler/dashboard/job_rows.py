@@ -263,6 +263,7 @@ def arguments_line(args: Sequence[Any], kwargs: Mapping[str, Any], is_hidden: Ca
     """
 
     def parts() -> Iterator[str]:
+        """Yield each argument as a short text, keyword arguments with their names."""
         for place, argument in enumerate(args):
             yield "hidden" if is_hidden(str(place)) else _brief(argument, is_quoted=True)
         for key, argument in kwargs.items():

@@ -57,6 +57,7 @@ class OneTimeLink:
         """Return an application that answers the link, and passes other requests to ``app``."""
 
         async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
+            """Answer a request for the link, and pass any other one to the application."""
             answer = self._answer(Request(scope)) if scope["type"] == "http" else None
             if answer is None:
                 await app(scope, receive, send)

@@ -102,6 +102,7 @@ async def _read(request: PageRequest) -> NavigationData:
 
 
 async def _read_muted(request: PageRequest, ids: tuple[str, ...]) -> Collection[str]:
+    """Return which of these findings are muted now; requests share the result."""
     return await read_muted(request.inspector, "finding", ids, request.operations.now)
 
 

@@ -104,6 +104,7 @@ def blocks_of(traceback: str) -> list[Block]:
 
 
 def _is_library(part: Frame | str) -> bool:
+    """Return whether a part of a traceback is a frame of a library."""
     return isinstance(part, Frame) and part.library is not None
 
 

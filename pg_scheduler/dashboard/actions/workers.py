@@ -41,4 +41,5 @@ def _redirect(worker_id: str, changed_ids: list[str], did: str) -> Redirect:
 
 
 def _no_such_worker(worker_id: str) -> NotFoundError:
+    """Return the error about a worker that has no row."""
     return NotFoundError(f"there is no worker {worker_id[:200]!r}; it may have ended")

@@ -116,6 +116,7 @@ class Sample(NamedTuple):
         starts = (prefix, f"name:{prefix}") if text and ":" not in text else (prefix,)
 
         def is_match(candidate: str) -> bool:
+            """Return whether a term begins with the typed text, or has it after its last dot."""
             _, _, after_last_dot = candidate.lower().rpartition(".")
             return candidate.lower().startswith(starts) or after_last_dot.startswith(starts)
 
@@ -186,6 +187,7 @@ def paths_with(value: str, jobs: Iterable[Job], request: PageRequest) -> Counter
     word = value[1:].lower() if is_part else value
 
     def has_word(text: str) -> bool:
+        """Return whether the value is this word, or contains it if it may be a part of a value."""
         return word in text.lower() if is_part else text == word
 
     job_counts: Counter[str] = Counter()
@@ -225,6 +227,7 @@ async def _shared_sample(request: PageRequest, where: str) -> Sample:
 
 
 async def _read_sample(request: PageRequest, where: str) -> Sample:
+    """Read the first jobs of a search and what they contain; requests share the result."""
     page = await request.search_jobs(where, SAMPLE_JOBS)
     return await Sample.of(page.items, request, is_capped=not page.is_complete)
 

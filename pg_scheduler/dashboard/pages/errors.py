@@ -199,6 +199,7 @@ async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[
 
 
 async def _read_groups(request: PageRequest, span: timedelta | None) -> ErrorGroups:
+    """Read the groups of errors of a time span up to now (None: any time); requests share it."""
     since = None if span is None else request.now - span
     return await request.inspector.error_groups(since=since, limit=MAX_GROUPS)
 
@@ -305,6 +306,7 @@ async def read_group(request: PageRequest, fingerprint: str, span: timedelta | N
 
 
 async def _read_group(request: PageRequest, fingerprint: str, span: timedelta | None) -> ErrorGroup | None:
+    """Read a group of errors with the number of its jobs in a time span; requests share the result."""
     since = None if span is None else request.now - span
     return await request.inspector.error_group(fingerprint, since=since)
 

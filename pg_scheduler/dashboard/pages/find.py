@@ -97,11 +97,13 @@ def _find(
     """
 
     def items_with(words: Sequence[str]) -> list[FoundItem]:
+        """Return the items that have all of these words, sorted."""
         items = [entry.item for entry in entries if all(word in entry.text for word in words)]
         kinds = list(dict.fromkeys(item.kind for item in items))
         first_word = words[0] if words else ""
 
         def position(item: FoundItem) -> tuple[int, bool]:
+            """Return the sort key of an item."""
             return kinds.index(item.kind), not item.name.casefold().startswith(first_word)
 
         return sorted(items, key=position)

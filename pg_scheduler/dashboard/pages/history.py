@@ -128,6 +128,7 @@ async def known_releases(request: PageRequest) -> list[Mark]:
 
 
 async def _read_known_releases(request: PageRequest) -> list[Mark]:
+    """Read when releases first started; requests share the result."""
     return await read_releases(request.inspector, None)
 
 

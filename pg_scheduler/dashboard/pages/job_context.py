@@ -77,6 +77,7 @@ async def _figures(name: str, request: PageRequest) -> JobFigures:
 
 
 async def _read_statistics(request: PageRequest, name: str) -> Statistics:
+    """Read the statistics of a job name for the last day; requests share the result."""
     return await request.inspector.statistics(PERIOD, names=[name])
 
 
@@ -98,6 +99,7 @@ async def siblings_of(job: Job, request: PageRequest) -> dict[str, object] | Non
 
 
 async def _read_group(request: PageRequest, fingerprint: str) -> ErrorGroup | None:
+    """Read a group of errors with the number of its jobs in the last day; requests share the result."""
     return await request.inspector.error_group(fingerprint, since=request.now - PERIOD)
 
 

@@ -59,6 +59,7 @@ async def read_job(request: PageRequest) -> tuple[Job, Job]:
     """
 
     def is_visible(job: Job) -> bool:
+        """Return whether the request sees jobs of this name."""
         return request.access.sees_name(job.job_name)
 
     job = await request.visible("job", request.required("id"), request.inspector.get_job, is_visible)

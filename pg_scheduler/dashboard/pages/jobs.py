@@ -311,6 +311,7 @@ async def advance(request: PageRequest) -> Hashable:
         return None
 
     async def read_part(limit: int, after: str | None) -> SearchPage:
+        """Read the jobs of the search that follow a position."""
         return await request.continue_search(q, limit, after)
 
     # A run exists only for a search that a page has checked.
@@ -427,6 +428,7 @@ async def state_counts(request: PageRequest) -> Mapping[str, StateCount]:
 
 
 async def _read_counts(request: PageRequest) -> Mapping[str, StateCount]:
+    """Count all jobs by state; requests share the result."""
     return await count_states(request.inspector)
 
 

@@ -257,10 +257,12 @@ def _without_use(limit: LimitState) -> LimitState:
 
 
 async def _shared_overview(request: PageRequest) -> LimitOverview:
+    """Return the limits that live workers declare, with their use; requests share the read."""
     return await request.read_shared(_read_limits, age_s=AGE_S)
 
 
 async def _read_limits(request: PageRequest) -> LimitOverview:
+    """Read the limits that live workers declare, with their use; requests share the result."""
     return await limit_overview(request.inspector)
 
 
@@ -275,6 +277,7 @@ async def _shares(request: PageRequest) -> tuple[list[ShareRow], ShareOverview]:
 
 
 async def _read_shares(request: PageRequest) -> ShareOverview:
+    """Read the shares that live workers declare, with their tenants; requests share the result."""
     return await read_shares(tables_of(request.inspector).reads)
 
 

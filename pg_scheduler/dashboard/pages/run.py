@@ -96,6 +96,7 @@ async def build_one(request: PageRequest) -> View:
 
 
 async def _read_changed(request: PageRequest, run_id: str) -> Changed:
+    """Read which status the jobs that a bulk run has changed have now; requests share the result."""
     return await read_changed(request.inspector, run_id)
 
 

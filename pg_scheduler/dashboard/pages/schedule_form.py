@@ -265,6 +265,7 @@ async def preview(trigger: Trigger, after: datetime) -> list[FireTime]:
     """
 
     def search() -> list[FireTime]:
+        """Compute the next fire times, with the effects of clock changes."""
         fire_times = trigger.upcoming(FIRE_TIMES, after=after, anchor=after)
         _, zone = named_zone(getattr(trigger, "timezone", "UTC"))
         return local_fires(fire_times, zone, mark_fires(trigger, after, fire_times))

@@ -181,6 +181,7 @@ class SchedulePage(ShownSchedule):
 
     @property
     def _arguments(self) -> JsonTree:
+        """The arguments as a tree of HTML."""
         return arguments_tree(self.args, self.kwargs, self._argument_names)
 
 
@@ -264,6 +265,7 @@ async def visible_schedule(request: PageRequest, schedule_id: str) -> Schedule:
     """
 
     def is_visible(schedule: Schedule) -> bool:
+        """Return whether the request sees the task of a schedule."""
         return request.access.sees_name(schedule.task)
 
     return await request.visible("schedule", schedule_id, request.inspector.get_schedule, is_visible)

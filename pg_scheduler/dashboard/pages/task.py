@@ -141,6 +141,7 @@ async def _all_schedules(request: PageRequest) -> list[Schedule]:
 
 
 async def _read_schedules(request: PageRequest) -> list[Schedule]:
+    """Read the first schedules of all tasks; requests share the result."""
     return await request.inspector.schedules(limit=MAX_SCHEDULES)
 
 
@@ -155,6 +156,7 @@ async def _settings(names: Sequence[str], request: PageRequest) -> Mapping[str, 
 
 
 async def _read_infos(request: PageRequest) -> Sequence[TaskInfo]:
+    """Read the tasks that this process has registered or that are paused; requests share the result."""
     return await request.operations.scheduler.tasks.list()
 
 

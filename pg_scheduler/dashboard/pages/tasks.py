@@ -222,6 +222,7 @@ async def _figures(request: PageRequest, range_name: str) -> Figures:
 
 
 async def _read_figures(request: PageRequest, length: timedelta) -> Figures:
+    """Read the figures of a period of this length by job name; requests share the result."""
     statistics = await request.inspector.statistics(length)
     # Adding many histograms takes time, so other requests continue meanwhile.
     return Figures(await run_in_thread(_by_name, statistics), statistics.is_complete, statistics.uncounted)
@@ -250,4 +251,5 @@ async def visible_limits(request: PageRequest) -> list[LimitState]:
 
 
 async def _read_limits(request: PageRequest) -> LimitList:
+    """Read the limits that live workers declare; requests share the result."""
     return await request.inspector.limits()

@@ -182,6 +182,7 @@ def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:
         return
 
     def chip(text: str, title: str, *, is_bad: bool = False) -> dict[str, object]:
+        """Return a label with its tooltip."""
         return {"text": text, "title": title, "is_bad": is_bad}
 
     health = row.health

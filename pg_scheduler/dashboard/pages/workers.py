@@ -111,6 +111,7 @@ async def attempts_by_worker(request: PageRequest) -> Mapping[str, Sequence[Atte
 
 
 async def _read_running(request: PageRequest) -> Mapping[str, Sequence[Attempt]]:
+    """Read the running attempts of each worker; requests share the result."""
     return await running_attempts(request.inspector)
 
 

@@ -140,6 +140,7 @@ async def _counts(request: PageRequest) -> Sequence[OpenCount]:
 
 
 async def _read_counts(request: PageRequest) -> Sequence[OpenCount]:
+    """Count the jobs that steps have suspended; requests share the result."""
     return await tables_of(request.inspector).reads.workflows.count_open()
 
 
@@ -166,6 +167,7 @@ async def _searched_number(tab: str, request: PageRequest) -> str:
 
 
 async def _read_number(request: PageRequest, tab: str) -> str:
+    """Search the jobs of a tab, and return their number; requests share the result."""
     return (await _part(tab, "", "", None, request)).number
 
 
