@@ -183,7 +183,7 @@ def _edges(left_column: Sequence[PlacedNode], right_column: Sequence[PlacedNode]
             for source in left_column
             for target in right_column
         ]
-    return [Edge(_path(*start, *stop), is_open) for start, stop, is_open in lines]
+    return [Edge(_path(*start_point, *end_point), is_open) for start_point, end_point, is_open in lines]
 
 
 def _linked_edges(

@@ -256,12 +256,14 @@ def folded(
         key = (record.subject, record.action, record.actor, record.via) if item.is_batch else record.id
         newer_item = items_by_key.get(key)
         items_by_key[key] = item if newer_item is None else _added(newer_item, item)
-    return [
-        _marked(item)
-        if item.is_batch and (has_newer or (has_older and item.record.subject not in begun_runs))
-        else item
-        for item in items_by_key.values()
-    ]
+    folded_items: list[AuditItem] = []
+    for item in items_by_key.values():
+        # Another page may have further batches of this run.
+        if item.is_batch and (has_newer or (has_older and item.record.subject not in begun_runs)):
+            folded_items.append(_marked(item))
+        else:
+            folded_items.append(item)
+    return folded_items
 
 
 def _added(item: AuditItem, older: AuditItem) -> AuditItem:

@@ -112,14 +112,12 @@ async def build(request: PageRequest) -> View:
             for item in plan.items
             if request.access.sees_name(item.task) and (task is None or item.task == task)
         ]
-        fires = sorted(
-            (
-                CalendarFire(at, f"{at.astimezone(zone):%H:%M}", item.schedule_id, item.task)
-                for item in items
-                for at in item.fires
-            ),
-            key=lambda fire: (fire.at, fire.schedule_id),
-        )
+        fires = [
+            CalendarFire(at, f"{at.astimezone(zone):%H:%M}", item.schedule_id, item.task)
+            for item in items
+            for at in item.fires
+        ]
+        fires.sort(key=lambda fire: (fire.at, fire.schedule_id))
         by_hour: dict[tuple[date, int], list[CalendarFire]] = defaultdict(list)
         for fire in fires:
             local = fire.at.astimezone(zone)

@@ -125,6 +125,11 @@ async def build(request: PageRequest) -> View:
     )
     last_runs = await last_runs_of(job, results, request)
     gantt = gantt_of(job, attempts, request.now, steps)
+    # The values are shown as trees, and the arguments under the names of their parameters.
+    trees = {
+        part: arguments_tree(job.args, job.kwargs, names) if part == "arguments" else json_tree(value)
+        for part, value in values_of(job, result, request).items()
+    }
     # One bar of a running attempt shows nothing that the text above it does not state.
     if gantt is not None and job.finished_at is None and len(gantt.bars) < 2:
         gantt = None
@@ -179,10 +184,7 @@ async def build(request: PageRequest) -> View:
         _is_waiting_capped=await is_waiting_capped(request),
         _limit_key=limit_key,
         _limit_wait=limit_wait,
-        _values={
-            part: arguments_tree(job.args, job.kwargs, names) if part == "arguments" else json_tree(value)
-            for part, value in values_of(job, result, request).items()
-        },
+        _values=trees,
         _tags=metadata.tags_of(job.metadata)[:MAX_TAGS],
         _trace_id=metadata.trace_id_of(job.metadata),
     )

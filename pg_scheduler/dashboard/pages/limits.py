@@ -153,6 +153,7 @@ async def build_one(request: PageRequest) -> View:
         }
         for state in key_list.items
     ]
+    # The first jobs of each key are listed: those that hold the limit, and those that wait for it.
     shown_jobs = [job for row in rows for job in (*row["holders"][:SHOWN_JOBS], *row["queue"][:SHOWN_JOBS])]
     task_names = limit.tasks[:MAX_NAMES]
     period = await read_period(request, task_names)

@@ -315,9 +315,8 @@ def _sentence(
         return f"All is well: {workers_text}, {describe_nothing_late(held)}."
     worst_problem, other_count = problems[0], len(problems) - 1
     remedy = f"; {worst_problem.remedy}" if worst_problem.remedy else ""
-    others_text = (
-        f". There {'is' if other_count == 1 else 'are'} {counted(other_count, 'other problem')}"
-        if other_count
-        else ""
-    )
+    others_text = ""
+    if other_count:
+        verb = "is" if other_count == 1 else "are"
+        others_text = f". There {verb} {counted(other_count, 'other problem')}"
     return f"{worst_problem.code}: {worst_problem.evidence or worst_problem.meaning}{remedy}{others_text}."
