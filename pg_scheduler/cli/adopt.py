@@ -46,8 +46,11 @@ async def adopt(
     restored = ""
     async with command.scheduler() as scheduler:
         identity = identity_of(scheduler)
+        # This database, and the one that the last worker recorded; None if no worker has started yet.
         database, recorded = await identity.read()
-        copy_of = None if recorded is None or database.is_same(recorded) else recorded.name
+        copy_of = None
+        if recorded is not None and not database.is_same(recorded):
+            copy_of = recorded.name
         with acting_as(Author(Inspector(scheduler).actor, "cli")):
             if resume:
                 released = await release(scheduler)
@@ -69,9 +72,10 @@ async def adopt(
 
 
 async def release(scheduler: Scheduler) -> Released:
-    """Resume what ``--hold`` has paused.
+    """Resume the tasks and schedules that ``--hold`` has paused, and return them.
 
-    One that had a pause with an end before the hold has this pause again, unless the end has passed.
+    A task or schedule that was paused until a time before the hold has this pause again, unless the time has
+    passed.
     """
     released = await identity_of(scheduler).release()
     for schedule in released.schedules:
@@ -82,7 +86,10 @@ async def release(scheduler: Scheduler) -> Released:
 
 
 def _restored(released: Released) -> str:
-    """Return the end of the message: how much is paused as before the hold. It is empty for nothing."""
+    """Return the end of a message: how many tasks and schedules are paused again as before the hold.
+
+    It is empty if there are none.
+    """
     numbers = ((released.paused_tasks, "task"), (released.paused_schedules, "schedule"))
     parts = [counted(number, noun) for number, noun in numbers if number]
     return f"; paused again as before the hold: {' and '.join(parts)}" if parts else ""

@@ -136,16 +136,23 @@ class BulkOptions:
     progress: ProgressStyle = None
 
     def jobs(self, command: Command, *, has_group: bool) -> dict[str, Any]:
-        """Return the parameters that name the jobs."""
+        """Return the parameters of the `Inspector` that name the jobs: their ids, or a search.
+
+        ``has_group`` is whether a group of errors names them, which counts as a search.
+        """
+        has_ids = bool(self.job_ids)
         has_search = self.where is not None or has_group
-        # Either ids or a search must name the jobs, and not both.
-        if bool(self.job_ids) == has_search:
+        # Either ids or a search must name the jobs. These are equal if there is neither of them, or both.
+        if has_ids == has_search:
             hint = ""
             # With both, the shell has probably split the search.
             if self.job_ids and self.where is not None:
-                hint = f"; quote the search: --where {shlex.quote(' '.join((self.where, *self.job_ids)))}"
+                search = " ".join((self.where, *self.job_ids))
+                hint = f"; quote the search: --where {shlex.quote(search)}"
             raise UsageError(f"name jobs either by their ids or by a search{hint}")
-        return {"ids": self.job_ids} if self.job_ids else {"where": self.where, "tz": command.output.zone}
+        if has_ids:
+            return {"ids": self.job_ids}
+        return {"where": self.where, "tz": command.output.zone}
 
 
 async def cancel(command: Command, options: BulkOptions) -> ExitCode:
@@ -162,6 +169,7 @@ async def retry(
     from_step: FromStep = None,
 ) -> ExitCode:
     """Run finished jobs again now. A search leaves out completed jobs unless it has status:completed."""
+    # A search has its own condition for the time.
     if since is not None and group is None:
         raise UsageError("--since needs --group; for a search, write finished:>-1h")
     ended_since = None if since is None else read_since("--since", since, command.output.zone)
@@ -182,7 +190,8 @@ async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
     target = read_move("--to", to, command.output.zone)
     parameter = {"to": target} if isinstance(target, datetime) else {"by": target}
     async with command.scheduler() as scheduler:
-        code = await _change(command, "move", options, partial(Inspector(scheduler).move_jobs, **parameter))
+        move_jobs = partial(Inspector(scheduler).move_jobs, **parameter)
+        code = await _change(command, "move", options, move_jobs)
         moved_ids: Sequence[str] = ()
         if options.job_ids and not options.dry_run:
             moved_ids = options.job_ids
@@ -200,6 +209,7 @@ async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | 
     With None for the instant, the group has all of its jobs.
     """
     group = await inspector.error_group(fingerprint, since=since)
+    # In a group whose last error is older than the instant, no job has ended since.
     if group is None or (since is not None and group.last_at < since):
         period = "" if since is None else " in this period"
         raise NotFoundError(
@@ -224,12 +234,15 @@ async def _change(
     parameters = options.jobs(command, has_group=has_group)
     parameters |= {"limit": options.limit, "after": options.after}
     rate = read_rate(options.rate)
-    if not options.job_ids and (options.dry_run or not options.yes):
+    has_search = not options.job_ids
+    # With --yes there is no question, so there is no need to show jobs before it.
+    if has_search and (options.dry_run or not options.yes):
         # The first step of a dry run has the first jobs of the search. It is shown before the question.
         search = start(**parameters, dry_run=True)
         step = await anext(search)
         await search.aclose()
         _show_first_jobs(command, action, step)
+        # Without jobs in this step and without a cursor to further ones, there is nothing to change.
         if not options.dry_run and (step.done or step.cursor):
             confirm(f"{action.capitalize()} every job of this search?", yes=False)
     run = _Run(command, action, options)
@@ -242,7 +255,10 @@ async def _change(
 
 
 def _show_first_jobs(command: Command, action: str, step: Progress) -> None:
-    """Show the first jobs of a search to which the action applies, and their number so far."""
+    """Show on stderr the first jobs of a search to which the action applies, and their number so far.
+
+    The step is the first one of a dry run, so its jobs that are "done" are those that would be changed.
+    """
     table = Output("table", command.output.zone, out=sys.stderr)
     changes = [change for change in step.changes if change.outcome is ChangeOutcome.DONE]
     table.write_list(_FOUND, changes[:MAX_SHOWN])
@@ -266,6 +282,7 @@ class _Run:
         with Reporter(read_style(self._options.progress), self._output) as reporter:
             async for step in steps:
                 self._last_step = step
+                # A list of each job is written only for ids. A search may change millions of jobs.
                 if self._options.job_ids:
                     self._changes += step.changes
                 reporter.show(step.summary, step.searched, step.total_estimate)
@@ -276,6 +293,7 @@ class _Run:
         If ids name the jobs, the exit code is that of the worst outcome of a job.
         """
         step = self._last_step
+        # The action was interrupted before its first step, so nothing was changed.
         if step is None:
             return ExitCode.DONE
         has_search = not self._options.job_ids
@@ -315,8 +333,8 @@ class _Run:
         """Return the outcome of a job as a word. With ids, a job is skipped only if it does not exist."""
         match change.outcome:
             case ChangeOutcome.DONE:
-                past, planned = _RESULTS[self._action]
-                return planned if self._options.dry_run else past
+                changed, would_be_changed = _RESULTS[self._action]
+                return would_be_changed if self._options.dry_run else changed
             case ChangeOutcome.REFUSED:
                 return "refused"
             case ChangeOutcome.SKIPPED:

@@ -115,7 +115,10 @@ class Group(NamedTuple):
 
 
 def add_command(app: typer.Typer, name: str, definition: Function | Group) -> None:
-    """Add a command or a group. The first argument of a function is the `Command`, the others are options."""
+    """Add a command or a group of commands to Typer's application.
+
+    The function of a command gets the `Command` as its first argument. The others are its own options.
+    """
     if not isinstance(definition, Group):
         app.command(name)(with_common_options(definition))
         return
@@ -162,6 +165,7 @@ def watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, R
                 command.output.say(str(error))
             await pause_between_runs(watch)
 
+    # Typer reads the options from the signature: those of the function, and --watch.
     signature = inspect.signature(function, eval_str=True)
     watch = inspect.Parameter("watch", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Watch)
     call.__name__, call.__doc__ = function.__name__, function.__doc__
@@ -198,14 +202,16 @@ def with_common_options(
 
     A parameter whose type is a dataclass stands for the options that are its fields.
     """
-    # The first parameter is the `Command`.
+    # The first parameter is the `Command`, which is no option.
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    # The dataclasses, and the options that are their fields, by the names of the parameters.
     groups: dict[str, Any] = {
         parameter.name: parameter.annotation for parameter in parameters if is_dataclass(parameter.annotation)
     }
     options_of = {name: _options_of(group) for name, group in groups.items()}
     options: list[inspect.Parameter] = []
     for parameter in parameters:
+        # A parameter that is no dataclass is an option itself.
         options += options_of.get(parameter.name, [parameter])
 
     def call(**values: Any) -> Result:
@@ -219,16 +225,18 @@ def with_common_options(
         # The function of a group is called only without a command of the group.
         return None if context.invoked_subcommand else _execute(function, context, values)
 
+    # Typer reads the name, the help and the options of the command from these attributes.
     call.__name__ = getattr(function, "__name__", "command")
     call.__doc__ = function.__doc__
     call.__annotations__ = {}
+    # In a signature, parameters without a default may follow others with one only if all are passed by name.
     by_name = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
     call.__signature__ = inspect.Signature([*by_name, *_COMMON, _CONTEXT])  # type: ignore[attr-defined] # read by Typer
     return call
 
 
 def _options_of(group: Any) -> list[inspect.Parameter]:
-    """Return the fields of a dataclass as parameters."""
+    """Return the fields of a dataclass of options as parameters that are passed by name."""
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(
@@ -244,14 +252,16 @@ def _execute(
     values: Mapping[str, Any],
 ) -> Result:
     """Call the function of a command. An error that has an exit code becomes a CommandError."""
-    if (problem := project_of(context).error) is not None:
+    # An invalid pyproject.toml does not prevent --help and --version, so its error is raised only here.
+    problem = project_of(context).error
+    if problem is not None:
         raise problem
     settings = read_settings(context)
-    output = Output(
-        read_format(settings["output"], is_terminal=sys.stdout.isatty()), read_zone(settings["tz"] or "local")
-    )
+    output_format = read_format(settings["output"], is_terminal=sys.stdout.isatty())
+    output = Output(output_format, read_zone(settings["tz"] or "local"))
     try:
         result = function(Command(settings, output, context), **values)
+        # The function of a command is a plain one or a coroutine function.
         return run_main_task(result, report_exit) if inspect.iscoroutine(result) else result  # type: ignore[return-value]
     except KeyboardInterrupt as error:  # Typer would exit without a message
         raise CommandError(ExitCode.INTERRUPTED, "interrupted") from error

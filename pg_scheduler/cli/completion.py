@@ -93,6 +93,7 @@ def install_script(command: Command, shell: Shell = None) -> None:
 
 
 def _script(shell: str) -> str:
+    """Return the script that lets a shell complete the words of this program."""
     if shell in OWN_SCRIPTS:
         return OWN_SCRIPTS[shell]
     return f"{get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, shell=shell)}\n"
@@ -126,10 +127,10 @@ TaskName = Annotated[
 
 
 def complete_schedules(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids of schedules."""
+    """Return the ids of schedules that begin with what was typed."""
 
     async def read(scheduler: Scheduler) -> Iterable[str]:
-        # The ids that begin with the text follow it in the order of the list.
+        # The list is in the order of the ids, in which those that begin with the text follow the text itself.
         schedules = await scheduler.schedules.list(after=incomplete or None, limit=MAX_WORDS)
         return [schedule.schedule_id for schedule in schedules]
 
@@ -137,7 +138,7 @@ def complete_schedules(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_workers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids of workers."""
+    """Return the ids of workers that begin with what was typed."""
 
     async def read(scheduler: Scheduler) -> Iterable[str]:
         return [worker.worker_id for worker in await scheduler.workers()]
@@ -148,10 +149,10 @@ def complete_workers(ctx: typer.Context, incomplete: str) -> list[str]:
 def _complete(
     ctx: typer.Context, incomplete: str, read: Callable[[Scheduler], Awaitable[Iterable[str]]]
 ) -> list[str]:
-    """Return the words that begin with what was typed.
+    """Return the words that begin with what was typed, and that a shell reads without quotes.
 
-    If the database is too slow, a signal ends the process without any word. A timeout of asyncio would still
-    wait for the thread that looks up the name of a host.
+    ``read`` returns all words. If the database is too slow, a signal ends the process without any word. A
+    timeout of asyncio would still wait for the thread that looks up the name of a host.
     """
 
     async def run() -> Iterable[str]:
@@ -167,7 +168,8 @@ def _complete(
         return []
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return [word for word in words if word.startswith(incomplete) and _SAFE.fullmatch(word)][:MAX_WORDS]
+    matching_words = [word for word in words if word.startswith(incomplete) and _SAFE.fullmatch(word)]
+    return matching_words[:MAX_WORDS]
 
 
 COMMANDS: Final = Group("Complete words in a shell.", {"install": install_script, "show": show})

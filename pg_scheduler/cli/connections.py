@@ -36,14 +36,17 @@ class CommandScheduler(Scheduler):
     """The Scheduler of a command, which is never started."""
 
     async def verify(self, schema: str | None) -> None:
-        """Raise unless the schema fits this release. A lock on a table is waited for briefly."""
+        """Raise an error unless the tables in the schema fit this release; wait for locks on them briefly."""
         connections = self._parts.store.connections
         async with connections.transaction(lock_timeout_ms=VERIFY_LOCK_TIMEOUT_MS) as connection:
             with translated():
                 await verify(connection, schema=schema)
 
     async def name_holders(self, fault: DatabaseUnavailableError) -> None:
-        """Add the sessions with locks on the tables to an error, if a lock may have caused it."""
+        """Add the sessions with locks on the tables to an error, if a lock may have caused it.
+
+        They become a note of the error, which a command prints after the message.
+        """
         if is_lock_wait(fault) or is_timeout(fault):
             holders = await self._parts.store.locks.find_holders()
             if holders:
@@ -94,8 +97,10 @@ def naming_dsn(settings: Settings, name: str) -> Iterator[None]:
     except ConnectionRejectedError:  # the server has answered, and its message names what it rejects
         raise
     except DatabaseUnavailableError as error:
-        dsn, origin = settings[name], settings.origin(name)
+        dsn = settings[name]
+        origin = settings.origin(name)
         hint = f"the DSN is {mask_dsn(dsn)}, from {origin}" if dsn else NO_DSN
+        # A database that refuses to write, such as a standby, is available.
         code = ExitCode.REFUSED if is_read_only(error) else ExitCode.UNAVAILABLE
         message = "; ".join((str(error), *getattr(error, "__notes__", ()), hint))
         raise CommandError(code, message) from error

@@ -68,17 +68,22 @@ def k8s(command: Command, into: Into = None) -> None:
 
 def _print_or_write(command: Command, kind: str, into: Path | None, printed_names: tuple[str, ...]) -> None:
     """Print the named files of a command; with a folder, write all of its files into that instead."""
+    # The texts of all files of the command, by their paths in the folder.
     texts = {name: (_OPS / kind / name).read_text(encoding="utf-8") for name in FILES[kind]}
     if kind == "compose":
         for folder, other_command in MOUNTED.items():
-            texts |= {f"{folder}/{name}": text for name, text in _shipped(other_command).items()}
+            for name, text in _shipped(other_command).items():
+                texts[f"{folder}/{name}"] = text
     elif kind == "k8s":
+        # There is one file of rules. Its text becomes a part of a manifest.
         (rules,) = _shipped("alerts").values()
         texts[RULES] = _RULE + textwrap.indent(rules, "  ")
     if into is None:
         command.output.write_text("---\n".join(texts[name] for name in printed_names))
         return
-    if existing := [name for name in texts if (into / name).exists()]:
+    # If one of the files exists, none is written.
+    existing = [name for name in texts if (into / name).exists()]
+    if existing:
         raise RefusedError(f"{into} has {', '.join(existing)} already; nothing was written")
     try:
         for name, text in texts.items():
@@ -120,8 +125,10 @@ def runbook(
         return
     title = find_alert(alert)
     if title is None:
-        if (entry := _finding_entry(alert)) is not None:
-            command.output.write_paragraph(entry)
+        # It may be a code of the doctor.
+        finding_entry = _finding_entry(alert)
+        if finding_entry is not None:
+            command.output.write_paragraph(finding_entry)
             return
         names = [key.removeprefix(PREFIX) for key in entries]
         hint = hint_at(alert.removeprefix(PREFIX), names, title="alerts")
@@ -134,9 +141,13 @@ def runbook(
 
 
 def _complete(entry: str, placeholder: str, value: str) -> str:
-    """Replace a placeholder by a value. In a command it is quoted, so that a shell reads one word."""
+    """Return an entry of the runbook with a value in place of a placeholder, such as ``NAME``.
+
+    In a command, the value is quoted, so that a shell reads one word.
+    """
     from pg_scheduler.inspect.texts import quoted  # noqa: PLC0415 - not needed to complete words
 
+    # The placeholder alone, where it is no part of a longer word.
     word = rf"(?<![\w-]){placeholder}(?![\w-])"
 
     def complete(argument: re.Match[str]) -> str:
@@ -146,6 +157,7 @@ def _complete(entry: str, placeholder: str, value: str) -> str:
         # The value is quoted for the search, and then the whole search for the shell.
         search = argument[0][1:-1]
         completed = quoted(value).join(re.split(word, search))
+        # A search without the placeholder keeps its quotation marks.
         return argument[0] if completed == search else shlex.quote(completed)
 
     lines = []
@@ -170,7 +182,8 @@ def _finding_entry(code: str) -> str | None:
     """Return what a code of the doctor means and what to do about it; None if there is no such code."""
     from pg_scheduler.inspect.doctor.codes import ADVICE  # noqa: PLC0415 - not needed to complete words
 
-    advice = {str(name): value for name, value in ADVICE.items()}.get(code.upper())
+    advice_by_code = {str(name): advice for name, advice in ADVICE.items()}
+    advice = advice_by_code.get(code.upper())
     return None if advice is None else f"{code.upper()}\n\n{advice.meaning}\n\n{advice.remedy}"
 
 

@@ -94,6 +94,7 @@ async def examine(
 ) -> ExitCode:
     """Check the database, the tables, workers, jobs and schedules; print findings with their remedies."""
     if explain is not None:
+        # The name may be that of an alert, which the runbook explains, or a code of the doctor.
         if find_alert(explain) is not None:
             runbook(command, explain)
             return ExitCode.DONE
@@ -136,6 +137,7 @@ async def examine(
         made=diagnosis.made,
         not_made=diagnosis.not_made,
     )
+    # Checks that were not made for the same reason are named in one line.
     codes_by_reason: dict[str, list[str]] = {}
     for check_not_made in diagnosis.not_made:
         codes_by_reason.setdefault(check_not_made.reason, []).append(check_not_made.code.value)
@@ -171,6 +173,7 @@ async def check_code(
 
     source = load_targets(targets)
     async with open_scheduler(command, source, WorkerOptions()) as scheduler:
+        # A Scheduler that runs jobs would run those of production with the code that is only to be checked.
         if scheduler.is_running:
             raise UsageError(f"{targets[0]} starts its Scheduler, which runs jobs; name one that does not")
         if not registered_names(scheduler):
@@ -190,5 +193,6 @@ async def check_code(
 
 
 def _exit_code(severity: Severity, fail_on: str) -> ExitCode:
-    """Return the exit code for the worst severity of the findings."""
-    return ExitCode.NEGATIVE if severity.rank >= Severity(fail_on).rank else ExitCode.DONE
+    """Return NEGATIVE if the worst severity of the findings is ``fail_on`` or worse, else DONE."""
+    is_failure = severity.rank >= Severity(fail_on).rank
+    return ExitCode.NEGATIVE if is_failure else ExitCode.DONE

@@ -80,9 +80,10 @@ def hint_at(word: str, candidates: Iterable[str], otherwise: str = "", *, title:
     With a title, ``otherwise`` becomes the title and all known words. The end is empty if there is neither.
     """
     words = list(candidates)
+    # None if no known word is similar.
+    near = most_similar(word, words)
     if title:
         otherwise = f"{title}: {', '.join(words) or 'none'}"
-    near = most_similar(word, words)
     hint = otherwise if near is None else f"did you mean {near}?"
     return f"; {hint}" if hint else ""
 
@@ -97,6 +98,7 @@ EXTRAS: Final = {
 def check_extra(user: str, extra: str) -> None:
     """Raise CommandError (USAGE) if a package of an extra is missing; ``user`` names what needs the extra."""
     packages = EXTRAS[extra]
+    # The module of a package has underscores in place of the hyphens.
     if any(find_spec(package.replace("-", "_")) is None for package in packages):
         *first_packages, last_package = packages
         names = f"{', '.join(first_packages)} and {last_package}" if first_packages else last_package
@@ -150,9 +152,12 @@ def message_of(error: Exception, *, schema: str | None) -> str:
             remedy = "pass the one that the command printed before"
         case SchemaMissingError():
             option = "" if schema is None else f"--schema {schema} "
-            problem, remedy = error.problem, f"run pg-scheduler {option}migrate"
+            problem = error.problem
+            remedy = f"run pg-scheduler {option}migrate"
         case UnfitArgumentsError():
-            problem, remedy = error.problem, "pass --args and --kwargs that fit its signature"
+            problem = error.problem
+            remedy = "pass --args and --kwargs that fit its signature"
+        # The messages of other errors name no calls of the library.
         case _:
             return str(error)
     return f"{problem}; {remedy}"
@@ -162,4 +167,5 @@ def exit_code_of(error: Exception) -> ExitCode | None:
     """Return the exit code of an error that is reported by its message, or None for any other error."""
     if isinstance(error, CommandError):
         return error.code
+    # The first class counts that the error is an instance of.
     return next((code for kind, code in _CODES if isinstance(error, kind)), None)

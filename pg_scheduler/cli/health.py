@@ -58,6 +58,7 @@ async def health(
     """
     if url is not None and is_local:
         raise UsageError("pass --url or --self, not both")
+    # Without these options, the port is that of the worker, if a variable or the file sets it.
     if url is None and not is_local:
         ports = [option.value for option in command.options("worker") if option.name == PORT]
         url = f"http://127.0.0.1:{ports[0]}/livez" if ports else None
@@ -67,7 +68,7 @@ async def health(
 
 
 def _ask_probe(url: str, timeout_s: float) -> tuple[bool, str]:
-    """Return whether a probe succeeds, and the text of its response or of the error."""
+    """Return whether the probe at a URL succeeds, and the text of its response or of the error."""
     if urlsplit(url).scheme not in {"http", "https"}:
         raise UsageError(f"--url must begin with http:// or https://, not {url!r}")
     # A proxy that the environment names may not reach the probe.
@@ -86,15 +87,17 @@ def _ask_probe(url: str, timeout_s: float) -> tuple[bool, str]:
 
 
 def _text(body: bytes) -> str:
+    """Return the body of a response as text."""
     return body.decode("utf-8", "replace").strip()
 
 
 async def _ask_table(command: Command) -> tuple[bool, str]:
     """Return whether a worker of this machine has a valid lease, and how many have one as text."""
+    hostname = platform.node()
     async with command.inspector() as inspector:
-        workers = [worker for worker in await inspector.workers() if worker.hostname == platform.node()]
-    alive = [worker for worker in workers if worker.is_alive]
-    if not workers:
-        return False, f"no worker runs on {platform.node()}"
-    text = f"{len(alive)} of {counted(len(workers), 'worker')} on {platform.node()} with a valid lease"
-    return bool(alive), text
+        workers_here = [worker for worker in await inspector.workers() if worker.hostname == hostname]
+    if not workers_here:
+        return False, f"no worker runs on {hostname}"
+    live_workers = [worker for worker in workers_here if worker.is_alive]
+    text = f"{len(live_workers)} of {counted(len(workers_here), 'worker')} on {hostname} with a valid lease"
+    return bool(live_workers), text

@@ -180,7 +180,8 @@ async def _import(
     """Store the jobs and schedules in one transaction, and print the results. A dry run rolls it back."""
     async with command.scheduler() as scheduler:
         ids = [f"{prefix}{source.source_id}" for source in sources]
-        # The row of a job that has run is deleted after some time. A repeated import must not run it again.
+        # The row of a job that has run is deleted after some time. A repeated import must not run it again,
+        # so the ids come from the records of additions, which outlive the row.
         earlier_ids = set() if again else await added_before(scheduler, ids)
         author = Author(Inspector(scheduler).actor, "cli")
         async with scheduler.db_pool.acquire() as connection:
@@ -196,12 +197,11 @@ async def _import(
                 await transaction.rollback()
             else:
                 await transaction.commit()
-        unregistered_names = {
-            source.definition.task
-            for source in sources
-            if isinstance(source.definition, JobDefinition)
-            and find_task(scheduler, source.definition.task) is None
+        # Only a function that is registered in this process has options of @job() that jobs can get.
+        job_tasks = {
+            source.definition.task for source in sources if isinstance(source.definition, JobDefinition)
         }
+        unregistered_names = {name for name in job_tasks if find_task(scheduler, name) is None}
     command.output.write_list(IMPORTED, results)
     counts = Counter(row.result for row in results)
     verb = "would be imported" if dry_run else "imported"
@@ -244,9 +244,10 @@ async def _store_all(
         results.append(result)
     if rows:
         new_rows = [row for row in rows.values() if row.job_id not in earlier_ids]
-        inserted = await insert_jobs(scheduler, new_rows, connection) if new_rows else set()
-        await record_additions(scheduler, inserted, connection)
-        rejected_rows = {place: row for place, row in rows.items() if row.job_id not in inserted}
+        inserted_ids = await insert_jobs(scheduler, new_rows, connection) if new_rows else set()
+        # Further imports read these ids, and leave out the jobs.
+        await record_additions(scheduler, inserted_ids, connection)
+        rejected_rows = {place: row for place, row in rows.items() if row.job_id not in inserted_ids}
         if rejected_rows:
             await _explain_rejected(scheduler, connection, rejected_rows, results, earlier_ids)
     return results
@@ -259,9 +260,15 @@ async def _explain_rejected(
     results: list[Imported],
     earlier_ids: Set[str],
 ) -> None:
-    """Replace the results of rows that were not inserted. ``rejected_rows`` has them by their places."""
+    """Replace the results of rows that were not inserted by results with the reason for that.
+
+    A row was not inserted because its id exists, because an earlier import added it, or because another job
+    has its unique key. ``rejected_rows`` has the rows by the places of their results.
+    """
+    # The jobs in the database that have the id or the unique key of a rejected row.
     conflicts = await conflicting_jobs(scheduler, list(rejected_rows.values()), connection)
     ids = {holder.job_id for holder in conflicts}
+    # Only a job that has not ended reserves its unique key.
     holders = {holder.unique_key: holder.job_id for holder in conflicts if holder.is_unfinished}
     for place, row in rejected_rows.items():
         if row.job_id in ids:
@@ -282,8 +289,10 @@ def _row(scheduler: Scheduler, job_id: str, job: JobDefinition) -> AnyJob:
         TypeError: The arguments do not fit the function.
         ValueError: A value is out of range.
     """
+    # The fields of the definition are parameters of JobSpec, of which the task and the time are positional.
     values = {field.name: getattr(job, field.name) for field in fields(job)}
-    spec = JobSpec(values.pop("task"), values.pop("due"), job_id=job_id, **values)
+    task, due = values.pop("task"), values.pop("due")
+    spec = JobSpec(task, due, job_id=job_id, **values)
     return prepare_job(scheduler, spec)
 
 
@@ -296,14 +305,24 @@ async def _add_schedule(
     *,
     is_earlier: bool,
 ) -> Imported:
-    """Add a schedule, and return the result with what is known then; errors are those of ``_row()``."""
-    # The result of add() does not tell whether the schedule is new.
+    """Add a schedule unless its id exists, and return the result with its trigger and next fire time.
+
+    ``is_earlier`` is whether an earlier import added a schedule of this id. If this schedule was removed
+    since, it is left out.
+
+    Raises:
+        TypeError: The arguments do not fit the function.
+        ValueError: A value is out of range.
+    """
+    # The result of add() does not state whether the schedule is new.
     exists = await scheduler.schedules.get(schedule_id) is not None
     if is_earlier and not exists:
         return replace(result, result="left out", id=None, reason=GONE)
+    # The fields of the definition are parameters of add(), of which the task is positional.
     values = {field.name: getattr(definition, field.name) for field in fields(definition)}
+    task = values.pop("task")
     schedule = await scheduler.schedules.add(
-        values.pop("task"),
+        task,
         schedule_id=schedule_id,
         conflict_resolution=ConflictResolution.IGNORE,
         connection=connection,

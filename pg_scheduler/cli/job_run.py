@@ -84,13 +84,14 @@ async def add(
         if find_task(scheduler, name) is None:
             options, remark = with_reported_options(name, options, workers, remedy="pass --jobs MODULE")
             command.output.say(remark)
+        # Without a time, the job is due now, or after the delay.
         if due is None:
             new_id = await scheduler.enqueue(
                 name, args=args_list, kwargs=kwargs_dict, delay=delay_s, **options
             )
         else:
-            data = {"args": args_list, "kwargs": kwargs_dict}
-            new_id = await scheduler.schedule_job(name, due, data, **options)
+            arguments = {"args": args_list, "kwargs": kwargs_dict}
+            new_id = await scheduler.schedule_job(name, due, arguments, **options)
         await inspector.record_action("add_job", new_id, name=name)
         warning = warning_about(name, workers)
         job = await scheduler.get_job(new_id)
@@ -106,10 +107,12 @@ def _with_tags(metadata: dict[str, Any] | None, tags: Sequence[str]) -> dict[str
     """Return the metadata with these tags after those that it has already."""
     if not tags:
         return metadata
-    previous_tags = (metadata or {}).get("tags", [])
+    tagged_metadata = dict(metadata or {})
+    previous_tags = tagged_metadata.get("tags", [])
     if not isinstance(previous_tags, list):
         raise UsageError(f"tags of --metadata must be a list, not {previous_tags!r}")
-    return {**(metadata or {}), "tags": [*previous_tags, *tags]}
+    tagged_metadata["tags"] = [*previous_tags, *tags]
+    return tagged_metadata
 
 
 def import_code(modules: Sequence[str] | None) -> None:
@@ -122,6 +125,7 @@ def import_code(modules: Sequence[str] | None) -> None:
         return
     from .worker.target import load_targets  # noqa: PLC0415 - only this needs the code
 
+    # The result is None if modules were imported, and a Scheduler otherwise.
     if load_targets(modules) is not None:
         raise UsageError("--jobs takes modules, not a Scheduler")
 
@@ -180,12 +184,13 @@ async def run(
             steps = inspector.move_jobs(ids=[job_id], to=now)
         else:
             steps = inspector.retry_jobs(ids=[job_id])
+        # The action is for one job. If it is not done, another session has changed the job since it was read.
         async for step in steps:
             if not step.done:
                 raise RefusedError(f"job {job_id!r} changed in the meantime; try it again")
         warning = warning_about(job.job_name, await inspector.workers())
         pause = await pause_of(inspector, job_id)
-        # The job may have been deleted meanwhile.
+        # The job may have been deleted meanwhile. Then the output is what was read before.
         job = await scheduler.get_job(job_id) or job
     for message in (warning, pause):
         if message is not None:
@@ -260,6 +265,7 @@ async def wait(
                         # A timeout or Ctrl-C leaves the results so far in the list.
                         results.append(await _wait_for(scheduler, job_id, reporter))  # noqa: PERF401
         except TimeoutError:
+            # An id that occurs twice counts once.
             unfinished_count = len(set(job_ids)) - len(results)
             raise CommandError(
                 ExitCode.TIMEOUT, f"not ended within {timeout}: {counted(unfinished_count, 'job')}"
@@ -273,6 +279,7 @@ async def wait(
 async def result(command: Command, job_id: JobId) -> ExitCode:
     """Print the value of a job, its error, or why there is none. Exits with 0 if the job completed."""
     async with command.scheduler() as scheduler:
+        # Without wait, the result is None if the job has not ended, and also if there is no such job.
         result = await scheduler.get_job_result(job_id, wait=False)
         job = None if result is not None else await scheduler.get_job(job_id)
     if result is None:
@@ -294,14 +301,19 @@ async def _wait_for(scheduler: Scheduler, job_id: str, reporter: Reporter) -> Jo
             await asyncio.wait({result_task}, timeout=PROGRESS_INTERVAL_S)
             if result_task.done():
                 break
-            if (job := await scheduler.get_job(job_id)) is not None:
-                text, progress = f"{job_id} {job.status.value}", job.progress
-                if progress is None:
-                    reporter.show(text, 0, None)
-                else:
-                    reporter.show(f"{text}, {progress_text(progress)}", progress.done, progress.total)
+            # The job has not ended within the interval, so its progress is read.
+            job = await scheduler.get_job(job_id)
+            if job is None:
+                continue
+            text = f"{job_id} {job.status.value}"
+            progress = job.progress
+            if progress is None:
+                reporter.show(text, 0, None)
+            else:
+                reporter.show(f"{text}, {progress_text(progress)}", progress.done, progress.total)
         result = await result_task
     finally:
+        # The wait may have been interrupted. A task that is done is not affected.
         result_task.cancel()
     if result is None:
         raise JobNotFoundError(job_id)

@@ -78,11 +78,15 @@ _KEYS: Final = tuple(field.name for field in fields(JobRow))
 
 
 def job_row(job: Job, *, no_arguments: bool = False) -> JobRow:
-    """Return a job as it is written. With ``no_arguments``, it has no values of `ARGUMENTS` and no logs."""
+    """Return a job as commands write it.
+
+    With ``no_arguments``, the row has no logs, and None for each key that may hold personal data.
+    """
     if not no_arguments:
         return copy_fields(JobRow, job, tags=tags_of(job.metadata))
-    errors = tuple(replace(error, log=()) for error in job.errors)
-    return copy_fields(JobRow, job, errors=errors, **dict.fromkeys(ARGUMENTS))
+    errors_without_logs = tuple(replace(error, log=()) for error in job.errors)
+    nothing: dict[str, None] = dict.fromkeys(ARGUMENTS)
+    return copy_fields(JobRow, job, errors=errors_without_logs, **nothing)
 
 
 def read_columns(text: str) -> list[Column]:
@@ -91,10 +95,12 @@ def read_columns(text: str) -> list[Column]:
     Raises:
         CommandError: A name is unknown.
     """
+    # A column that is asked for is shown, also if a table usually omits it.
     default_columns = {column.key: replace(column, is_wide=False) for column in JOB.columns}
     choice = []
+    names = [part.strip() for part in text.split(",")]
     # A name that occurs twice counts once, and empty ones are ignored.
-    for name in dict.fromkeys(part.strip() for part in text.split(",")):
+    for name in dict.fromkeys(names):
         if not name:
             continue
         if name not in _KEYS:
@@ -106,7 +112,7 @@ def read_columns(text: str) -> list[Column]:
 
 
 def column_row(job: Job, columns: Iterable[Column]) -> dict[str, Any]:
-    """Return the keys and values of some columns, as people read them."""
+    """Return the keys and values of a job in some columns, with tags and progress as texts for people."""
     row = JOB.row(job_row(job))
     row["tags"] = ", ".join(row["tags"])
     row["progress"] = None if job.progress is None else progress_text(job.progress)
@@ -114,19 +120,25 @@ def column_row(job: Job, columns: Iterable[Column]) -> dict[str, Any]:
 
 
 async def pause_of(inspector: Inspector, job_id: str) -> str | None:
-    """Return the sentence that no worker starts a job, because its task is paused; None if it is not."""
+    """Return the sentence that no worker starts a job, because its task is paused.
+
+    Return None if the task is not paused, or the job does not exist.
+    """
     try:
         explanation = await inspector.explain_job(job_id)
     except JobNotFoundError:
         return None
-    reasons = (reason.text for reason in explanation.reasons if reason.code is ReasonCode.TASK_PAUSED)
-    return next(reasons, None)
+    for reason in explanation.reasons:
+        if reason.code is ReasonCode.TASK_PAUSED:
+            return reason.text
+    return None
 
 
 def progress_text(progress: JobProgress) -> str:
     """Return progress as people read it: ``3 of 10: rows``."""
     total = "" if progress.total is None else f" of {exact(progress.total)}"
-    return f"{exact(progress.done)}{total}" + ("" if progress.note is None else f": {progress.note}")
+    note = "" if progress.note is None else f": {progress.note}"
+    return f"{exact(progress.done)}{total}{note}"
 
 
 _DETAILS: Final = (
@@ -192,8 +204,11 @@ async def show(
         job = await scheduler.get_job(job_id)
         if job is None:
             raise JobNotFoundError(job_id)
-        result = await _result(inspector, job) if job.status.is_finished and not no_arguments else None
+        # A job has a result once it is finished. The result may hold personal data.
+        has_result = job.status.is_finished and not no_arguments
+        result = await _result(inspector, job) if has_result else None
         steps = (await inspector.steps(job_id)).items
+        # Without a reason in blocked_on, the job waits for nothing but its due time, so for no other job.
         parents = await inspector.parents(job_id) if job.blocked_on is not None else {}
         fires = await _other_fires(command, inspector, job)
     events = list(timeline_of(job, datetime.now(UTC), steps))
@@ -212,6 +227,7 @@ async def show(
         command.output.write_one(SHOWN_JOB, document)
         return
     hidden_keys = {*ARGUMENTS, "result"} if no_arguments else set()
+    # The status of a parent is None if the parent was deleted.
     parent_texts = [f"{parent} ({status or 'missing'})" for parent, status in parents.items()]
     # These texts replace the values of the row.
     texts = {
@@ -220,6 +236,7 @@ async def show(
         "parents": ", ".join(parent_texts) or None,
         "result": None if result is None else _result_text(result),
     }
+    # Arguments that cannot be read are shown as the reason for this.
     if row.no_args_reason is not None:
         texts["args"] = row.no_args_reason
     keys = [key for key in _DETAILS if key not in hidden_keys]
@@ -247,6 +264,7 @@ async def _other_fires(command: Command, inspector: Inspector, job: Job) -> list
     except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
         command.output.say(f"no other jobs: the trigger cannot compute its fire times: {error}")
         return []
+    # A fire time has no status if no job was enqueued for it, or if that job was deleted.
     return [fire for fire in fires if fire.status is not None and fire.job_id != job.job_id]
 
 
@@ -254,7 +272,9 @@ def _result_text(result: JobResult) -> Any:
     """Return the value of a completed job, or why there is none; None for other jobs."""
     if result.status is not JobStatus.COMPLETED:
         return None  # the row has its error
-    return result.value if result.no_value_reason is None else f"none: {result.no_value_reason}"
+    if result.no_value_reason is not None:
+        return f"none: {result.no_value_reason}"
+    return result.value
 
 
 def _write_history(
@@ -266,6 +286,7 @@ def _write_history(
     if fires:
         lines = (f"{output.when(fire.at)}  {fire.status:9}  {fire.job_id}" for fire in fires)
         output.write_paragraph("\n".join(["\nother jobs of the schedule:", *lines]))
+    # The traceback and the log of an attempt follow under the title of its event.
     for event in events:
         details = [] if event.traceback is None else [event.traceback]
         if not no_arguments:
@@ -275,6 +296,7 @@ def _write_history(
 
 
 def _event_line(command: Command, event: Event) -> str:
+    """Return an event in the life of a job as a line: its time, what happened, on which worker, the error."""
     unknown_time = "ahead" if event.is_ahead else ""
     at = unknown_time if event.at is None else command.output.when(event.at)
     worker = f" on worker {event.worker}" if event.worker else ""
@@ -308,6 +330,7 @@ async def steps(
     async with command.inspector() as inspector:
         steps = await inspector.steps(job_id, name=name)
         if name is not None and not steps.items:
+            # The error hints at a step with a similar name.
             names = [step.name for step in (await inspector.steps(job_id)).items]
             raise NotFoundError(f"job {job_id!r} has no step {name!r}{hint_at(name, names)}")
     items = without_values(steps.items) if no_arguments else steps.items
@@ -316,7 +339,7 @@ async def steps(
 
 
 def without_values(steps: Iterable[StepState]) -> Sequence[StepState]:
-    """Return steps without what may hold personal data."""
+    """Return steps without their values, which may hold personal data."""
     return [replace(step, value=None, no_value_reason=None) for step in steps]
 
 
@@ -324,5 +347,8 @@ def step_lines(output: Output, steps: Iterable[StepState]) -> Iterator[str]:
     """Yield a line for each step, as people read it."""
     for step in steps:
         until = "" if step.ended_at is not None else f" until {output.when(step.until)}"
-        value = "" if step.value is None else f": {short(json.dumps(plain(step.value), ensure_ascii=False))}"
+        value = ""
+        if step.value is not None:
+            value_text = json.dumps(plain(step.value), ensure_ascii=False)
+            value = f": {short(value_text)}"
         yield f"{output.when(step.started_at)}  {step.name} ({step.kind}) {step.state}{until}{value}"

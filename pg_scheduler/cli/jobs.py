@@ -77,6 +77,7 @@ async def list_jobs(
             exhaustive=exhaustive,
             sort=sort,
         )
+    # Documents of JSON always have the whole jobs.
     shape = JOB
     rows: Sequence[JobRow | Mapping[str, Any]] = [job_row(job) for job in page.items]
     if chosen_columns is not None and (command.output.is_table or command.output.format == "csv"):
@@ -104,6 +105,7 @@ async def explain(command: Command, job_id: JobId) -> None:
     verb = "ends" if explanation.verdict is Verdict.RUNNING else "starts"
     eta = "" if explanation.eta is None else f", {verb} about {command.output.when(explanation.eta)}"
     command.output.write_line(f"{job_id}: {explanation.verdict.value}{eta}")
+    # A command that repairs the reason is shown in place of the sentence.
     reasons = [replace(reason, remedy=reason.command or reason.remedy) for reason in explanation.reasons]
     command.output.write_list(_REASON, reasons)
 
@@ -139,8 +141,10 @@ async def errors(
     command.output.write_list(GROUP, groups.items, summary=groups.summary)
     command.output.say(groups.summary)
     if groups.items and command.output.is_table:
-        span = "" if since is None else f" --since {quote(since)}"
-        command.output.say(f"run the jobs of a group again: pg-scheduler jobs retry --group GROUP{span}")
+        since_option = "" if since is None else f" --since {quote(since)}"
+        command.output.say(
+            f"run the jobs of a group again: pg-scheduler jobs retry --group GROUP{since_option}"
+        )
 
 
 PAGE_LENGTH: Final = 500
@@ -164,14 +168,17 @@ async def export(
     # A table that a variable, the file or a terminal selects becomes jsonl. Only --output asks for one here.
     if command.output.is_table and command.settings.origin("output") == "--output":
         raise UsageError(ONE_BY_ONE)
-    output = Output("jsonl" if command.output.is_table else command.output.format, command.output.zone)
-    style, search = read_style(progress), " ".join(where or ())
+    output_format = "jsonl" if command.output.is_table else command.output.format
+    output = Output(output_format, command.output.zone)
+    style = read_style(progress)
+    search = " ".join(where or ())
     written_count = 0
     # The last page that was written.
     page = None
     async with command.inspector() as inspector:
         try:
             with Reporter(style, command.output) as reporter:
+                # Without a limit, written_count never equals it, and the last page ends the loop.
                 while written_count != limit and (page is None or page.next is not None):
                     size = PAGE_LENGTH if limit is None else min(PAGE_LENGTH, limit - written_count)
                     next_page = await inspector.search_jobs(
@@ -179,7 +186,9 @@ async def export(
                     )
                     rows = [job_row(job, no_arguments=no_arguments) for job in next_page.items]
                     output.write_list(JOB, rows, is_continued=written_count > 0)
-                    page, after = next_page, next_page.next
+                    # Only now the page is written. An interruption before names the end of the previous one.
+                    page = next_page
+                    after = next_page.next
                     written_count += len(rows)
                     reporter.show(page.summary, page.searched, page.total_estimate)
         finally:

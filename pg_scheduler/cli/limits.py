@@ -51,10 +51,11 @@ TENANT: Final = Shape(
 async def list_limits(command: Command) -> None:
     """Print the limits that live workers declare, what is in use, and the jobs that wait."""
     async with command.inspector() as inspector:
-        limits, shared = await read_limits(inspector), await inspector.shares()
+        limits = await read_limits(inspector)
+        shares = await inspector.shares()
     _write(command, LIMIT, limits)
-    if shared.items:
-        command.output.say(f"{shared.summary}: pg-scheduler limits shares")
+    if shares.items:
+        command.output.say(f"{shares.summary}: pg-scheduler limits shares")
 
 
 async def show(
@@ -64,7 +65,9 @@ async def show(
     async with command.inspector() as inspector:
         keys = await read_limit(inspector, name)
         names = {limit.name for limit in (await read_limits(inspector)).items}
-    if name not in names and not any(item.waiting or item.running for item in keys.items):
+    # Jobs may use or wait for a limit that no live worker declares any more.
+    is_in_use = any(key.waiting or key.running for key in keys.items)
+    if name not in names and not is_in_use:
         hint = hint_at(name, sorted(names), title="declared limits")
         raise NotFoundError(f"no live worker declares the limit {name!r}{hint}")
     _write(command, LIMIT_KEY, keys)
@@ -93,7 +96,7 @@ async def tenants(
 def _write(
     command: Command, shape: Shape[Any], page: LimitList | LimitKeyList | ShareList | TenantList
 ) -> None:
-    """Write limits, shares or tenants, and their summary."""
+    """Write limits, shares or tenants, and their summary, with whether any count stopped at a bound."""
     is_capped = page.is_capped or page.is_waiting_capped
     if isinstance(page, ShareList | TenantList):
         is_capped = is_capped or page.is_in_flight_capped

@@ -79,9 +79,11 @@ class Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            module, _, function = FUNCTIONS[name].partition(":")
+            module_name, _, attribute = FUNCTIONS[name].partition(":")
+            module = import_module(f".{module_name}", __package__)
+            # Typer makes a command only as a part of an application, so this one has a single command.
             app = typer.Typer(rich_markup_mode=None)
-            add_command(app, name, getattr(import_module(f".{module}", __package__), function))
+            add_command(app, name, getattr(module, attribute))
             command = typer.main.get_group(app).commands[name]
             name_variables(command, (name,))
             self._loaded[name] = command
@@ -119,6 +121,7 @@ class Program(TyperGroup):
 
 
 def _print_version(is_requested: bool) -> None:
+    """Print the version and end the program, if the option ``--version`` is given."""
     if is_requested:
         sys.stdout.write(f"{PROGRAM} {__version__}\n")
         raise typer.Exit
@@ -150,15 +153,20 @@ def program() -> Any:
 
 
 def _origin(error: Any) -> str | None:
-    """Return the variable or the file of a value that is invalid; None if it is an argument."""
+    """Return where the invalid value of a usage error comes from, in words.
+
+    This is a variable or the file; None for an argument, and for an error that is not about a value.
+    """
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     if context is None or parameter is None:
         return None
     source = source_of(context, parameter.name)
     if source == "ENVIRONMENT":
+        # An option has the name of one variable, or a list of them.
         names = parameter.envvar
         return f"the variable {names if isinstance(names, str) else ', '.join(names)}"
     if source == "DEFAULT_MAP":
+        # The path begins with the program, which the words that name the command follow.
         table = ".".join(("tool", PROGRAM, *context.command_path.split()[1:]))
         key = next((flag[2:] for flag in parameter.opts if flag.startswith("--")), parameter.name)
         return f"{key} in [{table}] of {project_of(context).path}"
@@ -170,6 +178,7 @@ class _WarningHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the message of a record as one line."""
+        # Another handler means that the command or the application writes the record itself.
         handlers = [*logging.getLogger().handlers, *LIBRARY.handlers]
         if all(isinstance(handler, logging.NullHandler | _WarningHandler) for handler in handlers):
             sys.stderr.write(f"{PROGRAM}: {record.levelname.lower()}: {escape(record.getMessage())}\n")
@@ -190,6 +199,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code. Errors that a user can cause are one line on stderr."""
     escape_unencodable()
     try:
+        # A shell runs the program with this variable to get the words that complete a command line.
         if COMPLETE_VARIABLE in os.environ:
             completion_init()
         command = program()
@@ -197,6 +207,7 @@ def run(arguments: Sequence[str]) -> int:
         defaults = project.defaults
         # A supervisor or the demo passes all options of this worker as arguments, so defaults do not apply.
         if REPORT_FD in os.environ or DEMO_NODE in os.environ:
+            # Those of the program itself still apply. The others are by the names of commands.
             defaults = {name: value for name, value in defaults.items() if name not in FUNCTIONS}
         with _warnings_written():
             code = command(
@@ -210,12 +221,16 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, typer.BadParameter):
             # The wording of pydantic becomes that of this program.
             error.message = re.sub("^Input should", "it must", error.message.removeprefix("Value error, "))
-        if show := getattr(error, "show", None):  # Typer has no public name for errors with usage
+        show = getattr(error, "show", None)  # Typer has no public name for errors with usage
+        if show is not None:
             show(file=sys.stderr)
-        if (origin := _origin(error)) is not None:
+        origin = _origin(error)
+        if origin is not None:
             sys.stderr.write(f"{PROGRAM}: this value comes from {escape(origin)}\n")
-        if (word := next(filter(_EXCLUSION.match, arguments), None)) and "--" not in arguments:
-            sys.stderr.write(f"{PROGRAM}: put -- before the terms of a search: -- {escape(word)}\n")
+        # The error may be about a search term such as -name:a, which was taken for an option.
+        exclusions = [argument for argument in arguments if _EXCLUSION.match(argument)]
+        if exclusions and "--" not in arguments:
+            sys.stderr.write(f"{PROGRAM}: put -- before the terms of a search: -- {escape(exclusions[0])}\n")
         return ExitCode.USAGE
     except (KeyboardInterrupt, typer.Abort):  # Ctrl-C outside of a command, or at a question
         sys.stderr.write(f"{PROGRAM}: interrupted\n")
@@ -226,8 +241,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _end_output(error: OSError | SystemExit) -> ExitCode:
-    """Return the exit code of an error of stdout. Any other error is raised again."""
-    # Typer turns the error into a SystemExit.
+    """Return the exit code of an error of stdout, a closed pipe or a full disk; raise other errors again."""
+    # For a closed pipe, Typer raises a SystemExit, whose context is the error.
     cause = error.__context__ if isinstance(error, SystemExit) else error
     if isinstance(cause, BrokenPipeError):
         # The reader, such as head, has read enough.

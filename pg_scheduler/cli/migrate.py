@@ -131,6 +131,7 @@ async def upgrade(
 
 async def plan(command: Command) -> None:
     """Print the migrations that migrate would apply."""
+    # Why a worker would refuse the tables, although no migration is missing.
     problem: SchemaError | None = None
     async with command.connect() as connection:
         steps = await pending_steps(connection, schema=command.schema)
@@ -164,6 +165,7 @@ async def down(
     """Revert migrations. What they added is lost."""
     async with command.connect() as connection:
         steps = await pending_steps(connection, schema=command.schema, target=target)
+        # A step upward means that the target is a newer version than that of the tables.
         if any(step.up for step in steps):
             raise CommandError(
                 ExitCode.USAGE, f"the tables are older than version {target}; run pg-scheduler migrate"
@@ -177,7 +179,10 @@ async def down(
 
 
 async def _apply(command: Command, connection: Connection, steps: Sequence[Step], style: Style) -> list[int]:
-    """Migrate to the newest version, show which migration is applied, and return the applied versions."""
+    """Migrate to the newest version, show which migration is applied, and return the applied versions.
+
+    ``steps`` are the planned migrations.
+    """
     begun_steps: list[Step] = []
     with Reporter(style, command.output) as reporter:
 
@@ -223,10 +228,12 @@ async def _build(command: Command, connection: Connection, style: Style) -> list
 
             async def show_progress() -> None:
                 nonlocal watcher
+                # The second connection is opened only if the work takes long enough to show its progress.
                 if watcher is None:
                     watcher = await opened.enter_async_context(command.connect())
                 progress = await build_progress(watcher, connection.get_server_pid())
                 if progress is not None:
+                    # The total is 0 in a phase for which PostgreSQL does not know it.
                     extent = f", {progress.done:,} of {progress.total:,}" if progress.total else ""
                     reporter.show(f"{progress.phase}{extent}", progress.done, progress.total or None)
 
@@ -235,7 +242,8 @@ async def _build(command: Command, connection: Connection, style: Style) -> list
 
 async def verify_schema(command: Command) -> ExitCode:
     """Compare the tables with those of this release; exit with 1 if they differ."""
-    problem, missing = None, list[str]()
+    problem: str | None = None
+    missing: list[str] = []
     async with command.connect() as connection:
         home = await home_schema(connection, command.schema)
         try:
@@ -251,12 +259,14 @@ async def verify_schema(command: Command) -> ExitCode:
 
 
 def _write(command: Command, steps: Iterable[Step]) -> None:
+    """Write a row for each migration that is applied or reverted."""
     command.output.write_list(STEP, [_row(step) for step in steps])
 
 
 def _row(step: Step) -> PlannedStep:
     """Return a step as a row of output."""
-    # `needs` is None if the migration declares no kind, and 0 if it is an expansion.
+    # The schema version that a release must know to use the tables after this step. It is None if the
+    # migration declares no kind, and 0 if it is an expansion, which any release can use.
     needs = step.migration.needs
     kind: Literal["expand", "contract"] | None = None
     if needs is not None:
@@ -271,13 +281,16 @@ def _row(step: Step) -> PlannedStep:
 
 
 def _describe(steps: list[Step]) -> str:
+    """Return what is about to be done: ``to apply:`` or ``to revert:`` with the names of the migrations."""
     names = ", ".join(f"{step.migration.version:04} {step.migration.name}" for step in steps)
     verb = "apply" if all(step.up for step in steps) else "revert"
     return f"to {verb}: {names}" if steps else "nothing to apply"
 
 
 def _count(steps: list[Step], what: str) -> str:
-    return f"{len(steps)} {'migration' if len(steps) == 1 else 'migrations'} {what}"
+    """Return the number of migrations with what was done with them, such as ``2 migrations applied``."""
+    noun = "migration" if len(steps) == 1 else "migrations"
+    return f"{len(steps)} {noun} {what}"
 
 
 COMMANDS: Final = Group(

@@ -68,12 +68,13 @@ class Column:
         """The title, or that of the key."""
         if self.title:
             return self.title
+        words = self.key.removesuffix("_s").removesuffix("_at").replace("_", " ")
         unit = " (s)" if self.key.endswith("_s") else ""
-        return f"{self.key.removesuffix('_s').removesuffix('_at').replace('_', ' ')}{unit}".upper()
+        return f"{words}{unit}".upper()
 
 
 def columns(*keys: str, is_wide: bool = False) -> list[Column]:
-    """Return columns with the headings of their keys."""
+    """Return a column for each key, whose heading is made of the key."""
     return [Column(key, is_wide=is_wide) for key in keys]
 
 
@@ -96,14 +97,17 @@ class Shape(Generic[T]):
     keys: Sequence[str] | None = None
 
     def row(self, value: T) -> dict[str, Any]:
-        """Return the keys and values of an object."""
+        """Return the keys and values of an object, after the version of the shapes."""
         keys = [field.name for field in fields(value)] if self.keys is None else self.keys
-        return {VERSION_KEY: SHAPE_VERSION} | {key: getattr(value, key) for key in keys}
+        row: dict[str, Any] = {VERSION_KEY: SHAPE_VERSION}
+        row.update((key, getattr(value, key)) for key in keys)
+        return row
 
     @property
     def numbers(self) -> frozenset[str]:
         """The keys of the columns that have numbers."""
-        types, keys = field_types(self.kind), [column.key for column in self.columns]
+        types = field_types(self.kind)
+        keys = [column.key for column in self.columns]
         return frozenset(key for key in keys if without_none(types.get(key)) in NUMBERS)
 
 
@@ -143,6 +147,8 @@ def _local_zone() -> tzinfo:
     """Return the zone of this machine; if it has no name, the present offset."""
     name = os.environ.get("TZ", "").removeprefix(":")  # POSIX allows a colon before the name
     if not name:
+        # This is a link to a file such as /usr/share/zoneinfo/Europe/Berlin, whose path ends with the name.
+        # In any other path, the name is empty, which is no zone.
         name = str(Path("/etc/localtime").resolve()).partition("/zoneinfo/")[2]
     try:
         return ZoneInfo(name)
@@ -191,9 +197,10 @@ class Output:
             case "csv":
                 self._write_csv(rows, with_header=not is_continued)
             case "ids":
+                id_key = shape.identity or shape.columns[0].key
                 for row in rows:
-                    self._out.write(f"{escape(str(row[shape.identity or shape.columns[0].key]))}\n")
-            case _:
+                    self._out.write(f"{escape(str(row[id_key]))}\n")
+            case "table" | "wide":
                 self._write_table(shape, rows)
         self._out.flush()
 
@@ -219,7 +226,8 @@ class Output:
                 pairs = ((title, self._cell(row[key])) for title, key in keys_by_title.items())
                 self._out.writelines(draw_one(pairs, out=self._out, is_wide=self.format == "wide"))
                 self._out.flush()
-            case _:
+            # In the other formats, a single object is written as a list of one object.
+            case "jsonl" | "csv" | "ids":
                 self.write_list(shape, [row])
 
     def write_text(self, text: str) -> None:
@@ -241,7 +249,10 @@ class Output:
         sys.stderr.flush()
 
     def say_next(self, after: str | None) -> None:
-        """Write to stderr how to continue after a page; nothing after the last one."""
+        """Write to stderr how to continue after a page of a list; nothing after the last page.
+
+        ``after`` is the position at the end of the page, which ``--after`` takes; None for the last page.
+        """
         if after is not None:
             self.say(f"continue with --after '{after}'")
 
@@ -255,26 +266,29 @@ class Output:
         self._out.write(f"{json_text(document, indent=2)}\n")
 
     def _write_csv(self, rows: Sequence[Row], *, with_header: bool) -> None:
+        """Write rows as CSV. Its columns are the keys of the first row, which are those of each row."""
+        if not rows:
+            return
         writer = csv.writer(self._out, lineterminator="\n")
-        if rows:
-            keys = [key for key in rows[0] if key != VERSION_KEY]
-            if with_header:
-                writer.writerow(keys)
-            writer.writerows([_csv_cell(plain(row[key])) for key in keys] for row in rows)
+        keys = [key for key in rows[0] if key != VERSION_KEY]
+        if with_header:
+            writer.writerow(keys)
+        for row in rows:
+            writer.writerow([_csv_cell(plain(row[key])) for key in keys])
 
     def _write_table(self, shape: Shape[Any], rows: Sequence[Row]) -> None:
+        """Write rows as a table for people, with the columns that the format shows."""
         from .tables import draw_list  # noqa: PLC0415 - rich is for tables only
 
-        is_wide, numbers = self.format == "wide", shape.numbers
+        is_wide = self.format == "wide"
         columns = [column for column in shape.columns if is_wide or not column.is_wide]
-        lines = draw_list(
-            [column.heading for column in columns],
-            [[self._cell(row[column.key]) for column in columns] for row in rows],
-            [_kind(shape, column, numbers, rows) for column in columns],
-            [column.key in numbers for column in columns],
-            out=self._out,
-            is_wide=is_wide,
-        )
+        number_keys = shape.numbers
+        # Each of these lists has an item for each column.
+        headings = [column.heading for column in columns]
+        kinds = [_kind(shape, column, number_keys, rows) for column in columns]
+        are_numbers = [column.key in number_keys for column in columns]
+        cells = [[self._cell(row[column.key]) for column in columns] for row in rows]
+        lines = draw_list(headings, cells, kinds, are_numbers, out=self._out, is_wide=is_wide)
         self._out.writelines(lines)
 
     def _cell(self, value: Any) -> str:
@@ -292,25 +306,25 @@ class Output:
 
 
 def _row(shape: Shape[T], value: T | Row) -> Row:
+    """Return the keys and values of an object; a mapping has them already."""
     return value if isinstance(value, Mapping) else shape.row(value)
 
 
-def _kind(shape: Shape[Any], column: Column, numbers: Collection[str], rows: Sequence[Row]) -> Kind:
-    """Return how a column becomes narrower.
+def _kind(shape: Shape[Any], column: Column, number_keys: Collection[str], rows: Sequence[Row]) -> Kind:
+    """Return how a column becomes narrower if the table is too wide for the terminal.
 
-    If it has neither ids nor long texts, it stays whole if it is the first one, or has numbers or times.
+    An id is shortened in its middle, a long text is cut at its end, and other texts continue on the next
+    line. The first column, numbers and times stay whole.
     """
     if column.is_id:
         return "id"
     if column.is_long:
         return "cut"
-    if (
-        column is shape.columns[0]
-        or column.key in numbers
-        or any(isinstance(row[column.key], datetime) for row in rows)
-    ):
+    is_first = column is shape.columns[0]
+    if is_first or column.key in number_keys:
         return "whole"
-    return "folded"
+    has_times = any(isinstance(row[column.key], datetime) for row in rows)
+    return "whole" if has_times else "folded"
 
 
 def escape_unencodable() -> None:
@@ -342,7 +356,13 @@ def discard_stdout() -> None:
 
 
 def _csv_cell(value: Any) -> Any:
-    """Return a cell with escapes for control characters. Booleans and numbers are written as in JSON."""
+    """Return a cell of CSV for a value: booleans and numbers as in JSON, texts with escapes.
+
+    The escapes are for control characters, and for a text that a spreadsheet would execute. None is an empty
+    cell.
+    """
     if value is None:
         return None
-    return json_text(value) if isinstance(value, bool | int | float) else escape(csv_cell(value))
+    if isinstance(value, bool | int | float):
+        return json_text(value)
+    return escape(csv_cell(value))

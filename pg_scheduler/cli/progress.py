@@ -52,8 +52,8 @@ async def watch(
 ) -> Result:
     """Return the result of work, and call ``show_progress`` every second until then.
 
-    Its first error is written to stderr. After that it is not called again, but the work continues. A
-    cancellation of this call cancels the work.
+    If ``show_progress`` raises an error, the error is written to stderr, and the work continues without
+    further calls. A cancellation of this function cancels the work.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -68,6 +68,7 @@ async def watch(
                 output.say(f"progress is no longer shown: {error}; the command continues")
         return await task
     finally:
+        # Work that has ended is not affected. Otherwise this function was cancelled, and ends after the work.
         task.cancel()
         await asyncio.wait({task})
 
@@ -93,6 +94,7 @@ class Reporter:
             columns = BarColumn(bar_width=BAR_WIDTH), TaskProgressColumn(), text
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
+            # Until the first call of show(), the total is unknown.
             self._bar.add_task("", total=None)
         return self
 

@@ -109,6 +109,7 @@ def _stopping(command: Command, run_id: str, state: BulkState) -> str:
 
 
 async def _read_state(bulk: BulkRuns, run_id: str) -> BulkState:
+    """Return how far a bulk run is; raise CommandError (NOT_FOUND) if there is no such run."""
     state = await bulk.state(run_id)
     if state is None:
         hint = "pg-scheduler jobs runs lists them"
@@ -121,6 +122,7 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
     state = await _read_state(bulk, run_id)
     if state.phase == "complete":
         raise RefusedError(f"the run {run_id} is complete")
+    # How often the run has begun. Another call that continues the run raises this number.
     begin_number = await bulk.resume(run_id, state)
     try:
         with reporter:
@@ -129,7 +131,9 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
                 await asyncio.wait({end_task}, timeout=PROGRESS_INTERVAL_S)
                 if end_task.done():
                     break
-                if (step := bulk.progress(run_id)) is not None:
+                step = bulk.progress(run_id)
+                # There is no progress before the first batch.
+                if step is not None:
                     reporter.show(step.summary, step.searched, step.total_estimate)
     finally:
         # An interrupted command stops the run and writes how far it is, too.
@@ -146,13 +150,17 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
         elif state.phase != "complete":
             command.output.say(f"continue with: pg-scheduler jobs runs --resume {run_id}")
     if state.phase != "complete":
-        reason = state.error or ("another process stopped it" if is_own else "another call has taken it over")
+        other_reason = "another process stopped it" if is_own else "another call has taken it over"
+        reason = state.error or other_reason
         raise CommandError(ExitCode.NEGATIVE, f"the run {run_id} is not complete here: {reason}")
     return ExitCode.DONE
 
 
 def _group_text(job_name: str, text: str, *_times: str) -> str:
-    """Return a group of errors as people read it: the name of its jobs, and the text of the errors."""
+    """Return a group of errors as people read it: the name of its jobs, and the text of the errors.
+
+    The parameters are the parts of the group as a bulk run stores it.
+    """
     return f"{job_name}: {text}"
 
 

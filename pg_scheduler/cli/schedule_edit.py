@@ -87,8 +87,10 @@ async def update(
 
     The word none removes --start, --end, --jitter, --timeout or --keep-result.
     """
-    values = definition.read(command) | ({} if task is None else {"func": task})
-    # An invalid option is an error before the database is needed.
+    values = definition.read(command)
+    if task is not None:
+        values["func"] = task
+    # The trigger is read twice. An invalid option is an error here, before the database is needed.
     if timing.read(command) is None and not values:
         raise UsageError("pass what to change, such as --cron or --args")
     async with command.scheduler() as scheduler:
@@ -163,12 +165,15 @@ class ScheduleSelection:
     async def read(
         self, command: Command, scheduler: Scheduler, action: str, *, paused: bool | None = None
     ) -> list[Schedule]:
-        """Return the schedules. Unless ids name them, a question that shows the first ones comes before.
+        """Return the schedules that the options name.
+
+        Unless ids name them, show the first ones and ask whether to continue. There is no question with --yes
+        or --dry-run.
 
         Args:
             command: Writes the question.
-            scheduler: Where they are.
-            action: The verb of the question.
+            scheduler: Reads the schedules.
+            action: The verb of the question, such as ``Pause``.
             paused: True for paused schedules only, False for the others only, None for both. Schedules that
                 ids name are returned in any case.
 
@@ -176,17 +181,18 @@ class ScheduleSelection:
             CommandError: They are named in several ways or not at all, or the answer is no,
                 or an id or a task has no schedule.
         """
+        # Exactly one of these options must name the schedules.
         ways = (bool(self.schedule_ids), self.where is not None, self.task is not None, self.every)
         if sum(ways) != 1:
             raise UsageError("pass the ids of schedules, --where, --task or --all")
+        # A function that decides whether the search finds a schedule.
         matches = None
         if self.where is not None:
             matches = parse_schedule_search(self.where, now=datetime.now(UTC), tz=command.output.zone)
         if self.schedule_ids:
-            return [
-                await find_schedule(scheduler, schedule_id)
-                for schedule_id in dict.fromkeys(self.schedule_ids)
-            ]
+            # An id that occurs twice counts once.
+            distinct_ids = dict.fromkeys(self.schedule_ids)
+            return [await find_schedule(scheduler, schedule_id) for schedule_id in distinct_ids]
         candidates = _every_schedule(scheduler, task=self.task, paused=paused)
         schedules = [schedule async for schedule in candidates if matches is None or matches(schedule)]
         if not schedules:
@@ -215,7 +221,9 @@ async def _every_schedule(scheduler: Scheduler, **filters: Any) -> AsyncIterator
         page = await scheduler.schedules.list(**filters, after=after, limit=PAGE_LENGTH)
         for schedule in page:
             yield schedule
-        if (after := page.next) is None:
+        # The position behind the page; None after the last one.
+        after = page.next
+        if after is None:
             return
 
 
@@ -251,6 +259,7 @@ async def resume(
     since = _read_start(start, command.output.zone)
     async with command.scheduler() as scheduler:
         schedules = await selection.read(command, scheduler, "Resume", paused=True)
+        # All of them are checked before the first one is resumed. Only ids can name one that is not paused.
         for schedule in schedules:
             if schedule.paused_at is None:
                 raise RefusedError(f"schedule {schedule.schedule_id!r} is not paused")
@@ -276,16 +285,26 @@ async def _change_each(
     schedules: Sequence[Schedule],
     act: Callable[[str], Awaitable[bool | str | None]],
 ) -> None:
-    """Change one schedule after the other, and write what was done, with the ids of jobs."""
+    """Change one schedule after the other, and write what was done, with the ids of jobs.
+
+    Args:
+        command: The command.
+        selection: Its options.
+        result: What becomes of a schedule, for the output.
+        schedules: The schedules.
+        act: Changes the schedule of an id. It returns the id of a new job, or whether the schedule still
+            exists.
+    """
     if selection.dry_run:
         planned = [Action(schedule.schedule_id, _WOULD_BE[result], None) for schedule in schedules]
         command.output.write_list(ACTION, planned)
         return
     actions: list[Action] = []
+    # The schedules that were changed or did not exist any more.
     count = 0
     try:
         for schedule in schedules:
-            # The outcome is false if the schedule was removed since it was read, else true or a job's id.
+            # The outcome is False or None if the schedule was removed since it was read.
             outcome = await act(schedule.schedule_id)
             if outcome:
                 job_id = outcome if isinstance(outcome, str) else None
@@ -300,7 +319,7 @@ async def _change_each(
 
 
 def _read_start(text: str, zone: tzinfo) -> Literal["now", "pause"] | datetime:
-    """Return the value of ``--from`` of ``resume``."""
+    """Return the value of ``--from`` of ``resume``: one of two words, or a time."""
     if text == "now":
         return "now"
     if text == "pause":

@@ -107,11 +107,14 @@ async def find_schedule(scheduler: Scheduler, schedule_id: str) -> Schedule:
 async def _unknown_id_message(scheduler: Scheduler, schedule_id: str) -> str:
     """Return the message about an id without a schedule, with the ids that were probably meant."""
     message = f"schedule {schedule_id!r} does not exist"
-    schedules = await scheduler.schedules.list(task=schedule_id, limit=MAX_SUGGESTED)
-    if ids := ", ".join(schedule.schedule_id for schedule in schedules):
-        return f"{message}; schedules of the task {schedule_id!r}: {ids}"
+    # The id may be the name of a task.
+    schedules_of_task = await scheduler.schedules.list(task=schedule_id, limit=MAX_SUGGESTED)
+    ids_of_task = ", ".join(schedule.schedule_id for schedule in schedules_of_task)
+    if ids_of_task:
+        return f"{message}; schedules of the task {schedule_id!r}: {ids_of_task}"
     page = await scheduler.schedules.list(limit=MAX_COMPARED)
-    return message + hint_at(schedule_id, [schedule.schedule_id for schedule in page], LISTED)
+    existing_ids = [schedule.schedule_id for schedule in page]
+    return message + hint_at(schedule_id, existing_ids, LISTED)
 
 
 NONE: Final = "none"
@@ -143,11 +146,14 @@ class TriggerOptions:
         Raises:
             CommandError: Several are given, or a value is invalid.
         """
-        if sum(option is not None for option in (self.cron, self.every, self.at, self.trigger)) > 1:
+        options = (self.cron, self.every, self.at, self.trigger)
+        if sum(option is not None for option in options) > 1:
             raise UsageError("pass one of --cron, --every, --at and --trigger")
         origin = command.settings.origin("tz")
         # Without a setting, the zone of a trigger is UTC and not that of this machine.
         zone: tzinfo | str = command.output.zone if origin != "default" else "UTC"
+        # A variable or the file names the zone in which people read times. Only the option is about this
+        # schedule.
         if stored is not None and origin != "--tz":
             zone = zone_of(stored)
         if self.cron is not None:
@@ -210,6 +216,8 @@ class DefinitionOptions:
         }
         parameters: dict[str, Any] = {}
         for name, value in values.items():
+            # The word none gives an option the value None, by which update() removes a bound. An option that
+            # is missing must not be a parameter.
             if isinstance(value, _OptionValue):
                 parameters[name] = value.value
             elif value is not None:
@@ -226,7 +234,14 @@ class _OptionValue(NamedTuple):
 def _optional_value(
     text: str | None, read: Callable[[str], T], *, without: Any = None
 ) -> _OptionValue | None:
-    """Return the value of an option; None if it is missing. The word none has ``without`` as its value."""
+    """Return the value of an option that can also remove a bound; None if the option is missing.
+
+    Args:
+        text: The text of the option.
+        read: Returns the value of a text.
+        without: The value of the word ``none``, which removes the bound.
+    """
     if text is None:
         return None
-    return _OptionValue(without if text.strip().lower() == NONE else read(text))
+    removes_bound = text.strip().lower() == NONE
+    return _OptionValue(without if removes_bound else read(text))

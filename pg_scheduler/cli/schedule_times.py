@@ -95,10 +95,12 @@ async def backfill(
     """
     import_code(jobs)
     zone = command.output.zone
-    since, until = read_since("--from", start, zone), read_since("--to", end, zone)
+    since = read_since("--from", start, zone)
+    until = read_since("--to", end, zone)
     if until < since:
         raise UsageError(f"--to {end} is before --from {start}; swap them: 2d is two days ago")
-    per_s, style = read_rate(rate), read_style(progress)
+    jobs_per_s = read_rate(rate)
+    style = read_style(progress)
     schedule = await get_schedule(command, schedule_id)
     search = partial(_fires_between, schedule, since, until, limit)
     fires = await search_one(schedule.trigger, search)
@@ -109,11 +111,12 @@ async def backfill(
         return
     command.output.say("fire times whose jobs were deleted count as missed and get a job again")
     job_ids: list[str] = []
+    # The fire times for which jobs were enqueued, or which have jobs already.
     count = 0
     size = MAX_BATCH
-    if per_s is not None:
-        # A batch has the jobs of one second.
-        size = min(max(int(per_s), 1), MAX_BATCH)
+    if jobs_per_s is not None:
+        # A batch has the jobs of one second, or one job if a second has less than one.
+        size = min(max(int(jobs_per_s), 1), MAX_BATCH)
     try:
         with Reporter(style, command.output) as reporter:
             async with command.scheduler() as scheduler:
@@ -124,8 +127,8 @@ async def backfill(
                     )
                     count += len(batch)
                     reporter.show(f"{count:,} of {counted(len(fires), 'fire time')}", count, len(fires))
-                    if per_s is not None and count < len(fires):
-                        await asyncio.sleep(len(batch) / per_s)
+                    if jobs_per_s is not None and count < len(fires):
+                        await asyncio.sleep(len(batch) / jobs_per_s)
     finally:
         # An interrupted command writes what it has done, too.
         command.output.write_list(ACTION, [Action(schedule_id, "backfilled", job_id) for job_id in job_ids])
@@ -135,7 +138,7 @@ async def backfill(
 
 
 def _fires_between(schedule: Schedule, since: datetime, until: datetime, limit: int) -> list[datetime]:
-    """Return the fire times of a span.
+    """Return the fire times of a schedule from ``since`` on and before ``until``.
 
     Raises:
         CommandError: There are more than the limit, or the schedule has none in the past.
@@ -174,8 +177,12 @@ async def _write_fires(
     anchor: datetime,
     search: Callable[[], Sequence[datetime]],
 ) -> None:
-    """Print the fire times that a search returns, with the clock changes that concern them."""
+    """Print the fire times that a search returns, with the clock changes that concern them.
 
+    ``anchor`` is the instant from which the trigger counts its intervals.
+    """
+
+    # search_one() waits for a few seconds only, since the code of a trigger may take any time.
     def find() -> tuple[Sequence[datetime], Mapping[datetime, str]]:
         fires = search()
         return fires, mark_fires(trigger, anchor, fires)

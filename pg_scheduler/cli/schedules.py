@@ -52,8 +52,10 @@ def _table_row(schedule: Schedule) -> dict[str, Any]:
 
     The schedule itself keeps a next fire time, in case that code declares it again.
     """
-    retired = {} if schedule.retired_at is None else {"next_fire_at": "retired"}
-    return SCHEDULE.row(schedule) | retired
+    row = SCHEDULE.row(schedule)
+    if schedule.retired_at is not None:
+        row["next_fire_at"] = "retired"
+    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +110,20 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
         )
         output.write_one(SHOWN_SCHEDULE, document)
         return
-    row = _table_row(schedule) | {"timezone": timezone}
+    row = _table_row(schedule)
+    row["timezone"] = timezone
     zone = parse_timezone(timezone)
+    # The table also has the fire times as clocks show them in the time zone of the schedule. A retired
+    # schedule does not fire at its next fire time.
     next_fire_at = None if schedule.retired_at is not None else schedule.next_fire_at
-    # The table also has the fire times as clocks show them in the time zone of the schedule.
     fire_times = {"next": next_fire_at, "last": schedule.last_fire_at}
     for name, at in fire_times.items():
         if at is not None:
             row[f"{name} fire time there"] = f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
     output.write_one(SCHEDULE, row, keys=[key for key in row if key != VERSION_KEY])
-    for title, lines in (
-        ("last results", [_result_line(command, result) for result in results]),
-        ("changes", [line for record in records for line in _change_lines(command, record)]),
-    ):
+    result_lines = [_result_line(command, result) for result in results]
+    change_lines = [line for record in records for line in _change_lines(command, record)]
+    for title, lines in (("last results", result_lines), ("changes", change_lines)):
         if lines:
             output.write_paragraph("\n".join([f"\n{title}:", *lines]))
 
@@ -137,11 +140,13 @@ async def _past_fires(
 
 
 def _result_line(command: Command, fire: PastFire) -> str:
+    """Return a past fire time as a line: the time, the status of its job, and the id of the job."""
     manual = " (requested)" if fire.is_manual else ""
     return f"{command.output.when(fire.at)}  {fire.status or 'no job':9}  {fire.job_id}{manual}"
 
 
 def _change_lines(command: Command, record: AuditRecord) -> Iterator[str]:
+    """Yield who changed a schedule and how, and then each changed part before and after."""
     yield f"{command.output.when(record.at)}  {record.action} by {record.actor} ({record.via})"
     for difference in differences(record):
         yield f"  {difference.key}: {_text(difference.before)} -> {_text(difference.after)}"
@@ -215,14 +220,21 @@ def _hour_loads(items: Sequence[ScheduleFires], zone: tzinfo) -> list[HourLoad]:
 
 
 def _hour_load(hour: datetime, fires: Sequence[tuple[datetime, str]], most_fires: int) -> HourLoad:
-    """Return the load of an hour. The hour with the most fire times, of all hours, has ``most_fires``."""
+    """Return the load of an hour, in proportion to the hour with the most fire times.
+
+    Args:
+        hour: The start of the hour.
+        fires: Its fire times, each with the id of the schedule.
+        most_fires: The number of fire times of the fullest hour, which has the longest bar.
+    """
     # If several seconds have the most fire times, the first of them counts, so the fire times are sorted.
-    seconds = Counter(fire.replace(microsecond=0) for fire, _ in sorted(fires))
-    ((most_at, most),) = seconds.most_common(1)
+    fires_by_second = Counter(fire.replace(microsecond=0) for fire, _ in sorted(fires))
+    ((most_at, most),) = fires_by_second.most_common(1)
+    bar_length = max(round(len(fires) / most_fires * BAR_WIDTH), 1)
     return HourLoad(
         hour=hour,
         fires=len(fires),
-        bar="█" * max(round(len(fires) / most_fires * BAR_WIDTH), 1),
+        bar="█" * bar_length,
         most=most,
         most_at=most_at,
         schedules=sorted({schedule_id for _, schedule_id in fires}),

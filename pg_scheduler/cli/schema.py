@@ -29,21 +29,23 @@ _PLAIN: Final[Mapping[Any, Mapping[str, Any]]] = {
 
 def object_schema(kind: type, keys: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the schema of an object that has the fields ``keys`` of a dataclass; None for all fields."""
-    types, texts = field_types(kind), dict(_field_docstrings(kind))
+    types = field_types(kind)
+    descriptions = dict(_field_docstrings(kind))
     names = [field.name for field in fields(kind)] if keys is None else list(keys)
-    properties = {
-        name: schema_of(types[name]) | ({"description": texts[name]} if name in texts else {})
-        for name in names
-    }
+    properties: dict[str, dict[str, Any]] = {}
+    for name in names:
+        properties[name] = schema_of(types[name])
+        if name in descriptions:
+            properties[name]["description"] = descriptions[name]
     return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """Return the schema of a type that the objects of commands use."""
-    value = without_none(kind)
-    schema = dict(_schema(value))
+    """Return the schema of a type that the objects of commands use. None becomes null."""
+    value_type = without_none(kind)
+    schema = dict(_schema(value_type))
     # The type does not allow None, or allows everything already.
-    if value is kind or value is Any:
+    if value_type is kind or value_type is Any:
         return schema
     if "enum" in schema:
         return {"enum": [*schema["enum"], None]}
@@ -51,7 +53,11 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 
 def field_types(kind: type) -> dict[str, Any]:
-    """Return the types of the fields, also if ``__module__`` is not the module that defines the class."""
+    """Return the types of the fields of a dataclass, by name.
+
+    They are evaluated in the module that defines the class. ``__module__`` may name another one, where the
+    class is public.
+    """
     types: dict[str, Any] = {}
     for base in _bases(kind):
         types |= inspect.get_annotations(base, globals=_globals(base), eval_str=True)
@@ -59,18 +65,21 @@ def field_types(kind: type) -> dict[str, Any]:
 
 
 def without_none(kind: Any) -> Any:
-    """Return the type of the values other than None."""
+    """Return the type of the values other than None: ``int`` for ``int | None``."""
     if get_origin(kind) not in {Union, UnionType}:
         return kind
-    (value,) = (argument for argument in get_args(kind) if argument is not NoneType)
-    return value
+    # A union of several other types does not occur in the objects of commands.
+    (value_type,) = (argument for argument in get_args(kind) if argument is not NoneType)
+    return value_type
 
 
 def _schema(kind: Any) -> Mapping[str, Any]:
     """Return the schema of a type that is not a union with None."""
     if kind in _PLAIN:
         return _PLAIN[kind]
-    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    # The origin of list[int] is list, and its argument is int.
+    origin = get_origin(kind) or kind
+    arguments = get_args(kind)
     if origin is Literal:
         return {"enum": list(arguments)}
     if issubclass(origin, Enum):
@@ -80,7 +89,8 @@ def _schema(kind: Any) -> Mapping[str, Any]:
     if issubclass(origin, Mapping):
         return {"type": "object"}
     items = schema_of(arguments[0])  # of a list, a sequence or a tuple of any length
-    return {"type": "array"} | ({"items": items} if items else {})
+    # The empty schema allows everything, as an array without a schema of its items does.
+    return {"type": "array", "items": items} if items else {"type": "array"}
 
 
 def _bases(kind: type) -> Iterator[type]:
@@ -110,10 +120,13 @@ def _field_docstrings(kind: type) -> Iterator[tuple[str, str]]:
         body = next(
             node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == base.__name__
         )
+        # A field that has a docstring is followed by a statement that consists of a text.
         for pair in pairwise(body):
             match pair:
                 case (
                     ast.AnnAssign(target=ast.Name(id=name)),
                     ast.Expr(value=ast.Constant(value=str(text))),
                 ):
-                    yield name, " ".join(text.replace("``", "`").replace("None", "null").split())
+                    # The description is one line, in the words of JSON.
+                    description = text.replace("``", "`").replace("None", "null")
+                    yield name, " ".join(description.split())

@@ -41,6 +41,7 @@ async def open_scheduler(command: Command) -> AsyncIterator[Scheduler]:
 
     from .connections import open_scheduler as open_plain  # noqa: PLC0415 - not needed to complete words
 
+    # The webhook needs further connections.
     max_size = WEBHOOK_POOL_SIZE if os.environ.get(WEBHOOK_URL) else MAX_POOL_SIZE
     async with (
         open_plain(command.settings, verified=True, max_size=max_size) as scheduler,
@@ -59,8 +60,9 @@ async def doctor_webhook(scheduler: Scheduler) -> AsyncIterator[None]:
     """
     from pg_scheduler.telemetry.webhook import DoctorWebhook  # noqa: PLC0415 - not needed to complete words
 
+    url = os.environ.get(WEBHOOK_URL)
     # An empty variable counts as none.
-    url, webhook_format = os.environ.get(WEBHOOK_URL), os.environ.get(WEBHOOK_FORMAT) or None
+    webhook_format = os.environ.get(WEBHOOK_FORMAT) or None
     if not url:
         yield
         return
@@ -75,11 +77,13 @@ async def doctor_webhook(scheduler: Scheduler) -> AsyncIterator[None]:
 
 def address(host: str, port: int) -> str:
     """Return the URL of a server that listens on a host and port, without a path."""
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    # A host with colons is an address of IPv6, which a URL has in brackets.
+    url_host = f"[{host}]" if ":" in host else host
+    return f"http://{url_host}:{port}"
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> CommandError:
-    """Return the error for a port that cannot be used."""
+    """Return the error of a command for a port that cannot be used, with the reason of the system."""
     return RefusedError(f"cannot listen on {host} port {port}: {error.strerror or error}")
 
 
@@ -172,23 +176,32 @@ async def serve(
         # With port 0, the server has chosen a free one.
         bound_port = listening_socket.getsockname()[1]
         authorize = _authorization(auth, bound_port, role)
-        app, query = create(scheduler, authorize=authorize, read_only=read_only), ""
+        app = create(scheduler, authorize=authorize, read_only=read_only)
+        query = ""
         if isinstance(authorize, OneTimeLink):
-            app, query = authorize.before(app), authorize.query
+            # The secret of the link is the query of its URL, which opens the dashboard once.
+            app = authorize.before(app)
+            query = authorize.query
         say(f"serving {address(host, bound_port)}/{query}")
         await _serve(app, listening_socket)
 
 
 def _authorization(auth: str, port: int, role: str | None = None) -> Authorize:
-    """Return the function that decides who may enter, for a value of ``--auth``."""
+    """Return the function that decides who may enter, for a value of ``--auth``.
+
+    ``port`` is the one of the dashboard. ``role`` is what those who enter may do; None for the default.
+    """
     from pg_scheduler.dashboard import Access, basic_auth, trusted_header  # noqa: PLC0415 - needs the extra
     from pg_scheduler.dashboard.access import MAX_ACTOR_LENGTH, Role  # noqa: PLC0415
     from pg_scheduler.dashboard.link import OneTimeLink  # noqa: PLC0415
 
     if role not in (None, *get_args(Role)):
         raise UsageError(f"--role must be viewer, operator or admin, not {role!r}")
+    # The name of a proxy's header follows after a colon.
     kind, _, header = auth.partition(":")
     if auth == "token":
+        # This is the name of a cookie. A browser sends cookies to each port of a host, so the name has the
+        # port.
         return OneTimeLink(f"pg_scheduler_{port}", cast("Role", role or "admin"))
     access_role = cast("Role", role or "viewer")
     if auth == "basic":
@@ -214,6 +227,7 @@ async def _serve(app: Any, listening_socket: socket.socket) -> None:
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
+            """Handle no signals, where the base class would handle them."""
             yield
 
     config = uvicorn.Config(

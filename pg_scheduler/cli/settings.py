@@ -74,24 +74,34 @@ class Project:
 def option_names(command: Any, path: tuple[str, ...] = ()) -> Iterator[OptionName]:
     """Yield every option of a command, and of the commands of a group, that may have a default."""
     yield from _own_names(command, path)
+    # Only groups have commands.
     for word, subcommand in getattr(command, "commands", {}).items():
         yield from option_names(subcommand, (*path, word))
 
 
 def name_variables(command: Any, path: tuple[str, ...] = ()) -> None:
-    """Give the options of a command their variables; without a path, those that every command has."""
-    # The commands of the program itself are imported later, and get their variables then.
-    options = option_names(command, path) if path else _own_names(command, path)
-    for words, name, parameter in options:
-        variable = "_".join((PREFIX, *words, name)).upper().replace("-", "_")
-        parameter.envvar = variable if path else list(VARIABLES[name])
-        parameter.show_envvar = bool(path) and path[0] in SERVICES
-        if not path:
+    """Tell Typer which environment variables set the options of a command or of a group.
+
+    ``path`` has the words of the command. Without words, the command is the program itself, whose options
+    every command has.
+    """
+    if not path:
+        # The commands of the program are imported later, and get their variables then.
+        for _, name, parameter in _own_names(command, path):
+            parameter.envvar = list(VARIABLES[name])
+            parameter.show_envvar = False
             parameter.show_default = False  # the file may have a password
+        return
+    for words, name, parameter in option_names(command, path):
+        parameter.envvar = "_".join((PREFIX, *words, name)).upper().replace("-", "_")
+        parameter.show_envvar = path[0] in SERVICES
 
 
 def read_project(program: Any) -> Project:
-    """Return the defaults in the nearest ``pyproject.toml`` in the working folder or above it."""
+    """Return the defaults in the nearest ``pyproject.toml`` in the working folder or above it.
+
+    The error of an invalid file is a part of the result, since --help and --version need no valid file.
+    """
     path = _find_project_file()
     try:
         return Project(path, _defaults(program, _read_table(path), f"{path}", ()))
@@ -100,12 +110,16 @@ def read_project(program: Any) -> Project:
 
 
 def _own_names(command: Any, path: tuple[str, ...]) -> Iterator[OptionName]:
-    """Yield the options that may have a default, without those of the program in its commands."""
+    """Yield the options of a command that may have a default.
+
+    The options of the program, which every command has too, are those of the program alone.
+    """
     for parameter in command.params:
-        name = next((flag[2:] for flag in parameter.opts if flag.startswith("--")), None)
-        if name is None or name in WITHOUT_DEFAULT:
+        long_names = [flag[2:] for flag in parameter.opts if flag.startswith("--")]
+        # An argument has no name with hyphens.
+        if not long_names or long_names[0] in WITHOUT_DEFAULT:
             continue
-        # Every command also has the options of the program. In the file, they are those of the program alone.
+        name = long_names[0]
         is_of_program = bool(path) and name in VARIABLES
         if not is_of_program:
             yield OptionName(path, name, parameter)
@@ -139,7 +153,17 @@ def _read_table(path: Path | None) -> Mapping[str, Any]:
 
 
 def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[str, ...]) -> dict[str, Any]:
-    """Return the checked values of a table, by parameter. The tables of commands in it are read likewise."""
+    """Return the checked values of a table, by the names that Typer has for the parameters.
+
+    The table of a command or group may contain tables of its commands, which are returned as further
+    mappings.
+
+    Args:
+        command: The program, a group or a command.
+        table: Its table in the file.
+        source: The path of the file, for messages.
+        path: The words of the command.
+    """
     options = {option.name: option for option in _own_names(command, path)}
     commands = getattr(command, "commands", {})
     defaults: dict[str, Any] = {}
@@ -152,7 +176,7 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
                 raise UsageError(f"{key} in {place} must be a table, not {value!r}")
             defaults[key] = _defaults(commands[key], value, source, (*path, key))
         else:
-            # The commands in this table that have an option of this name.
+            # The key may be the option of one of the commands in this group, so it belongs in another table.
             paths = [option.path for option in option_names(command, path) if option.name == key]
             if len(paths) == 1:
                 problem = f"has the key {key!r}, which belongs in [{_table_name(paths[0])}]"
@@ -164,12 +188,18 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
 
 
 def _checked(option: OptionName, value: Any, source: str) -> Any:
-    """Return the value of an option in the file. An option that may be repeated has a list."""
-    table, is_list = _table_name(option.path), option.parameter.multiple
+    """Return the value of an option in the file, or raise an error if its type is wrong.
+
+    The value of an option that may be repeated is a list. A single text or number counts as a list of one.
+    """
+    table = _table_name(option.path)
+    is_list = option.parameter.multiple
+    # Without words in its path, this is an option of the program, such as the DSN. All of these are texts.
     if not option.path and not isinstance(value, str):
         # The message has no value, which may contain a password.
         kind = type(value).__name__
         raise UsageError(f"{option.name} in [{table}] of {source} must be a text, not a {kind}")
+    # A list for an option that may not be repeated stays a single value here, and is refused below.
     values = value if isinstance(value, list) and is_list else [value]
     if not all(isinstance(item, str | int | float) for item in values):
         kind = "a list of texts or numbers" if is_list else "a text, a number, true or false"
@@ -178,7 +208,7 @@ def _checked(option: OptionName, value: Any, source: str) -> Any:
 
 
 def _table_name(path: tuple[str, ...]) -> str:
-    """Return the name of the table for the options of a command."""
+    """Return the name of the table for the options of a command, such as ``tool.pg-scheduler.worker``."""
     return ".".join(("tool", "pg-scheduler", *path))
 
 
@@ -259,15 +289,21 @@ def read_options(context: Any, words: Iterable[str] = ()) -> list[Setting]:
 
     Only the options of the commands ``words`` are returned; without words, the options of all commands.
     """
-    project, commands = project_of(context), context.find_root().command.commands
+    project = project_of(context)
+    commands = context.find_root().command.commands
+    options: list[OptionName] = []
+    for word in words or commands:
+        options += option_names(commands[word], (word,))
     settings = []
-    options = (option for word in words or commands for option in option_names(commands[word], (word,)))
     for path, name, parameter in options:
+        # The tables of the file are nested like the commands: that of "jobs list" is in that of "jobs".
         table: Any = project.defaults
         for word in path:
             table = table.get(word, {})
         key = ".".join((*path, name))
-        if variable := _variable([parameter.envvar]):
+        variable = _variable([parameter.envvar])
+        # A variable has precedence over the file.
+        if variable is not None:
             settings.append(Setting(key, os.environ[variable], variable))
         elif parameter.name in table:
             settings.append(Setting(key, _text(table[parameter.name]), f"{project.path}"))
@@ -290,7 +326,8 @@ def _setting(name: str, context: Any) -> Setting:
     # The command, its group and the program each have a context with this option. The innermost context whose
     # arguments have the option counts. If there is none, the context of the program counts, which also has
     # the values of variables and of the file.
-    parameter, holder = name.replace("-", "_"), context
+    parameter = name.replace("-", "_")
+    holder = context
     while source_of(holder, parameter) != "COMMANDLINE" and holder.parent is not None:
         holder = holder.parent
     value: str | None = holder.params.get(parameter)
@@ -302,6 +339,7 @@ def _setting(name: str, context: Any) -> Setting:
         case "DEFAULT_MAP":
             origin = f"{project_of(context).path}"
         case _:
+            # Nothing sets the value. The origin states what applies instead.
             value, origin = _DEFAULTS.get(name), _DEFAULT_ORIGINS.get(name, "default")
     if value is not None and "dsn" in name:
         try:
@@ -312,7 +350,7 @@ def _setting(name: str, context: Any) -> Setting:
 
 
 def _variable(names: Iterable[str]) -> str | None:
-    """Return the variable that sets a value. Empty ones are ignored."""
+    """Return the first of these environment variables that is set to a text that is not empty."""
     return next((name for name in names if os.environ.get(name)), None)
 
 
@@ -320,4 +358,5 @@ def _text(value: Any) -> str:
     """Return a value of the file as the text of an argument."""
     if isinstance(value, list):
         return " ".join(map(_text, value))
+    # TOML and the options of commands write true and false in lowercase.
     return str(value).lower() if isinstance(value, bool) else str(value)

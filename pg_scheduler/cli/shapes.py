@@ -58,16 +58,18 @@ def shapes(
     if name not in SHAPES:
         raise NotFoundError(f"no shape is named {name!r}{hint_at(name, sorted(SHAPES), title='shapes')}")
     command.output.write_text(f"{json.dumps(shape_schema(SHAPES[name]), indent=2)}\n")
+    # The descriptions of the keys are docstrings below fields, which byte code does not have.
     if source_of(SHAPES[name].kind) is None:
         command.output.say("without descriptions, which are in the source files: this installation has none")
 
 
 def shape_schema(shape: Shape[Any]) -> dict[str, Any]:
-    """Return the JSON schema of the objects of a shape."""
+    """Return the JSON schema of the objects of a shape, with the key ``v`` that each of them has."""
     schema = object_schema(shape.kind, shape.keys)
     schema["properties"] = {"v": {"const": SHAPE_VERSION}} | schema["properties"]
     schema["required"] = ["v", *schema["required"]]
     if shape is LIST:  # the other keys are those of some commands only
         schema |= {"required": ["v", "items"], "additionalProperties": True}
+    # The title is the first line of the docstring.
     title = (shape.kind.__doc__ or "").partition("\n")[0].removesuffix(".")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title} | schema

@@ -101,10 +101,12 @@ async def status(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if anything is in error.")] = False,
 ) -> ExitCode:
     """Print in sentences whether all is well, and a row for each area."""
+    is_watching = watch is not None
     while True:
-        report = await _read(command, is_watching=watch is not None)
+        report = await _read(command, is_watching=is_watching)
+        # There is no report if the database was unavailable during a watch.
         if report is not None:
-            _write(command, report, is_watching=watch is not None)
+            _write(command, report, is_watching=is_watching)
         if watch is None:
             break
         await pause_between_runs(watch)
@@ -124,8 +126,9 @@ async def stats(
     """Print what workers counted and measured: attempts, outcomes, durations, lateness."""
     period = timedelta(seconds=read_duration("--since", since))
     async with command.inspector() as inspector:
-        # Of all names only the sums are shown, and statistics_by_time() lets the database add them up: it can
-        # add up more rows than statistics() returns. But it takes patterns, and --name takes exact names.
+        # The outcomes of all names together are sums. statistics_by_time() lets the database add them up,
+        # which covers more rows than statistics() returns. But its names are patterns, and --name takes exact
+        # ones.
         if by == "outcome" and not name:
             statistics = await inspector.statistics_by_time(
                 period, width=max(MIN_WIDTH, period / TREND_POINTS)
@@ -136,6 +139,8 @@ async def stats(
         rows = [_figures_row(statistics, task, figures) for task, figures in statistics.by_name().items()]
         command.output.write_list(FIGURES, rows, uncounted=statistics.uncounted)
     else:
+        # Each number is that of the outcome at the same place in OUTCOMES. Outcomes that none had are left
+        # out.
         numbers = enumerate(statistics.total().ended)
         outcomes = [_outcome_row(statistics, place, number) for place, number in numbers if number]
         command.output.write_list(OUTCOME, outcomes, uncounted=statistics.uncounted)
@@ -188,6 +193,7 @@ async def audit(
             limit=limit,
             after=after,
         )
+    # A name that no record has is probably misspelled, unless it is one of the actions that are recorded.
     if not page.items and action is not None and action not in ACTIONS:
         raise UsageError(f"unknown action {action!r}{hint_at(action, ACTIONS, title='actions')}")
     command.output.write_list(RECORD, page.items, next=page.next, summary=page.summary)
@@ -200,11 +206,15 @@ def sparkline(values: list[int]) -> str:
     highest = max(values, default=0)
     if not highest:
         return BARS[0] * len(values)
-    return "".join(BARS[round(value / highest * (len(BARS) - 1))] for value in values)
+    levels = [round(value / highest * (len(BARS) - 1)) for value in values]
+    return "".join(BARS[level] for level in levels)
 
 
 def _trend(statistics: Statistics, number_of: Callable[[StatisticsRow], int]) -> str:
-    """Return a bar for each part of the period. Its height is the sum of a number of the rows in the part."""
+    """Return a bar for each part of the period.
+
+    Its height is the sum of one number of the rows in this part. ``number_of`` returns this number of a row.
+    """
     width = max(MIN_WIDTH, statistics.duration / TREND_POINTS)
     values = [0] * (int(statistics.duration / width) + 1)
     for row in statistics.rows:
@@ -245,11 +255,13 @@ def _write(command: Command, report: Status, *, is_watching: bool) -> None:
 
 def _figures_row(statistics: Statistics, name: str, figures: JobFigures) -> NameFigures:
     """Return the row of a name."""
+    # ``ended`` has the numbers of attempts in the order of OUTCOMES.
     counts = dict(zip(OUTCOMES, figures.ended, strict=True))
     # The column has retried and lost attempts too, which are outcomes of their own in the statistics.
     counts["failed"] = count_failed(figures)
 
     def started(row: StatisticsRow) -> int:
+        # The rows are those of all names.
         return row.figures.started if row.job_name == name else 0
 
     return NameFigures(

@@ -125,12 +125,11 @@ async def list_tasks(
         tasks = await inspector.tasks()
         statistics = await inspector.statistics(PERIOD)
         workers = [worker for worker in await inspector.workers() if worker.is_alive]
-    figures, limits = statistics.by_name(), declared_limits(workers)
-    rows = [
-        _row(task, figures.get(task.name, JobFigures()), workers, limits)
-        for task in tasks.items
-        if task.paused_at is not None or not paused
-    ]
+    figures = statistics.by_name()
+    limits = declared_limits(workers)
+    listed_tasks = [task for task in tasks.items if task.paused_at is not None or not paused]
+    # A task without an attempt in the period has no figures.
+    rows = [_row(task, figures.get(task.name, JobFigures()), workers, limits) for task in listed_tasks]
     command.output.write_list(
         TASK, rows, is_capped=tasks.is_capped, summary=tasks.summary, uncounted=statistics.uncounted
     )
@@ -150,8 +149,10 @@ async def pause(
     ends_at = None if until is None else read_time("--until", until, command.output.zone)
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
-        states, workers = (await inspector.tasks()).items, await inspector.workers()
+        states = (await inspector.tasks()).items
+        workers = await inspector.workers()
         changed = await scheduler.tasks.pause(name, until=ends_at, note=note, suspend_expiry=suspend_expiry)
+        # None if the jobs that expire could not be counted.
         expiring = None
         try:
             if suspend_expiry:
@@ -199,13 +200,19 @@ async def registered_tasks(scheduler: Scheduler) -> list[TaskInfo]:
 
 
 def _find(states: Sequence[TaskState], name: str) -> TaskState | None:
+    """Return the state of the task with this name; None if there is none."""
     return next((state for state in states if state.name == name), None)
 
 
 def _task_of(name: str, workers: Sequence[Worker]) -> str:
     """Return the name of the task that a live worker reports for an alias; the name if it is no alias."""
-    reported_aliases = [ReportedSettings(worker.settings).aliases for worker in workers if worker.is_alive]
-    return next((aliases[name] for aliases in reported_aliases if name in aliases), name)
+    for worker in workers:
+        if worker.is_alive:
+            # A worker reports the name of the task for each alias.
+            task_names = ReportedSettings(worker.settings).aliases
+            if name in task_names:
+                return task_names[name]
+    return name
 
 
 def _row(

@@ -86,6 +86,7 @@ async def vacuum(
             config = await Inspector(scheduler).retention()
         except ConfigurationError as error:
             raise RefusedError(f"{error}; nothing was deleted") from error
+        # The Scheduler of this command gets the retention of the live workers.
         configure(scheduler, vacuum=config)
         act = _count if dry_run else _delete
         await act(command, scheduler, config, style)
@@ -109,10 +110,12 @@ async def _delete(command: Command, scheduler: Scheduler, config: VacuumConfig, 
         is_complete = True
     finally:
         # An interrupted command writes what it has done, too.
-        deleted = {status.value: number for status, number in counts.items() if number}
+        deleted_counts = {status.value: number for status, number in counts.items() if number}
         try:
             # The database comes before the output, which raises an error if its reader has gone.
-            await Inspector(scheduler).record_action("vacuum_jobs", deleted=deleted, is_complete=is_complete)
+            await Inspector(scheduler).record_action(
+                "vacuum_jobs", deleted=deleted_counts, is_complete=is_complete
+            )
             await vacuum.report(counts)
         finally:
             _write_counts(command, config, counts, is_dry=False)
@@ -123,7 +126,10 @@ async def _delete(command: Command, scheduler: Scheduler, config: VacuumConfig, 
 async def _follow(
     command: Command, steps: AsyncIterator[VacuumStep], style: Style, counts: Counter[JobStatus], verb: str
 ) -> None:
-    """Show the progress of steps, and add their jobs to ``counts``."""
+    """Show the progress of the steps of a vacuum, and add their jobs to ``counts``.
+
+    ``verb`` is what the steps do with the jobs, such as ``deleted``.
+    """
     with Reporter(style, command.output) as reporter:
         async for step in steps:
             counts.update(step.jobs)

@@ -87,13 +87,15 @@ def read_time(name: str, text: str, zone: tzinfo, *, is_past: bool = False) -> d
         CommandError: The text is neither.
     """
     text = text.strip()
+    # The sign of a duration: whether it leads to the past.
+    sign = "-" if is_past else "+"
+    unsigned_text = text
     if text[:1] in {"+", "-"}:
-        sign, unsigned = text[0], text[1:]
-    else:
-        sign, unsigned = ("-" if is_past else "+"), text
+        sign, unsigned_text = text[0], text[1:]
     now = datetime.now(UTC)
-    if read_seconds(unsigned) is not None:
-        length = timedelta(seconds=read_duration(name, unsigned))
+    # A text that is no duration may be a time.
+    if read_seconds(unsigned_text) is not None:
+        length = timedelta(seconds=read_duration(name, unsigned_text))
         return now - length if sign == "-" else now + length
     try:
         return read_instant(text, now, zone)
@@ -129,7 +131,8 @@ def read_rate(text: str | None) -> float | None:
     match = _RATE.fullmatch(text.strip())
     if match is None or not float(match[1]):
         raise UsageError(f"--rate must be a rate such as 50/s, 10/m or 500/h, not {text!r}")
-    return float(match[1]) / _SECONDS[match[2] or "s"]
+    jobs, unit = float(match[1]), match[2] or "s"
+    return jobs / _SECONDS[unit]
 
 
 def read_json(name: str, text: str | None, kind: type = object) -> Any:
@@ -145,12 +148,12 @@ def read_json(name: str, text: str | None, kind: type = object) -> Any:
     """
     if text is None:
         return None
-    described_kinds: dict[type, str] = {list: "list", dict: "object"}
-    described = described_kinds.get(kind, "value")
+    kinds_in_words: dict[type, str] = {list: "list", dict: "object"}
+    expected = kinds_in_words.get(kind, "value")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{name} must be a JSON {described}: {error}") from None
+        raise UsageError(f"{name} must be a JSON {expected}: {error}") from None
     if not isinstance(value, kind):
-        raise UsageError(f"{name} must be a JSON {described}, not {text[:100]!r}")
+        raise UsageError(f"{name} must be a JSON {expected}, not {text[:100]!r}")
     return value

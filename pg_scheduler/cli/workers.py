@@ -119,35 +119,44 @@ async def drain(
                 async with asyncio.timeout(timeout_s):
                     await _wait_until_idle(inspector, existing_ids)
             except TimeoutError:
-                _write(
-                    command, requested_ids, dict.fromkeys(existing_ids, "draining"), await inspector.workers()
-                )
+                still_draining: dict[str, RequestResult] = dict.fromkeys(existing_ids, "draining")
+                _write(command, requested_ids, still_draining, await inspector.workers())
                 raise CommandError(
                     ExitCode.TIMEOUT, f"jobs still run after {timeout}; the workers still drain"
                 ) from None
-        result: RequestResult = "drained" if wait else "draining"
-        return _write(command, requested_ids, dict.fromkeys(existing_ids, result), await inspector.workers())
+        results: dict[str, RequestResult] = dict.fromkeys(existing_ids, "drained" if wait else "draining")
+        # The workers are read again, since the output has the jobs that they run now.
+        return _write(command, requested_ids, results, await inspector.workers())
 
 
 async def resume(command: Command, worker_ids: WorkerIds = None, every: All = False) -> ExitCode:
     """Request of draining workers to claim jobs again."""
     async with command.inspector() as inspector:
-        draining = {worker.worker_id for worker in await inspector.workers() if is_draining(worker)}
+        # This is read before the request, which changes it.
+        draining_ids = {worker.worker_id for worker in await inspector.workers() if is_draining(worker)}
         requested_ids = await _requested_ids(inspector, worker_ids, every=every)
         existing_ids = await inspector.resume_workers(requested_ids)
         results: dict[str, RequestResult] = {
-            worker_id: "resumed" if worker_id in draining else "not draining" for worker_id in existing_ids
+            worker_id: "resumed" if worker_id in draining_ids else "not draining"
+            for worker_id in existing_ids
         }
         code = _write(command, requested_ids, results, await inspector.workers())
+    # With --all, there may be workers that do not drain. An id names a worker that was to be resumed.
     is_refused = code is ExitCode.DONE and not every and "not draining" in results.values()
     return ExitCode.REFUSED if is_refused else code
 
 
 async def _requested_ids(inspector: Inspector, worker_ids: list[str] | None, *, every: bool) -> list[str]:
-    """Return the ids of the arguments, or those of all workers; exactly one of the two must be asked for."""
+    """Return the ids of the arguments, or with ``every`` those of all workers.
+
+    Raises:
+        UsageError: Both are asked for, or none of them.
+    """
     if every == bool(worker_ids):
         raise UsageError("pass the ids of workers, or --all")
-    return list(dict.fromkeys(worker_ids or [worker.worker_id for worker in await inspector.workers()]))
+    ids = worker_ids or [worker.worker_id for worker in await inspector.workers()]
+    # An id that occurs twice counts once.
+    return list(dict.fromkeys(ids))
 
 
 async def _wait_until_idle(inspector: Inspector, worker_ids: Collection[str]) -> None:
@@ -174,17 +183,22 @@ def _write(
     results: Mapping[str, RequestResult],
     workers: Sequence[Worker],
 ) -> ExitCode:
-    """Write the result of each request. A worker without one in ``results`` does not exist."""
+    """Write the result of each request, and return the exit code.
+
+    ``results`` has the results by the ids of workers. A worker without a result does not exist.
+    """
     running = {worker.worker_id: worker.running_jobs for worker in workers}
     requests = [
         WorkerRequest(worker_id, results.get(worker_id, "not found"), running.get(worker_id, 0))
         for worker_id in requested_ids
     ]
     command.output.write_list(REQUEST, requests)
-    return ExitCode.DONE if results.keys() >= set(requested_ids) else ExitCode.NOT_FOUND
+    all_exist = results.keys() >= set(requested_ids)
+    return ExitCode.DONE if all_exist else ExitCode.NOT_FOUND
 
 
 def _row(worker: Worker) -> ListedWorker:
+    """Return the row of a worker, with the lag of its event loop from its report of health."""
     return copy_fields(ListedWorker, worker, loop_lag_s=ReportedHealth.of(worker.health).loop_lag_s)
 
 

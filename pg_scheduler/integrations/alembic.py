@@ -46,8 +46,11 @@ def ignore_scheduler_tables(schema: str | None = None, *, then: IncludeNameFn | 
     def include_name(name: str | None, type_: NameFilterType, parent_names: NameFilterParentNames) -> bool:
         is_hidden = type_ == "table" and name in TABLES
         if schema is not None:
+            # The default schema of the connection has no name.
             is_hidden = is_hidden and parent_names["schema_name"] in {schema, None}
-        return not is_hidden and (then is None or then(name, type_, parent_names))
+        if is_hidden:
+            return False
+        return then is None or then(name, type_, parent_names)
 
     return include_name
 
@@ -111,6 +114,7 @@ def _migrate(operations: Operations, operation: SchedulerMigrateOp) -> None:
     """Carry out the operation; with ``--sql``, print its statements instead."""
     start, target, schema = operation.start, operation.target, operation.schema
     context = operations.get_context()
+    # With --sql, there is no connection, so the statements are those for a database at the start version.
     if context.as_sql:
         for statement in script(steps_between(start, target), "public" if schema is None else schema):
             context.impl.static_output(statement)
@@ -118,6 +122,7 @@ def _migrate(operations: Operations, operation: SchedulerMigrateOp) -> None:
     connection = operations.get_bind()
 
     def run(statement: str) -> Sequence[Sequence[Any]]:
+        """Run a statement, and return its rows."""
         # Without parameters, the driver leaves a percent sign in the statement as it is.
         result = connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
         return result.all() if result.returns_rows else ()

@@ -43,6 +43,7 @@ class FernetCodec:
         if not keys:
             raise ConfigurationError("keys has no key; pass keys=[Fernet.generate_key()]")
         self._fernet = MultiFernet([_fernet(key, index) for index, key in enumerate(keys)])
+        # A codec without a key id decrypts only.
         self.key_id = sha256(urlsafe_b64decode(keys[0])).hexdigest()[:8] if encrypt else None
 
     def encode(self, data: bytes, job_name: str) -> bytes:  # noqa: ARG002
@@ -61,6 +62,7 @@ class FernetCodec:
 
 
 def _fernet(key: str | bytes, index: int) -> Fernet:
+    """Return the Fernet of a key; raise ConfigurationError, without the key itself, if it is invalid."""
     try:
         return Fernet(key)
     except (TypeError, ValueError):

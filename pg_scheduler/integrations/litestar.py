@@ -23,6 +23,7 @@ VARIABLES: Final = {"schema": "PG_SCHEDULER_SCHEMA", "direct_dsn": "PG_SCHEDULER
 
 
 async def _provide_scheduler(state: State) -> Scheduler:
+    """Return the Scheduler of the application, as a dependency of handlers."""
     scheduler: Scheduler = state.scheduler
     return scheduler
 
@@ -84,14 +85,19 @@ class SchedulerPlugin(InitPlugin, CLIPlugin):
         @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
         def jobs(arguments: tuple[str, ...]) -> None:
             """Operate the jobs of this application."""
-            values = {VARIABLES[name]: value for name, value in self._settings.items() if name in VARIABLES}
-            variables = {"PG_SCHEDULER_DSN": self._url, **values} | os.environ
+            variables = {"PG_SCHEDULER_DSN": self._url}
+            for name, value in self._settings.items():
+                if name in VARIABLES:
+                    variables[VARIABLES[name]] = value
+            # Variables that are set already take precedence.
+            variables |= os.environ
             # The program replaces this process, since it handles signals itself.
             program = [sys.executable, "-m", "pg_scheduler", *arguments]
             os.execve(sys.executable, program, variables)  # noqa: S606 - this library's own program
 
     @asynccontextmanager
     async def _run(self, app: Litestar) -> AsyncIterator[None]:
+        """Run the Scheduler as long as the application runs."""
         async with Scheduler.connect(self._url, start=self._start, **self._settings) as scheduler:
             app.state.scheduler = scheduler
             yield

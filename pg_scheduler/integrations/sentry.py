@@ -113,7 +113,10 @@ class SentryMiddleware(SendingMiddleware):
 
     @contextmanager
     def sending(self, call: ScheduledCall | None, count: int) -> Iterator[None]:
-        """Make the span of a call that stores jobs, if there is a transaction."""
+        """Make the span of a call that stores jobs, if there is a transaction.
+
+        ``call`` is the job that is stored; None for a call that stores several ones, ``count`` of them.
+        """
         if sentry_sdk.get_current_span() is None:
             yield
             return
@@ -145,6 +148,7 @@ class SentryMiddleware(SendingMiddleware):
         if not sentry_sdk.get_client().is_active():
             return await call_next()
         check_in = await self._check_in_of(call)
+        # The tags, the breadcrumbs and the trace of this attempt are not seen by attempts that run meanwhile.
         with sentry_sdk.isolation_scope() as scope:
             # The breadcrumbs are those of the worker: its statements, and the records of other jobs.
             scope.clear_breadcrumbs()
@@ -162,6 +166,7 @@ class SentryMiddleware(SendingMiddleware):
                 try:
                     value = await call_next()
                 except BaseException as error:  # noqa: BLE001 - raised again below
+                    # The error is raised after the transaction, to which Sentry would give its own status.
                     raised = error
                     outcome, cause = outcome_of(call.job.scheduler, call, error)
                     if outcome == "failed" or (outcome in ERRORS and self._on == "attempt"):
@@ -182,6 +187,8 @@ class SentryMiddleware(SendingMiddleware):
         """Return the check-in of an attempt. If the job is not monitored, the check-in sends nothing."""
         job = call.job
         schedule_id = job.schedule_id
+        # The job of a schedule has no fire time if a person requested it. A monitor does not expect such a
+        # job.
         if schedule_id is None or job.fire_time is None or not self._is_monitored(schedule_id):
             return _CheckIn(None, "", None)
         trigger = None
@@ -200,15 +207,23 @@ class SentryMiddleware(SendingMiddleware):
 
 
 class _CheckIn:
-    """The check-in of one job, the same for all of its attempts."""
+    """The check-in of one job, the same for all of its attempts.
+
+    Args:
+        slug: The name of the monitor of its schedule; None if the job is not monitored.
+        job_id: The id of the job.
+        config: The definition of the monitor, if Sentry can express the trigger of the schedule.
+    """
 
     def __init__(self, slug: str | None, job_id: str, config: MonitorConfig | None) -> None:
         self._slug = slug
+        # Sentry wants a UUID. It is derived from the id of the job, so each attempt of the job has the same.
         self._id = uuid.uuid5(uuid.NAMESPACE_OID, job_id).hex
         self._config = config
         self._began = datetime.now(UTC)
 
     def begin(self) -> None:
+        """Report the begin of an attempt."""
         self._send("in_progress")
 
     def end(self, outcome: str) -> None:
@@ -225,7 +240,7 @@ class _CheckIn:
 
 
 def slug_of(schedule_id: str) -> str:
-    """Return the name of the monitor of a schedule."""
+    """Return the name of the monitor of a schedule, with the characters and the length that Sentry allows."""
     slug = _NO_SLUG.sub("-", schedule_id.lower()).strip("-")
     if slug and len(slug) <= MAX_SLUG:
         return slug
@@ -238,23 +253,23 @@ def config_of(trigger: Trigger | None, timeout_s: float | None) -> MonitorConfig
     """Return the definition of a monitor; None if Sentry cannot express the trigger."""
     config: MonitorConfig
     if isinstance(trigger, Cron):
-        *fields, last_field = trigger.expression.split()
-        # Sentry's expressions have no seconds, which are the sixth field here.
-        has_seconds = len(fields) == 5
-        if has_seconds and last_field != "0":
+        fields = trigger.expression.split()
+        # Sentry's expressions have no seconds, which are the optional sixth field here.
+        if len(fields) == 6 and fields[5] != "0":
             return None
-        value = " ".join(fields if has_seconds else [*fields, last_field])
+        value = " ".join(fields[:5])
         config = {"schedule": {"type": "crontab", "value": value}, "timezone": trigger.timezone}
     elif isinstance(trigger, Every):
-        units = ((unit, length) for unit, length in UNITS if not trigger.every % length)
-        unit_and_length = next(units, None)
-        if unit_and_length is None:
+        # Sentry wants a whole number of one unit. The longest unit that divides the interval comes first.
+        fitting_units = [(unit, length) for unit, length in UNITS if not trigger.every % length]
+        if not fitting_units:
             return None
-        unit, length = unit_and_length
+        unit, length = fitting_units[0]
         config = {"schedule": {"type": "interval", "value": trigger.every // length, "unit": unit}}  # type: ignore[typeddict-item]
     else:
         return None
     if timeout_s is not None:
+        # Sentry wants minutes.
         config["max_runtime"] = math.ceil(timeout_s / 60)
     return config
 
@@ -266,29 +281,43 @@ def _describe(scope: sentry_sdk.Scope, call: JobCall) -> None:
     if job.schedule_id is not None:
         tags["schedule_id"] = job.schedule_id
     scope.set_tags(tags)
-    context = {**tags, "attempt": job.attempt, "execution_time": job.execution_time.isoformat()}
-    scope.set_context("job", {**context, "worker_id": job.scheduler.worker_id})
+    context: dict[str, Any] = dict(tags)
+    # A tag must be a text, and a value of a context may be a number.
+    context["attempt"] = job.attempt
+    context["execution_time"] = job.execution_time.isoformat()
+    context["worker_id"] = job.scheduler.worker_id
+    scope.set_context("job", context)
 
 
 def _headers_of(call: JobCall) -> dict[str, str]:
+    """Return the trace in the metadata of a job, under the names of headers that Sentry reads.
+
+    Metadata without Sentry's baggage may have the baggage of OpenTelemetry.
+    """
     trace = trace_from(call.metadata) or {}
-    headers = {"sentry-trace": trace.get("sentry-trace"), "baggage": trace.get(BAGGAGE, trace.get("baggage"))}
+    baggage = trace.get(BAGGAGE, trace.get("baggage"))
+    headers = {"sentry-trace": trace.get("sentry-trace"), "baggage": baggage}
     return {name: value for name, value in headers.items() if value is not None}
 
 
 def _measure(span: Any, call: JobCall) -> None:
     """Set what Sentry's pages about queues show."""
     job: CurrentJob = call.job
+    # It is negative if the clock of this machine is behind the one that set the due time.
     lateness_s = (datetime.now(UTC) - job.execution_time).total_seconds()
     span.set_data("messaging.system", "pg_scheduler")
     span.set_data("messaging.message.id", job.job_id)
     span.set_data("messaging.destination.name", job.job_name)
     span.set_data("messaging.message.retry.count", call.claim.retry_count)
-    span.set_data("messaging.message.receive.latency", max(0.0, lateness_s) * 1000)
+    span.set_data("messaging.message.receive.latency", max(0.0, lateness_s) * 1000)  # milliseconds
 
 
 def _capture(call: JobCall, raised: BaseException, cause: BaseException) -> None:
-    """Report an error, and remember the attempt, so that the log record of the same error is dropped."""
+    """Report an error, and remember the attempt, so that the log record of the same error is dropped.
+
+    ``raised`` is the error that the function raised. ``cause`` is the error that the job gets for it, such as
+    a TimeoutError for a cancellation.
+    """
     if cause is not raised and call.cancelled_by == "timeout":
         # This traceback leads to where the job was when its time was up.
         cause = cause.with_traceback(raised.__traceback__)
@@ -324,6 +353,7 @@ def _process(event: Event, hint: Hint) -> Event | None:
     another task than the attempts, and Django logs in the thread of its task.
     """
     record = hint.get("log_record")
+    # This is the record by which this library logs a failed attempt. One that was not reported is kept.
     if record is not None and record.name == "pg_scheduler" and record.msg == TEXTS[JobFailed]:
         with _lock:
             key = (getattr(record, "job_id", ""), getattr(record, "attempt", 0))
@@ -340,7 +370,10 @@ def _process(event: Event, hint: Hint) -> Event | None:
 
 
 def _is_of_library(crumb: Mapping[str, Any]) -> bool:
-    return crumb.get("category") == "query" and bool(_OWN_STATEMENT.search(crumb.get("message") or ""))
+    """Return whether a breadcrumb is an SQL statement that names a table or function of this library."""
+    if crumb.get("category") != "query":
+        return False
+    return bool(_OWN_STATEMENT.search(crumb.get("message") or ""))
 
 
 add_global_event_processor(_process)

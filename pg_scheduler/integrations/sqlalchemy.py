@@ -63,6 +63,8 @@ def tables(schema: str | None = None) -> dict[str, Table]:
 
 
 def _column(column: TableColumn) -> Column[Any]:
+    """Return the column of SQLAlchemy for a column of a table of this release."""
+    # The type of an array, such as text[], is that of its elements with brackets.
     element_type = column.type.removesuffix("[]")
     is_array = element_type != column.type
     kind = ARRAY(_TYPES[element_type]) if is_array else _TYPES[element_type]

@@ -31,12 +31,13 @@ async def show_dashboard(dsn: str, pool: asyncpg.Pool, scheduler: Scheduler, por
 
 
 def _say(line: str) -> None:
+    """Print where the dashboard is, and how to end the demo."""
     print(f"{line}\nPress Ctrl-C to end the demo with its workers and its server.", flush=True)
 
 
 @asynccontextmanager
 async def running_shop(dsn: str, pool: asyncpg.Pool, scheduler: Scheduler) -> AsyncIterator[None]:
-    """Run two workers with new jobs all the time, and a third one that a job kills."""
+    """Within the block, run two workers with new jobs all the time, and a third one that a job kills."""
     async with (
         Nodes(scheduler, dsn, ["node-3", "node-4"], "open_shop"),
         Nodes(scheduler, dsn, ["node-5"], "open_legacy"),
@@ -69,21 +70,23 @@ async def _prepare(scheduler: Scheduler) -> None:
         shop.apply_coupon, Cron("0 0 1 * *"), args=("MONTHLY",), schedule_id="coupons", paused=True
     )
     await scheduler.enqueue(shop.sync_legacy)
-    await scheduler.schedule_bulk(
-        [
-            *(JobSpec(shop.build_report, now, args=(f"2030-{month:02}",)) for month in range(1, 4)),
-            *(JobSpec(shop.apply_coupon, now - timedelta(hours=1), args=(f"SPRING-{n}",)) for n in range(3)),
-            *(
-                JobSpec(shop.import_catalogue, now, args=(supplier,), metadata={"tags": [supplier]})
-                for supplier in SUPPLIERS
-            ),
-            *(JobSpec(shop.send_mail, now + timedelta(hours=hour), args=(hour,)) for hour in range(1, 25)),
-        ]
-    )
+    # The task of the reports is paused, so these wait.
+    specs = [JobSpec(shop.build_report, now, args=(f"2030-{month:02}",)) for month in range(1, 4)]
+    # These expire, since their time has passed.
+    an_hour_ago = now - timedelta(hours=1)
+    specs += [JobSpec(shop.apply_coupon, an_hour_ago, args=(f"SPRING-{number}",)) for number in range(3)]
+    specs += [
+        JobSpec(shop.import_catalogue, now, args=(supplier,), metadata={"tags": [supplier]})
+        for supplier in SUPPLIERS
+    ]
+    # One mail is due in each hour of the next day.
+    specs += [JobSpec(shop.send_mail, now + timedelta(hours=hour), args=(hour,)) for hour in range(1, 25)]
+    await scheduler.schedule_bulk(specs)
 
 
 async def _generate_traffic(scheduler: Scheduler) -> None:
     """Schedule mails, charges and thumbnails until cancelled; the same ones in each run."""
+    # With a fixed seed, the random numbers are the same ones too.
     dice = random.Random(SEED)
     number = 0
     while True:

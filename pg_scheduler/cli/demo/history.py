@@ -46,7 +46,7 @@ LOADS: Final = {
 
 
 async def write_history(pool: asyncpg.Pool, now: datetime | None = None) -> None:
-    """Add a row for each task and minute of the last six hours."""
+    """Add a row of statistics for each task and minute of the last six hours, up to ``now``."""
     dice = random.Random(SEED)
     this_minute = (now or datetime.now(UTC)).replace(second=0, microsecond=0)
     async with pool.acquire() as connection:
@@ -63,23 +63,31 @@ async def write_history(pool: asyncpg.Pool, now: datetime | None = None) -> None
 def _figures(
     load: Load, minutes_ago: int, dice: random.Random
 ) -> tuple[list[int], list[float], list[int], list[int]]:
-    """Return a minute's values of the last four columns: counts, sums, and the histograms of both times."""
+    """Return the generated values of a task in a minute, for the last four columns of the statistics.
+
+    These are the counts, the sums of the durations and of the lateness, and the histograms of both.
+    """
     is_incident = minutes_ago in INCIDENT_MINUTES
     wave = 1 + 0.5 * math.sin(minutes_ago * 2 * math.pi / PERIOD_MINUTES)
     number = round(load.per_minute * wave * dice.uniform(0.9, 1.1))
     # In the incident, eight times as many attempts failed as usual.
     failure_factor = 8 if is_incident else dice.uniform(0, 2)
     failed = round(number * load.failure_share * failure_factor)
-    ended = dict.fromkeys(OUTCOMES, 0) | {"completed": number - failed, "failed": failed}
+    # Each outcome has a number, in the order of the table. Most of them are 0.
+    ended = dict.fromkeys(OUTCOMES, 0)
+    ended["completed"] = number - failed
+    ended["failed"] = failed
     lateness_s = 0.8 if is_incident else 0.004
-    runs = [load.run_s * dice.lognormvariate(0, 0.4) for _ in range(number)]
-    late = [lateness_s * dice.lognormvariate(0, 0.7) for _ in range(number)]
+    runs_s = [load.run_s * dice.lognormvariate(0, 0.4) for _ in range(number)]
+    delays_s = [lateness_s * dice.lognormvariate(0, 0.7) for _ in range(number)]
     # The order in the table is: scheduled, started, then the outcomes.
     counts = [number, number, *ended.values()]
-    return counts, [sum(runs), sum(late)], list(_histogram(runs)), list(_histogram(late))
+    sums = [sum(runs_s), sum(delays_s)]
+    return counts, sums, list(_histogram(runs_s)), list(_histogram(delays_s))
 
 
 def _histogram(values: list[float]) -> Iterator[int]:
     """Yield how many values are in each bucket of the statistics. The last bucket has no upper bound."""
+    # The place of the bucket of each value.
     places = [bisect_left(BOUNDS, value) for value in values]
     return (places.count(place) for place in range(len(BOUNDS) + 1))

@@ -101,8 +101,12 @@ class Ledger:
 
     @asynccontextmanager
     async def entry(self, kind: str, subject: str = "") -> AsyncIterator[None]:
-        """Record the start of the running job and its outcome. A killed attempt has no outcome."""
-        job, started_at = current_job(), datetime.now(UTC)
+        """Record the attempt that runs within the block: its start, and then its outcome.
+
+        The attempt of a process that is killed has no outcome.
+        """
+        job = current_job()
+        started_at = datetime.now(UTC)
         logger.info("attempt %d of %s starts", job.attempt, job.job_name)
         row = (job.job_id, kind, subject, job.attempt, self._node, job.execution_time, started_at)
         entry = await self._pool.fetchval(INSERT_START, *row)
@@ -119,10 +123,12 @@ class Ledger:
 
     async def attempts(self) -> list[Attempt]:
         """Return all attempts in the order of their start."""
+        # The columns of the statement are in the order of the fields.
         return [Attempt(*row) for row in await self._pool.fetch(SELECT_ATTEMPTS)]
 
     async def tallies(self) -> list[Tally]:
         """Return the number of attempts by kind and node."""
+        # The columns of the statement are in the order of the fields.
         return [Tally(*row) for row in await self._pool.fetch(SELECT_TALLIES)]
 
 
@@ -137,7 +143,7 @@ _ledgers: list[Ledger] = []
 
 
 def use_ledger(ledger: Ledger) -> None:
-    """Set the ledger that the jobs of this process write to."""
+    """Set the ledger that the jobs of this process write to, in place of an earlier one."""
     _ledgers[:] = [ledger]
 
 

@@ -58,9 +58,11 @@ def application_name(node: str, pid: int) -> str:
 @asynccontextmanager
 async def _open(**settings: Any) -> AsyncIterator[Scheduler]:
     """Yield the Scheduler of this node. A node that the demo started logs nothing and ends with the demo."""
-    dsn, name = os.environ.get(DSN), os.environ.get(DEMO_NODE)
+    dsn = os.environ.get(DSN)
+    name = os.environ.get(DEMO_NODE)
     if not dsn:
         raise UsageError("PG_SCHEDULER_DSN is not set; set it to postgresql://user:password@host/database")
+    # Only the demo sets the variable with the name. Without it, a user has started this worker.
     if name is None:
         name = f"{platform.node()}-{os.getpid()}"
     else:
@@ -68,12 +70,10 @@ async def _open(**settings: Any) -> AsyncIterator[Scheduler]:
         # The demo writes nothing to this pipe. So the pipe becomes readable only when it is closed, because
         # the demo has ended.
         asyncio.get_running_loop().add_reader(sys.stdin, os._exit, 1)
-    connection = {"application_name": application_name(name, os.getpid())}
+    session_settings = {"application_name": application_name(name, os.getpid())}
     async with (
-        create_pool(dsn, "PG_SCHEDULER_DSN", min_size=1, max_size=5, server_settings=connection) as pool,
-        create_pool(
-            dsn, "PG_SCHEDULER_DSN", min_size=1, max_size=4, server_settings=connection
-        ) as ledger_pool,
+        create_pool(dsn, DSN, min_size=1, max_size=5, server_settings=session_settings) as pool,
+        create_pool(dsn, DSN, min_size=1, max_size=4, server_settings=session_settings) as ledger_pool,
     ):
         ledger = Ledger(ledger_pool, name)
         await ledger.create()
@@ -148,8 +148,11 @@ class Nodes:
         alive = [node for node in self._nodes if node.process.returncode is None]
         for node in alive:
             with suppress(ProcessLookupError):
-                # A process that SIGSTOP suspended before the kill would not handle SIGTERM.
-                node.process.kill() if node.killed else node.process.terminate()
+                # A node that is being killed may be suspended by SIGSTOP, and would not handle SIGTERM.
+                if node.killed:
+                    node.process.kill()
+                else:
+                    node.process.terminate()
         try:
             async with asyncio.timeout(START_STOP_TIMEOUT_S):
                 await asyncio.gather(*(node.process.wait() for node in alive))
@@ -173,10 +176,12 @@ class Nodes:
         delivery is at-least-once. The gap lasts about a millisecond. The demo asserts that every job
         completes once, so it suspends the process and kills it when no job is in the gap.
         """
+        # The end of the process is expected from now on, so monitor() raises no error.
         node.killed = True
         while True:
             os.kill(node.pid, signal.SIGSTOP)
             await asyncio.sleep(SETTLE_DELAY_S)  # the server finishes the statements it has received
+            # A job is in the gap if the ledger has its outcome, and the job still counts as running.
             if not await pool.fetchval(HAS_UNSETTLED_JOBS, node.name, application_name(node.name, node.pid)):
                 break
             os.kill(node.pid, signal.SIGCONT)
@@ -185,12 +190,14 @@ class Nodes:
         await node.process.wait()
 
     async def _spawn(self, name: str) -> asyncio.subprocess.Process:
-        """Start the process of a node."""
+        """Start the process of a node, which is an ordinary worker of the command line."""
         # Settings for other workers of the user do not apply to the nodes of the demo.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PG_SCHEDULER_")}
+        environment |= {DSN: self._dsn, DEMO_NODE: name}
+        target = f"pg_scheduler.cli.demo.nodes:{self._target}"
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pg_scheduler", "worker", f"pg_scheduler.cli.demo.nodes:{self._target}"),
-            env=environment | {"PG_SCHEDULER_DSN": self._dsn, DEMO_NODE: name},
+            *(sys.executable, "-m", "pg_scheduler", "worker", target),
+            env=environment,
             stdin=asyncio.subprocess.PIPE,  # closed when this process ends, even by SIGKILL
             start_new_session=True,  # Ctrl-C reaches this process only, which stops the workers
         )
@@ -208,5 +215,6 @@ class Nodes:
 
     @staticmethod
     async def _wait(node: Node) -> Node:
+        """Return the node when its process has ended."""
         await node.process.wait()
         return node

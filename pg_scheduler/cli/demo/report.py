@@ -73,7 +73,15 @@ def build_report(
     victim: str,
     killed_at: datetime,
 ) -> Report:
-    """Compare the ledger with the one-off jobs that were scheduled: ``expected`` has their kinds by id."""
+    """Compare the attempts in the ledger of the demo with the one-off jobs that were scheduled.
+
+    Args:
+        expected: The kinds of the one-off jobs, by their ids.
+        attempts: The attempts in the ledger.
+        nodes: The names of the nodes.
+        victim: The name of the node that was killed.
+        killed_at: When it was killed.
+    """
     by_job: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         by_job[attempt.job_id].append(attempt)
@@ -101,9 +109,11 @@ def _finished_by_node(attempts: Sequence[Attempt], nodes: Sequence[str], victim:
 
     def row(title: str, kinds: Iterable[str]) -> list[str]:
         counts = [sum(finished[kind, node] for kind in kinds) for node in nodes]
-        return [title, *(f"{count:,}" for count in [*counts, sum(counts)])]
+        figures = [*counts, sum(counts)]
+        return [title, *(f"{figure:,}" for figure in figures)]
 
-    rows = [*(row(title, [kind]) for kind, title in TITLES.items()), row("all", TITLES)]
+    rows = [row(title, [kind]) for kind, title in TITLES.items()]
+    rows.append(row("all", TITLES))
     names = [f"{node} (killed)" if node == victim else node for node in nodes]
     return Table("Finished jobs by node", ["jobs", *names, "total"], rows)
 
@@ -111,10 +121,11 @@ def _finished_by_node(attempts: Sequence[Attempt], nodes: Sequence[str], victim:
 def _lateness(attempts: Sequence[Attempt]) -> Table:
     """Return a table of how late the first attempts of jobs began."""
 
-    def row(title: str, values: list[float]) -> list[str]:
-        if not values:
+    def row(title: str, delays_s: list[float]) -> list[str]:
+        if not delays_s:
             return [title, "0", "-", "-", "-"]
-        return [title, str(len(values)), *(f"{value * 1000:,.1f} ms" for value in _percentiles(values))]
+        percentiles = [f"{delay_s * 1000:,.1f} ms" for delay_s in _percentiles(delays_s)]
+        return [title, str(len(delays_s)), *percentiles]
 
     def lateness_of(*kinds: str) -> list[float]:
         # Later attempts are retries, which are due at other times.
@@ -129,33 +140,43 @@ def _percentiles(values: list[float]) -> tuple[float, float, float]:
     """Return the median, the 99th percentile and the maximum."""
     if len(values) == 1:
         return values[0], values[0], values[0]
+    # The 99 values that cut the sorted ones into 100 parts: the first is the first percentile.
     cuts = statistics.quantiles(values, n=100, method="inclusive")
     return cuts[49], cuts[98], max(values)
 
 
 def _check_none_lost(expected: Mapping[str, str], by_job: Mapping[str, Sequence[Attempt]]) -> Check:
+    """Check that each job that was scheduled once has completed, except the one that always fails.
+
+    ``expected`` has the kinds of these jobs, and ``by_job`` the attempts of all jobs, by their ids.
+    """
     one_offs = [job_id for job_id, kind in expected.items() if kind != "broken"]
+    # A job that never ran has no attempts.
     lost = [job_id for job_id in one_offs if _completions(by_job.get(job_id, ())) == 0]
-    return Check(
-        f"nothing lost: {len(one_offs) - len(lost):,} of {len(one_offs):,} one-off jobs completed", not lost
-    )
+    completed_count = len(one_offs) - len(lost)
+    text = f"nothing lost: {completed_count:,} of {len(one_offs):,} one-off jobs completed"
+    return Check(text, not lost)
 
 
 def _check_none_doubled(by_job: Mapping[str, Sequence[Attempt]]) -> Check:
+    """Check that no job has completed twice."""
     doubled = [job_id for job_id, attempts in by_job.items() if _completions(attempts) > 1]
     return Check(f"nothing doubled: {len(doubled)} of {len(by_job):,} jobs completed twice", not doubled)
 
 
 def _check_broken_failed(expected: Mapping[str, str], by_job: Mapping[str, Sequence[Attempt]]) -> Check:
+    """Check that the job that always fails has used all of its attempts, and has not completed."""
     broken = [by_job.get(job_id, ()) for job_id, kind in expected.items() if kind == "broken"]
-    counts = [sum(attempt.outcome == FAILED for attempt in attempts) for attempts in broken]
-    # Each broken job has failed at every attempt, and none has completed.
-    passed = counts == [jobs.BROKEN_ATTEMPTS] * len(broken) and not any(map(_completions, broken))
-    attempts = counted(counts[0] if counts else 0, "attempt")
-    return Check(f"retries exhausted: the broken job failed after {attempts}", passed)
+    failure_counts = [sum(attempt.outcome == FAILED for attempt in attempts) for attempts in broken]
+    has_failed = all(count == jobs.BROKEN_ATTEMPTS for count in failure_counts)
+    has_completed = any(_completions(attempts) for attempts in broken)
+    attempts_text = counted(failure_counts[0] if failure_counts else 0, "attempt")
+    text = f"retries exhausted: the broken job failed after {attempts_text}"
+    return Check(text, has_failed and not has_completed)
 
 
 def _check_reclaimed(by_job: Mapping[str, Sequence[Attempt]], victim: str, killed_at: datetime) -> Check:
+    """Check that each job that ran on the killed node was started again."""
     # The attempts of each job that was running on the node when the node was killed.
     orphaned = [
         attempts
@@ -168,6 +189,7 @@ def _check_reclaimed(by_job: Mapping[str, Sequence[Attempt]], victim: str, kille
         for attempts in orphaned
         if any(attempt.started_at > killed_at for attempt in attempts)
     ]
+    # Without an orphaned job, nothing was checked.
     passed = bool(orphaned) and len(restarts) == len(orphaned)
     delay = f", {(min(restarts) - killed_at).total_seconds():.1f} s after the kill" if restarts else ""
     return Check(
@@ -177,6 +199,8 @@ def _check_reclaimed(by_job: Mapping[str, Sequence[Attempt]], victim: str, kille
 
 
 def _check_fire_times(kind: str, step: timedelta, attempts: Sequence[Attempt]) -> Check:
+    """Check that one job of this kind has completed for each fire time. The next one follows after a step."""
+    # The number of completions, by fire time.
     completions = Counter(
         attempt.due for attempt in attempts if attempt.kind == kind and attempt.outcome == DONE
     )
@@ -191,4 +215,5 @@ def _check_fire_times(kind: str, step: timedelta, attempts: Sequence[Attempt]) -
 
 
 def _completions(attempts: Sequence[Attempt]) -> int:
+    """Return how many of these attempts have completed."""
     return sum(attempt.outcome == DONE for attempt in attempts)

@@ -50,7 +50,8 @@ async def temporary_schema(dsn: str) -> AsyncIterator[str]:
         await connection.execute(f'CREATE SCHEMA "{name}"')
         try:
             # asyncpg sends unknown parameters of an address to the server as session settings.
-            yield f"{dsn}{'&' if urlsplit(dsn).query else '?'}search_path={name}"
+            separator = "&" if urlsplit(dsn).query else "?"
+            yield f"{dsn}{separator}search_path={name}"
         finally:
             await connection.execute(f'DROP SCHEMA "{name}" CASCADE')
     finally:
@@ -80,6 +81,7 @@ async def run_demo(dsn: str, screen: Screen, port: int | None) -> ExitCode:
             )
             with screen:
                 await run_scenario(scenario, nodes, ledger, screen)
+        # The scenario has killed a node, unless it has raised an error.
         assert scenario.victim is not None
         assert scenario.killed_at is not None
         attempts = await ledger.attempts()
@@ -91,7 +93,7 @@ async def run_demo(dsn: str, screen: Screen, port: int | None) -> ExitCode:
 
 
 async def run_scenario(scenario: Scenario, nodes: Nodes, ledger: Ledger, screen: Screen) -> None:
-    """Run the scenario and keep the screen up to date."""
+    """Run the scenario and keep the screen up to date. Raise an error if a process ends unexpectedly."""
     background = [
         asyncio.create_task(refresh(scenario, nodes, ledger, screen)),
         asyncio.create_task(nodes.monitor()),
@@ -107,6 +109,7 @@ async def run_scenario(scenario: Scenario, nodes: Nodes, ledger: Ledger, screen:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+    # The screen that stays has the last figures.
     screen.update(build_view(scenario, nodes, await ledger.tallies()))
 
 

@@ -69,7 +69,8 @@ class Scenario:
 
     def planned(self, kind: str) -> int:
         """Return how many jobs of this kind were scheduled; orders of all priorities are one kind."""
-        return sum(entry.partition(",")[0] == kind for entry in self.expected.values())
+        # The kind of an order has its priority behind a comma, such as "order, high".
+        return sum(name.partition(",")[0] == kind for name in self.expected.values())
 
     async def run(self) -> None:
         """Run all actions and wait until every job has finished."""
@@ -86,11 +87,14 @@ class Scenario:
         await self._wait_until(DURATION_S)
         await self._wait_for_completion()
 
-    async def _wait_until(self, elapsed: float) -> None:
-        await asyncio.sleep(max(elapsed - self.elapsed, 0))
+    async def _wait_until(self, elapsed_s: float) -> None:
+        """Wait until so many seconds have passed since the start of the demo."""
+        await asyncio.sleep(max(elapsed_s - self.elapsed, 0))
 
     async def _schedule_one_off_jobs(self) -> None:
+        """Schedule reminders at different times, card payments that fail at first, and a job that fails."""
         now = datetime.now(UTC)
+        # The reminders are due one after the other, during the whole demo but its last second.
         step = timedelta(seconds=(DURATION_S - 1) / REMINDERS)
         for number in range(REMINDERS):
             due = now + timedelta(seconds=0.5) + number * step
@@ -111,6 +115,7 @@ class Scenario:
         self._log(f"schedule 1 broken job that fails at each of its {jobs.BROKEN_ATTEMPTS} attempts")
 
     async def _schedule_imports(self) -> None:
+        """Schedule many jobs of low priority at once."""
         now = datetime.now(UTC)
         specs = [
             JobSpec(jobs.import_row, now, args=(number,), priority=JobPriority.LOW)
@@ -122,6 +127,7 @@ class Scenario:
         self._log(f"schedule {IMPORTS:,} imports of low priority in bulk, in {duration_ms:.0f} ms")
 
     async def _schedule_orders(self) -> None:
+        """Schedule orders of each priority while imports wait, so that urgent orders overtake them."""
         pending = (await self._scheduler.count_jobs(job_name="demo.import")).pending
         due = datetime.now(UTC) + timedelta(seconds=0.2)
         for priority in LEAST_URGENT_FIRST:
@@ -136,14 +142,18 @@ class Scenario:
         )
 
     async def _schedule_videos(self) -> None:
+        """Schedule long jobs, which run when a node is killed."""
         now = datetime.now(UTC)
         specs = [JobSpec(jobs.render_video, now, args=(number,)) for number in range(VIDEOS)]
         self._expect("video", await self._scheduler.schedule_bulk(specs))
         self._log(f"schedule {VIDEOS} videos of {jobs.VIDEO_SECONDS:.0f} s")
 
     async def _kill_busiest_node(self) -> None:
+        """Kill the node that runs the most videos, without a chance to stop its jobs."""
         tallies = [tally for tally in await self._ledger.tallies() if tally.kind == "video"]
-        victim = self._nodes[max(tallies, key=lambda tally: tally.open).node]
+        # A tally counts the attempts of a node that have begun and not ended as open.
+        busiest_tally = max(tallies, key=lambda tally: tally.open)
+        victim = self._nodes[busiest_tally.node]
         running = sum(tally.open for tally in tallies if tally.node == victim.name)
         await self._nodes.kill(victim, self._pool)
         self.victim, self.killed_at = victim, datetime.now(UTC)
@@ -153,13 +163,16 @@ class Scenario:
         self._log(f"its jobs are reclaimed within seconds, long before its lease of {lease:g} s expires")
 
     async def _wait_for_reclaim(self) -> None:
+        """Wait until the other node runs jobs of the killed one again, or the time of the demo is over."""
         while self.elapsed < DURATION_S:
-            if restarts := await self._ledger.count_restarts("video"):
+            restarts = await self._ledger.count_restarts("video")
+            if restarts:
                 self._log(f"the other node has reclaimed the orphaned jobs and runs {restarts} videos again")
                 return
             await asyncio.sleep(0.05)
 
     async def _wait_for_completion(self) -> None:
+        """Wait until no job is left, for some seconds after the end at most."""
         while self.elapsed < DURATION_S + GRACE_S:
             counts = await self._scheduler.count_jobs()
             if counts.pending + counts.running == 0:
@@ -167,7 +180,10 @@ class Scenario:
             await asyncio.sleep(0.05)
 
     def _expect(self, kind: str, job_ids: list[str | None]) -> None:
-        self.expected |= {job_id: kind for job_id in job_ids if job_id is not None}
+        """Note the kind of jobs that were scheduled. The id of a job that was not stored is None."""
+        for job_id in job_ids:
+            if job_id is not None:
+                self.expected[job_id] = kind
 
 
 TITLES: Final = {
@@ -222,7 +238,10 @@ class View:
 
 
 def build_view(scenario: Scenario, nodes: Nodes, tallies: Sequence[Tally]) -> View:
-    """Return the figures for the current content of the ledger."""
+    """Return the figures of nodes and kinds of jobs.
+
+    ``tallies`` are the counts of attempts that the ledger of the demo has, by node and kind of job.
+    """
     return View(
         elapsed=scenario.elapsed,
         duration=DURATION_S,
@@ -241,16 +260,19 @@ def build_view(scenario: Scenario, nodes: Nodes, tallies: Sequence[Tally]) -> Vi
 
 
 def _kind_view(kind: str, scenario: Scenario, nodes: Nodes, tallies: Sequence[Tally]) -> KindView:
+    """Return the figures of one kind of job."""
     # The orders of each priority are a kind of their own in the ledger, such as "order, high".
     kind_tallies = [tally for tally in tallies if tally.kind.partition(",")[0] == kind]
     live_names = {node.name for node in nodes if not node.killed}
     failed = sum(tally.failed for tally in kind_tallies)
-    # A broken job has finished when each of its attempts has failed.
-    finished = failed // BROKEN_ATTEMPTS if kind == "broken" else sum(tally.done for tally in kind_tallies)
+    # A broken job has finished when each of its attempts has failed. It never completes.
+    completed = sum(tally.done for tally in kind_tallies)
+    finished = failed // BROKEN_ATTEMPTS if kind == "broken" else completed
     return KindView(
         title=TITLES[kind],
         done=[sum(tally.done for tally in kind_tallies if tally.node == node.name) for node in nodes],
         finished=finished,
+        # The attempts of a killed node stay open in the ledger, and do not run.
         running=sum(tally.open for tally in kind_tallies if tally.node in live_names),
         failed_attempts=failed,
         planned=None if kind in ("interval", "cron") else scenario.planned(kind),

@@ -45,11 +45,11 @@ class PlainScreen:
         if view.elapsed < self._next_status:
             return
         self._next_status = view.elapsed + STATUS_INTERVAL_S
-        nodes = [
-            f"{node.name}: " + ("killed" if node.killed else f"{node.running} running, {node.done:,} done")
-            for node in view.nodes
-        ]
-        print(f"{view.elapsed:5.1f} s      {' | '.join(nodes)}", flush=True)
+        node_texts = []
+        for node in view.nodes:
+            state = "killed" if node.killed else f"{node.running} running, {node.done:,} done"
+            node_texts.append(f"{node.name}: {state}")
+        print(f"{view.elapsed:5.1f} s      {' | '.join(node_texts)}", flush=True)
 
     def show_report(self, report: Report) -> None:
         """Print the tables and the checks."""
@@ -67,11 +67,13 @@ def _align(table: Table) -> str:
     widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
 
     def text(line: Sequence[str]) -> str:
-        figures = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
-        return "  " + "   ".join((line[0].ljust(widths[0]), *figures)).rstrip()
+        first_cell = line[0].ljust(widths[0])
+        figures = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        return "  " + "   ".join([first_cell, *figures]).rstrip()
 
     rule = "  " + "   ".join("-" * width for width in widths)
-    return "\n".join([text(lines[0]), rule, *map(text, lines[1:])])
+    heading, *rows = [text(line) for line in lines]
+    return "\n".join([heading, rule, *rows])
 
 
 class RichScreen:
@@ -114,6 +116,7 @@ class RichScreen:
         self._console.print()
 
     def _draw(self) -> None:
+        """Draw the figures, and below them as much of the log as fits into the terminal."""
         parts: list[RenderableType] = []
         if self._view is not None:
             parts += [_header(self._view), Text(), _kinds(self._view), Text()]
@@ -130,11 +133,13 @@ class RichScreen:
             room -= 1 + len(line) // self._console.width
             if room < 0:
                 break
+            # The lines are read from the newest one on, and shown from the oldest one on.
             latest.insert(0, line)
         return latest
 
 
 def _header(view: View) -> RenderableType:
+    """Return the title with the progress of the demo, and a line for each node."""
     title = Text.assemble(("pg_scheduler", "bold cyan"), "  one database, two nodes")
     bar = _bar(view.duration, min(view.elapsed, view.duration))
     clock = Text(f"{view.elapsed:4.1f} s", "dim")
@@ -144,13 +149,15 @@ def _header(view: View) -> RenderableType:
 
 
 def _node(node: NodeView) -> Text:
-    color, state, style = "green", f"{node.running} running", ""
+    """Return the line of a node: its name and process, what it does, and how many jobs it has done."""
     if node.killed:
-        color, state, style = "red", "killed", "bold red"
+        dot_style, state, state_style = "red", "killed", "bold red"
+    else:
+        dot_style, state, state_style = "green", f"{node.running} running", ""
     return Text.assemble(
-        ("●", color),
+        ("●", dot_style),
         f" {node.name}  pid {node.pid:<8}",
-        (f"{state:>10}", style),
+        (f"{state:>10}", state_style),
         (f"{node.done:8,} done", "dim"),
     )
 
@@ -169,6 +176,7 @@ def _kinds(view: View) -> RichTable:
         table.add_row(
             kind.title,
             *(f"{count:,}" for count in kind.done),
+            # Zeros are left out.
             str(kind.running or ""),
             str(kind.failed_attempts or ""),
             *_progress(kind),
@@ -178,8 +186,10 @@ def _kinds(view: View) -> RichTable:
 
 def _progress(kind: KindView) -> tuple[str, RenderableType]:
     """Return the last two cells of a kind of job: how many are done, and a bar."""
+    # A periodic job has no number of jobs that are planned.
     if kind.planned is None:
         return f"{kind.finished:,}", ""
+    # The demo schedules the first ones later.
     if kind.planned == 0:
         return "", Text("later", "dim")
     return f"{kind.finished:,}/{kind.planned:,}", _bar(kind.planned, kind.finished)
@@ -190,6 +200,7 @@ def _bar(total: float, completed: float) -> ProgressBar:
 
 
 def _report_table(table: Table) -> RichTable:
+    """Return a table of the report: the first column is text, the others are figures. Sums are bold."""
     drawn = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for index, column in enumerate(table.columns):
         drawn.add_column(column, justify="right" if index else "left")
@@ -202,5 +213,7 @@ Screen: TypeAlias = PlainScreen | RichScreen
 
 
 def choose_screen(*, plain: bool) -> Screen:
-    """Return a live screen on a terminal, else a plain one."""
-    return PlainScreen() if plain or not sys.stdout.isatty() else RichScreen()
+    """Return a live screen on a terminal, else or if ``plain`` one of plain lines."""
+    if plain or not sys.stdout.isatty():
+        return PlainScreen()
+    return RichScreen()

@@ -69,6 +69,7 @@ async def _run(
     command: Command, targets: Targets, options: WorkerOptions, early_usr1: threading.Event
 ) -> ExitCode:
     """Run the worker in this process, or the supervisor of several processes."""
+    # A check runs no jobs, so it needs one process.
     if options.processes > 1 and not options.check:
         configure_logging(options.log_format)
         return await _supervise(command, targets, options, early_usr1)
@@ -79,6 +80,7 @@ async def _run(
     # themselves.
     if options.reload:
         configure_logging(options.log_format)
+    # With --reload, a target that cannot be imported is imported again when its code has changed.
     source = await load_or_wait(targets) if options.reload else load_targets(targets)
     configure_logging(options.log_format)
     if options.check:
@@ -91,9 +93,11 @@ def _check_options(options: WorkerOptions) -> None:
     if options.log_format not in {None, *_FORMATS}:
         raise UsageError(f"--log-format must be text or json, not {options.log_format!r}")
     if options.max_age is not None:
+        # This raises the error for a text that is no duration, before the worker starts.
         read_duration("--max-age", options.max_age)
     if options.processes > 1 and options.reload:
         raise UsageError("--reload runs one process; leave out --processes")
+    # The ports of the processes follow one another. With port 0, each gets a free one.
     if options.metrics_port and options.metrics_port + options.processes - 1 > MAX_PORT:
         raise UsageError(
             f"--metrics-port {options.metrics_port} leaves no port for each of {options.processes} "
@@ -104,7 +108,9 @@ def _check_options(options: WorkerOptions) -> None:
 async def _check(command: Command, source: Source | None, options: WorkerOptions) -> ExitCode:
     """Print the registered tasks; raise CommandError if a worker could not start, or would run no job."""
     async with open_scheduler(command, source, options) as scheduler:
-        if (reason := await obstacle(scheduler)) is not None:
+        # Why a worker could not start.
+        reason = await obstacle(scheduler)
+        if reason is not None:
             raise RefusedError(reason)
         await verify_tables(scheduler)
         tasks = await registered_tasks(scheduler)
@@ -112,6 +118,7 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
     if not tasks:
         raise CommandError(ExitCode.NEGATIVE, NOTHING_REGISTERED)
     names = [name for task in tasks for name in (task.name, *task.aliases)]
+    # A pattern of --names that no registered task has is probably misspelled.
     unmatched_patterns = [
         pattern for pattern in options.patterns if not any(fnmatchcase(name, pattern) for name in names)
     ]
@@ -125,17 +132,13 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
 async def _supervise(
     command: Command, targets: list[str], options: WorkerOptions, early_usr1: threading.Event
 ) -> ExitCode:
-    """Run the processes until a signal or ``--drain`` stops them."""
+    """Run several processes of the same worker until a signal or ``--drain`` stops them."""
     stop = StopRequest()
-    supervisor = Supervisor(
-        [
-            [*program(), "worker", *_arguments(options, number), "--", *targets]
-            for number in range(options.processes)
-        ],
-        _environment(command),
-        stop,
-        ends_when_done=options.drain,
-    )
+    commands = [
+        [*program(), "worker", *_arguments(options, number), "--", *targets]
+        for number in range(options.processes)
+    ]
+    supervisor = Supervisor(commands, _environment(command), stop, ends_when_done=options.drain)
     with (
         handle_signals(
             stop,
@@ -144,6 +147,7 @@ async def _supervise(
         ),
         probes(supervisor.reports, options),
     ):
+        # The signal came before its handler was set.
         if early_usr1.is_set():
             supervisor.drain()
         await supervisor.run()
@@ -154,8 +158,11 @@ async def _supervise(
 
 def _arguments(options: WorkerOptions, number: int) -> list[str]:
     """Return the options of a process. Its number, from 0, decides its port for metrics."""
-    values = ((name, getattr(options, name.replace("-", "_"))) for name in PASSED_ON)
-    arguments = [f"--{name}={value}" for name, value in values if value is not None]
+    arguments = []
+    for name in PASSED_ON:
+        value = getattr(options, name.replace("-", "_"))
+        if value is not None:
+            arguments.append(f"--{name}={value}")
     if options.metrics_port is not None:
         # With port 0, each process gets a free port.
         port = 0 if options.metrics_port == 0 else options.metrics_port + number
@@ -175,8 +182,10 @@ def _environment(command: Command) -> dict[str, str]:
     environment = {
         name: value
         for name, value in os.environ.items()
+        # The options of the worker are those of the supervisor, or arguments of the process.
         if name not in systemd_variables and not name.startswith(PREFIX)
     }
+    # The first variable of an option has precedence over its other ones.
     for name, (variable, *_) in VARIABLES.items():
         origin = command.settings.origin(name)
         value = command.settings[name]

@@ -66,11 +66,14 @@ async def run_here(
 async def _run_here(
     command: Command, source: Source | None, job_id: str, check: Check, *, use_pdb: bool
 ) -> Job:
+    """Do what ``run_here()`` does, which only adds the handling of SIGTERM."""
     async with open_scheduler(command, source, WorkerOptions()) as scheduler:
+        # A Scheduler that runs would claim other jobs too.
         if scheduler.is_running:
             raise UsageError("the target starts its Scheduler; pass one that returns it before its start")
         await verify_tables(scheduler)
         job = await check(scheduler, job_id)
+        # The name of a job may differ from that of its function.
         name = await task_of(scheduler, job_id) or job.job_name
         names = registered_names(scheduler)
         if name not in names:
@@ -79,13 +82,15 @@ async def _run_here(
         if use_pdb:
             add_middleware(scheduler, _debug)
         async with scheduler:
+            # A finished job becomes pending again, so that it can be claimed.
             if job.status is not JobStatus.PENDING and not await scheduler.retry_job(job_id):
                 raise RefusedError(
                     f"job {job_id!r} cannot run again: it has changed, or its cancelled attempt still runs; "
                     "try it again later"
                 )
             # A task is paused for its fault, which is then looked for here.
-            if (pause := await pause_of(Inspector(scheduler), job_id)) is not None:
+            pause = await pause_of(Inspector(scheduler), job_id)
+            if pause is not None:
                 command.output.say(f"{pause}; this job runs here nevertheless")
             try:
                 return await _run(scheduler, job_id, check)
@@ -96,14 +101,17 @@ async def _run_here(
 
 async def _run(scheduler: Scheduler, job_id: str, check: Check) -> Job:
     """Make an attempt of the job, and return the job when the attempt has ended."""
+    # The number of the attempt; None if the job could not be claimed.
     attempt = await execute_one(scheduler, job_id)
     if attempt is None:
-        changed = await check(scheduler, job_id)  # names the worker that has just claimed it
-        raise RefusedError(f"job {job_id!r} has just changed: it is {changed.status.value}; try it again")
+        # Another worker may have claimed the job. Then this raises an error that names the worker.
+        changed_job = await check(scheduler, job_id)
+        raise RefusedError(f"job {job_id!r} has just changed: it is {changed_job.status.value}; try it again")
     inspector = Inspector(scheduler)
     with acting_as(Author(inspector.actor, "cli")):
         await inspector.record_action("run_job", job_id, attempt=attempt)
     while (job := await scheduler.get_job(job_id)) is not None:
+        # A job with another attempt has been retried since, so this attempt has ended.
         if job.status is not JobStatus.RUNNING or job.attempt != attempt:
             return job
         await asyncio.sleep(CHECK_INTERVAL_S)
@@ -111,7 +119,7 @@ async def _run(scheduler: Scheduler, job_id: str, check: Check) -> Job:
 
 
 async def _debug(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG001 - a middleware
-    """Debug the exception that ends the attempt; a snooze is none."""
+    """Debug the exception that ends the attempt. An exception by which a job is snoozed is no failure."""
     try:
         return await call_next()
     except Exception as error:  # user code: the job

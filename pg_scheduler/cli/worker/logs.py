@@ -27,6 +27,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        # The fields are those that the caller of the logger has added to the record.
         line |= {
             key: value
             for key, value in record.__dict__.items()
@@ -59,6 +60,7 @@ class _TextFormatter(logging.Formatter):
         # The messages of the library name their job already.
         if job_id is None or not record.name or record.name.startswith("pg_scheduler"):
             return text
+        # A traceback follows below the first line.
         first_line, newline, trace = text.partition("\n")
         return f"{first_line} [job {job_id}]{newline}{trace}"
 
@@ -70,11 +72,13 @@ def configure_logging(log_format: str | None) -> None:
         log_format: ``text`` or ``json``; None for text unless the application has configured logging itself.
     """
     root = logging.getLogger()
+    # A root logger with handlers was configured by the application.
     if log_format is None and root.handlers:
         return
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else _TextFormatter(_TEXT))
     handler.addFilter(JobContextFilter())
     root.handlers[:] = [handler]
+    # Another level is one that the application has set.
     if root.level == logging.WARNING:  # the default
         root.setLevel(logging.INFO)

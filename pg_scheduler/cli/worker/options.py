@@ -51,11 +51,13 @@ class WorkerOptions:
     @property
     def patterns(self) -> tuple[str, ...]:
         """The patterns of the names that it claims; empty for all."""
-        return tuple(name.strip() for name in (self.names or "").split(",") if name.strip())
+        patterns = [name.strip() for name in (self.names or "").split(",")]
+        # Empty parts are ignored, so a comma at the end does no harm.
+        return tuple(pattern for pattern in patterns if pattern)
 
     @property
     def max_age_s(self) -> float | None:
-        """Seconds after which a process ends, varied by up to 10 %; None for no limit.
+        """Seconds after which a process ends, before they are varied by up to 10 %; None for no limit.
 
         Raises:
             CommandError: It is not a duration.

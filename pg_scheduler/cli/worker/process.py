@@ -68,11 +68,14 @@ async def open_scheduler(
                 configure(scheduler, **_settings_of(options))
                 yield scheduler
         return
+    # An option on the command line would have no effect. Values of variables and of the file are defaults,
+    # and are not refused.
     for name in ("dsn", "direct-dsn", "schema"):
         if command.settings.origin(name) == f"--{name}":
             raise UsageError(f"{source.name} is connected by its own pool; omit --{name}, or name modules")
     async with open_source(source) as scheduler:
         settings = _settings_of(options)
+        # The settings of a Scheduler that has started cannot be changed.
         if settings and scheduler.is_running:
             raise UsageError(
                 f"{source.name} returned a Scheduler that has started, so --slots, --batch, --names "
@@ -114,6 +117,7 @@ async def run_worker(
             # no effect after the start.
             start_draining(scheduler)
             task = asyncio.create_task(_stop_claiming(scheduler, started), name="pg_scheduler stop claiming")
+            # The event loop refers to its tasks only weakly, so this set holds the task until it is done.
             drain_tasks.add(task)
             task.add_done_callback(drain_tasks.discard)
 
@@ -124,9 +128,11 @@ async def run_worker(
             send_reports(report_pipe, scheduler, stop_self, lambda: is_draining(scheduler)) as ending,
         ):
             stop.on_hurry(lambda: hurry(scheduler))
+            # The signal came before its handler was set.
             if early_usr1.is_set():
                 stop_claiming()
             async with doctor_webhook(scheduler):
+                # The last report to the supervisor states whether this process is to be started again.
                 ending.is_recycling = await _run(scheduler, options, stop, source_files, started)
             for task in drain_tasks:
                 task.cancel()
@@ -144,7 +150,11 @@ async def _run(
     source_files: Sources | None,
     started: asyncio.Event,
 ) -> bool:
-    """Start the Scheduler, and stop it when a stop is requested; return whether a limit requested it."""
+    """Start the Scheduler, and shut it down when a stop is requested.
+
+    Return whether a limit of the process, such as ``--max-jobs``, requested the stop. ``started`` is set
+    after the start.
+    """
     # This task begins before the start, so that it counts from the first job on.
     recycling = asyncio.create_task(wait_for_recycling(scheduler, options))
     try:
@@ -152,6 +162,7 @@ async def _run(
             return False
         started.set()
     finally:
+        # The start failed, or a signal ended it. Otherwise the task is awaited below.
         if not scheduler.is_running:
             recycling.cancel()
     waits = [recycling, asyncio.create_task(stop.wait()), asyncio.create_task(_wait_for_stop(scheduler))]
@@ -171,18 +182,21 @@ async def _run(
     finally:
         for task in waits:
             task.cancel()
+        # The running jobs are cancelled before the shutdown, which would wait for them.
         if stop.is_hurried:
             hurry(scheduler)
         config, began = settings_of(scheduler), time.monotonic()
         try:
             await scheduler.shutdown()
         finally:
-            ends_at = began + (0 if stop.is_hurried else config.shutdown_timeout + config.stop_grace)
+            # Tasks and threads that do not end may hold the process no longer than jobs may take to stop.
+            time_to_stop_s = 0 if stop.is_hurried else config.shutdown_timeout + config.stop_grace
+            ends_at = began + time_to_stop_s
             end_soon(partial(_end, stop), left_s=ends_at - time.monotonic())
 
 
 def _end(stop: StopRequest) -> None:
-    """End this process, whatever runs on in it."""
+    """End this process, whatever tasks and threads still run in it; or run its program again in it."""
     if stop.must_restart:
         restart()
     if stop.is_hurried:
@@ -203,7 +217,10 @@ async def _wait_for_stop(scheduler: Scheduler) -> str:
 
 
 async def _start(scheduler: Scheduler, stop: StopRequest) -> bool:
-    """Start the Scheduler; return False if a signal requested the stop before the start was complete."""
+    """Start the Scheduler, and return True after the start.
+
+    If a signal requests the stop before the start is complete, shut the Scheduler down and return False.
+    """
     starting = asyncio.create_task(scheduler.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -214,6 +231,7 @@ async def _start(scheduler: Scheduler, stop: StopRequest) -> bool:
             await starting
         await scheduler.shutdown()
         return False
+    # This raises the error of a start that failed.
     starting.result()
     if claims_nothing(scheduler):
         logger.warning(NOTHING_REGISTERED, extra=record_fields(worker_id=scheduler.worker_id))
@@ -221,7 +239,7 @@ async def _start(scheduler: Scheduler, stop: StopRequest) -> bool:
 
 
 async def _stop_claiming(scheduler: Scheduler, started: asyncio.Event) -> None:
-    """Request of the worker to claim no more jobs, and log that."""
+    """Request of the worker to claim no more jobs, once it has started, and log that."""
     # The request is written to the row of the worker, which exists after the start.
     await started.wait()
     try:
@@ -284,7 +302,7 @@ def _listening(option: str, port: int) -> Iterator[None]:
 
 
 def _settings_of(options: WorkerOptions) -> dict[str, Any]:
-    """Return the settings of the Scheduler for the options that are given."""
+    """Return the settings of the Scheduler for the options that are given. The others keep their defaults."""
     settings = {
         "max_concurrent_jobs": options.slots,
         "batch_claim_limit": options.batch,

@@ -47,7 +47,8 @@ def set_program(words: Sequence[str], trial: Sequence[str] = ()) -> None:
         trial: A command that succeeds if the program can start. Empty if the program imports no code of the
             application before it runs this one.
     """
-    _words[:], _trial[:] = words, trial
+    _words[:] = words
+    _trial[:] = trial
 
 
 Sources: TypeAlias = dict[str, object]
@@ -62,7 +63,10 @@ _INSTALLED: Final = tuple(
 
 
 async def read_sources(paths: Collection[str] = ()) -> Sources:
-    """Return the state of the sources of the loaded modules and of other files, and of their folders."""
+    """Return the state of the source files of loaded modules and among ``paths``, and of their folders.
+
+    The state of a file is the time at which it was written. That of a folder is the set of its source files.
+    """
     return await run_in_thread(_read_states, paths)
 
 
@@ -70,11 +74,11 @@ async def wait_for_change(sources: Sources) -> str:
     """Wait until a source file was changed, added or removed, and return a sentence about it."""
     while True:
         new_sources = await read_sources(sources)
-        # Only the current folder may lack a new state, if the code has made another folder the current one.
-        changed_path = next(
-            (path for path, state in sources.items() if new_sources.get(path, state) != state), None
-        )
-        if changed_path is not None:
+        # A path without a new state counts as unchanged. Only the current folder may lack one, if the code
+        # has made another folder the current one.
+        changed_paths = [path for path, state in sources.items() if new_sources.get(path, state) != state]
+        if changed_paths:
+            changed_path = changed_paths[0]
             problem = await _problem_of_a_start()
             if problem is None:
                 return f"{changed_path} has changed"
@@ -96,7 +100,7 @@ async def _problem_of_a_start() -> str | None:
         *_trial, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=os.environ
     )
     try:
-        _, output = await process.communicate()
+        _, error_output = await process.communicate()
     finally:
         # Without an exit code, this task was cancelled, because the worker stops for another reason.
         if process.returncode is None:
@@ -104,12 +108,15 @@ async def _problem_of_a_start() -> str | None:
             await process.wait()
     if process.returncode == 0:
         return None
-    lines = output.decode(errors="replace").strip().splitlines()
+    lines = error_output.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"exit code {process.returncode}"
 
 
 async def load_or_wait(targets: Sequence[str]) -> Source | None:
-    """Import the targets. If that fails, wait until a file in the error changes, and start again."""
+    """Import the targets, and return the source of their Scheduler, as ``load_targets()`` does.
+
+    If that fails, wait until a source file changes, and then run the program again in this process.
+    """
     try:
         return load_targets(targets)
     except CommandError as error:
@@ -121,7 +128,7 @@ async def load_or_wait(targets: Sequence[str]) -> Source | None:
 
 
 def restart() -> NoReturn:
-    """Replace this process by the same program."""
+    """Run the same program again, with the same arguments, in place of the one that this process runs."""
     sys.stdout.flush()
     sys.stderr.flush()
     words = [*program(), *sys.argv[1:]]
@@ -132,12 +139,16 @@ def restart() -> NoReturn:
 
 def _read_states(paths: Collection[str]) -> Sources:
     """Return the states of the source files among these paths and of loaded modules, and of their folders."""
+    # Another thread may import a module meanwhile, so the modules are copied.
     modules = list(sys.modules.values())
+    # A module that is built in has no file.
     module_files = {file for module in modules if (file := getattr(module, "__file__", None))}
     candidates = {*paths, *module_files}
     files = {path for path in candidates if path.endswith(".py") and not path.startswith(_INSTALLED)}
     folders = {str(Path.cwd()), *map(os.path.dirname, files)}
-    return {path: _written_at(path) for path in files} | {path: _files_in(path) for path in folders}
+    states: Sources = {path: _written_at(path) for path in files}
+    states.update((folder, _files_in(folder)) for folder in folders)
+    return states
 
 
 def _written_at(path: str) -> int:
@@ -163,6 +174,7 @@ def _files_of(error: BaseException) -> set[str]:
     while cause is not None:
         files |= {frame.filename for frame in traceback.extract_tb(cause.__traceback__)}
         if isinstance(cause, SyntaxError) and cause.filename:
+            # The traceback of a syntax error has the files that import this one, and not this one.
             files.add(cause.filename)
         cause = cause.__cause__
     return files

@@ -86,6 +86,8 @@ class StopRequest:
     def receive(self, number: signal.Signals) -> None:
         """Handle SIGTERM or SIGINT: the first drains, the second cancels the running jobs."""
         now = time.monotonic()
+        # Programs such as timeout signal the process and then its process group, so one request may arrive
+        # twice within a moment.
         is_same = number is self._first_signal and now < self._received_at + SAME_SIGNAL_S
         if self.reason is None:
             self._first_signal, self._received_at = number, now
@@ -129,6 +131,7 @@ def handle_signals(
         loop.add_signal_handler(signal.SIGHUP, stop.request, "SIGHUP received")
         handled_signals.append(signal.SIGHUP)
     loop.add_signal_handler(signal.SIGUSR1, on_usr1)
+    # A handler of the event loop would not be called while a job blocks the loop.
     previous_handler = signal.signal(signal.SIGUSR2, interrupt)
     # A system call that SIGUSR2 interrupts is continued.
     signal.siginterrupt(signal.SIGUSR2, False)
@@ -156,7 +159,11 @@ def release_usr1() -> None:
 
 @contextmanager
 def note_usr1() -> Iterator[threading.Event]:
-    """Note whether SIGUSR1 comes within a ``with`` block, as long as no other handler is set."""
+    """Note whether SIGUSR1 comes within a ``with`` block, as long as no other handler is set.
+
+    Without a handler, the signal would end the process. The event that the block gets is set once it has
+    come.
+    """
     usr1_came = threading.Event()
     # Python sets handlers of signals in the main thread only.
     if threading.current_thread() is not threading.main_thread():
@@ -212,9 +219,10 @@ def end_soon(end: Callable[[], object], *, left_s: float = 0) -> None:
 
     Args:
         end: The function.
-        left_s: Seconds until then; ``END_TIMEOUT_S`` at least.
+        left_s: Seconds until the call; ``END_TIMEOUT_S`` at least.
     """
     timer = threading.Timer(max(left_s, END_TIMEOUT_S), end)
+    # The interpreter does not wait for a daemon thread, so the process can end before.
     timer.daemon = True
     timer.start()
 
@@ -237,8 +245,12 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> str:
-    """Wait until a limit of the process is reached, and return which one. Never returns without limits."""
+    """Wait until the process has reached its limit of jobs, of memory or of age, and return which one.
+
+    Without any of these limits, the function waits until its task is cancelled.
+    """
     started_jobs = 0
+    # Workers that began together do not end together.
     spread = 1 + random.uniform(-JITTER, JITTER)  # noqa: S311 - jitter, no secret
     max_age_s = options.max_age_s
     ends_at = math.inf if max_age_s is None else time.monotonic() + max_age_s * spread
@@ -253,14 +265,19 @@ async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> st
     unsubscribe = scheduler.subscribe(count, JobStarted) if options.max_jobs is not None else None
     try:
         while True:
-            # Without a limit, this waits until the task is cancelled.
+            # The limit of jobs wakes this wait. Those of memory and age are compared once per interval.
+            # Without any limit, there is nothing to compare.
+            interval_s = INTERVAL_S if options.recycles else None
             with suppress(TimeoutError):
-                async with asyncio.timeout(INTERVAL_S if options.recycles else None):
+                async with asyncio.timeout(interval_s):
                     await max_jobs_reached.wait()
             if max_jobs_reached.is_set():
-                return f"{counted(started_jobs, 'job')} {'has' if started_jobs == 1 else 'have'} started"
-            if options.max_rss is not None and (used_mb := memory_mb()) >= options.max_rss:
-                return f"{used_mb:,.0f} MB of memory are in use"
+                verb = "has" if started_jobs == 1 else "have"
+                return f"{counted(started_jobs, 'job')} {verb} started"
+            if options.max_rss is not None:
+                used_mb = memory_mb()
+                if used_mb >= options.max_rss:
+                    return f"{used_mb:,.0f} MB of memory are in use"
             if max_age_s is not None and time.monotonic() >= ends_at:
                 return f"{max_age_s:g} s have passed"
     finally:
@@ -269,15 +286,17 @@ async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> st
 
 
 async def wait_until_drained(scheduler: Scheduler) -> str:
-    """Wait until no job is due that the worker claims, and none runs; return that as the reason to end.
+    """Wait until the worker has nothing left to do, and return that as the reason to end.
 
-    Jobs that a limit or other jobs block, and jobs of paused tasks, do not count. Jobs of a killed process
-    become due when they are reclaimed. So when no job is left, a scan for dead workers is requested. The
-    worker is drained if this scan leaves no worker suspect, and still no job is due after it.
+    This is so if no job runs, and no job is due that the worker claims. Jobs that a limit or other jobs
+    block, and jobs of paused tasks, do not count. Jobs of a killed process become due when they are
+    reclaimed. So when no job is left, a scan for dead workers is requested. The worker is drained if this
+    scan leaves no worker suspect, and still no job is due after it.
     """
     inspector = Inspector(scheduler)
     started_jobs = 0
-    # Infinite while no scan is requested, so that no scan counts as one since then.
+    # When the scan was requested, by the monotonic clock. It is infinite while no scan is requested, so that
+    # no earlier scan counts as the requested one.
     scan_requested_at = math.inf
 
     def count(_event: object) -> None:
@@ -288,18 +307,23 @@ async def wait_until_drained(scheduler: Scheduler) -> str:
     try:
         while True:
             started_before = started_jobs
+            # This is read before the backlog, so the backlog contains the jobs that the scan has reclaimed.
             has_reclaimed = has_reclaimed_all(scheduler, scan_requested_at)
             is_drained = False
+            # While the database is unavailable, the worker counts as not drained.
             with suppress(DatabaseUnavailableError):
-                # The order counts: the end of a job makes others due, which the backlog then shows.
+                # The backlog is read after it is known that no job runs: the end of a job makes others due,
+                # which the backlog then shows.
                 was_idle = await is_idle(scheduler)
                 backlog, names = await inspector.backlog(), claimed_names(scheduler)
                 is_due = any(task.due for task in backlog.names if task.name in names)
                 # A job may have begun, and even ended, while the backlog was read.
                 is_drained = was_idle and not is_due and started_jobs == started_before
+                # A job may also have ended during this round, and have made others due.
                 if is_drained and has_reclaimed and await is_idle(scheduler):
                     return "no job is due"
             if not is_drained:
+                # Once the worker is idle again, a new scan is needed: jobs may have run since the last one.
                 scan_requested_at = math.inf
             elif scan_requested_at == math.inf:
                 scan_requested_at = scan_for_dead_workers(scheduler)
@@ -311,8 +335,10 @@ async def wait_until_drained(scheduler: Scheduler) -> str:
 def memory_mb() -> float:
     """Return the resident memory of this process in megabytes; its maximum where only that is known."""
     try:
+        # The second number is that of the resident pages.
         pages = int(_STATM.read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError):  # the file exists on Linux only
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # macOS states the maximum in bytes, other systems in kilobytes.
         return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
     return pages * resource.getpagesize() / 1e6

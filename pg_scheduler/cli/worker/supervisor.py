@@ -63,6 +63,8 @@ def open_report_pipe() -> FileIO | None:
     number = os.environ.pop(REPORT_FD, "")
     if not number.isdecimal():
         return None
+    # A process that a job starts must not hold the pipe open: neither if it runs another program, nor if it
+    # is forked. The supervisor recognizes the end of this process by the end of the pipe.
     os.set_inheritable(int(number), False)
     pipe = FileIO(int(number), "wb")
     inheritance.close_in_children(pipe)
@@ -82,9 +84,12 @@ def send_reports(
 
     Args:
         pipe: The pipe to that process; None if there is none.
-        source: The Scheduler.
+        source: The Scheduler, which states the health that is reported.
         on_orphaned: Called in a thread if the supervising process has ended.
         is_draining: Returns whether the worker was requested to claim no more jobs.
+
+    Yields:
+        What the last report states about the reason for the end. The block may change it.
     """
     ending = Ending()
     if pipe is None:
@@ -97,7 +102,8 @@ def send_reports(
             # The report after the end of the block is the last one. It also states why the process ends.
             is_last = ended.is_set()
             while True:
-                report = asdict(source.health()) | {"is_draining": is_draining()}
+                report = asdict(source.health())
+                report["is_draining"] = is_draining()
                 if is_last:
                     report["is_recycling"] = ending.is_recycling
                 pipe.write(json.dumps(report).encode() + b"\n")
@@ -105,6 +111,7 @@ def send_reports(
                     return
                 is_last = ended.wait(INTERVAL_S)
         except BrokenPipeError:  # the supervising process has ended
+            # After the end of the block, this process is stopping anyway.
             if not ended.is_set():
                 on_orphaned()
         finally:
@@ -120,7 +127,7 @@ def send_reports(
 
 
 def read_report(line: bytes) -> Report:
-    """Return a report as a process wrote it."""
+    """Return the report in a line of JSON that a process wrote into its pipe."""
     report: dict[str, Any] = json.loads(line)
     checks = tuple(
         HealthCheck(check["name"], check["is_ok"], check["text"], tuple(check["probes"]))
@@ -166,7 +173,7 @@ class HealthReports:
         return len(self._reports)
 
     def set(self, index: int, health: Health | None) -> None:
-        """Note the report of a process; None if it has ended."""
+        """Note the health that a process, counted from 0, has reported; None if the process has ended."""
         self._reports[index] = None if health is None else _TimedHealth(health, noted_at=time.monotonic())
 
     def has(self, index: int) -> bool:
@@ -174,13 +181,15 @@ class HealthReports:
         return self._reports[index] is not None
 
     def health(self) -> Health:
-        """Return the health of all; callable from any thread."""
+        """Return the health of all processes as one; callable from any thread."""
+        # All parts of the result are made of the same reports: the event loop may replace one meanwhile.
         reports = list(self._reports)
         health_reports = [report.health for report in reports if report is not None]
         # A process that has just been started has not reported yet.
         state: State = "running" if len(health_reports) == len(reports) else "starting"
         if self.is_draining:
             state = "draining"
+        # Seconds until the next job is due, of each process that knows it.
         due_times_s = [health.next_due_s for health in health_reports if health.next_due_s is not None]
         return Health(
             state=state,
@@ -193,30 +202,39 @@ class HealthReports:
 
 def _processes(reports: Sequence[_TimedHealth | None]) -> HealthCheck:
     """Return the check that fails if a process has not reported yet, or has ended."""
-    running = sum(report is not None for report in reports)
-    is_ok = running == len(reports)
-    return HealthCheck("processes", is_ok, f"{running} of {len(reports)} run", ("started", "ready"))
+    running_count = sum(report is not None for report in reports)
+    is_ok = running_count == len(reports)
+    return HealthCheck("processes", is_ok, f"{running_count} of {len(reports)} run", ("started", "ready"))
 
 
 def _silence(reports: Sequence[_TimedHealth | None]) -> HealthCheck:
-    """Return the check that fails if a process has sent no report for ``MAX_SILENCE_S``."""
+    """Return the check that fails if a process that runs has sent no report for ``MAX_SILENCE_S``."""
     now = time.monotonic()
     for number, report in enumerate(reports, 1):
-        if report is not None and now - report.noted_at > MAX_SILENCE_S:
-            text = f"process {number} has not reported for {now - report.noted_at:.0f} s"
+        # A process without any report is the matter of the check of processes.
+        if report is None:
+            continue
+        silence_s = now - report.noted_at
+        if silence_s > MAX_SILENCE_S:
+            text = f"process {number} has not reported for {silence_s:.0f} s"
             return HealthCheck("reports", False, text, ("live", "ready"))
     return HealthCheck("reports", True, "arrive", ("live", "ready"))
 
 
 def _merged(reports: Sequence[_TimedHealth | None]) -> Iterator[HealthCheck]:
-    """Yield a check for each name: the first one that fails, or else the first one."""
+    """Yield one check for all checks of the same name, which each process reports.
+
+    It is that of the first process in which the check fails. If it fails in none, it is that of the first
+    one.
+    """
     checks: dict[str, HealthCheck] = {}
     for number, report in enumerate(reports, 1):
         if report is None:
             continue
         for check in report.health.checks:
             merged_check = checks.get(check.name)
-            if merged_check is None or (merged_check.is_ok and not check.is_ok):
+            is_first_failure = merged_check is not None and merged_check.is_ok and not check.is_ok
+            if merged_check is None or is_first_failure:
                 text = check.text if check.is_ok else f"process {number}: {check.text}"
                 checks[check.name] = HealthCheck(check.name, check.is_ok, text, check.probes)
     yield from checks.values()
@@ -239,7 +257,14 @@ PERMANENT: Final = frozenset({ExitCode.USAGE, ExitCode.REFUSED, ExitCode.SCHEMA}
 
 
 class Supervisor:
-    """Runs a process of each command until it is to stop."""
+    """Runs a process of each command until it is to stop, and starts a process that ends again.
+
+    Args:
+        commands: The program and arguments of each process.
+        environment: The environment variables of the processes.
+        stop: The request to stop, which is passed on to the processes.
+        ends_when_done: Whether the work of a process is complete when it ends without an error.
+    """
 
     def __init__(
         self,
@@ -269,16 +294,21 @@ class Supervisor:
 
     def drain(self) -> None:
         """Let no process claim more jobs, nor a process that replaces it, until its worker is resumed."""
+        # No process has reported yet that it claims no more jobs.
         self._draining = dict.fromkeys(range(len(self.reports)), False)
         self.send(signal.SIGUSR1)
 
     def _follow_drain(self, index: int, report: Report) -> None:
-        """Notice that a worker drains, and later that it is resumed."""
+        """Notice in the reports of a process that its worker drains, and later that it is resumed.
+
+        Once it is resumed, a process that replaces this one may claim jobs from its start on.
+        """
         if index not in self._draining:
             return
         if report.is_draining:
             self._draining[index] = True
-        # A worker that has drained, and does not any more, was resumed.
+        # A worker that has drained, and does not any more, was resumed. Before the first report that it
+        # drains, the signal may not have arrived yet. A report with None is from before the worker runs.
         elif report.is_draining is False and self._draining[index]:
             del self._draining[index]
 
@@ -293,7 +323,8 @@ class Supervisor:
             tasks = [group.create_task(self._run_repeatedly(index)) for index in range(len(self.reports))]
             codes = [await task for task in tasks]
             stopping.cancel()
-        # DONE is 0, and any other code is permanent.
+        # DONE is 0, so the maximum is another code if there is any. Such a code is one that a restart does
+        # not repair.
         if (code := max(codes)) != ExitCode.DONE:
             raise CommandError(code, "a process cannot begin its work; its message is above")
 
@@ -303,7 +334,9 @@ class Supervisor:
         self.reports.is_draining = True
         self.send(signal.SIGTERM)
         await self._hurried.wait()
-        while True:  # again and again: two signals at the same time may arrive as one
+        # A process cancels its jobs at its second SIGTERM. The signal is repeated until the processes have
+        # ended, since two signals at the same time may arrive as one. Then run() cancels this task.
+        while True:
             self.send(signal.SIGTERM)
             await asyncio.sleep(REPEAT_S)
 
@@ -315,13 +348,17 @@ class Supervisor:
             code, is_recycling = await self._run_once(index)
             if self._stop.is_requested():
                 break
+            # No process has been able to begin its work, and by this code a restart does not repair that.
             if code in PERMANENT and not self._was_ready:
                 self._stop.request(f"process {index + 1} ended with exit code {code}")
                 return ExitCode(code)
+            # The process has reached a limit of its jobs, memory or age, which is no failure, so no delay.
             if is_recycling:
                 continue
+            # With --drain, a process ends when no job is due.
             if code == ExitCode.DONE and self._ends_when_done:
                 break
+            # A process that ran for long had no fault in its start, so the delays begin anew.
             if time.monotonic() - began >= STEADY_S:
                 delay_s = MIN_DELAY_S
             logger.warning(
@@ -337,7 +374,7 @@ class Supervisor:
         return ExitCode.DONE
 
     async def _run_once(self, index: int) -> _ProcessEnd:
-        """Run one process until it ends."""
+        """Run one process until it ends, and note the reports that it writes into a pipe."""
         reading, writing = os.pipe()
         # The process inherits the block of SIGUSR1, so it receives this signal only once it handles it.
         hold_usr1()
@@ -346,6 +383,7 @@ class Supervisor:
                 *self._commands[index],
                 env={**self._environment, REPORT_FD: str(writing)},
                 pass_fds=(writing,),
+                # In a process group of its own, it does not get the signal of Ctrl-C, only those of send().
                 process_group=0,
             )
         except BaseException:  # after any error, no process writes to the pipe
@@ -353,8 +391,10 @@ class Supervisor:
             raise
         finally:
             release_usr1()
+            # The pipe ends with the process only if this process does not hold the end for writing open.
             os.close(writing)
         self._children[index] = child
+        # This process replaces one that was to claim no more jobs, so it is not to claim any either.
         if index in self._draining:
             self._draining[index] = False
             child.send_signal(signal.SIGUSR1)
@@ -367,7 +407,8 @@ class Supervisor:
             async with asyncio.TaskGroup() as group:
                 reports = group.create_task(self._read(index, reading, ending))
                 code = await child.wait()
-                # A process that a job has started may keep the pipe open after the end of this one.
+                # The last report is read until the pipe ends. A process that a job has started may keep the
+                # pipe open after the end of this one, so the wait for the end of the pipe has a limit.
                 await asyncio.wait([reports], timeout=LAST_REPORT_S)
                 reports.cancel()
         finally:
@@ -388,14 +429,15 @@ class Supervisor:
                     report = read_report(line)
                     self._follow_drain(index, report)
                     self.reports.set(index, report.health)
-                    self._was_ready |= report.health.ready
+                    if report.health.ready:
+                        self._was_ready = True
                     ending.is_recycling = report.is_recycling
         finally:
             transport.close()
 
 
 def _described(code: int) -> str:
-    """Return an exit code in words."""
+    """Return in words how a process ended: ``exit code 2``, or ``SIGKILL`` for the code -9."""
     if code >= 0:
         return f"exit code {code}"
     try:

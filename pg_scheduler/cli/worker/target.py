@@ -40,7 +40,10 @@ class Source(NamedTuple):
 
 
 def load_targets(targets: Sequence[str]) -> Source | None:
-    """Import the targets; return the source of the Scheduler, or None if all of them are modules.
+    """Import the targets of a command, which name a Scheduler or modules of jobs.
+
+    Return the source of the Scheduler, which is the Scheduler or a callable that returns one. Return None if
+    all targets are modules.
 
     Raises:
         CommandError: A target cannot be imported, does not exist, or two of them name a Scheduler.
@@ -77,12 +80,18 @@ async def open_source(source: Source) -> AsyncIterator[Scheduler]:
 
 
 async def _open(source: Source, stack: AsyncExitStack) -> Scheduler:
-    """Return the Scheduler. The stack closes its pool, unless a context manager of the source has made it."""
+    """Return the Scheduler of a source, with its pool opened.
+
+    At the end, the stack closes what the source has opened: by the context manager that the source returned,
+    or else by closing the pool.
+    """
     value: Any = source.value
     if not isinstance(value, Scheduler):
         value = _call(source)
+        # The callable is a coroutine function.
         if inspect.isawaitable(value):
             value = await value
+    # A Scheduler is an async context manager too, whose entry would start it, so it is not entered here.
     if not isinstance(value, Scheduler) and hasattr(value, "__aenter__"):
         scheduler = _checked_scheduler(source.name, await stack.enter_async_context(value))
     else:
@@ -102,7 +111,7 @@ async def _close(scheduler: Scheduler) -> None:
 
 
 def _load(target: str) -> Source | None:
-    """Import a target, and return its source; None if the target is a module."""
+    """Import a target, and return the Scheduler or the callable that it names; None if it is a module."""
     module_name, colon, path = target.partition(":")
     if not module_name or (colon and not path) or module_name.startswith("."):
         raise UsageError(f"the target {target!r} must be package.module:attribute or package.module")
@@ -123,6 +132,7 @@ def _load(target: str) -> Source | None:
         raise UsageError(
             f"{target} is a job function, which workers call for its jobs; name its module, {module_name}"
         )
+    # A SyncScheduler runs no jobs, so the message below refuses it.
     if isinstance(value, Scheduler) or (callable(value) and not isinstance(value, SyncScheduler)):
         return Source(value, target)
     kind = _described_kind(value)
@@ -135,6 +145,7 @@ def _import(name: str, target: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         # Either the target or a package around it is missing, or a module that the code of the target needs.
+        # The target "shop.jobs" is missing itself if the error is about "shop" or "shop.jobs".
         is_target = error.name is not None and f"{name}.".startswith(f"{error.name}.")
         if error.name is None or not is_target:
             raise _print_and_convert(f"{name} cannot be imported", error) from error
@@ -158,11 +169,16 @@ def _print_and_convert(problem: str, error: BaseException) -> UsageError:
 
 
 def _is_user_frame(filename: str) -> bool:
+    """Return whether a file is code of the user, and neither this module nor Python's import system."""
     return filename != __file__ and "importlib" not in filename
 
 
 def _nearest_module(name: str, parent: str) -> str:
-    """Return a hint at an existing module of the same package; empty if no name is similar."""
+    """Return a hint at an existing module of the same package; empty if no name is similar.
+
+    ``name`` is the whole name of the missing module. ``parent`` is its package; empty for a module at the
+    top, which is compared with those of the current folder.
+    """
     paths = getattr(sys.modules.get(parent), "__path__", None) if parent else [str(Path.cwd())]
     names = [module_info.name for module_info in pkgutil.iter_modules(list(paths or ()))]
     near = most_similar(name.rpartition(".")[2], names)
@@ -172,7 +188,10 @@ def _nearest_module(name: str, parent: str) -> str:
 
 
 def _candidates(value: object) -> list[str]:
-    """Return the names of Schedulers and functions; if there are none, of all public attributes."""
+    """Return the names of a module or object that a target may mean, for a hint at a similar one.
+
+    These are its Schedulers and functions; if there are none, all of its public attributes.
+    """
     names = [name for name in dir(value) if not name.startswith("_")]
     likely = [
         name
@@ -196,12 +215,14 @@ def _call(source: Source) -> Any:
 
 
 def _checked_scheduler(name: str, value: object) -> Scheduler:
+    """Return what the target of this name has returned; raise CommandError (USAGE) if it is no Scheduler."""
     if isinstance(value, Scheduler):
         return value
     raise UsageError(f"{name} returned {_described_kind(value)}; it must return a Scheduler")
 
 
 def _described_kind(value: object) -> str:
+    """Return in words what an object is that is no Scheduler, for a message."""
     if isinstance(value, SyncScheduler):
         return "a SyncScheduler, which is for code without asyncio"
     return "None" if value is None else f"an object of type {type(value).__name__}"

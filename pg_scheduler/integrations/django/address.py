@@ -68,13 +68,15 @@ def dsn_of(alias: str, dsn: str | None = None) -> str:
             parts = parts._replace(path=f"/{quote(settings['NAME'])}")
         return urlunsplit(parts)
     options = dict(settings["OPTIONS"])
+    # The options of libpq become parameters of the DSN, in alphabetical order. The other ones are left.
     query = {name: options.pop(name) for name in sorted(MAPPED & options.keys())}
     if ASSUME_ROLE in options:
         query["role"] = options.pop(ASSUME_ROLE)
-    if unknown := sorted(options.keys() - IGNORED):
+    unknown_names = sorted(options.keys() - IGNORED)
+    if unknown_names:
         raise ImproperlyConfigured(
-            f"a worker cannot use {unknown[0]!r} in DATABASES[{alias!r}]['OPTIONS']; write its address as "
-            "OPTIONS['DSN'] in TASKS: postgresql://user@host:5432/database?name=value"
+            f"a worker cannot use {unknown_names[0]!r} in DATABASES[{alias!r}]['OPTIONS']; write its "
+            "address as OPTIONS['DSN'] in TASKS: postgresql://user@host:5432/database?name=value"
         )
     try:
         check_options(
@@ -86,9 +88,12 @@ def dsn_of(alias: str, dsn: str | None = None) -> str:
     for name in ("HOST", "PORT"):
         if settings[name]:
             query[name.lower()] = settings[name]
-    user, password = (quote(str(settings[name] or ""), safe="") for name in ("USER", "PASSWORD"))
-    account = f"{user}{f':{password}' if password else ''}@" if user or password else ""
-    name = DEFAULT_DATABASE if settings["NAME"] is None else str(settings["NAME"])
+    user = quote(str(settings["USER"] or ""), safe="")
+    password = quote(str(settings["PASSWORD"] or ""), safe="")
+    account = ""
+    if user or password:
+        account = f"{user}:{password}@" if password else f"{user}@"
+    database = DEFAULT_DATABASE if settings["NAME"] is None else str(settings["NAME"])
     # The name is empty if a service of libpq names the database.
-    path = f"/{quote(name, safe='')}" if name else ""
+    path = f"/{quote(database, safe='')}" if database else ""
     return f"postgresql://{account}{path}?{urlencode(query, quote_via=quote)}"

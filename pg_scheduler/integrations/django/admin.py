@@ -59,7 +59,8 @@ def limited(alias: str, limit: str) -> Iterator[None]:
         with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
             cursor.execute("SELECT pg_catalog.current_setting('statement_timeout')")
             (previous_timeout,) = cursor.fetchone()
-            # An outer transaction may continue after the block, so the limit is set back at the end.
+            # The limit applies until the end of the transaction. An outer transaction may continue after the
+            # block, so the limit is set back at the end. An error rolls it back.
             cursor.execute(SET_LIMIT, [limit])
             yield
             cursor.execute(SET_LIMIT, [previous_timeout])
@@ -70,7 +71,10 @@ def limited(alias: str, limit: str) -> Iterator[None]:
 
 
 def _routed_database(choose: Callable[..., str], model: Any) -> str:
-    """Return the database that the routers choose for a model; if none does, that of the backends."""
+    """Return the database that the routers choose for a model; if none does, that of the backends.
+
+    ``choose`` is ``router.db_for_read`` or ``router.db_for_write``.
+    """
     row = model()
     # Django returns the database of the instance if no router chooses one.
     row._state.db = _database_of_backends()
@@ -128,12 +132,15 @@ class NameFilter(admin.SimpleListFilter):
         """Return the names."""
         names = {task.name for task in catalogue.tasks()}
         workers = Worker.objects.using(_routed_database(router.db_for_read, Worker))
-        for claimed in workers.values_list("names", flat=True):
-            names.update(claimed or ())
+        for names_of_worker in workers.values_list("names", flat=True):
+            names.update(names_of_worker or ())
         return [(name, name) for name in sorted(names)]
 
     def queryset(self, request: Any, queryset: Any) -> Any:  # noqa: ARG002
-        """Return the jobs of the selected name: that of the function, if the row has one of its own."""
+        """Return the jobs of the selected name.
+
+        This is the name of the function of a job, if its row has one apart from the name of the job.
+        """
         if self.value() is None:
             return queryset
         return queryset.alias(name=Coalesce("function", "job_name")).filter(name=self.value())
@@ -186,12 +193,15 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def _refuse(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002
         return False
 
+    # Without these permissions, Django offers no form or button that edits rows.
     has_add_permission = has_change_permission = has_delete_permission = _refuse
 
     def get_queryset(self, request: Any) -> Any:
         """Return the rows, without the large values unless one row is shown."""
         rows = super().get_queryset(request).using(_routed_database(router.db_for_read, self.model))
-        return rows if "object_id" in request.resolver_match.kwargs else rows.defer(*self.large_fields)
+        # The address of the page of one row contains its id.
+        is_single_row = "object_id" in request.resolver_match.kwargs
+        return rows if is_single_row else rows.defer(*self.large_fields)
 
     def get_changelist(self, request: Any, **_options: Any) -> type[ChangeList]:  # noqa: ARG002
         """Return the class of the list."""
@@ -200,20 +210,33 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def get_paginator(self, request: Any, queryset: Any, per_page: int, **options: Any) -> Any:
         """Return a paginator that counts no rows."""
         paginator = EstimatingPaginator(queryset, per_page, **options)
+        # The number of the page in the URL may be missing or any text. Then the page is the first one.
         page = request.GET.get("p", "")
         if page.isdecimal():
             paginator.page_number = min(max(int(page), 1), MAX_PAGES)
         return paginator
 
     def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:  # noqa: ARG002
-        """Return the row with this id."""
+        """Return the row with this id, or all rows if the search is empty.
+
+        The second value is for Django: no row can occur twice in the result.
+        """
         term = search_term.strip()
         return queryset.filter(pk=term) if term else queryset, False
 
     def _change(self, request: Any, rows: Any, change: Callable[..., object], summary: str) -> None:
-        """Call ``change`` with a Scheduler, an id and ``connection=``, for each selected row."""
+        """Change each selected row in one transaction, and show to the user how many were changed.
+
+        Args:
+            request: The request of the action.
+            rows: The query for the selected rows.
+            change: Called with a Scheduler, the id of a row and ``connection=``. Its result is true if it has
+                changed the row.
+            summary: What it does, such as ``"Cancelled"``, for the message and the history of the row.
+        """
         try:
             with limited(rows.db, self.time_limit):
+                # One more row shows that too many are selected.
                 selected_rows = list(rows[: MAX_CHANGED + 1])
         except TimeoutError as error:
             self.message_user(request, str(error), messages.ERROR)
@@ -236,6 +259,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
                 # A ConfigurationError is about a schedule whose task this process has not imported.
                 except (JobConflictError, ConfigurationError) as error:
                     conflicts.append(str(error))
+        # Django's history of a row states who has changed it.
         for row in changed_rows:
             self.log_change(request, row, summary)
         texts = [f"{summary}: {len(changed_rows)} of {len(selected_rows)}."]
@@ -310,8 +334,8 @@ class ScheduleAdmin(ReadOnlyAdmin):
     def run(self, request: Any, queryset: Any) -> None:
         """Enqueue a job of each schedule."""
 
-        def trigger(scheduler: SyncScheduler, schedule_id: str, **where: Any) -> str | None:
-            return scheduler.schedules.trigger(schedule_id, **where)
+        def trigger(scheduler: SyncScheduler, schedule_id: str, *, connection: str) -> str | None:
+            return scheduler.schedules.trigger(schedule_id, connection=connection)
 
         self._change(request, queryset, trigger, "Enqueued")
 

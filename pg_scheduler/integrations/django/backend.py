@@ -127,10 +127,13 @@ class Backend(BaseTaskBackend):
             "unique": getattr(task, "unique", UNSET),
             "connection": connections[self.settings.database],
         }
-        name, arguments = name_of(task), {"args": result.args, "kwargs": result.kwargs}
+        name = name_of(task)
+        # The arguments as JSON carries them.
+        arguments = {"args": result.args, "kwargs": result.kwargs}
         if task.run_after is None:
             job_id = self.client.enqueue(name, **arguments, **options)
         else:
+            # Without USE_TZ, the times of Django are naive.
             due = task.run_after if timezone.is_aware(task.run_after) else timezone.make_aware(task.run_after)
             job_id = self.client.schedule_job(name, due, arguments, **options)
         result.change(id=job_id, enqueued_at=enqueued_at(job_id, datetime.now(UTC)))
@@ -150,6 +153,7 @@ class Backend(BaseTaskBackend):
         except ValueError:  # no job can have this id
             raise TaskResultDoesNotExist(result_id) from None
         job = self.client.get_job(job_id, connection=connection)
+        # A job of a function that is no task has no result of Django.
         task = None if job is None else task_named(job.job_name)
         if job is None or task is None:
             raise TaskResultDoesNotExist(result_id)
@@ -181,8 +185,12 @@ class Backend(BaseTaskBackend):
             "misfire_grace_time": None,
             "timeout": self.settings.timeout,
         }
-        task_options = {name: getattr(task, name, UNSET) for name in defaults}
-        return defaults | {name: value for name, value in task_options.items() if value is not UNSET}
+        options: dict[str, Any] = {}
+        for name, default in defaults.items():
+            # A task of Django's own class lacks the options.
+            value = getattr(task, name, UNSET)
+            options[name] = default if value is UNSET else value
+        return options
 
 
 def all_backends() -> list[Backend]:
@@ -192,12 +200,11 @@ def all_backends() -> list[Backend]:
 
 def neighbours_of(backend: Backend) -> list[Backend]:
     """Return the other backends of the project that store jobs in the same tables."""
-    settings = backend.settings
+    tables = (backend.settings.database, backend.settings.schema)
     return [
         other
         for other in all_backends()
-        if other.alias != backend.alias
-        and (other.settings.database, other.settings.schema) == (settings.database, settings.schema)
+        if other.alias != backend.alias and (other.settings.database, other.settings.schema) == tables
     ]
 
 
@@ -211,6 +218,8 @@ def _client(
     """Return the Scheduler that all backends with these settings share: it looks up the schema once."""
     key = (database, schema, id(codec), *map(id, middleware))
     client = _clients.get(key)
-    return client or _clients.setdefault(
-        key, SyncScheduler(schema=schema, middleware=middleware, codec=codec)
-    )
+    if client is not None:
+        return client
+    # Another thread may have stored one meanwhile. Then that one is shared.
+    new_client = SyncScheduler(schema=schema, middleware=middleware, codec=codec)
+    return _clients.setdefault(key, new_client)

@@ -26,6 +26,7 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
     """Yield the mistakes in the settings of one backend."""
     alias = backend.settings.database
     place = f"TASKS[{backend.alias!r}]"
+    # Each of these imports what the settings name.
     for load in (middleware_of, executors_of, codec_of):
         try:
             load(backend.alias, backend.settings)
@@ -40,13 +41,13 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
         return
     # The message names the first model of each other database. A dict keeps the last value of a key, so the
     # models are reversed.
-    labels = {
-        database: model._meta.label
-        for model in reversed(apps.get_models())
-        if model._meta.managed
-        and model._meta.app_label != "pg_scheduler"  # these models are read-only
-        and (database := router.db_for_write(model)) != alias
-    }
+    labels: dict[str, str] = {}
+    for model in reversed(apps.get_models()):
+        # The models of this library are read-only.
+        if model._meta.managed and model._meta.app_label != "pg_scheduler":
+            database = router.db_for_write(model)
+            if database != alias:
+                labels[database] = model._meta.label
     for other, label in labels.items():
         yield checks.Warning(
             f"models such as {label} are written to {other!r}, and the jobs of {place} to {alias!r}: "
@@ -55,6 +56,7 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
             f"transaction.on_commit(partial(task.enqueue, ...), using={other!r})",
             id="pg_scheduler.W001",
         )
+    # Such an engine puts the schema of a tenant on the search path.
     engine = connections[alias].settings_dict["ENGINE"]
     if backend.settings.schema is None and engine.startswith(TENANTS):
         yield checks.Warning(

@@ -90,14 +90,16 @@ async def own_thread() -> AsyncIterator[None]:
 
 
 async def _close(thread: Executor) -> None:
-    """Wait until a thread has ended its work and closed its connections, and end it.
+    """Wait until the executor's thread has ended its work and closed its connections, and end the thread.
 
     The attempt may be cancelled several times meanwhile: the job keeps its slot until the thread has ended.
     The end of the context is not enough, because it does not wait for the connections, and because it may
     block the event loop in former versions of asgiref.
     """
+    # The thread does one thing after the other, so this comes after its work.
     closing = asyncio.get_running_loop().run_in_executor(thread, connections.close_all)
     thread.shutdown(wait=False)
+    # A cancellation is raised only after the thread has ended.
     cancellation: asyncio.CancelledError | None = None
     while not closing.done():
         try:
@@ -129,7 +131,10 @@ class DjangoProcesses(ProcessExecutor):
     preparation: ClassVar[str | None] = f"{__name__}:prepare"
 
     def parameters(self) -> dict[str, str]:
-        """Return the names of the databases by alias. Those of a test run are not in the settings."""
+        """Return the names of the databases by alias, which a new process passes to ``prepare()``.
+
+        The names of a test run are not in the settings that the process reads.
+        """
         return {
             alias: str(parameters["NAME"])
             for alias, parameters in connections.settings.items()
@@ -138,7 +143,10 @@ class DjangoProcesses(ProcessExecutor):
 
 
 def prepare(names: Mapping[str, str]) -> Callable[..., Any]:
-    """Set up the project in this process with these databases; return what calls the functions of jobs."""
+    """Set up the project in a new process, and return the function that calls the functions of jobs.
+
+    ``names`` has the names of the databases by alias.
+    """
     # Log records go to the handlers of the worker, so Django must not set up its own.
     settings.LOGGING_CONFIG = None
     django.setup()
@@ -150,6 +158,7 @@ def prepare(names: Mapping[str, str]) -> Callable[..., Any]:
 def _invoke(func: JobFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call the function of a job in a process of its own, and take care of its connections."""
 
+    # A coroutine function uses the ORM in the thread that own_thread() gives to it.
     async def call_in_thread() -> Any:
         async with own_thread():
             return await func(*args, **kwargs)

@@ -46,6 +46,7 @@ def executors_of(alias: str, options: Options) -> dict[str, JobExecutor]:
     with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['EXECUTORS']"):
         executors = {name: _resolve(value) for name, value in options.executors.items()}
         check_executors(executors)
+        # The general threads and processes of the library do not care for Django's connections and models.
         for name, executor in executors.items():
             if isinstance(executor, ThreadExecutor) and not isinstance(executor, DjangoThreads):
                 raise TypeError(
@@ -82,6 +83,7 @@ def _mistakes_of(place: str) -> Iterator[None]:
 
 
 def _resolve(value: object) -> Any:
+    """Return the object for a value in the settings, which is a dotted path or the object itself."""
     return _imported(value) if isinstance(value, str) else value
 
 
@@ -91,6 +93,7 @@ def _imported(path: str) -> Any:
     target = import_string(path)
     if not isinstance(target, type):
         return target
+    # A class that needs arguments is refused with its remedy, before the call would fail.
     try:
         signature_of(target).bind()
     except TypeError:

@@ -44,9 +44,11 @@ class ReadOnlyQuerySet(models.QuerySet):
     """Rows that cannot be written."""
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Raise an error that names the calls which write instead."""
         _refuse_to_write(self.model)
 
     def _refuse_to_restore(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Raise an error with the remedy where Django restores rows, such as those of a fixture."""
         _refuse_to_write(self.model, RESTORES)
 
     create = get_or_create = update_or_create = bulk_create = bulk_update = _refuse
@@ -77,6 +79,7 @@ class ReadOnlyModel(models.Model):
 
 
 def _refuse_to_write(model: type[models.Model], remedy: str = f"call {CALLS}") -> NoReturn:
+    """Raise the error that a model is read-only, with what to do instead."""
     raise NotSupportedError(f"{model.__name__} is read-only, because workers own its rows; {remedy}")
 
 
@@ -258,11 +261,18 @@ _FIELDS: Final = {
 
 
 def _key_model(name: str, table: str, *keys: str) -> type[ReadOnlyModel]:
-    """Return a model with the key of a table."""
-    kinds = {column.name: _FIELDS[column.type] for column in table_columns()[table] if column.name in keys}
-    fields: dict[str, Any] = {"pk": models.CompositePrimaryKey(*keys)} if len(keys) > 1 else {}
-    fields |= {key: kinds[key](primary_key=len(keys) == 1) for key in keys}
+    """Return a model class of this name for a table, which has only the columns of the primary key."""
+    field_classes = {
+        column.name: _FIELDS[column.type] for column in table_columns()[table] if column.name in keys
+    }
+    is_single = len(keys) == 1
+    fields: dict[str, Any] = {}
+    if not is_single:
+        fields["pk"] = models.CompositePrimaryKey(*keys)
+    for key in keys:
+        fields[key] = field_classes[key](primary_key=is_single)
     meta = type("Meta", (ReadOnlyModel.Meta,), {"db_table": table})
+    # Django finds the application of a model by its module.
     return type(name, (ReadOnlyModel,), {"__module__": __name__, "Meta": meta, **fields})
 
 

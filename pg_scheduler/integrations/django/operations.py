@@ -67,25 +67,32 @@ def create_unmigrated(sender: Any, using: str, **_about: Any) -> None:
     Migrations are switched off in tests with ``--nomigrations`` or ``MIGRATE: False``.
     """
     module_name, _is_set_by_user = MigrationLoader.migrations_module(sender.label)
+    # Django has no module of migrations for an application whose migrations are switched off.
     if module_name is None:
         with connections[using].schema_editor() as editor:
             _migrate(sender.label, editor, start=0, target=shipped_migrations()[-1].version)
 
 
 def _migrate(app_label: str, editor: Any, *, start: int, target: int) -> None:
-    """Apply or revert the migrations between two versions, or collect their statements for ``sqlmigrate``."""
+    """Apply or revert the migrations between two versions, or collect their statements for ``sqlmigrate``.
+
+    ``editor`` is Django's schema editor.
+    """
     connection = editor.connection
     if connection.vendor != "postgresql" or not router.allow_migrate(connection.alias, app_label):
         return
 
     def run(statement: str) -> Sequence[Sequence[Any]]:
+        """Run a statement, and return its rows."""
         with connection.cursor() as cursor:
             cursor.execute(statement)
             rows: Sequence[Sequence[Any]] = cursor.fetchall() if cursor.description else ()
             return rows
 
     if editor.collect_sql:
-        if (home := run(HOME_SCHEMA)[0][0]) is None:
+        # The schema of the tables; None if there is none on the search path.
+        home = run(HOME_SCHEMA)[0][0]
+        if home is None:
             raise no_schema(run(SEARCH_PATH)[0][0])
         for statement in script(steps_between(start, target), home):
             editor.execute(statement, params=None)

@@ -54,13 +54,16 @@ class Options:
             ImproperlyConfigured: A name is unknown, or a value is invalid.
         """
         place = f"TASKS[{alias!r}]['OPTIONS']"
+        # The names of the fields, by those of the keys.
         names = {field.name.upper(): field.name for field in fields(cls)}
-        if unknown := sorted(str(name) for name in values if name not in names):
+        unknown_keys = sorted(str(key) for key in values if key not in names)
+        if unknown_keys:
             raise ImproperlyConfigured(
-                f"{place} has the unknown key {unknown[0]!r}; known keys: {', '.join(names)}"
+                f"{place} has the unknown key {unknown_keys[0]!r}; known keys: {', '.join(names)}"
             )
         options = cls(**{names[name]: value for name, value in values.items()})
         try:
+            # The rules for these are those of a job.
             for name in ("max_retries", "timeout", "keep_result"):
                 JOB_OPTIONS[name].check(getattr(options, name))
             check_text("DATABASE", options.database)

@@ -30,8 +30,9 @@ class EstimatingPaginator(Paginator):
     @cached_property
     def count(self) -> int:
         """The number of rows: exact on the last page, else an estimate of the planner of PostgreSQL."""
-        total = self._before + len(self.keys)
-        return total if len(self.keys) <= self.per_page else max(total, self._estimate())
+        minimum = self._before + len(self.keys)
+        is_last_page = len(self.keys) <= self.per_page
+        return minimum if is_last_page else max(minimum, self._estimate())
 
     @cached_property
     def num_pages(self) -> int:
@@ -46,6 +47,7 @@ class EstimatingPaginator(Paginator):
         return row_count
 
     def _estimate(self) -> int:
+        """Return how many rows the planner of PostgreSQL expects the query to return."""
         explanation: Any = json.loads(self.object_list.explain(format="json"))
         # The server returns a list with one plan, out of which psycopg2 has taken the plan already.
         plan = explanation[0] if isinstance(explanation, list) else explanation

@@ -66,6 +66,7 @@ class JobTaskResult(TaskResult):
         Raises:
             ValueError: The task has not succeeded, or its value was not kept.
         """
+        # In a class with slots, super() fails, so the property of the base class is called.
         value = TaskResult.return_value.fget(self)
         if self.no_value_reason is not None:
             raise ValueError(f"the return value is not available: {self.no_value_reason}")
@@ -80,16 +81,12 @@ class JobTaskResult(TaskResult):
         self._copy_fields(await self.task.get_backend().aget_result(self.id))
 
     def _copy_fields(self, other: Self) -> None:
-        self.change(
-            **{
-                field.name: getattr(other, field.name)
-                for field in fields(self)
-                if field.name not in UNCHANGED_FIELDS
-            }
-        )
+        """Take over the fields of another result that ``refresh()`` changes."""
+        names = [field.name for field in fields(self) if field.name not in UNCHANGED_FIELDS]
+        self.change(**{name: getattr(other, name) for name in names})
 
     def change(self, **values: Any) -> None:
-        """Set fields."""
+        """Set fields, although the dataclass is frozen."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -133,7 +130,10 @@ def result_of(job: Job, task: Task, backend: str, kept_result: JobResult | None)
     if job.worker_id is not None and not any(error.attempt == job.attempt for error in job.errors):
         workers.append(job.worker_id)
     first_start = job.errors[0].started_at if job.errors else None
-    last_start = job.started_at or (job.errors[-1].started_at if job.errors else None)
+    last_start = job.started_at
+    # A pending job has no start, also if it waits for a retry.
+    if last_start is None and job.errors:
+        last_start = job.errors[-1].started_at
     result = new_result(
         _task_of(job, task, backend),
         job.args,
@@ -172,7 +172,8 @@ def enqueued_at(job_id: str, default: datetime | None) -> datetime | None:
         uuid = UUID(job_id)
         # The first 48 of the 128 bits are the milliseconds since 1970.
         if uuid.version == UUID_VERSION:
-            return local(datetime.fromtimestamp((uuid.int >> 80) / 1000, UTC))
+            milliseconds = uuid.int >> 80
+            return local(datetime.fromtimestamp(milliseconds / 1000, UTC))
     return local(default)
 
 
@@ -183,12 +184,14 @@ def local(time: datetime | None) -> datetime | None:
 
 def _task_of(job: Job, task: Task, backend: str) -> Task:
     """Return the task with the values of its job, not validated, since settings may exclude them today."""
+    # The metadata of the job is of the user, who may have stored anything under this key.
     priority = job.metadata.get(PRIORITY, 0)
     changes: dict[str, Any] = {
         "backend": backend,
         "queue_name": queue_in(job.job_name) or task.queue_name,
         "priority": priority if isinstance(priority, int) else 0,
     }
+    # A task that is not due yet has the time after which it runs.
     if job.status is JobStatus.PENDING and job.execution_time > datetime.now(UTC):
         changes["run_after"] = local(job.execution_time)
     return copy_with(task, **changes)
@@ -197,8 +200,10 @@ def _task_of(job: Job, task: Task, backend: str) -> Task:
 def _errors_of(job: Job) -> list[TaskError]:
     """Return the errors of the attempts that failed, and of an end that is not that of an attempt."""
     errors = [_error_from(error) for error in job.errors if error.outcome in FAILED_ENTRIES]
+    # The other statuses have a status of Django that is no failure.
+    is_failure = job.status not in STATUSES
     # A cancelled or expired job ends with an error of its own, and a failed one has at least one error.
-    if STATUSES.get(job.status) is None and (job.status in ENDS or not errors):
+    if is_failure and (job.status in ENDS or not errors):
         kind = ENDS.get(job.status, JobFailedError)
         errors.append(
             TaskError(
@@ -217,6 +222,7 @@ def _error_from(error: AttemptError) -> TaskError:
             exception_class_path=f"{JobFailedError.__module__}.{JobFailedError.__qualname__}", traceback=text
         )
     path = error.error_type
+    # The entry has the name of a built-in class without its module, and Django imports a whole path.
     if hasattr(builtins, path):
         path = f"builtins.{path}"
     return TaskError(exception_class_path=path, traceback=text)

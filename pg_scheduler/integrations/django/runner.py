@@ -58,6 +58,7 @@ def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> No
         TypeError: An option of jobs has the wrong type, or the executor cannot run the function.
         ValueError: An option of jobs is out of range, or its name belongs to another function.
     """
+    # All tasks of a function, such as copies with other queues, share one registered function.
     run = _runners.get(task.func)
     if run is None:
         run = _runners[task.func] = _runner_of(task)
@@ -70,13 +71,15 @@ def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> No
             "declare a function with @job instead"
         )
     # The first declaration decides the options. Later ones only add names.
-    function_task, task_options = catalogue.task_of(run), NO_OPTIONS
+    function_task = catalogue.task_of(run)
+    task_options = NO_OPTIONS
     if function_task is None or function_task.func is not run:
-        task_values = {
-            name: value
-            for name in ("executor", "retry", "limits", "unique", "metadata", "on_failure")
-            if (value := getattr(task, name, None)) is not None
-        }
+        # A task of Django's own class lacks these attributes.
+        task_values: dict[str, Any] = {}
+        for name in ("executor", "retry", "limits", "unique", "metadata", "on_failure"):
+            value = getattr(task, name, None)
+            if value is not None:
+                task_values[name] = value
         task_options = TaskOptions(**task_values, priority=priority_of(task.priority), **options)
     # Celery and django-celery-beat store the path without a queue, so it is a name as well. It is a loose
     # one, since a function with @job() may have it too.
@@ -97,12 +100,17 @@ def declare_queues(queues: Iterable[str]) -> None:
 def _names_in(queues: Iterable[str], task: Task) -> list[str]:
     """Return the names of the jobs of a task in these queues: its path and its aliases, with each queue."""
     aliases = check_aliases(getattr(task, "aliases", ()))
+    # An alias that has a queue already is a name of its own.
     paths = [task.module_path, *(alias for alias in aliases if queue_in(alias) is None)]
-    return [*aliases, *(job_name(path, queue) for path in paths for queue in sorted(queues))]
+    names_with_queue = [job_name(path, queue) for path in paths for queue in sorted(queues)]
+    return [*aliases, *names_with_queue]
 
 
 def paths_in(queues: Iterable[str]) -> list[str]:
-    """Return the names without a queue whose jobs belong to these queues: the queue of their task counts."""
+    """Return the names without a queue whose jobs belong to these queues.
+
+    The queue of such a job is that of its task.
+    """
     selected_queues = set(queues)
     paths: list[str] = []
     for task in declared_tasks():
@@ -126,7 +134,10 @@ def declared_tasks() -> list[Task]:
 
 
 def _runner_of(task: Task) -> Callable[..., Any]:
-    """Return the function to register for a task. Its parameters are those of the task but the context."""
+    """Return the function to register for a task, which calls the function of the task.
+
+    Its parameters are those of the task's function but the context, which the worker makes.
+    """
     func = task.func
     run: Any = _async_runner_of(task) if inspect.iscoroutinefunction(func) else _plain_runner_of(task)
     functools.update_wrapper(run, func)
@@ -216,11 +227,12 @@ class _Attempt:
             worker_ids=[] if worker_id is None else [worker_id],
             claims=claim.attempt,
         )
+        # Django passes the context as the first argument.
         context = (TaskContext(task_result=self.result),) if task.takes_context else ()
         self.args = (*context, *args)
 
     def begin(self) -> None:
-        """Read what the earlier attempts left, and send ``task_started``."""
+        """Read the errors and workers of earlier attempts into the result, and send ``task_started``."""
         if self._claim.attempt > 1:
             # Django finds a result by the task of the job's name. A schedule may have given the job a bare
             # name that several functions have. It stands for none of them, so there is nothing to read.
@@ -246,5 +258,6 @@ class _Attempt:
         self._finish(status=TaskResultStatus.FAILED, errors=errors)
 
     def _finish(self, **values: Any) -> None:
+        """Set the end of the task and these values of its result, and send ``task_finished``."""
         self.result.change(finished_at=timezone.now(), **values)
         task_finished.send_robust(type(self._backend), task_result=self.result)

@@ -71,7 +71,10 @@ class JobTask(Task):
     aliases: Iterable[str] = field(default=(), hash=False)
 
     def __job_stand_in__(self) -> StandIn:
-        """Return the name with its queue, the registered function, and the options that ``using()`` changed.
+        """Return what a Scheduler enqueues for this task, which it accepts in place of a function.
+
+        This is the name of the task with its queue, the registered function, and the options that ``using()``
+        has changed.
 
         Raises:
             ConfigurationError: It has a ``run_after``, which only its own ``enqueue()`` reads.
@@ -85,16 +88,18 @@ class JobTask(Task):
         task = catalogue.find_exact(name)
         # The validation of every task of Django registers its function.
         assert task is not None  # noqa: S101
-        declared = vars(task.func)["django_task"]
+        declared_task = vars(task.func)["django_task"]
         # The options that using() has changed differ from those of the declared task.
-        options = {
-            option: value
-            for option in PER_JOB
-            if (value := getattr(self, option)) != getattr(declared, option, value)
-        }
-        if self.priority != declared.priority:
+        options: dict[str, Any] = {}
+        for option in PER_JOB:
+            value = getattr(self, option)
+            # A declared task of Django's own class lacks the options of jobs.
+            if value != getattr(declared_task, option, value):
+                options[option] = value
+        if self.priority != declared_task.priority:
             options["priority"] = priority_of(self.priority)
         if self.priority:
+            # A result of Django has the priority as a number, of which jobs know only four.
             options["metadata"] = {**(options.get("metadata") or {}), PRIORITY: int(self.priority)}
         return StandIn(TaskName(name), task.func, options)
 
@@ -107,6 +112,7 @@ class JobTask(Task):
 
 def copy_with(task: Task, **values: Any) -> Task:
     """Return a copy of a task with other values, which are not validated."""
+    # A task is frozen, and its constructor would validate the values.
     copy: Task = object.__new__(type(task))
     for option in fields(task):
         object.__setattr__(copy, option.name, values.get(option.name, getattr(task, option.name)))

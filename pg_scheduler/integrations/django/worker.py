@@ -61,6 +61,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
     # The name of a job contains its queue, but not its backend. So queues that only other backends have are
     # left to the workers of these backends, which have the right codec and middleware.
     other_queues = {queue for neighbour in neighbours_of(backend) for queue in neighbour.queues} - queues
+    # A job of a selected queue may have a task that was declared with another queue.
     declare_queues({*(selection.queues or backend.queues), *other_queues})
     settings = backend.settings
     async with open_pool(
@@ -83,18 +84,25 @@ async def scheduler() -> AsyncIterator[Scheduler]:
 
 
 def _patterns_of(queues: Sequence[str]) -> list[str]:
-    """Return patterns for the names of the jobs in queues, whether or not a name contains its queue."""
+    """Return patterns for the names of the jobs in queues.
+
+    A name contains its queue, such as ``shop.tasks.send@mail``, or is only a path, whose queue is that of the
+    task.
+    """
     return [*(pattern_of(queue) for queue in queues), *paths_in(queues)]
 
 
 def _retention(database: str) -> VacuumConfig:
     """Return the default retention, with jobs kept at least as long as the results of all tasks."""
-    lengths = [
+    lengths: list[Any] = [
         backend.settings.keep_result for backend in all_backends() if backend.settings.database == database
     ]
     lengths += [getattr(task, "keep_result", None) for task in declared_tasks()]
-    longest = max((length for length in lengths if isinstance(length, timedelta)), default=timedelta(0))
+    # The results of other tasks are not kept, or as long as their backend sets.
+    result_lengths = [length for length in lengths if isinstance(length, timedelta)]
+    longest = max(result_lengths, default=timedelta(0))
     config = VacuumConfig()
+    # Each end of a job has a policy, in days.
     policies: dict[str, Any] = {
         name: VacuumPolicy.after_days(max(getattr(config, name).days, longest / DAY))
         for name in ("completed", "failed", "cancelled", "expired")

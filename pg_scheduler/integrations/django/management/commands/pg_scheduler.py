@@ -53,17 +53,20 @@ class Command(BaseCommand):
         parser = ArgumentParser(add_help=False, allow_abbrev=False)
         _add_options(parser, is_after_command=True)
         later_options, words = parser.parse_known_args(options["arguments"])
+        # An alias after the name of the command has precedence over one before it. Queues add up.
         alias = later_options.backend or options["backend"]
         queues = [*options["queue"], *later_options.queue]
         excluded_queues = [*options["exclude_queue"], *later_options.exclude_queue]
         backend = _backend_of(alias)
-        # The command that run() calls loads TARGET in this process, and TARGET reads the selection.
+        # The command that run() calls loads TARGET in this process: the Scheduler of the backend. TARGET
+        # reads the selection.
         if words[:1] == [WORKER]:
             selection.backend, selection.queues, selection.excluded = alias, queues, excluded_queues
             concurrency = (
                 options["concurrency"] if later_options.concurrency is None else later_options.concurrency
             )
             words = _words_of_worker(words, backend, concurrency)
+            # call_command() in a program would end that program.
             if not self._called_from_command_line:
                 raise CommandError("a worker ends its process; start it from a shell")
             _prepare_restart(words)
@@ -72,7 +75,8 @@ class Command(BaseCommand):
             selection.backend, selection.queues = alias, queues
             words = [*words, TARGET]
         with _variables(backend):
-            if code := run(words):
+            code = run(words)
+            if code != ExitCode.DONE:
                 if code == ExitCode.SCHEMA:
                     self.stderr.write(
                         "In this project, manage.py migrate creates and upgrades the tables, and "
@@ -82,13 +86,14 @@ class Command(BaseCommand):
 
 
 def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | None) -> list[str]:
-    """Return the arguments of the worker, after a check of the queues.
+    """Return the arguments of the worker, and raise an error if the backend has no queue of a selected name.
 
-    An excluded queue may also belong to another backend with the same tables.
+    An excluded queue may also belong to another backend with the same tables, whose jobs the worker sees.
     """
     other_queues = {queue for neighbour in neighbours_of(backend) for queue in neighbour.queues}
     excluded_here = {*selection.excluded} - other_queues
     for queue in {*selection.queues, *excluded_here}:
+        # A backend without queues in the settings accepts any queue.
         if backend.queues and queue not in backend.queues:
             queues = ", ".join(sorted(backend.queues))
             raise CommandError(f"TASKS[{backend.alias!r}]['QUEUES'] has no {queue!r}; it has {queues}")
@@ -100,14 +105,20 @@ def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | 
 
 
 def _prepare_restart(words: Sequence[str]) -> None:
-    """Let restarts and the processes of the supervisor run this command, and not ``pg-scheduler``."""
+    """Let restarts and the processes of the supervisor run this command, and not ``pg-scheduler``.
+
+    ``words`` are the arguments of the worker.
+    """
     from pg_scheduler.cli.worker.reload import set_program  # noqa: PLC0415 - needs the extra
 
-    command_line, arguments = get_child_arguments(), sys.argv[1:]
+    # Django's command line for a process that replaces this one.
+    command_line = get_child_arguments()
+    arguments = sys.argv[1:]
     queues = [f"--queue={queue}" for queue in selection.queues]
     queues += [f"--exclude-queue={queue}" for queue in selection.excluded]
     # The words before the arguments: the interpreter with its options, and manage.py.
     program = command_line[: len(command_line) - len(arguments)]
+    # The first argument is the name of this command of manage.py.
     set_program(
         [*program, arguments[0], f"--backend={selection.backend}", *queues],
         trial=[*program, "version"],  # it loads the settings, the apps and their tasks
@@ -120,12 +131,15 @@ def _print_records_once() -> None:
     """Remove the handler that Django has in development by default: the worker has one for all records."""
     if settings.LOGGING_CONFIG and not settings.LOGGING:
         logger = logging.getLogger("django")
+        # A subclass of this handler, such as one for files, is not the handler of Django.
         logger.handlers[:] = [
             handler for handler in logger.handlers if type(handler) is not logging.StreamHandler
         ]
 
 
 def _add_options(parser: ArgumentParser, *, is_after_command: bool = False) -> None:
+    """Add the options that may be before or after the name of the command of ``pg-scheduler``."""
+    # Without a default, an option that is missing after the name does not override the one before it.
     parser.add_argument(
         "--backend",
         default=None if is_after_command else DEFAULT_TASK_BACKEND_ALIAS,
@@ -151,6 +165,7 @@ def _add_options(parser: ArgumentParser, *, is_after_command: bool = False) -> N
 
 
 def _backend_of(alias: str) -> Backend:
+    """Return the backend of this library with an alias in ``TASKS``; raise CommandError if there is none."""
     try:
         backend = task_backends[alias]
     except InvalidTaskBackend as error:
@@ -162,7 +177,7 @@ def _backend_of(alias: str) -> Backend:
 
 @contextmanager
 def _variables(backend: Backend) -> Iterator[None]:
-    """Set the variables of ``pg-scheduler`` to the database of a backend."""
+    """Set the environment variables of ``pg-scheduler`` to the database of a backend within the block."""
     options = backend.settings
     values = {"PG_SCHEDULER_DSN": dsn_of(options.database, options.dsn)}
     if options.schema is not None:
