@@ -204,12 +204,15 @@ async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
 
 
 async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | None) -> ErrorGroup:
-    """Return the group of errors with a fingerprint, of the jobs that ended since an instant.
+    """Return the group of similar errors that a fingerprint identifies.
 
-    With None for the instant, the group has all of its jobs.
+    The group has the jobs that ended since an instant; all of its jobs if that is None.
+
+    Raises:
+        CommandError: There is no such group, or it has no such job, or its errors are different ones.
     """
     group = await inspector.error_group(fingerprint, since=since)
-    # In a group whose last error is older than the instant, no job has ended since.
+    # If the last error of the group is older than the instant, no job of it has ended since.
     if group is None or (since is not None and group.last_at < since):
         period = "" if since is None else " in this period"
         raise NotFoundError(

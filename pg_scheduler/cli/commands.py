@@ -155,6 +155,7 @@ def watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, R
             result: Result = await function(command, **values)
             return result
         while True:
+            # On a terminal, each output replaces the one before.
             if command.output.is_table:
                 command.output.write_text(CLEAR if sys.stdout.isatty() else "\n")
             try:
@@ -218,7 +219,8 @@ def with_common_options(
         context: typer.Context = values.pop("ctx")
         # The values of the options of a dataclass become one value, an instance of it.
         for group, members in options_of.items():
-            values[group] = groups[group](**{member.name: values.pop(member.name) for member in members})
+            member_values = {member.name: values.pop(member.name) for member in members}
+            values[group] = groups[group](**member_values)
         # `read_settings()` reads these options from the context, where their sources are known.
         for parameter in _COMMON:
             del values[parameter.name]

@@ -70,7 +70,10 @@ async def open_server(settings: Settings) -> AsyncIterator[asyncpg.Connection[as
 async def open_scheduler(
     settings: Settings, *, verified: bool, max_size: int = MAX_POOL_SIZE
 ) -> AsyncIterator[Scheduler]:
-    """Open a Scheduler, not started. If ``verified``, raise unless the schema fits this release."""
+    """Open the Scheduler of a command, which is not started, and close its pool at the end.
+
+    If ``verified``, raise an error unless the tables fit this release.
+    """
     with naming_dsn(settings, "dsn"):
         async with open_pool(settings["dsn"], application_name=APPLICATION_NAME, max_size=max_size) as pool:
             actor = Inspector(pool).actor[:MAX_IDENTITY_LENGTH]
@@ -83,6 +86,7 @@ async def open_scheduler(
                     await scheduler.verify(schema)
                 with acting_as(Author(actor, "cli")):
                     yield scheduler
+                # Workers wait for the notifications about what the command has changed.
                 await scheduler.flush()
             except DatabaseUnavailableError as error:
                 await scheduler.name_holders(error)

@@ -62,7 +62,10 @@ async def health(
     if url is None and not is_local:
         ports = [option.value for option in command.options("worker") if option.name == PORT]
         url = f"http://127.0.0.1:{ports[0]}/livez" if ports else None
-    is_ok, text = await _ask_table(command) if url is None else _ask_probe(url, timeout)
+    if url is None:
+        is_ok, text = await _ask_table(command)
+    else:
+        is_ok, text = _ask_probe(url, timeout)
     command.output.write_one(HEALTH, Health(url or platform.node(), is_ok, text))
     return ExitCode.DONE if is_ok else ExitCode.NEGATIVE
 

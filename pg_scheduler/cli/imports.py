@@ -277,6 +277,7 @@ async def _explain_rejected(
         if row.job_id in earlier_ids:
             reason = GONE
         else:
+            # The job that had the key at the insertion may have ended before the conflicts were read.
             holder_id = holders.get(row.unique_key, "a job that has ended since")
             reason = f"its unique key {row.unique_key!r} is taken by {holder_id}"
         results[place] = replace(results[place], result="left out", id=None, due=None, reason=reason)

@@ -234,6 +234,7 @@ async def signal(
                 f"job {job_id!r} has ended, or has a value for {name!r}, or its wait for that has timed out"
             )
         await Inspector(scheduler).record_action("signal_job", job_id, name=name)
+        # The job may have been deleted meanwhile.
         job = await scheduler.get_job(job_id)
     command.output.write_list(JOB, [] if job is None else [job_row(job)])
 

@@ -112,7 +112,8 @@ class Program(TyperGroup):
     """The program, which lists its commands without importing them."""
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes | {"commands": Commands()})
+        attributes["commands"] = Commands()
+        super().__init__(**attributes)
         name_variables(self)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - read by Typer

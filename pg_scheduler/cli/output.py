@@ -119,6 +119,7 @@ def read_format(text: str | None, *, is_terminal: bool) -> Format | None:
     """
     if text is None:
         return "table" if is_terminal else None
+    # The name of the format, which has the type of one, unlike the text.
     choice = next((name for name in FORMATS if name == text), None)
     if choice is None:
         raise UsageError(f"unknown output format {text!r}; formats: {', '.join(FORMATS)}")
@@ -263,6 +264,7 @@ class Output:
         return instant.astimezone(self.zone).isoformat(sep=" ", timespec="seconds")
 
     def _write_json(self, document: Any) -> None:
+        """Write a document of JSON in lines that people can read."""
         self._out.write(f"{json_text(document, indent=2)}\n")
 
     def _write_csv(self, rows: Sequence[Row], *, with_header: bool) -> None:

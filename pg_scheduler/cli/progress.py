@@ -41,6 +41,7 @@ def read_style(text: str | None) -> Style:
     """
     if text is None:
         return "bar" if sys.stderr.isatty() else "lines"
+    # The name of the style, which has the type of one, unlike the text.
     style: Style | None = next((name for name in get_args(Style) if name == text), None)
     if style is None:
         raise UsageError(f"--progress must be one of {', '.join(get_args(Style))}, not {text!r}")

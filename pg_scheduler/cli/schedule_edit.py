@@ -53,7 +53,8 @@ async def add(
 ) -> None:
     """Add a schedule of a task, and print it."""
     import_code(jobs)
-    trigger, values = timing.read(command), definition.read(command)
+    trigger = timing.read(command)
+    values = definition.read(command)
     if trigger is None:
         raise UsageError("pass --cron, --every, --at or --trigger")
     async with command.scheduler() as scheduler:
@@ -127,6 +128,7 @@ async def remove(
                 )
         if not is_removed:
             raise ScheduleNotFoundError(schedule_id)
+    # A retired schedule is one that the code does not declare any more.
     if schedule.owner == "code" and schedule.retired_at is None:
         command.output.say(
             f"schedule {schedule_id!r} is removed; a worker whose code still declares it adds it again when "

@@ -253,7 +253,10 @@ def _hour_of(fire: datetime, zone: tzinfo) -> datetime:
 
 
 def _remarks(plan: FirePlan, *, is_cut: bool) -> list[str]:
-    """Return sentences about what the hours do not show: clock changes, problems, and what is left out."""
+    """Return sentences about what the hours do not show: clock changes, problems, and what is left out.
+
+    ``is_cut`` is whether there are more schedules than were read.
+    """
     frequent_ids = [item.schedule_id for item in plan.items if item.is_frequent]
     remarks = [f"{item.schedule_id}: {effect.text}" for item in plan.items for effect in item.effects]
     remarks += [f"{item.schedule_id}: {item.problem}" for item in plan.items if item.problem is not None]

@@ -58,13 +58,18 @@ def draw_list(
 ) -> Iterator[str]:
     """Yield the lines of a table, which is fitted into the width of a terminal unless ``is_wide``.
 
-    The kind of a column decides how it becomes narrower. Columns of numbers are aligned to the right.
+    Args:
+        titles: The title of each column.
+        lines: The lines, each with a text for each column.
+        kinds: The kind of each column, which decides how it becomes narrower.
+        numbers: Whether each column has numbers, which are aligned to the right.
+        out: Where the table will be written.
+        is_wide: Whether the columns are as wide as their texts.
     """
-    # The texts of a column are those at its place in each line.
-    fields = [
-        Field(max(map(cell_len, (title, *texts))), cell_len(title), kind)
-        for title, kind, *texts in zip(titles, kinds, *lines, strict=True)
-    ]
+    fields = []
+    for index, (title, kind) in enumerate(zip(titles, kinds, strict=True)):
+        texts = [title, *(line[index] for line in lines)]
+        fields.append(Field(max(map(cell_len, texts)), cell_len(title), kind))
     widths = [field.width for field in fields] if is_wide else fit(fields, _console(out).width)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title, kind, is_number, width in zip(titles, kinds, numbers, widths, strict=True):
@@ -76,12 +81,10 @@ def draw_list(
             width=width,
         )
     for line in lines:
-        table.add_row(
-            *(
-                Text(shorten(text, width) if kind == "id" else text)
-                for text, kind, width in zip(line, kinds, widths, strict=True)
-            )
-        )
+        cells = []
+        for text, kind, width in zip(line, kinds, widths, strict=True):
+            cells.append(Text(shorten(text, width) if kind == "id" else text))
+        table.add_row(*cells)
     # The console has room for the table as it is, so rich makes no column narrower.
     return _drawn(table, _console(out, sum(widths) + 2 * len(widths)))
 
@@ -102,6 +105,7 @@ def _console(out: TextIO, width: int | None = None) -> Console:
 
 
 def _drawn(table: Table, console: Console) -> Iterator[str]:
+    """Return the lines of a table as the console draws them, without spaces at their ends."""
     with console.capture() as captured:
         console.print(table)
     return (f"{line.rstrip()}\n" for line in captured.get().splitlines())
@@ -115,12 +119,14 @@ def fit(fields: Sequence[Field], available: int) -> list[int]:
         [19, 9]
     """
     widths = [field.width for field in fields]
+    # The cells by which the table is too wide for the terminal.
     excess = sum(widths) + GAP * (len(widths) - 1) - available
     for kind, min_width in _STEPS:
         columns = [index for index, field in enumerate(fields) if field.kind == kind]
         # The widest column of this kind loses one cell at a time, until the table fits.
         while excess > 0 and columns:
             widest = max(columns, key=widths.__getitem__)
+            # If the widest one has its least width in this step, it keeps this width.
             if widths[widest] <= max(min_width, fields[widest].title_width):
                 columns.remove(widest)
                 continue
@@ -138,6 +144,7 @@ def shorten(text: str, width: int) -> str:
     """
     if cell_len(text) <= width:
         return text
+    # One cell is for the mark. The others are divided between the start and the end of the text.
     tail = (width - 1) // 2
     head = width - 1 - tail
     # chop_cells() cuts a text from its start, so the text is reversed for its end.

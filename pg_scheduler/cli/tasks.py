@@ -187,8 +187,9 @@ async def resume(command: Command, name: TaskName) -> None:
     async with command.scheduler() as scheduler:
         states = (await Inspector(scheduler).tasks()).items
         if not await scheduler.tasks.resume(name):
-            paused = ", ".join(state.name for state in states if state.paused_at is not None) or "none"
-            raise RefusedError(f"task {name!r} is not paused; paused tasks: {paused}")
+            paused_names = [state.name for state in states if state.paused_at is not None]
+            listed_names = ", ".join(paused_names) or "none"
+            raise RefusedError(f"task {name!r} is not paused; paused tasks: {listed_names}")
     state = _find(states, name)
     change = TaskChange(name=name, result="resumed", due=0 if state is None else state.due)
     command.output.write_list(TASK_CHANGE, [change])

@@ -168,15 +168,14 @@ async def _write_stats(command: Command, scheduler: Scheduler, days: int) -> Non
     """Write how many jobs were deleted on each of the last days."""
     # Without this setting, the Scheduler returns no statistics.
     configure(scheduler, vacuum=VacuumConfig(track_metrics=True))
-    rows = [
-        DeletedJobs(
-            day=day["stat_date"],
-            last_run=day["last_run"],
-            worker_id=day["worker_id"],
-            **{status.value: day[f"deleted_{status.value}"] or 0 for status in STATUSES},
+    rows = []
+    for record in await scheduler.get_vacuum_stats(days):
+        # DeletedJobs has a field for each status.
+        counts = {status.value: record[f"deleted_{status.value}"] or 0 for status in STATUSES}
+        row = DeletedJobs(
+            day=record["stat_date"], last_run=record["last_run"], worker_id=record["worker_id"], **counts
         )
-        for day in await scheduler.get_vacuum_stats(days)
-    ]
+        rows.append(row)
     command.output.write_list(VACUUM_DAY, rows)
     if not rows:
         command.output.say("no deletion was counted; pass VacuumConfig(track_metrics=True) to count them")

@@ -66,12 +66,12 @@ def read_duration(name: str, text: str) -> float:
     Raises:
         CommandError: The text is no duration, or the duration is 0 or longer than a hundred years.
     """
-    duration = read_seconds(text.strip())
-    if duration is None:
+    duration_s = read_seconds(text.strip())
+    if duration_s is None:
         raise UsageError(f"{name} must be a duration such as 90s, 15m, 1h30m or 2d, not {text!r}")
-    if not 0 < duration <= MAX_DURATION.total_seconds():
+    if not 0 < duration_s <= MAX_DURATION.total_seconds():
         raise UsageError(f"{name} must be more than 0s and at most {MAX_DURATION.days}d, not {text!r}")
-    return duration
+    return duration_s
 
 
 def read_time(name: str, text: str, zone: tzinfo, *, is_past: bool = False) -> datetime:

@@ -134,9 +134,11 @@ class SentryMiddleware(SendingMiddleware):
         """Return the trace of the caller; none for the job of a schedule, which begins a trace of its own."""
         if call.schedule_id is not None or not sentry_sdk.get_client().is_active():
             return {}
-        trace, baggage = sentry_sdk.get_traceparent(), sentry_sdk.get_baggage()
+        trace = sentry_sdk.get_traceparent()
+        baggage = sentry_sdk.get_baggage()
         if not trace:
             return {}
+        # Long baggage is left out: the headers of all middleware have a limit in the metadata of a job.
         if baggage and len(baggage) <= MAX_BAGGAGE_BYTES:
             return {"sentry-trace": trace, BAGGAGE: baggage}
         return {"sentry-trace": trace}
@@ -201,6 +203,8 @@ class SentryMiddleware(SendingMiddleware):
         return _CheckIn(slug_of(schedule_id), job.job_id, config_of(trigger, call.claim.timeout_seconds))
 
     def _is_monitored(self, schedule_id: str) -> bool:
+        """Return whether the jobs of a schedule check in as a cron monitor."""
+        # The setting is True or False for all schedules, or the ids of some.
         if isinstance(self._monitored, bool):
             return self._monitored
         return schedule_id in self._monitored
@@ -235,6 +239,7 @@ class _CheckIn:
             self._send("error", duration_s)
 
     def _send(self, status: str, duration_s: float | None = None) -> None:
+        """Send the status of the job to Sentry, unless the job is not monitored."""
         if self._slug is not None:
             capture_checkin(self._slug, self._id, status, duration_s, self._config)
 
@@ -361,7 +366,8 @@ def _process(event: Event, hint: Hint) -> Event | None:
                 del _reported[key]
                 return None
     if record is not None and record.name in DJANGO_LOGGERS and "job" in event.get("contexts", {}):
-        # Django logs the record within an attempt, which reports its exception itself.
+        # The context "job" is that of an attempt, within which Django logs the record. The attempt reports
+        # its exception itself.
         return None
     crumbs = event.get("breadcrumbs")
     if isinstance(crumbs, dict):

@@ -109,13 +109,13 @@ class Ledger:
         started_at = datetime.now(UTC)
         logger.info("attempt %d of %s starts", job.attempt, job.job_name)
         row = (job.job_id, kind, subject, job.attempt, self._node, job.execution_time, started_at)
-        entry = await self._pool.fetchval(INSERT_START, *row)
+        entry_number = await self._pool.fetchval(INSERT_START, *row)
         try:
             yield
         except Exception:  # user code: the job, which fails with this error
-            await self._pool.execute(UPDATE_OUTCOME, entry, FAILED)
+            await self._pool.execute(UPDATE_OUTCOME, entry_number, FAILED)
             raise
-        await self._pool.execute(UPDATE_OUTCOME, entry, DONE)
+        await self._pool.execute(UPDATE_OUTCOME, entry_number, DONE)
 
     async def count_restarts(self, kind: str) -> int:
         """Return the number of second and later attempts of this kind of job."""

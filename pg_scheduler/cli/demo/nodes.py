@@ -114,7 +114,14 @@ class Node:
 
 
 class Nodes:
-    """All worker processes. The context manager stops them on exit."""
+    """All worker processes. The context manager stops them on exit.
+
+    Args:
+        scheduler: Reads which workers are alive.
+        dsn: The address of the database.
+        names: The name of each node.
+        target: The function of this module that opens the Scheduler of a node.
+    """
 
     def __init__(self, scheduler: Scheduler, dsn: str, names: list[str], target: str = "open_node") -> None:
         self._scheduler = scheduler

@@ -108,6 +108,7 @@ def _finished_by_node(attempts: Sequence[Attempt], nodes: Sequence[str], victim:
             finished[attempt.kind, attempt.node] += 1
 
     def row(title: str, kinds: Iterable[str]) -> list[str]:
+        """Return a row: the title, the finished jobs of these kinds on each node, and their sum."""
         counts = [sum(finished[kind, node] for kind in kinds) for node in nodes]
         figures = [*counts, sum(counts)]
         return [title, *(f"{figure:,}" for figure in figures)]
@@ -122,12 +123,14 @@ def _lateness(attempts: Sequence[Attempt]) -> Table:
     """Return a table of how late the first attempts of jobs began."""
 
     def row(title: str, delays_s: list[float]) -> list[str]:
+        """Return a row: the title, the number of jobs, and percentiles of their lateness."""
         if not delays_s:
             return [title, "0", "-", "-", "-"]
         percentiles = [f"{delay_s * 1000:,.1f} ms" for delay_s in _percentiles(delays_s)]
         return [title, str(len(delays_s)), *percentiles]
 
     def lateness_of(*kinds: str) -> list[float]:
+        """Return the lateness of each job of these kinds, in seconds."""
         # Later attempts are retries, which are due at other times.
         return [attempt.lateness for attempt in attempts if attempt.number == 1 and attempt.kind in kinds]
 

@@ -76,9 +76,11 @@ async def run_demo(dsn: str, screen: Screen, port: int | None) -> ExitCode:
         ledger = Ledger(pool)
         await ledger.create()
         async with Nodes(scheduler, demo_dsn, NODES) as nodes:
-            scenario = Scenario(
-                scheduler, nodes, pool, ledger, lambda line: screen.log(scenario.elapsed, line)
-            )
+
+            def log(line: str) -> None:
+                screen.log(scenario.elapsed, line)
+
+            scenario = Scenario(scheduler, nodes, pool, ledger, log)
             with screen:
                 await run_scenario(scenario, nodes, ledger, screen)
         # The scenario has killed a node, unless it has raised an error.

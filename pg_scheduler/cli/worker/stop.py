@@ -63,6 +63,7 @@ class StopRequest:
         self.must_restart = False
         self._requested = asyncio.Event()
         self._first_signal: signal.Signals | None = None
+        # When the first signal was received, by the monotonic clock.
         self._received_at = -math.inf
         self._on_hurry: list[Callable[[], None]] = []
 

@@ -166,6 +166,7 @@ class HealthReports:
     """
 
     def __init__(self, count: int) -> None:
+        # The last report of each process; None if it has not reported yet, or has ended.
         self._reports: list[_TimedHealth | None] = [None] * count
         self.is_draining = False
 
@@ -278,9 +279,11 @@ class Supervisor:
         self._environment = environment
         self._stop = stop
         self._ends_when_done = ends_when_done
+        # The processes that run, by their numbers from 0.
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._draining: dict[int, bool] = {}
         """The processes that are to claim no more jobs, each with whether it has reported to do so."""
+        # Whether any process has been ready to run jobs.
         self._was_ready = False
         self.reports: Final = HealthReports(len(commands))
         self._hurried = asyncio.Event()

@@ -72,6 +72,7 @@ async def open_source(source: Source) -> AsyncIterator[Scheduler]:
         try:
             with translated():
                 value = await _open(source, stack)
+        # The messages of these errors are for the user, who needs no traceback.
         except (CommandError, SchedulerError):
             raise
         except Exception as error:  # user code: the callable

@@ -191,6 +191,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     search_help_text = "An id"
 
     def _refuse(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002
+        """Return that no user may edit rows."""
         return False
 
     # Without these permissions, Django offers no form or button that edits rows.

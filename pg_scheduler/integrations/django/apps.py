@@ -27,7 +27,9 @@ class SchedulerConfig(AppConfig):
         """
         from pg_scheduler.integrations.django.address import remember_names  # noqa: PLC0415 - needs the apps
 
+        # A test runner changes the names of the databases later.
         remember_names()
+        # A project whose migrations are switched off gets the tables by this handler.
         pre_migrate.connect(create_unmigrated, sender=self)
         if find_spec("django.tasks") or find_spec("django_tasks"):
             from pg_scheduler.integrations.django.checks import check_backends  # noqa: PLC0415

@@ -117,6 +117,7 @@ class Backend(BaseTaskBackend):
         self.validate_task(task)
         result = new_result(task, args, kwargs, backend=self.alias)
         metadata = check_metadata(getattr(task, "metadata", None) or {})
+        # A result of Django has the priority as a number, of which jobs know only four.
         if task.priority:
             metadata[PRIORITY] = int(task.priority)
         options = {

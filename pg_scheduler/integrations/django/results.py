@@ -92,7 +92,9 @@ class JobTaskResult(TaskResult):
 
 
 def new_result(task: Task, args: Any, kwargs: Any, **values: Any) -> JobTaskResult:
-    """Return the result of a task that was not enqueued yet, whose arguments are JSON.
+    """Return the result of a task that was not enqueued yet, with its arguments as JSON carries them.
+
+    ``values`` are fields that differ from those of such a task.
 
     Raises:
         TypeError: JSON cannot represent an argument.

@@ -205,10 +205,11 @@ class _Attempt:
     def __init__(self, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         job_context = current.get()
         claim = job_context.claim
-        # In tests this may be a plain function, which has no worker.
+        # In tests, get_scheduler may be a plain function, which has no worker.
         worker_id = getattr(job_context.get_scheduler, "worker_id", None)
         now = timezone.now()
         self._claim = claim
+        # The backend and the queue are those of this job, and may differ from those of the declared task.
         self._task = task = copy_with(
             task,
             backend=serving.get(task.backend),
@@ -254,6 +255,7 @@ class _Attempt:
             or may_retry(self._claim, error, policy)
         ):
             return
+        # The reason for a Retry is the error that caused it.
         errors = [*self.result.errors, error_of(reason_of(error))]
         self._finish(status=TaskResultStatus.FAILED, errors=errors)
 
