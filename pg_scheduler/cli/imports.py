@@ -292,7 +292,8 @@ def _row(scheduler: Scheduler, job_id: str, job: JobDefinition) -> AnyJob:
     """
     # The fields of the definition are parameters of JobSpec, of which the task and the time are positional.
     values = {field.name: getattr(job, field.name) for field in fields(job)}
-    task, due = values.pop("task"), values.pop("due")
+    task = values.pop("task")
+    due = values.pop("due")
     spec = JobSpec(task, due, job_id=job_id, **values)
     return prepare_job(scheduler, spec)
 

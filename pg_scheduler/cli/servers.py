@@ -230,6 +230,7 @@ async def _serve(app: Any, listening_socket: socket.socket) -> None:
             """Handle no signals, where the base class would handle them."""
             yield
 
+    # The server logs nothing but its failure, and takes the address of a client from the connection.
     config = uvicorn.Config(
         app,
         lifespan="off",

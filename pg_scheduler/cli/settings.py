@@ -247,8 +247,10 @@ class Setting:
 
     @property
     def shown(self) -> str | None:
-        """The value without passwords."""
-        return mask_dsn(self.value) if self.value is not None and "dsn" in self.name else self.value
+        """The value without passwords, which only DSNs have."""
+        if self.value is not None and "dsn" in self.name:
+            return mask_dsn(self.value)
+        return self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,12 +269,11 @@ class Settings:
     @property
     def secrets(self) -> list[str]:
         """The passwords that no output may contain."""
-        return [
-            word
-            for setting in self.all
-            if setting.value is not None and "dsn" in setting.name
-            for word in passwords_in(setting.value)
-        ]
+        passwords: list[str] = []
+        for setting in self.all:
+            if setting.value is not None and "dsn" in setting.name:
+                passwords += passwords_in(setting.value)
+        return passwords
 
 
 def read_settings(context: Any) -> Settings:
@@ -285,9 +286,9 @@ def read_settings(context: Any) -> Settings:
 
 
 def read_options(context: Any, words: Iterable[str] = ()) -> list[Setting]:
-    """Return the options that a variable or the file sets.
+    """Return the options that an environment variable or the ``pyproject.toml`` sets.
 
-    Only the options of the commands ``words`` are returned; without words, the options of all commands.
+    ``words`` are the names of the commands whose options are returned; without words, those of all commands.
     """
     project = project_of(context)
     commands = context.find_root().command.commands

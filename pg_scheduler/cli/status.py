@@ -216,6 +216,7 @@ def _trend(statistics: Statistics, number_of: Callable[[StatisticsRow], int]) ->
     Its height is the sum of one number of the rows in this part. ``number_of`` returns this number of a row.
     """
     width = max(MIN_WIDTH, statistics.duration / TREND_POINTS)
+    # There is one part more than whole ones: for the remainder, and for a row at the end of the period.
     values = [0] * (int(statistics.duration / width) + 1)
     for row in statistics.rows:
         place = int((row.at - statistics.since) / width)

@@ -160,7 +160,7 @@ async def _requested_ids(inspector: Inspector, worker_ids: list[str] | None, *, 
 
 
 async def _wait_until_idle(inspector: Inspector, worker_ids: Collection[str]) -> None:
-    """Wait until no live one of these workers runs jobs.
+    """Wait until none of these workers runs jobs. Dead workers do not count.
 
     The request to drain is repeated, because it makes the workers report how many jobs they run.
     """

@@ -327,9 +327,11 @@ def _capture(call: JobCall, raised: BaseException, cause: BaseException) -> None
         # This traceback leads to where the job was when its time was up.
         cause = cause.with_traceback(raised.__traceback__)
     is_group = is_a(cause, BaseExceptionGroup)
+    # Sentry would call every group of exceptions ExceptionGroup, so one exception stands for the group.
+    reported_error = naming_leaf_of(cause) if is_group else cause
     with capture_internal_exceptions():
         event, hint = event_from_exception(
-            naming_leaf_of(cause) if is_group else cause,  # Sentry would call every failure ExceptionGroup
+            reported_error,
             client_options=sentry_sdk.get_client().options,
             mechanism={"type": "pg_scheduler", "handled": False},
         )

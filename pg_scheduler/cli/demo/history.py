@@ -49,15 +49,14 @@ async def write_history(pool: asyncpg.Pool, now: datetime | None = None) -> None
     """Add a row of statistics for each task and minute of the last six hours, up to ``now``."""
     dice = random.Random(SEED)
     this_minute = (now or datetime.now(UTC)).replace(second=0, microsecond=0)
+    # Each row has the parameters of the statement: the minute, the task and its figures.
+    rows = [
+        (this_minute - timedelta(minutes=minutes_ago), name, *_figures(load, minutes_ago, dice))
+        for minutes_ago in range(1, MINUTES)
+        for name, load in LOADS.items()
+    ]
     async with pool.acquire() as connection:
-        await connection.executemany(
-            INSERT_STATISTICS,
-            [
-                (this_minute - timedelta(minutes=minutes_ago), name, *_figures(load, minutes_ago, dice))
-                for minutes_ago in range(1, MINUTES)
-                for name, load in LOADS.items()
-            ],
-        )
+        await connection.executemany(INSERT_STATISTICS, rows)
 
 
 def _figures(

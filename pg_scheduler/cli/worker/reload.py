@@ -40,10 +40,10 @@ def program() -> list[str]:
 
 
 def set_program(words: Sequence[str], trial: Sequence[str] = ()) -> None:
-    """Set the words that start the program, in a program that runs this one.
+    """Set the command line that starts the program again, for a program that runs this one, as Django does.
 
     Args:
-        words: The words before the arguments.
+        words: The words of the command line before the arguments.
         trial: A command that succeeds if the program can start. Empty if the program imports no code of the
             application before it runs this one.
     """

@@ -316,7 +316,8 @@ async def wait_until_drained(scheduler: Scheduler) -> str:
                 # The backlog is read after it is known that no job runs: the end of a job makes others due,
                 # which the backlog then shows.
                 was_idle = await is_idle(scheduler)
-                backlog, names = await inspector.backlog(), claimed_names(scheduler)
+                backlog = await inspector.backlog()
+                names = claimed_names(scheduler)
                 is_due = any(task.due for task in backlog.names if task.name in names)
                 # A job may have begun, and even ended, while the backlog was read.
                 is_drained = was_idle and not is_due and started_jobs == started_before

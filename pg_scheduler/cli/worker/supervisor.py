@@ -351,7 +351,8 @@ class Supervisor:
             code, is_recycling = await self._run_once(index)
             if self._stop.is_requested():
                 break
-            # No process has been able to begin its work, and by this code a restart does not repair that.
+            # No process has been able to begin its work, and a restart does not repair a problem of this
+            # code.
             if code in PERMANENT and not self._was_ready:
                 self._stop.request(f"process {index + 1} ended with exit code {code}")
                 return ExitCode(code)
@@ -428,7 +429,8 @@ class Supervisor:
         )
         try:
             while line := await reader.readline():
-                if line.endswith(b"\n"):  # else the process was killed while it wrote
+                # An incomplete line means that the process was killed while it wrote.
+                if line.endswith(b"\n"):
                     report = read_report(line)
                     self._follow_drain(index, report)
                     self.reports.set(index, report.health)

@@ -89,7 +89,7 @@ async def _open(source: Source, stack: AsyncExitStack) -> Scheduler:
     value: Any = source.value
     if not isinstance(value, Scheduler):
         value = _call(source)
-        # The callable is a coroutine function.
+        # The callable may be a coroutine function, whose result is awaited.
         if inspect.isawaitable(value):
             value = await value
     # A Scheduler is an async context manager too, whose entry would start it, so it is not entered here.

@@ -141,8 +141,10 @@ def _runner_of(task: Task) -> Callable[..., Any]:
     func = task.func
     run: Any = _async_runner_of(task) if inspect.iscoroutinefunction(func) else _plain_runner_of(task)
     functools.update_wrapper(run, func)
+    # The context is the first parameter.
     parameters = list(signature_of(func).parameters.values())
     run.__signature__ = inspect.Signature(parameters[1:] if task.takes_context else parameters)
+    # The name of a registered function is its module and this name.
     run.__qualname__ = job_name(func.__qualname__, task.queue_name)
     run.django_task = task
     runner: Callable[..., Any] = run

@@ -61,10 +61,12 @@ class Command(BaseCommand):
         # The command that run() calls loads TARGET in this process: the Scheduler of the backend. TARGET
         # reads the selection.
         if words[:1] == [WORKER]:
-            selection.backend, selection.queues, selection.excluded = alias, queues, excluded_queues
-            concurrency = (
-                options["concurrency"] if later_options.concurrency is None else later_options.concurrency
-            )
+            selection.backend = alias
+            selection.queues = queues
+            selection.excluded = excluded_queues
+            concurrency = later_options.concurrency
+            if concurrency is None:
+                concurrency = options["concurrency"]
             words = _words_of_worker(words, backend, concurrency)
             # call_command() in a program would end that program.
             if not self._called_from_command_line:
@@ -72,7 +74,9 @@ class Command(BaseCommand):
             _prepare_restart(words)
             _print_records_once()
         elif words[:1] == [CHECK]:
-            selection.backend, selection.queues = alias, queues
+            # This command compares the tasks of TARGET with the jobs in the database.
+            selection.backend = alias
+            selection.queues = queues
             words = [*words, TARGET]
         with _variables(backend):
             code = run(words)
