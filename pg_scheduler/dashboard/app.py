@@ -50,10 +50,10 @@ from pg_scheduler.dashboard.switch import Switch, check_names
 from pg_scheduler.dashboard.team_views import check_views
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.inspect import Bounds, Inspector, ReadSettings
+from pg_scheduler.inspect import Bounds, Inspector, ReadSettings, SearchError
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.validation import check_kind
+from pg_scheduler.jobs.validation import TextError, check_kind
 from pg_scheduler.scheduler import Scheduler
 
 Source: TypeAlias = Scheduler | Callable[[], Scheduler | None]
@@ -369,7 +369,8 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
         return await render(view, page.template, request, path, is_json=is_json, status=status)
     except RejectedError as error:
         status, text = error.status, str(error)
-    except PayloadError as error:  # a text of the address has characters that the database lacks
+    # A text of the address has characters that the database lacks, or is too long.
+    except (PayloadError, SearchError, TextError) as error:
         status, text = 400, str(error)
     except SchedulerError as error:
         status, text = 503, str(error)

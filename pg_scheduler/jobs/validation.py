@@ -54,20 +54,27 @@ def check_job_id(job_id: object) -> str:
     return check_text("job_id", job_id, max_bytes=MAX_ID_BYTES)
 
 
+class TextError(ValueError):
+    """A text has a character that PostgreSQL cannot store, or it is too long.
+
+    What receives texts from outside, such as the dashboard, distinguishes it from other mistakes.
+    """
+
+
 def check_text(name: str, value: object, *, max_bytes: int | None = None) -> str:
-    """Return the text if PostgreSQL can store it."""
+    """Return the text if PostgreSQL can store it; raise TextError if not."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}: {value!r}")
     if "\x00" in value:
-        raise ValueError(f"{name} {value!r} contains a NUL character, which PostgreSQL cannot store")
+        raise TextError(f"{name} {value!r} contains a NUL character, which PostgreSQL cannot store")
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise ValueError(
+        raise TextError(
             f"{name} {value!r} contains a lone surrogate, which PostgreSQL cannot store: {error}"
         ) from error
     if max_bytes is not None and size > max_bytes:
-        raise ValueError(f"{name} must have at most {max_bytes} bytes of UTF-8, not {size}")
+        raise TextError(f"{name} must have at most {max_bytes} bytes of UTF-8, not {size}")
     return value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, overload
 
 import asyncpg
 
+from pg_scheduler.base.async_with import AsyncWithOnly
 from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.base.health import Health, judge
 from pg_scheduler.base.job_imports import check_not_importing
@@ -310,10 +311,9 @@ class Scheduler:
         self._events = Events(self._parts)
 
     @classmethod
-    @asynccontextmanager
-    async def connect(
+    def connect(
         cls, url: str, *, pool_size: int = 10, start: bool = True, **settings: Any
-    ) -> AsyncIterator[Self]:
+    ) -> AbstractAsyncContextManager[Self]:
         """Yield a Scheduler with a pool of its own, started; stop it and close the pool at the end.
 
         Args:
@@ -335,6 +335,15 @@ class Scheduler:
             async with Scheduler.connect(dsn, start=False) as scheduler:
                 await scheduler.enqueue("mail.send", args=("ada@example.org",))
         """
+        opening = cls._open(url, pool_size=pool_size, start=start, settings=settings)
+        return AsyncWithOnly(opening, f"async with {cls.__name__}.connect(url) as scheduler:")
+
+    @classmethod
+    @asynccontextmanager
+    async def _open(
+        cls, url: str, *, pool_size: int, start: bool, settings: Mapping[str, Any]
+    ) -> AsyncIterator[Self]:
+        """Yield a Scheduler with a pool of its own; see ``connect()``."""
         check_count("pool_size", pool_size, least=1)
         check_kind("start", start, bool)
         dsn = normalise_dsn(url, "url")

@@ -651,7 +651,8 @@ class AttemptSteps(OpenSteps):
             if name in self._names:
                 raise DuplicateStepError(
                     f"step {name!r} occurs twice in attempt {self._claim.attempt} of job "
-                    f'{self._claim.job_id!r}; use names such as f"{name}-{{number}}"'
+                    f'{self._claim.job_id!r}; use names such as f"{name}-{{number}}", or the value that the '
+                    "first call has returned"
                 )
         self._names.update(names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import asyncpg
 import pytest
@@ -58,3 +59,13 @@ async def test_connect_rejects_an_invalid_url_or_role_without_showing_the_passwo
     with pytest.raises(TypeError, match="start must be a bool, not str: 'no'"):
         async with Scheduler.connect(dsn, start="no"):  # type: ignore[arg-type]
             pass
+
+
+async def test_connect_outside_of_an_async_with_block_names_the_remedy(dsn: str) -> None:
+    opening: Any = Scheduler.connect(dsn)
+    with pytest.raises(AttributeError, match=r"write async with Scheduler\.connect\(url\) as scheduler:"):
+        await opening.enqueue(work)
+    with pytest.raises(TypeError, match="AsyncWithOnly"):
+        await opening
+    async with opening as scheduler:
+        assert isinstance(scheduler, Scheduler)

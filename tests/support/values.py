@@ -372,7 +372,7 @@ KINDS: Sequence[Kind] = (
     ),
     Kind("smallest `float`", float, 5e-324, progress=True),
     Kind("`-0.0`", float, -0.0, note="arrives as `0.0`, which is equal", progress=True),
-    Kind("`int` for `float`", float, 3, note="arrives as `3.0`", progress=True),
+    Kind("`int` for `float`, up to 2^53", float, 3, note="arrives as `3.0`", progress=True),
     Kind("infinity, NaN", float, math.inf, "is inf"),
     Kind("infinity in a model", Optional, Optional(value=math.inf), ".value is inf"),
     Kind('infinity with `ser_json_inf_nan="strings"`', Measured, Measured(value=-math.inf)),
