@@ -28,7 +28,7 @@ TEMPLATE: Final = re.compile(rf"%(?:\(\w+\))?[sd]{WORDS}")
 BOUND: Final = re.compile(r"[A-Z_.]+[A-Z](\.days)?$")
 
 NEVER_ONE: Final = {
-    "{bearers} functions": "several have the name",
+    "{bearer_count} functions": "several have the name",
     "{growth.rows} rows": "of a table of gigabytes",
     "{jobs.BROKEN_ATTEMPTS} attempts": "a constant",
     "{len(failed_attempts)} attempts": "only if there are several",
@@ -36,7 +36,7 @@ NEVER_ONE: Final = {
     "{len(rows)} schedules": "only if there are several",
     "{len(visible_ids)} jobs": "another text has 1",
     "{limit} fire times": "the message asks to raise it",
-    "{trigger} dead rows": "a threshold of a large table",
+    "{vacuumed_from} dead rows": "a threshold of a large table",
     "{count} fire times": "more than the limit",
     "{rounded(dead)} dead rows": "of all tables, about",
     "{rounded(unfinished or 0)} unfinished jobs": "about",
