@@ -87,9 +87,9 @@ TOO_LARGE: Final = {
 }
 """The error messages for values that are too large, by constraint."""
 
-TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})
+TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57", "58", "72"})
 """Connection exception, transaction rollback, insufficient resources (disk, memory, connections), operator
-intervention (shutdown, crash, not ready yet, cancelled statement), system error."""
+intervention (shutdown, crash, not ready yet, cancelled statement), system error, snapshot too old."""
 
 TRANSIENT_STATES: Final = frozenset({"25006", "25P03", "25P04", "55P03", "55006"})
 """Read-only transaction (a former primary or a standby), a transaction that the server ended because this

@@ -79,6 +79,7 @@ BY_STATE = {
     "53000 53100 53200 53300 53400": True,  # disk, memory, connections
     "57014 57P01 57P02 57P03 57P05": True,  # cancelled, shut down, crashed, starting, idle too long
     "58000 58030": True,  # the server's own system
+    "72000": True,  # a snapshot too old, with old_snapshot_threshold of servers before 17
     "25006 25P03 25P04 55P03 55006": True,
     "22001 22P02 23505 23514": False,  # data
     "25P02 26000 42601 42P01 42703 3F000": False,  # a mistake, or another schema
