@@ -47,7 +47,7 @@ NEVER_ONE: Final = {
     "{table.live} rows": "of a large table",
     "{demand} connections": "more than the server has",
     "{workers} workers": "another text has 1",
-    "{file.origin(origin)} names": "a verb",
+    "{file.place(origin)} names": "a verb",
     "{origin} names": "a verb",
     "{name} names": "a verb",
     "{place} names": "a verb",

@@ -176,9 +176,9 @@ class Feeder(BlockedJobs):
             self._check_locks_at = time.monotonic() + self.locked_pause_s
 
     async def _scan(self, since: str) -> bool:
-        """Unblock jobs of a page of tenants that are late, or whose share is gone from the code.
+        """Unblock jobs of a page of tenants: late jobs, and those whose share is gone from the code.
 
-        Return whether there are more tenants.
+        A job is late if it should have been unblocked by now. Return whether there are more tenants.
         """
         keys = await self._share_statements.tenants(since, self.batch_size)
         if keys:

@@ -207,6 +207,7 @@ class LimitRepository(Repository):
             max_jobs: The number of jobs of each limit that are examined.
         """
         args = keys, names, worker_id, max_jobs, self._statements.now
+        # This runs the statement without the jobs whose rows the application has refused to change.
         rows = await self._refused_unblocks.fetch("unblock_unclaimed", *args, statements=self._statements)
         return {row["name"] for row in rows}
 

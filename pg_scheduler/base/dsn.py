@@ -194,8 +194,9 @@ def _raw_characters(address: str) -> list[str]:
     """
     account, separator, _ = address.rpartition("@")
     characters = {character for character in "/?#[]" if character in account}
-    # In "ann:a/b@host", the "/" is a part of the password. In "host/db?options=a@b", the "@" is a part of an
-    # option. Which of these is meant cannot be known, so both characters are named.
+    # Here "account" is what stands before the last "@". In "ann:a/b@host" that is an account, and the "/" has
+    # to be encoded. In "host/db?options=a@b" it contains the host, and the "@" has to be encoded. Which of
+    # these is meant cannot be known, so both characters are named.
     if "@" in account or (separator and characters):
         characters.add("@")
     if "#" in address:  # it would start a fragment, which asyncpg ignores
@@ -222,7 +223,8 @@ def _is_readable(dsn: str) -> bool:
 def _pairs_of(query: str) -> list[str]:
     """Return the options in a query, each as ``name=value``.
 
-    A semicolon separates them too, as some drivers read it: a password may follow.
+    Some drivers accept a semicolon as a separator, too. If it were not one here, a password that follows it
+    would be a part of the option before, and would not be found and masked.
     """
     return re.split("[&;]", query)
 

@@ -374,7 +374,7 @@ def _tls_settings(options: dict[str, str], origin: str) -> dict[str, Any]:
     if root is not None and root.text == SYSTEM:
         if mode not in {"", "verify-full"}:
             raise ConfigurationError(
-                f"{root.origin(origin)} needs sslmode=verify-full, not {mode}: public authorities sign the "
+                f"{root.place(origin)} needs sslmode=verify-full, not {mode}: public authorities sign the "
                 "certificates of everyone, for other names"
             )
         return {"ssl": _system_context(options, origin)}
@@ -457,7 +457,7 @@ class _File(NamedTuple):
     is_of_dsn: bool
     """Whether the option of the DSN has the path; otherwise the environment variable does."""
 
-    def origin(self, dsn_origin: str) -> str:
+    def place(self, dsn_origin: str) -> str:
         """Return where the path comes from, for a message: an option of the DSN, or a variable."""
         return f"{self.option} of {dsn_origin}" if self.is_of_dsn else self.variable
 
@@ -481,12 +481,12 @@ def _load(file: _File, origin: str, load: Any, *arguments: Any) -> None:
     # An SSLError is an OSError too, so it comes first.
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"{file.origin(origin)} names a file without a certificate and key in the format PEM that fit: "
+            f"{file.place(origin)} names a file without a certificate and key in the format PEM that fit: "
             f"{file.text} ({error.reason or type(error).__name__})"
         ) from None
     except OSError as error:
         raise ConfigurationError(
-            f"{file.origin(origin)} names a file that cannot be read: {file.text} ({error.strerror}); "
+            f"{file.place(origin)} names a file that cannot be read: {file.text} ({error.strerror}); "
             "correct the path, which is relative to the working directory, or mount the file"
         ) from None
 

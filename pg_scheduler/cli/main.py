@@ -187,7 +187,11 @@ class _WarningHandler(logging.Handler):
 
 @contextmanager
 def _warnings_written() -> Iterator[None]:
-    """Write the warnings of the library while a command runs. Its process may be that of an application."""
+    """Write the warnings of the library while a command runs, and no longer.
+
+    An application may call the command line within its own process, as Django's ``manage.py`` does. After the
+    command, the log of the library is again as the application has configured it.
+    """
     handler = _WarningHandler(logging.WARNING)
     LIBRARY.addHandler(handler)
     try:

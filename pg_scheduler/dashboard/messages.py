@@ -151,7 +151,11 @@ def code_of(action: str, *numbers: int) -> str:
 
 
 def message_of(message: str) -> str | None:
-    """Return the sentence for the text of a cookie; None for a code that no action makes."""
+    """Return the sentence for the text of a cookie; None for a code that no action makes.
+
+    The text is a code with numbers, such as ``jobs_retried.5.0.1``. It may be followed by ``!`` and details,
+    and by ``~`` and what "Undo" needs, which are left out here.
+    """
     without_undo, _, _ = message.partition("~")
     code, _, _ = without_undo.partition("!")
     match = _CODE.fullmatch(code)

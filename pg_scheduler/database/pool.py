@@ -375,9 +375,11 @@ class Connections:
     async def admission(self) -> AsyncIterator[Connection]:
         """Yield a connection in a transaction that takes the locks of limits.
 
-        Admissions follow one another, so the connection stays out of the pool for a moment.
+        Admissions follow one another, so each one uses the connection of the one before. That connection is
+        returned to the pool only when no admission has followed for a moment.
         """
         sticky, timeout_s = self.admission_connection, self.options.hot_timeout_s
+        # A small pool has no connection for admissions alone, and jobs may have used up a larger one.
         source = self.acquire(reserved=True) if sticky is None or self._is_starved else sticky
         async with source as connection, transact_with(connection, ADMISSION_SETTINGS, timeout_s):
             yield connection

@@ -213,11 +213,13 @@ def group_terms(group: ErrorGroup) -> tuple[Term, ...]:
 
     Whether a job belongs to the group, only ``is_in_group()`` decides.
     """
-    name = TextTerm(TextField.SHOWN_NAME, (Pattern(escape_like(group.job_name), group.job_name),))
+    # A pattern has a text for LIKE, and the text itself if it has no wildcards.
+    name_pattern = Pattern(like=escape_like(group.job_name), literal=group.job_name)
+    name = TextTerm(TextField.SHOWN_NAME, (name_pattern,))
     # A span does not contain its end, so that of the last job is an instant later.
     end_term = TimeTerm(TimeField.FINISHED, (TimeSpan(group.begins_at, group.last_at + INSTANT),))
     if group.text == EXPIRED:
         return name, StatusTerm(frozenset({SearchStatus.EXPIRED})), end_term
     # In the text of a group, each "#" stands for a number or an id.
     error = escape_like(group.text).replace("#", "%")
-    return name, TextTerm(TextField.ERROR, (Pattern(f"%{error}%", None),)), end_term
+    return name, TextTerm(TextField.ERROR, (Pattern(like=f"%{error}%", literal=None),)), end_term

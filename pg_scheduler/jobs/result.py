@@ -129,6 +129,7 @@ def kept_value(
         return KeptResult(
             seconds, no_value_reason=storable(f"reading the value raised {class_name(mistake)}; {remedy}")
         )
+    # How a codec has encoded the value is stored as the reason, which is shown where it cannot be decoded.
     return KeptResult(seconds, value=text, no_value_reason=encoding)
 
 

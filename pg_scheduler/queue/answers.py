@@ -35,7 +35,10 @@ def fail(future: Future, error: BaseException) -> None:
 
 
 def _answer_after_failure(task: Task, on_failure: Callable[[Task], Iterable[Future]]) -> None:
-    """Give the error of a task to the futures that it left unanswered; do nothing if the task returned."""
+    """Give the error of a task to the futures that it left unanswered; do nothing if the task returned.
+
+    ``on_failure`` returns these futures.
+    """
     # For a task that was cancelled, exception() raises the cancellation instead of returning it.
     error = None if task.cancelled() else task.exception()
     if error is None and not task.cancelled():

@@ -165,8 +165,11 @@ class DependencyRepository:
             raise JobNotFoundError(missing_parents[0])
         if readers := [job for job in jobs if job.passes_results]:
             check_kept(readers, {row["job_id"] for row in rows if row["keeps_result"]})
+            # A former definition of a job may have got results, which are deleted. The new ones get prefixes
+            # that differ from theirs.
             prefixes = await self._passed_results.clear([job.job_id for job in readers], connection)
-            # Only an edge of a step has a definition, and these are the edges of ``after=``.
+            # The third value is the definition of the step that an edge belongs to. These are edges of
+            # ``after=``, which belong to no step.
             passed_edges = [
                 Edge(parent, job.job_id, "") for job in readers for parent in job.after if parent in ended_ids
             ]

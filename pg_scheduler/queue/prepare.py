@@ -126,7 +126,10 @@ class JobPreparer:
     def _job(
         self, spec: JobSpec, template: JobTemplate, due: datetime, ids: Iterator[str], *, allows_trace: bool
     ) -> AnyJob:
-        """Return the row of a job, with the next of the ids if the caller gave it none."""
+        """Return the row of a job, with the next of the ids if the caller gave it none.
+
+        ``allows_trace`` is whether its metadata may have the key that is reserved for traces.
+        """
         task = template.task
         # The unique key and the share of a job follow from its arguments before a codec encodes them.
         task_data = arguments = template.encode(spec.args, spec.kwargs)
@@ -135,9 +138,11 @@ class JobPreparer:
         # A row has the arguments and the metadata in one text.
         if spec.metadata is not None or template.metadata:
             task_data = with_metadata(task_data, template.metadata, spec.metadata, allows_trace=allows_trace)
+        # A shorter text cannot exceed the maximum, however many bytes its characters have.
         if len(task_data) > self._safe_length:
             check_size(task_data, self._max_payload_bytes)
-        # The class of a job without an id of the caller shows that no other job has its id.
+        # A job without an id of the caller gets a class of its own, by which later code knows that no other
+        # job has its id.
         if (job_id := spec.job_id) is None:
             row: PlainJob = GeneratedIdJob(next(ids), task_data, due, *template.columns)
         else:

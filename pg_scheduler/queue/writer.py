@@ -531,11 +531,12 @@ class JobWriter:
     async def _lock_holders(
         self, jobs: Sequence[ExtendedJob], awaited_ids: Collection[str], transaction: Transaction
     ) -> dict[str, str]:
-        """Return the existing jobs that take the places of jobs that were not inserted, by the ids of these.
+        """Return, by the id of each job that was not inserted, the id of the existing job in its place.
 
-        Others wait for the existing job instead. It is the job with the same id or, if there is none, the one
-        that holds the unique key. That one is locked together with all other awaited jobs, in the order of
-        the ids, so that it does not end meanwhile.
+        That is the job with the same id or, if there is none, the job that holds the unique key. Jobs of the
+        call that wait for the one that was not inserted wait for the existing job instead. The holder of a
+        key must not end meanwhile, so it is locked together with all other awaited jobs, in the order of the
+        ids.
         """
         ids, keys = [job.job_id for job in jobs], [key for job in jobs if (key := job.unique_key) is not None]
         rows = await self._store.unique_keys.find_conflicts(ids, keys, connection=transaction.connection)

@@ -87,6 +87,7 @@ class Switches(dict[str, bool]):
         """Forget a switch that was written. Without any, the end of the process has nothing to write."""
         super().__delitem__(dedup_key)
         if not self:
+            # No process has a function for its end any more: the number is that of a process, or 0.
             self._process = 0
             atexit.unregister(self._write_at_exit)
 

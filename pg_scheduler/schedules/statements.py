@@ -432,10 +432,10 @@ class ScheduleRepository:
     ) -> Sequence[str]:
         """Begin the fixed delay of schedules when the jobs that replaced their last jobs have ended.
 
-        A call with REPLACE may replace the definition of a schedule's last job. That job is none of the
-        schedule then, so its outcome does not count as one of the schedule.
+        A call with REPLACE may replace the definition of a schedule's last job by a job of the application.
+        The schedule still counts its delay from the end of that job, but not its outcome as one of its own.
         """
-        # If the job is one of the schedule, note_ends() notes its end.
+        # A job of a schedule has "schedule" in what its end causes. Its end is noted by note_ends().
         replacements = [job for job in jobs if "schedule" not in job.on_end]
         return await self._note_ends(
             [_JobEnd(job.on_end["fixed_delay"], job, outcome=None) for job in replacements], transaction

@@ -109,8 +109,10 @@ class BlockingCursor:
     def set(self, value: Any) -> None:
         """Set the value, as ``StepCursor.set()``.
 
-        If the attempt should end, this raises `AttemptEnded`, and the block of the cursor writes the value.
+        If the attempt should end, this raises `AttemptEnded`. The error leaves the block of the cursor, whose
+        end writes the value that was set last.
         """
+        # The cursor belongs to the event loop, so its method is called there.
         _Call(self._attempt, "set", "cursor").run(self._cursor.set, value)
         # The check follows the call, so that the cursor has the value of the work that is done.
         _check_attempt(self._attempt)

@@ -75,9 +75,10 @@ class Lease:
     def lock_taken(self, key: int | None, *, proves_life: bool) -> None:
         """Record which liveness lock is held; ``key`` is None if none could be taken.
 
-        It is an advisory lock of a session of this process. A lock that ``proves_life`` extends the lease:
-        other workers wait until it is free, and the server frees it soon after this process has ended or has
-        lost its network.
+        It is an advisory lock of a session of this process. The server frees it when the session ends. With
+        keepalives on the session, that happens soon after this process has ended or has lost its network. So
+        while such a lock is held, this process lives (``proves_life``), and other workers do not reclaim its
+        jobs: the lease is extended.
         """
         self.liveness_key = key
         extends = key is not None and proves_life and self._longest_extension_s > 0

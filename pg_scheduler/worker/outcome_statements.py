@@ -399,7 +399,8 @@ class ResultRepository:
         ]
         if not (deletes and completed):
             return accepted, 0
-        # A row that another transaction has locked is not among the deleted ones. It is left to the vacuum.
+        # A row that another transaction has locked is not among the deleted ones. The service that deletes
+        # old rows, the vacuum, finds it later.
         deleted_rows = await self._statements.fetch("delete_completed", completed, on=transaction.connection)
         return accepted, len(deleted_rows)
 

@@ -110,6 +110,7 @@ def worker_of(node: Node) -> Worker:
 
 def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
     """Return the settings for people to read, without passwords, and what a worker reports of its tasks."""
+    # The worker's row has columns for some of the settings, so the JSON does not repeat them.
     left_out = SECRETS | COLUMNS
     values = asdict(config, dict_factory=_plain)
     settings = {name: value for name, value in values.items() if name not in left_out}

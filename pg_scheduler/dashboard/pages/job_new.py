@@ -70,8 +70,9 @@ async def build_new(request: PageRequest, values: Mapping[str, str] | None = Non
     parameters = await request.task_parameters(task or None)
     # The remark lists options of the task, so it is made only for a task that exists and that the request
     # sees.
-    is_task = await wrong_task(task, tasks, request) is None
-    _options, remark = await request.reported_options(task, {}) if is_task else ({}, None)
+    remark = None
+    if await wrong_task(task, tasks, request) is None:
+        _options, remark = await request.reported_options(task, {})
     return NewJobPage(tasks, field_texts, parameters, remark=remark)
 
 

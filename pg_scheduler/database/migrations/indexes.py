@@ -59,9 +59,9 @@ _REPLACED: Final = "_replaced"
 async def missing_indexes(connection: AnyConnection, *, schema: str | None = None) -> list[str]:
     """Return the names of the indexes that ``build_indexes`` would build.
 
-    These are the indexes that the migrations leave out on a table of more than 100,000 rows, and on tables of
-    this release those that were dropped or are invalid. Without the former, lists of unsuccessful jobs read
-    more rows. Without any of the others, no worker starts.
+    There are two kinds. On a table of more than 100,000 rows, the migrations leave out some indexes; without
+    these, lists of unsuccessful jobs read more rows. And on tables of this release, an index may have been
+    dropped, or may be invalid; without any of these, no worker starts.
 
     Args:
         connection: A connection to the database.

@@ -168,8 +168,8 @@ async def _run_again(
 ) -> list[str]:
     """Run the migrations so that they create the missing tables, and change no other table.
 
-    A temporary table of the same name stands in for each table that is not missing. Return the names of these
-    stand-ins.
+    The text of each migration is rewritten first: every table that is not missing is replaced by a temporary
+    table of the same name, which the migration creates too. Return the names of these stand-ins.
     """
     tables = {*table_names(migrations), RECORDS, *missing}
     # The migrations create the stand-ins of their own tables. No migration creates the table of the records.

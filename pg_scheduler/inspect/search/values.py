@@ -212,8 +212,8 @@ def _range(word: Word, index: int, now: datetime, tz: tzinfo | None) -> TimeSpan
 def _bounds(word: Word, now: datetime, tz: tzinfo | None, start: str = "") -> tuple[datetime, datetime]:
     """Return the start and the end of what a word names.
 
-    ``start`` is the text before ``..`` if the word is the end of a range: ``2026-11-20..21`` shortens the
-    end.
+    ``start`` is the text before ``..`` if the word is the end of a range: in ``2026-11-20..21``, the end
+    lacks the year and the month, which are those of the start.
     """
     try:
         return read_span(word.text, now, tz, start)
