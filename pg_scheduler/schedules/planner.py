@@ -285,14 +285,20 @@ class Planner(Service):
                 next_in = await self._schedules.next_fire_in(plannable, self._left_out)
             self._has_checked = True
         self.next_fire_in = next_in
-        longest_sleep_s = self._longest_sleep_s(has_schedules=next_in is not None or bool(declared_ids))
+        longest_sleep_s = self._longest_sleep_s(
+            is_notified=self._signals.notifications_up.is_set,
+            has_schedules=next_in is not None or bool(declared_ids),
+        )
         if next_in is None:
             return longest_sleep_s
         return min(max(next_in, shortest_sleep_s), longest_sleep_s)
 
-    def _longest_sleep_s(self, *, has_schedules: bool) -> float:
-        """Return the seconds after which the next pass runs at the latest, even if no fire time is due."""
-        if self._signals.notifications_up.is_set:
+    def _longest_sleep_s(self, *, is_notified: bool, has_schedules: bool) -> float:
+        """Return the seconds after which the next pass runs at the latest, even if no fire time is due.
+
+        Without notifications (``is_notified``), a pass has to find the changes of other nodes soon.
+        """
+        if is_notified:
             longest_sleep_s = POLL_INTERVAL_S
         else:
             longest_sleep_s = FAST_POLL_INTERVAL_S if has_schedules else SLOW_POLL_INTERVAL_S
