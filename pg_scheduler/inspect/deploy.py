@@ -29,12 +29,13 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, extent_of, short
 from pg_scheduler.jobs.limits import limits_of_job
 from pg_scheduler.jobs.outcome import describe
-from pg_scheduler.jobs.payload import decode, has_encoded_arguments
+from pg_scheduler.jobs.payload import decode, encode, has_encoded_arguments
 from pg_scheduler.jobs.retry import Abort
 from pg_scheduler.jobs.step_values import STEP, ReturnType, step_value
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.typed import problems
 from pg_scheduler.jobs.validation import check_count, check_kind, check_text
+from pg_scheduler.queue.failure_alerts import alert_arguments
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.scheduler.parts import Parts, parts_of
 from pg_scheduler.schedules.declared import plan_sync
@@ -80,6 +81,8 @@ class DeployCode(StrEnum):
     """No function is registered under the name of the jobs, so no worker with this code runs them."""
     ARGUMENTS = "ARGUMENTS"
     """The function cannot be called with the arguments of the jobs, so their attempts fail."""
+    ALERT = "ALERT"
+    """The task of ``on_failure=`` is not registered, or does not fit a failed job, so no alert is sent."""
     KEY = "KEY"
     """The key function of a limit raises, or returns an invalid key, so the jobs fail."""
     SCHEDULE = "SCHEDULE"
@@ -112,6 +115,11 @@ JUDGEMENTS: Final[Mapping[DeployCode, Judgement]] = {
     ),
     DeployCode.ARGUMENTS: Judgement(
         Severity.ERROR, "accept the old arguments too, until these jobs have ended; or cancel the jobs"
+    ),
+    DeployCode.ALERT: Judgement(
+        Severity.WARNING,
+        "register the task, or keep its old name in aliases=, and let it accept job_id, job_name, error and "
+        "attempts; if another service has the task, check the code of that service",
     ),
     DeployCode.KEY: Judgement(Severity.ERROR, "let key= accept the old arguments too; or cancel the jobs"),
     DeployCode.SCHEDULE: Judgement(
@@ -290,6 +298,8 @@ class _DeployCheck:
         self._codec = parts.store.statements.codec
         self._pattern = pattern
         self._findings = _Findings()
+        # By the names of tasks that alert: what is wrong with them, or None.
+        self._alert_problems: dict[str, str | None] = {}
 
     async def run(self, most: int) -> DeployReport:
         """Examine at most ``most`` unfinished jobs and all schedules, and return the report."""
@@ -298,6 +308,7 @@ class _DeployCheck:
         migrated_tables = await self._store.deploy.tables()
         is_migrated = bool(migrated_tables)
         has_steps = STEPS in migrated_tables
+        self._examine_declared_alerts()
         job_count, is_complete = await self._examine_jobs(most, is_migrated=is_migrated, has_steps=has_steps)
         schedule_count = await self._examine_schedules() if is_migrated else 0
         total: int | None = job_count
@@ -322,6 +333,8 @@ class _DeployCheck:
         async for page in self._store.deploy.unfinished(is_migrated=is_migrated):
             jobs = page[: most - examined]
             examined += len(jobs)
+            for job in jobs:
+                self._examine_alert(job.task, job.on_failure, job.job_id)
             # Only jobs that have stored steps have a version.
             if has_steps:
                 await self._examine_steps([job for job in jobs if job.version is not None])
@@ -350,6 +363,31 @@ class _DeployCheck:
             code, reason = problem
             self._findings.add(code, job.task, reason, job.job_id)
         return _Examined.DONE
+
+    def _examine_declared_alerts(self) -> None:
+        """Examine the alerts that the code declares for its tasks, whether or not jobs have them."""
+        for task in self._tasks.tasks():
+            self._examine_alert(task.name, task.on_failure)
+
+    def _examine_alert(self, name: str, alert: str | None, *job_ids: str) -> None:
+        """Add a finding if the task ``alert`` cannot alert of a failure of these jobs of the task ``name``."""
+        if alert is None or not self._is_selected(name):
+            return
+        if alert not in self._alert_problems:
+            self._alert_problems[alert] = self._alert_problem_of(alert)
+        problem = self._alert_problems[alert]
+        if problem is not None:
+            reason = f"on_failure={alert!r}: {problem}"
+            self._findings.add(DeployCode.ALERT, name, reason, *job_ids, count=len(job_ids))
+
+    def _alert_problem_of(self, alert: str) -> str | None:
+        """Return why a task cannot alert of failed jobs; None if it can."""
+        task = self._tasks.resolve(alert)
+        if task is None:
+            return self._why_unknown(alert)
+        arguments = encode((), alert_arguments("id", alert, "ValueError: example", 1))
+        problem = self._problem_of(task, arguments, alert)
+        return None if problem is None else problem[1]
 
     def _problem_of(self, task: Task, task_data: str, job_name: str) -> tuple[DeployCode, str] | None:
         """Return the code and the reason if an attempt could not call the function; None if it could."""

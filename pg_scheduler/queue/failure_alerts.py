@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.status import JobStatus
@@ -32,6 +32,11 @@ RANDOM_BYTES: Final = 8
 
 FAILURES: Final = frozenset({JobStatus.FAILED, JobStatus.EXPIRED})
 """The statuses of ended jobs that get an alert: no caller asked for such an end."""
+
+
+def alert_arguments(job_id: str, job_name: str, error: str | None, attempts: int) -> dict[str, Any]:
+    """Return the arguments with which the task of ``on_failure=`` is called for a failed job."""
+    return {"job_id": job_id, "job_name": job_name, "error": error, "attempts": attempts}
 
 
 class FailureAlerts:
@@ -53,12 +58,7 @@ class FailureAlerts:
             now = await self._store.statements.read_clock(on=transaction.connection)
             alerts: list[AnyJob] = []
             for job in failed_jobs:
-                arguments = {
-                    "job_id": job.job_id,
-                    "job_name": job.job_name,
-                    "error": job.error,
-                    "attempts": job.failed_attempts,
-                }
+                arguments = alert_arguments(job.job_id, job.job_name, job.error, job.failed_attempts)
                 alert = self._preparer.prepare_alert(
                     _task_of(job),
                     now,

@@ -114,6 +114,7 @@ async def add_two_orders(world: World) -> None:
     [
         (DeployCode.NAME_UNKNOWN, partial(add_order, name="clichecked.gone"), (1, 1)),
         (DeployCode.ARGUMENTS, partial(add_order, task_data={"args": []}), (1, 1)),
+        (DeployCode.ALERT, partial(add_order, on_end={"on_failure": "clichecked.gone"}), (0, 1)),
         (DeployCode.KEY, partial(add_order, task_data={"args": [700]}), (1, 1)),
         (DeployCode.SCHEDULE, rename_task, (1, 1)),
         (DeployCode.STEP_TYPE, partial(add_order, steps=[{"name": "quote", "value": "seven"}]), (1, 1)),

@@ -129,6 +129,43 @@ async def test_name_of_two_functions_has_the_reason(pool: Pool, world: World) ->
     assert found(report) == [(DeployCode.NAME_UNKNOWN, "send", reason, 1)]
 
 
+async def test_alerts_of_jobs_and_of_the_code_are_compared_with_the_tasks(pool: Pool, world: World) -> None:
+    async def work() -> None: ...
+
+    async def short(job_id: str, error: str) -> None: ...
+
+    async def page(job_id: str, job_name: str, error: str | None, attempts: int) -> None: ...
+
+    async def limited(**failure: object) -> None: ...
+
+    def key_of(account: int) -> str:
+        return str(account)
+
+    scheduler = Scheduler(pool)
+    scheduler.register(work, name="shop.work", on_failure="alert.page")
+    scheduler.register(work, name="shop.other", on_failure="alert.pages")
+    scheduler.register(short, name="alert.short")
+    scheduler.register(page, name="alert.page")
+    scheduler.register(limited, name="alert.limited", limits=[Limit("bank", key=key_of, max_running=1)])
+    for number, alert in enumerate(("alert.page", "alert.old", "alert.old", "alert.short", "alert.limited")):
+        await world.job(f"job-{number}", "shop.work", on_end={"on_failure": alert})
+    report = await check(scheduler)
+    assert [(each.code, each.name, each.count, each.ids) for each in report.findings] == [
+        (DeployCode.ALERT, "shop.other", 0, ()),
+        (DeployCode.ALERT, "shop.work", 1, ("job-4",)),
+        (DeployCode.ALERT, "shop.work", 2, ("job-1", "job-2")),
+        (DeployCode.ALERT, "shop.work", 1, ("job-3",)),
+    ]
+    unknown, key, old, misfit = (each.reason for each in report.findings)
+    assert unknown == "on_failure='alert.pages': no function is registered under this name"
+    assert key.startswith("on_failure='alert.limited': ")
+    assert old == "on_failure='alert.old': no function is registered under this name"
+    assert misfit.startswith("on_failure='alert.short': ")
+    assert "job_name" in misfit
+    assert report.severity is Severity.WARNING
+    assert (await check(scheduler, name="mail.*")).findings == ()
+
+
 async def test_arguments_are_compared_with_the_signature(
     scheduler: Scheduler, pool: Pool, world: World
 ) -> None:

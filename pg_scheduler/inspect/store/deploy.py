@@ -36,6 +36,7 @@ class CheckedJob(NamedTuple):
     Attributes:
         task: The name under which its function must be registered.
         version: The version of its stored steps; None if it has none.
+        on_failure: The task that is to alert of its failure; None for none.
         task_data: Its arguments; None if they are large.
         size: The size of the arguments in bytes, as stored.
     """
@@ -44,6 +45,7 @@ class CheckedJob(NamedTuple):
     job_name: str
     task: str
     version: str | None
+    on_failure: str | None
     task_data: str | None
     size: int
 
