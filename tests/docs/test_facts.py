@@ -70,18 +70,22 @@ async def test_architecture_lists_services_in_the_order_of_their_start(scheduler
 
 def test_architecture_names_existing_files() -> None:
     text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
-    paths = re.findall(r"`((?:\w+/)*\w+\.(?:py|sql|md)|(?:\w+/)+)`", text)
+    paths = re.findall(r"`((?:\w+/)*\w+\.(?:py|sql|md|html)|(?:\w+/)+)`", text)
     assert paths
     folders = (ROOT, ROOT / "pg_scheduler", *(ROOT / "pg_scheduler" / folder for folder in FOLDERS))
     assert [path for path in paths if not any((folder / path).exists() for folder in folders)] == []
 
 
-def steps_of_the_ways() -> Iterator[tuple[str, str]]:
-    """Yield the file and the text of each step of the ways through the code."""
+def ways() -> str:
+    """Return the ways through the code."""
     text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
-    section = text.partition("\n## Three ways through the code\n")[2].partition("\n## ")[0]
-    for step in re.split(r"^\d+\. ", section, flags=re.MULTILINE)[1:]:
-        path, _, sentence = step.partition("\n###")[0].partition(": ")
+    return text.partition("\n## Ways through the code\n")[2].partition("\n## ")[0]
+
+
+def steps_of_the_ways() -> Iterator[tuple[str, str]]:
+    """Yield the file and the text of each step of the ways, without the paragraphs between the steps."""
+    for step in re.split(r"^\d+\. ", ways(), flags=re.MULTILINE)[1:]:
+        path, _, sentence = step.partition("\n\n")[0].partition(": ")
         yield path.strip("`"), sentence
 
 
@@ -121,6 +125,18 @@ def test_ways_through_the_code_name_statements_of_the_files_that_they_lead_to() 
         assert [name for name in statements if f"-- name: {name}\n" not in source] == [], path
         steps_with_sql += bool(files)
     assert steps_with_sql >= 5
+
+
+def test_paragraphs_between_the_steps_name_what_the_files_of_the_ways_have() -> None:
+    text = re.sub(r"^###.*", "", ways(), flags=re.MULTILINE)
+    files = {path for path, _ in steps_of_the_ways()}
+    assert set(re.findall(r"`([\w.]+)\(\)`", text)) <= {name for path in files for name in names_in(path)}
+    source = "".join(
+        (ROOT / "pg_scheduler" / file).read_text(encoding="utf-8")
+        for file in set(re.findall(r"`([\w/]+\.sql)`", text))
+    )
+    statements = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text))
+    assert {name for name in statements if f"-- name: {name}\n" not in source} == {"send_mail"}
 
 
 def test_architecture_names_what_is_added_in_the_files_that_it_lists() -> None:
