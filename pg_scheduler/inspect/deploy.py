@@ -370,7 +370,7 @@ class _DeployCheck:
             self._examine_alert(task.name, task.on_failure)
 
     def _examine_alert(self, name: str, alert: str | None, *job_ids: str) -> None:
-        """Add a finding if the task ``alert`` cannot alert of a failure of these jobs of the task ``name``."""
+        """Add a finding if the task ``alert`` cannot alert of failures of these jobs of the task ``name``."""
         if alert is None or not self._is_selected(name):
             return
         if alert not in self._alert_problems:
