@@ -61,6 +61,8 @@ class JobRow:
     schedule: str | None
     paused_task: str | None
     """The name of its task if the job waits because the task is paused, else None."""
+    paused_by: str | None
+    """Who paused its task, if the job waits because of that, else None."""
     blocked_on: str | None
     blockers: Sequence[BlockerRow]
     """The first jobs that it waits for; one more than a page shows, if there are more."""
@@ -190,6 +192,7 @@ def row_of(
     is the pause of its task.
     """
     job = request.visible_job(job)
+    waiting_for = pause if job.status is JobStatus.PENDING else None
     return copy_fields(
         JobRow,
         job,
@@ -203,7 +206,8 @@ def row_of(
         worker=job.worker_id,
         worker_name=(workers or {}).get(job.worker_id or "", job.worker_id),
         schedule=job.schedule_id,
-        paused_task=pause.name if pause is not None and job.status is JobStatus.PENDING else None,
+        paused_task=None if waiting_for is None else waiting_for.name,
+        paused_by=None if waiting_for is None else waiting_for.actor,
         blocked_on=job.blocked_on,
         blockers=blockers,
         error=None if job.error_message is None else short(job.error_message, MAX_ERROR_LENGTH),

@@ -19,6 +19,14 @@ STATES: Final = (
 )  # fmt: skip
 """The states of the tabs. The empty text stands for all jobs."""
 
+PENDING_STATES: Final = frozenset(
+    {
+        SearchStatus.PENDING, SearchStatus.DUE, SearchStatus.SCHEDULED, SearchStatus.BLOCKED,
+        SearchStatus.SLEEPING, SearchStatus.AWAITING, SearchStatus.RETRYING,
+    }
+)  # fmt: skip
+"""The states of pending jobs, and the status of all of them."""
+
 STATUS_FIELD: Final = "status"
 ANY_FIELD: Final = "any"
 
@@ -144,6 +152,12 @@ def state_of(terms: Sequence[Term]) -> str | None:
         return None
     state = state_term.value.lower()
     return state if state in STATES else None
+
+
+def are_all_pending(terms: Sequence[Term]) -> bool:
+    """Return whether a search finds pending jobs only, of several states."""
+    values = [term.value.lower() for term in terms if term.field == STATUS_FIELD and not term.is_negated]
+    return any(value not in STATES and PENDING_STATES.issuperset(value.split(",")) for value in values)
 
 
 def tabs_of(terms: Sequence[Term], counts: Mapping[str, StateCount]) -> list[Tab]:

@@ -358,7 +358,7 @@ async def test_person_can_search_by_argument(hand: Hand) -> None:
     await hand.type("113")
     await expect(page.locator("#q")).to_have_value("arg.account:113")
     await hand.press("Enter")
-    await expect(page.locator("#summary")).to_contain_text("1 found")
+    await expect(page.locator("#summary")).to_contain_text("1 job")
     await hand.sees(job_link(page, "bank-3"))
     assert hand.clicks <= 3
 

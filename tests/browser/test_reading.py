@@ -63,7 +63,7 @@ async def test_keyboard_alone_finds_a_failed_job(open_page: Open, shop: Shop) ->
     await page.keyboard.press("/")
     await page.keyboard.type("status:failed name:browser.*")
     await page.keyboard.press("Enter")
-    await expect(page.locator("#summary")).to_contain_text("1 found")
+    await expect(page.locator("#summary")).to_contain_text("1 job")
     await press_until(page, "Tab", "browser.charge")
     await page.keyboard.press("Enter")
     await expect(heading(page)).to_have_text("browser.charge")

@@ -13,6 +13,7 @@ import pytest
 
 from pg_scheduler import Job, Scheduler
 from pg_scheduler.dashboard import Access
+from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
@@ -136,7 +137,7 @@ async def test_numbers_of_all_jobs_are_hidden_with_names(world: World, build: Ca
     assert "60" not in json.dumps([data["tabs"], data["summary"]])
 
 
-async def test_head_states_what_was_found_what_was_searched_for_it_and_the_order(
+async def test_head_states_how_many_jobs_there_are_and_their_order(
     pool: asyncpg.Pool, world: World, app: App
 ) -> None:
     await fill(world, 60)
@@ -149,14 +150,38 @@ async def test_head_states_what_was_found_what_was_searched_for_it_and_the_order
         "/jobs?q=status:failed": newest,
         "/jobs": all_jobs,
         "/jobs?q=status:failed&sort=due": "",
-        "/jobs?q=status:failed+list.mail": f"30 found, all of 60 jobs searched; {newest}",
-        "/jobs?q=list.mail": f"30 found, all of 60 jobs searched; {by_id}",
-        "/jobs?q=list.mail&sort=due": "30 found, all of 60 jobs searched",
-        "/jobs?q=status:due": "0 found, all of 0 jobs searched",
+        "/jobs?q=status:failed+list.mail": f"30 jobs, {newest}",
+        "/jobs?q=list.mail": f"30 jobs, {by_id}",
+        "/jobs?q=list.mail&sort=due": "30 jobs",
+        "/jobs?q=status:due": "0 jobs",
     }.items():
         assert await head_of(app, url) == head, url
     await pool.execute("DELETE FROM scheduled_jobs WHERE job_id > 'j020'")
-    assert await head_of(app, "/jobs") == f"20 found, all of 20 jobs searched; {all_jobs}"
+    assert await head_of(app, "/jobs") == f"20 jobs, {all_jobs}"
+
+
+async def test_head_of_failed_jobs_counts_those_that_are_quarantined(world: World, app: App) -> None:
+    await fill(world, 3)
+    await world.job("poison", status="failed", ended=-SECOND, crash_count=3, error_message=quarantine_error(3))
+    assert await head_of(app, "/jobs?q=status:failed") == "4 jobs, 1 of them quarantined, the newest end first"
+
+
+async def test_list_of_pending_jobs_states_what_each_waits_for_and_when_it_is_due(
+    world: World, app: App
+) -> None:
+    await world.job("due", "list.mail", due=-MINUTE)
+    await world.job("later", "list.mail", due=HOUR)
+    await world.job("full", "list.mail", due=-MINUTE, blocked_on="limit:bank:")
+    await world.job("held", "list.report", due=-MINUTE)
+    await world.paused_task("list.report")
+    page = await page_of(app, "/jobs?q=status:pending")
+    text = " ".join(page.text.split())
+    assert "State Waits for Due" in text
+    assert "task paused" in text
+    assert "limit bank" in text
+    assert "a slot due 60 s ago" in text
+    assert "its due time in 60 min" in text
+    assert "Error, retries" in (await page_of(app, "/jobs?q=status:due,failed")).text
 
 
 async def test_each_term_has_a_link_to_the_search_without_it(world: World, app: App) -> None:

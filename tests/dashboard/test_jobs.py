@@ -39,7 +39,7 @@ async def test_jobs_page_shows_jobs_and_what_was_searched(scheduler: Scheduler, 
     answer = await request(app, "/jobs?q=name:board.*")
     page = Page(answer.text)
     assert answer.status == 200
-    assert "2 found, all of 2 jobs searched" in page.text
+    assert "2 jobs, by id, descending" in page.text
     assert {"/job?id=mail%3A1", "/job?id=report%2F1"} <= set(page.links())
     data = (await request(app, "/jobs?q=name:board.mail", headers=JSON)).data
     assert [(each["job_id"], each["name"], each["status"]) for each in data["items"]] == [

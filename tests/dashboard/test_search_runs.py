@@ -88,7 +88,7 @@ async def test_stream_continues_a_search_until_all_jobs_are_searched(
     assert "primary" in str(following["class"]), "without a script, the search goes on with a click"
     parts = await watched(app, LIVE)
     assert ids_of(parts["region"]) == [id_of(2)]
-    assert "1 found, all of 100 jobs searched" in parts["summary"]
+    assert "1 job, by id, descending" in parts["summary"]
     last = await data_of(app, RARE)
     assert (last["is_searching"], last["is_complete"], last["next"]) == (False, True, None)
     assert [row["job_id"] for row in last["items"]] == [id_of(2)]
@@ -107,7 +107,7 @@ async def test_first_page_has_the_jobs_that_the_indexes_find(build: Callable[...
     parts = await watched(app, LIVE)
     html = (await request(app, RARE)).text
     assert ids_of(html) == [id_of(number) for number in (95, 7, 5, 3, 1)], "each once"
-    assert "5 found, all of 100 jobs searched" in parts["summary"]
+    assert "5 jobs, by id, descending" in parts["summary"]
 
 
 async def test_pages_without_a_stream_have_each_job_once(build: Callable[..., App], world: World) -> None:

@@ -15,6 +15,7 @@ from pg_scheduler.dashboard.search_bar import (
     ANY_FIELD,
     STATUS_FIELD,
     Term,
+    are_all_pending,
     everywhere,
     meant_by,
     state_of,
@@ -28,7 +29,7 @@ from pg_scheduler.inspect import SearchError, SearchPage
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.jobs import StateCount, count_states
 from pg_scheduler.inspect.paths import BY_ID
-from pg_scheduler.inspect.texts import extent_of
+from pg_scheduler.inspect.texts import counted, extent_of
 from pg_scheduler.jobs.model import Job, Worker
 
 
@@ -72,6 +73,7 @@ _BY_STATE: Final[Mapping[str, Sequence[str]]] = {
     "sleeping": _OF_WAITING,
     "awaiting": _OF_WAITING,
     "blocked": ("state", "blocked", "tags", "due"),
+    "pending": ("state", "blocked", "due"),
     "retrying": ("state", "error", "due"),
     "failed": _OF_ENDED,
     "expired": _OF_ENDED,
@@ -80,6 +82,7 @@ _BY_STATE: Final[Mapping[str, Sequence[str]]] = {
 }
 _LABELS: Final[Mapping[tuple[str, str], str]] = {
     ("running", "ran"): "Runs for",
+    ("pending", "blocked"): "Waits for",
     ("retrying", "error"): "Last error",
     ("retrying", "due"): "Next attempt",
     ("sleeping", "due"): "Sleeps until",
@@ -91,7 +94,7 @@ def columns_of(state: str | None, chosen: str) -> list[Column]:
     """Return the columns of the table of jobs, in the order of the table.
 
     Args:
-        state: The state of its jobs; None for several.
+        state: The state of its jobs; ``pending`` for several states of pending jobs, None for others.
         chosen: The names of columns, separated by blanks; empty for those of the state.
 
     Raises:
@@ -117,6 +120,9 @@ _INDEXED_FIELDS: Final = frozenset({STATUS_FIELD, "limit", "step", "signal", "ch
 """Fields whose terms let a search read the indexes only."""
 
 COUNTS_AGE_S: Final = 2.0
+
+QUARANTINED_STATE: Final = "quarantined"
+"""A state of failed jobs, so their tab counts it."""
 
 ACTIONS: Final = tuple(ALLOWED)
 """The actions on a list whose jobs may have any state."""
@@ -193,8 +199,16 @@ async def build(request: PageRequest) -> View:
     # If every job that was examined was found, and there are more, the numbers state only the length of the
     # page.
     are_numbers_useful = not is_unfiltered or page.is_complete
-    numbers = _head(shown_page, request) if are_numbers_useful else ""
     shown_order = order if shown_rows else ""
+    is_whole_list = page.is_complete and len(shown_rows) == shown_page.found
+    head = _head(
+        shown_page,
+        shown_order,
+        request,
+        has_numbers=are_numbers_useful,
+        # Jobs of another page may be quarantined too, so the number is shown only on a page that has all.
+        quarantined=sum(row.state == QUARANTINED_STATE for row in shown_rows) if is_whole_list else 0,
+    )
     is_searching = await _is_searching(request, q)
     suggestions = {} if shown_rows else meant_by(typed_terms, workers)
     # If some values are hidden (redact=), words are not searched in arguments. So terms are offered for those
@@ -222,7 +236,7 @@ async def build(request: PageRequest) -> View:
         after=request.parameters.get("after") or None,
         sort=sort,
         cols=cols,
-        columns=columns_of(state, cols),
+        columns=columns_of("pending" if are_all_pending(terms) else state, cols),
         meant=suggestions,
         places=_places(terms, [*page.items, *early_jobs], request),
         is_searching=is_searching,
@@ -232,7 +246,7 @@ async def build(request: PageRequest) -> View:
         extent=extent_in(page, request),
         order=order,
         is_unfiltered=is_unfiltered,
-        _head="; ".join(filter(None, (numbers, shown_order))),
+        _head=head,
         _actions=sorted({action for row in shown_rows for action in row.actions}) if state else ACTIONS,
     )
 
@@ -439,13 +453,33 @@ def extent_in(page: SearchPage, request: PageRequest) -> str:
     return extent_of(page.searched, page.total_estimate, is_complete=page.is_complete)
 
 
-def _head(page: SearchPage, request: PageRequest) -> str:
-    """Return the summary of the head of the list: what was found, then what was searched."""
-    if request.access.visible_names is not None:
-        return summary_of(page, request)
-    extent = extent_of(page.searched, page.total_estimate, is_complete=page.is_complete)
-    missing = f"; the index {page.missing_index} is missing" if page.missing_index else ""
-    return f"{page.found:,} found, {extent} searched{missing}"
+def _head(
+    page: SearchPage, order: str, request: PageRequest, *, has_numbers: bool, quarantined: int
+) -> str:
+    """Return the text at the head of the list: the number of its jobs, and their order.
+
+    How many jobs were searched is stated only while some are left to be searched.
+
+    Args:
+        page: What was found.
+        order: The order of the jobs in words; empty for none.
+        request: The request.
+        has_numbers: Whether the numbers state more than the length of the page.
+        quarantined: How many of the failed jobs are quarantined; 0 if that is unknown.
+    """
+    sees_all = request.access.visible_names is None
+    missing = f"the index {page.missing_index} is missing" if page.missing_index and sees_all else ""
+    if page.is_complete:
+        parts = f"{quarantined:,} of them quarantined" if quarantined else ""
+        list_text = ", ".join(filter(None, (counted(page.found, "job"), parts, order)))
+        return "; ".join(filter(None, (list_text, missing)))
+    if not has_numbers:
+        return order
+    numbers = summary_of(page, request)
+    if sees_all:
+        extent = extent_of(page.searched, page.total_estimate, is_complete=False)
+        numbers = f"{page.found:,} found, {extent} searched"
+    return "; ".join(filter(None, (numbers, missing, order)))
 
 
 def summary_of(page: SearchPage, request: PageRequest) -> str:
