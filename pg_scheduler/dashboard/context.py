@@ -24,7 +24,13 @@ from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.jobs import search_part
-from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_names, with_reported_options
+from pg_scheduler.inspect.names import (
+    TaskNames,
+    options_of,
+    parameters_of,
+    positional_names,
+    with_reported_options,
+)
 from pg_scheduler.inspect.other_jobs import error_about_other_job
 from pg_scheduler.inspect.pages import Wanted
 from pg_scheduler.inspect.search.parser import names_term
@@ -397,8 +403,16 @@ class PageRequest:
         """
         if self.operations.is_registered(name):
             return options, None
-        remedy = f"run {command('jobs', 'add', name, '--jobs', 'MODULE')}"
-        return with_reported_options(name, options, await self.workers(), remedy=remedy)
+        return with_reported_options(
+            name, options, await self.workers(), remedy=f"run {command_with_options(name)}"
+        )
+
+    async def reports_options(self, name: str) -> bool:
+        """Return whether the options of a task are known: from this process, or from a live worker."""
+        if self.operations.is_registered(name):
+            return True
+        task = (await self.task_names()).task_of(name)
+        return options_of(await self.workers(), task) is not None
 
     async def workers(self, *, is_age_shown: bool = False) -> Sequence[Worker]:
         """Return every worker that has a row; all requests share the read for some seconds.
@@ -522,6 +536,11 @@ def identity_of(death: AuditRecord) -> str | None:
     worker = death.details.get("worker")
     identity = worker.get("identity") if isinstance(worker, Mapping) else None
     return identity if isinstance(identity, str) else None
+
+
+def command_with_options(name: str) -> str:
+    """Return the command that adds a job of a task with the options that its code has."""
+    return command("jobs", "add", name, "--jobs", "MODULE")
 
 
 def base_of(request: Request, *, trust_forwarded: bool) -> str:

@@ -76,7 +76,7 @@ async def test_search_shows_how_far_it_has_got_and_can_be_stopped(
     monkeypatch.undo()
     await page.get_by_role("link", name="Continue the search").click()
     await expect(page.locator("tbody tr")).to_have_count(2)
-    await expect(page.locator("#summary")).to_contain_text("2 jobs, ")
+    await expect(page.locator("#summary")).to_contain_text("3 jobs, ")
 
 
 async def test_search_continues_by_clicks_without_a_script(bounded: Site, open_page: Open) -> None:

@@ -66,14 +66,15 @@ async def test_form_states_which_options_of_the_task_the_job_has(
         return html.unescape(" ".join(text.split()))
 
     url = "/job-form?task=board.mail"
-    missing = remark_of(await request(admin, url))
-    assert missing.startswith("no live worker reports the options of the task 'board.mail': the job has the")
-    assert missing.endswith("to take them from the code, run pg-scheduler jobs add board.mail --jobs MODULE")
+    unknown = await request(admin, url)
+    missing = remark_of(unknown)
+    assert missing.startswith("No live worker reports the options of <bdi>board.mail</bdi>, so the job has the")
+    assert "pg-scheduler jobs add board.mail --jobs MODULE" in " ".join(Page(unknown.text).text.split())
     options = {"board.mail": {"max_retries": 7, "code": ["share"]}}
     await world.worker("w2", names=["board.mail"], settings={"options": options})
     stated = remark_of(await request(as_role(build, "admin"), url))
     assert stated == (
-        "options of the task 'board.mail', as a live worker reports them: max_retries=7; without share, "
+        "Options of the task 'board.mail', as a live worker reports them: max_retries=7; without share, "
         "which only the code can apply: run pg-scheduler jobs add board.mail --jobs MODULE"
     )
     limited = as_role(build, "admin", names=("billing.*",))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.arguments import fields_of, json_of
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.job_rows import row_of
 from pg_scheduler.dashboard.pages.job_new import NewJobPage, build_new
 from pg_scheduler.dashboard.pages.job_values import read_job, read_steps, waiting_signals
 from pg_scheduler.inspect.base import tables_of
@@ -42,6 +43,8 @@ class JobFormPage:
     """The version of the job, if the form changes it; None if it adds another one."""
     remark: str | None = None
     """Which options the new job has from its task; None if it has all of them."""
+    is_reported: bool = True
+    """Whether the options of the task are known. Otherwise ``remark`` has no options of it."""
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -57,6 +60,10 @@ class SignalFormPage:
 
     job: Job
     """The job, as far as the request may see it."""
+    state: str
+    """The state of the job."""
+    arguments: str | None
+    """Its arguments in one line; None if the request may not see them."""
     waiting: Sequence[str]
     """The names of the signals that it waits for."""
     values: Mapping[str, str]
@@ -90,7 +97,8 @@ async def build_add(request: PageRequest) -> JobFormPage:
             "arguments or metadata of this job are hidden, no JSON, or too long for a form", 403
         )
     options, remark = await request.reported_options(job.job_name, _options_like(raw))
-    form = JobFormPage(job, values, options, remark=remark)
+    is_reported = remark is None or await request.reports_options(job.job_name)
+    form = JobFormPage(job, values, options, remark=remark, is_reported=is_reported)
     parameters = await request.task_parameters(job.job_name)
     names = await request.argument_names(job.job_name, raw.args)
     named_arguments = dict(zip(names, raw.args, strict=False))
@@ -149,7 +157,9 @@ async def build_signal(request: PageRequest) -> SignalFormPage:
     if job.finished_at is not None:
         raise RejectedError(f"the job is {job.status.value}, so it accepts no signal any more", 409)
     waiting = waiting_signals(await read_steps(job.job_id, request))
-    return SignalFormPage(job, waiting, {"name": waiting[0] if waiting else "", "value": ""})
+    row = row_of(job, request)
+    values = {"name": waiting[0] if waiting else "", "value": ""}
+    return SignalFormPage(job, row.state, row.arguments, waiting, values)
 
 
 def can_change(raw: Job, request: PageRequest) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.context import PageRequest, RejectedError, command_with_options
 from pg_scheduler.dashboard.navigation import read_navigation
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.naming import most_similar
@@ -45,6 +45,10 @@ class NewJobPage:
     """What is wrong, by field. The empty name stands for the whole form."""
     remark: str | None = None
     """Which options of the task the job has; None if it has all of them, or the task may not be seen."""
+    is_reported: bool = True
+    """Whether the options of the task are known. Otherwise ``remark`` has no options of it."""
+    _command: str = ""
+    """The command that adds a job with the options of the code."""
     code: str | None = None
     """The call and the command that add the job; None until the user asks for them."""
     job: None = None
@@ -73,7 +77,14 @@ async def build_new(request: PageRequest, values: Mapping[str, str] | None = Non
     remark = None
     if await wrong_task(task, tasks, request) is None:
         _options, remark = await request.reported_options(task, {})
-    return NewJobPage(tasks, field_texts, parameters, remark=remark)
+    return NewJobPage(
+        tasks,
+        field_texts,
+        parameters,
+        remark=remark,
+        is_reported=remark is None or await request.reports_options(task),
+        _command=command_with_options(task),
+    )
 
 
 async def wrong_task(task: str, tasks: Sequence[str], request: PageRequest) -> str | None:
