@@ -49,6 +49,19 @@ def short(text: str | None, max_length: int = SHORT_LENGTH) -> str:
     return line if len(line) <= max_length else f"{line[:max_length]}…"
 
 
+def marked(text: str, query: str) -> Markup:
+    """Return a text as HTML in which the words of a query are marked, whatever capitals they have."""
+    words = [re.escape(word) for word in query.removeprefix(">").split()]
+    if not words:
+        return escape(visible(text))
+    # Because of the group, each second part is a word.
+    parts = re.split(f"({'|'.join(words)})", text, flags=re.IGNORECASE)
+    shown_parts = map(escape, map(visible, parts))
+    return Markup("").join(
+        Markup("<mark>{}</mark>").format(part) if place % 2 else part for place, part in enumerate(shown_parts)
+    )
+
+
 def unbroken(text: str) -> Markup:
     """Return a command as HTML that is not broken at the hyphens of its words, such as ``--since``."""
     words: list[Markup] = []

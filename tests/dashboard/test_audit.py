@@ -50,7 +50,7 @@ async def test_audit_lists_and_filters_records(
     assert actions_of(data) == ["cancel_jobs", "pause_task", "add_schedule"]
     page = Page((await request(app, "/audit")).text)
     assert "/schedule?id=hourly" in page.links()
-    assert "3 records found" in page.text
+    assert "3 records, newest first" in page.text
     schedule = Page((await request(app, "/schedule?id=hourly")).text)
     link = next(each for each in schedule.links() if "/audit?" in each)
     assert actions_of((await request(app, link, headers=JSON)).data) == ["add_schedule"]
@@ -205,3 +205,20 @@ async def test_about_states_rights(build: Callable[..., App]) -> None:
 
 def test_each_action_of_the_audit_has_a_sentence() -> None:
     assert set(VERBS) == set(ACTIONS)
+
+
+async def test_records_are_in_the_order_of_their_times(
+    pool: asyncpg.Pool, world: World, app: App
+) -> None:
+    """Transactions that overlap can get ids in another order than their times."""
+    for action in ("pause_task", "resume_task", "cancel_jobs"):
+        await world.audit(action, "mail.send")
+    await pool.execute("UPDATE scheduler_audit SET at = now() + interval '1 s' WHERE action = 'pause_task'")
+    data = (await request(app, "/audit", headers=JSON)).data
+    assert actions_of(data) == ["pause_task", "cancel_jobs", "resume_task"]
+
+
+async def test_ways_of_records_are_chosen_from_a_list(app: App) -> None:
+    page = Page((await request(app, "/audit?via=an+older+way")).text)
+    assert {"cli", "dashboard", "an older way"} <= {each["value"] for each in page.all("option")}
+    assert "via" in {each.get("name") for each in page.all("select")}

@@ -653,7 +653,7 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
         f"Collisions .*?: {NUMBER} fire times": [HOURLY],
         f"Frequent schedules the first 1 of {NUMBER} ": [FREQUENT],
     },
-    "/audit": {f"Audit {NUMBER} records found": ["SELECT count(*) FROM scheduler_audit"]},
+    "/audit": {f"Audit {NUMBER} records, newest first": ["SELECT count(*) FROM scheduler_audit"]},
     "/audit?action=retry_jobs": {
         f"retried {NUMBER} jobs \\( bulk run , {NUMBER} batches": [CHANGED, BATCHES.format("count(*)")],
     },

@@ -12,6 +12,7 @@ import pytest
 
 from pg_scheduler import Limit, Scheduler, job
 from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.texts import marked
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.dashboard.test_pages import fill
@@ -142,7 +143,7 @@ async def test_errors_are_found_with_their_retry(
     error = ("error", "TimeoutError: billing.invoice after # s")
     assert await find(app, "timeouterror billing") == [error]
     data = (await request(app, "/find?q=timeouterror+billing", headers=JSON)).data
-    assert data["items"][0]["note"] == "billing.invoice, 3"
+    assert data["items"][0]["note"] == "billing.invoice, 3 failed jobs"
     assert (await request(app, data["items"][0]["url"])).status == 200
     retry = await actions(app, "> retry timeouterror billing")
     (page, _), *others = retry.values()
@@ -209,3 +210,27 @@ async def test_hostile_texts_are_shown_as_text(text: str, world: World, app: App
         answer = await request(app, f"/find?q={quote(q)}")
         assert answer.status == 200
         check(answer.text)
+
+
+async def test_page_counts_what_it_lists_marks_the_words_and_names_what_can_be_found(
+    world: World, scheduler: Scheduler, app: App
+) -> None:
+    await fill(world, scheduler)
+    html = (await request(app, "/find?q=PAYROLL")).text
+    text = " ".join(Page(html).text.split())
+    assert "Find3 foundSearch jobs for “PAYROLL”" in text
+    assert "<bdi><mark>payroll</mark>.run-nightly</bdi>" in html
+    assert "payroll.run, 3 failed jobs" in text
+    await world.paused_task("payroll.task-{}".format, count=100)
+    empty = Page((await request(app, "/find")).text)
+    assert "a job by its whole id" in " ".join(empty.text.split())
+    assert "/jobs" in empty.links()
+    examples = [link for link in empty.links() if link.startswith("/find?q=")]
+    assert len(examples) == 4
+    for link in examples:
+        assert "Nothing has this text" not in (await request(app, link)).text
+
+
+def test_marked_words_are_escaped() -> None:
+    assert marked("<b>a&b", "B> a&") == "&lt;<mark>b&gt;</mark><mark>a&amp;</mark>b"
+    assert marked("<b>", ">") == "&lt;b&gt;"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -582,3 +582,15 @@ async def test_long_list_continues_and_hides_what_may_not_be_seen(
 def test_id_of_a_job_is_cut_to_the_width_of_its_node() -> None:
     node = Node("mail.send", "01a21e77-b23d-750c-a1da-6da1f0f62b0b", "completed")
     assert PlacedNode(node, 0, 0).note == "01a21e77-b23d-750c-a…"
+
+
+async def test_tabs_of_an_empty_list_have_numbers_unless_these_are_hidden(
+    app: App, build: Callable[..., App]
+) -> None:
+    numbers = {tab: number for _, number, tab, _ in (await request(app, "/workflows", headers=JSON)).data["tabs"]}
+    assert {tab for tab, number in numbers.items() if number != "0"} == {""}
+    page = Page((await request(app, "/workflows")).text)
+    assert "No workflow runs, waits or has failed." in page.text
+    limited = build(authorize=lambda _: Access("bob", names=("mail.*",)))
+    hidden = (await request(limited, "/workflows", headers=JSON)).data["tabs"]
+    assert {tab for _, number, tab, _ in hidden if number == ""} == {"", "awaiting", "sleeping", "children"}

@@ -22,6 +22,9 @@ PAGE_LENGTH: Final = 50
 
 FILTERS: Final = ("actor", "action", "subject", "via")
 
+WAYS: Final = ("admin", "api", "cli", "code", "dashboard", "inspector", "worker")
+"""The ways by which changes are made, as records have them."""
+
 SPANS: Final[Mapping[str, timedelta | None]] = {
     "1h": timedelta(hours=1),
     "1d": timedelta(days=1),
@@ -137,10 +140,12 @@ class AuditItem:
 async def build(request: PageRequest) -> View:
     """Read a page of the audit, the newest record first."""
     page = await read(request, PAGE_LENGTH, request.parameters.get("after") or None)
+    # Records are read by their ids. Transactions that overlap can get ids in another order than their times.
+    records = sorted(page.items, key=lambda record: (record.at, record.id), reverse=True)
     filters = {name: request.parameters.get(name, "") for name in FILTERS}
     names = await request.worker_names()
     items = folded(
-        [item_of(record, request, names) for record in page.items],
+        [item_of(record, request, names) for record in records],
         has_newer=bool(request.parameters.get("after")),
         has_older=page.next is not None,
     )
@@ -150,9 +155,21 @@ async def build(request: PageRequest) -> View:
         items=items,
         summary=page.summary,
         next=page.next,
+        _head=_head(page),
         _given={name: value for name, value in filters.items() if value},
-        _actions=sorted({*VERBS, filters["action"]} - {""}),  # also one that only the address names
+        # Also those that only the address names.
+        _choices={
+            "action": sorted({*VERBS, filters["action"]} - {""}),
+            "via": sorted({*WAYS, filters["via"]} - {""}),
+        },
     )
+
+
+def _head(page: AuditPage) -> str:
+    """Return the number of records and their order in one line."""
+    if page.next is None:
+        return f"{counted(len(page.items), 'record')}, newest first"
+    return f"{counted(len(page.items), 'record', is_capped=True)}, newest first; older records follow"
 
 
 async def read(request: PageRequest, limit: int, after: str | None) -> AuditPage:

@@ -20,7 +20,7 @@ from pg_scheduler.dashboard.pages.errors import error_text
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.names import TaskNames
-from pg_scheduler.inspect.texts import count
+from pg_scheduler.inspect.texts import count, counted
 
 MAX_OF_KIND: Final = 8
 MAX_ACTIONS: Final = 20
@@ -74,17 +74,39 @@ async def build(request: PageRequest) -> View:
         actions = [*_actions_of_every_page(request), *on_objects]
         entries = [_Entry(action, action.name.casefold()) for action in actions]
         items, corrected_query = _find(entries, words)
-        return View(q=q, items=items[:MAX_ACTIONS], meant=corrected_query and f"> {corrected_query}")
+        return View(
+            q=q,
+            items=items[:MAX_ACTIONS],
+            meant=corrected_query and f"> {corrected_query}",
+            _found=_found_text(items[:MAX_ACTIONS], is_capped=len(items) > MAX_ACTIONS),
+        )
     if not words:
-        return View(q=q, items=[], meant="")
+        return View(q=q, items=[], meant="", _found="", _examples=_examples(data, names, request))
     # A text that is the whole id of a job needs no correction.
     job = await _job(q, request)
     items, corrected_query = _find([*_objects(data, names, request)], words, is_exact=job is not None)
     shown_items = [] if job is None else [job]
+    is_capped = data.are_errors_capped or data.are_limits_capped or data.are_tasks_capped
     # Items of the same kind follow one another. At most MAX_OF_KIND of each kind are shown.
-    for _, items_of_kind in groupby(items, lambda item: item.kind):
-        shown_items += list(items_of_kind)[:MAX_OF_KIND]
-    return View(q=q, items=shown_items, meant=corrected_query)
+    for _, group in groupby(items, lambda item: item.kind):
+        items_of_kind = list(group)
+        shown_items += items_of_kind[:MAX_OF_KIND]
+        is_capped = is_capped or len(items_of_kind) > MAX_OF_KIND
+    found = _found_text(shown_items, is_capped=is_capped)
+    return View(q=q, items=shown_items, meant=corrected_query, _found=found)
+
+
+def _found_text(items: Sequence[FoundItem], *, is_capped: bool) -> str:
+    """Return how many items the page lists, in words; empty for none."""
+    # The list has no buttons of the page itself, which only the palette can press.
+    number = sum(not item.button for item in items)
+    return f"{count(number, is_capped=is_capped)} found" if number else ""
+
+
+def _examples(data: NavigationData, names: TaskNames, request: PageRequest) -> list[str]:
+    """Return searches that find something: a part of the name of the first object of some kinds."""
+    first_items = {entry.item.kind: entry.item for entry in reversed([*_objects(data, names, request)])}
+    return [first_items[kind].name for kind in ("task", "schedule", "worker") if kind in first_items]
 
 
 def _find(
@@ -160,7 +182,7 @@ def _objects(data: NavigationData, names: TaskNames, request: PageRequest) -> It
     for name in _tasks(data, names, request):
         yield entry(FoundItem("task", name, url("/task", id=name)), *names.all_of(name))
     for group in request.visible_groups(data.errors):
-        note = f"{group.job_name}, {count(group.count, is_capped=group.is_capped)}"
+        note = f"{group.job_name}, {counted(group.count, f'{group.state} job', is_capped=group.is_capped)}"
         page = url("/error", id=group.fingerprint)
         yield entry(FoundItem("error", _title(group), page, note=note), group.job_name)
     for name, tasks in data.limits.items():

@@ -103,7 +103,8 @@ async def build(request: PageRequest) -> View:
     rows = [row for part in parts.values() for row in part.rows]
     if not state:
         rows = sorted(rows, key=lambda row: row.created_at, reverse=True)[:PAGE_LENGTH]
-    numbers = {tab: _number(counts, tab) for tab in KINDS_OF_TABS}
+    # Without a row of the counts, no job is suspended; without the right to see them, the numbers are unknown.
+    numbers = {tab: "" if counts is None else _number(counts, tab) for tab in KINDS_OF_TABS}
     for tab in SEARCHED_TABS:
         # The number of a whole list is known from its first page, unless the page is restricted to some jobs.
         is_whole_list = tab in parts and not (task or name or after)
@@ -116,7 +117,7 @@ async def build(request: PageRequest) -> View:
         tabs=[(label, numbers.get(tab, ""), tab, tab == state) for tab, label in TABS.items()],
         steps=[
             (step.name, count(step.jobs, is_capped=step.examined >= MAX_OPEN), _tab_of(step.kind))
-            for step in counts
+            for step in counts or ()
             # The count of all steps of a kind has no name.
             if step.name is not None and (kind is None or step.kind == kind)
         ],
@@ -132,10 +133,10 @@ async def build(request: PageRequest) -> View:
     )
 
 
-async def _counts(request: PageRequest) -> Sequence[OpenCount]:
-    """Return the numbers of suspended jobs; none if the request may not see all names."""
+async def _counts(request: PageRequest) -> Sequence[OpenCount] | None:
+    """Return the numbers of suspended jobs; None if the request may not see all names."""
     if request.access.visible_names is not None:
-        return ()
+        return None
     return await request.read_shared(_read_counts, age_s=COUNTS_AGE_S)
 
 
@@ -150,13 +151,13 @@ def _tab_of(kind: str) -> str:
 
 
 def _number(counts: Sequence[OpenCount], tab: str) -> str:
-    """Return the number of the jobs of a tab as a text; empty if it is unknown."""
+    """Return the number of the suspended jobs of a tab as a text."""
     for row in counts:
         # The row without a name has the count of all steps of a kind.
         if row.name is None and row.kind == KINDS_OF_TABS.get(tab):
             return count(row.jobs, is_capped=row.examined >= MAX_OPEN)
     # A kind without any open step has no row.
-    return "0" if counts and tab in KINDS_OF_TABS else ""
+    return "0"
 
 
 async def _searched_number(tab: str, request: PageRequest) -> str:
