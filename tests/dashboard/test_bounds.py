@@ -40,7 +40,7 @@ async def test_pages_within_small_bounds_state_what_they_searched(
         "0 jobs",
     ]
     errors = Page((await request(app, "/errors")).text).text
-    assert "1 group, 30 failures" in errors, "they are counted, not searched"
+    assert "1 group, 30 failed jobs in the last day" in errors, "they are counted, not searched"
 
 
 async def test_bounds_of_another_type_are_rejected(scheduler: Scheduler) -> None:

@@ -111,7 +111,7 @@ async def test_errors_without_groups_say_so(app: App) -> None:
     text = Page((await request(app, "/errors")).text).text
     assert "No job failed or expired in this period." in text
     assert "pg-scheduler jobs errors" in text
-    assert "0 groups, 0 failures" in text
+    assert "0 groups, 0 failed jobs in the last day" in text
 
 
 @pytest.mark.parametrize(
@@ -299,3 +299,16 @@ async def test_numbers_of_a_list_that_is_cut_have_a_plus(
     data = (await request(app, "/errors", headers=JSON)).data
     assert (data["total"], data["is_capped"]) == ("2+ groups, 2+ failures", True)
     assert "Failed 2+" in " ".join(Page((await request(app, "/errors")).text).text.split())
+
+
+async def test_head_counts_the_groups_and_jobs_of_the_tab(world: World, app: App) -> None:
+    for number, error in enumerate(("KeyError: 'a'", "KeyError: 'a'", "ValueError: no")):
+        await world.job(f"j{number}", "errors.call", status="failed", ended=-MINUTE, error_message=error)
+    await world.job("late", "errors.call", status="expired", ended=-MINUTE, error_message="not started in time")
+    for state, head in (
+        ("failed", "2 groups, 3 failed jobs in the last day"),
+        ("expired", "1 group, 1 expired job in the last day"),
+        ("quarantined", "0 groups, 0 quarantined jobs in the last day"),
+        ("muted", "0 groups, 0 failed jobs in the last day"),
+    ):
+        assert head in Page((await request(app, f"/errors?state={state}")).text).text

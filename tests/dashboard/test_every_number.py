@@ -630,15 +630,15 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
     },
     "/errors": {
-        f"Errors {NUMBER} groups, {NUMBER} failures": [GROUPS, FAILURES.format("%")],
+        f"Errors {NUMBER} groups, {NUMBER} failed jobs": [GROUPS_OF_STATE.format("NOT"), FAILURES.format("%")],
         f"Failed {NUMBER} Expired {NUMBER} Quarantined {NUMBER} Muted {NUMBER}": [
             *(GROUPS_OF_STATE.format("NOT"), "SELECT 0", GROUPS_OF_STATE.format(""), "SELECT 0")
         ],
         f"number.broken {NUMBER} ": [FAILURES.format(BOOM)],
     },
     f"/error?id={BOOM}": {
-        f"failed {NUMBER} failures of number.broken": [FAILURES.format(BOOM)],
-        f"Workers of the newest {NUMBER} jobs \\[w1\\] w1 {NUMBER} ": ["SELECT 3", "SELECT 3"],
+        f"failed {NUMBER} failed jobs of number.broken": [FAILURES.format(BOOM)],
+        f"Workers of the last attempts of the newest {NUMBER} jobs \\[w1\\] w1 {NUMBER} ": ["SELECT 3", "SELECT 3"],
     },
     "/release": {
         f"runs on {NUMBER} of {NUMBER} workers": ["SELECT 0", WORKERS],

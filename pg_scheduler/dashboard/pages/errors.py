@@ -46,6 +46,14 @@ SPANS: Final[Mapping[str, timedelta | None]] = {
 }
 """The length of the period, by the parameter ``since``."""
 
+PERIODS: Final[Mapping[str, str]] = {
+    "1h": "in the last hour",
+    "1d": "in the last day",
+    "7d": "in the last 7 days",
+    "all": "at any time",
+}
+"""The periods in words, by the parameter ``since``."""
+
 STATES: Final = ("failed", "expired", "quarantined", "muted")
 """The states of groups, each of which has a tab. What was cancelled is no error."""
 
@@ -233,9 +241,25 @@ async def build(request: PageRequest) -> View:
         starts_at=groups.since,
         counted_since=_counted_since(groups),
         summary=summary,
+        _listed=_listed_text(items, state, since, is_capped=is_capped),
+        _noun=_noun_of(state),
         new_in=(await new_releases(request, groups)).by_group(items[:SHOWN_GROUPS]),
         mutes=mutes,
     )
+
+
+def _noun_of(state: str) -> str:
+    """Return what the groups of a state count, such as ``expired job``."""
+    # Muted groups may have any state. A job has failed if its status is failed or expired.
+    return "failed job" if state == "muted" else f"{state} job"
+
+
+def _listed_text(items: Sequence[ErrorGroup], state: str, since: str, *, is_capped: bool) -> str:
+    """Return how many groups a tab has, with how many jobs, and for which period."""
+    job_count = sum(group.count for group in items)
+    groups_text = counted(len(items), "group", is_capped=is_capped)
+    jobs_text = counted(job_count, _noun_of(state), is_capped=is_capped)
+    return f"{groups_text}, {jobs_text} {PERIODS[since]}"
 
 
 def _counted_since(groups: ErrorGroups) -> datetime | None:
