@@ -72,8 +72,8 @@ OF_REQUEST: Final = (
 """The attributes of the request to which templates refer by the same names."""
 
 FILTERS: Final = (
-    texts.ago, texts.initials, texts.json_text, texts.linked, texts.marked, texts.sentence, texts.short, texts.timed,
-    texts.took, texts.unbroken, texts.utc, count, counted, describe_waiting, rounded, share_done,
+    texts.ago, texts.initials, texts.json_text, texts.linked, texts.marked, texts.sentence, texts.short,
+    texts.timed, texts.took, texts.unbroken, texts.utc, count, counted, describe_waiting, rounded, share_done,
     small_bars, small_line, needs_attention, by_code, title_of_many, audit.verb_of, errors.error_text,
     errors.retrying, errors.title_of, limit_counts, use_count, workers.grouped,
 )  # fmt: skip

@@ -58,7 +58,8 @@ def marked(text: str, query: str) -> Markup:
     parts = re.split(f"({'|'.join(words)})", text, flags=re.IGNORECASE)
     shown_parts = map(escape, map(visible, parts))
     return Markup("").join(
-        Markup("<mark>{}</mark>").format(part) if place % 2 else part for place, part in enumerate(shown_parts)
+        Markup("<mark>{}</mark>").format(part) if place % 2 else part
+        for place, part in enumerate(shown_parts)
     )
 
 

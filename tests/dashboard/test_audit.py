@@ -207,9 +207,7 @@ def test_each_action_of_the_audit_has_a_sentence() -> None:
     assert set(VERBS) == set(ACTIONS)
 
 
-async def test_records_are_in_the_order_of_their_times(
-    pool: asyncpg.Pool, world: World, app: App
-) -> None:
+async def test_records_are_in_the_order_of_their_times(pool: asyncpg.Pool, world: World, app: App) -> None:
     """Transactions that overlap can get ids in another order than their times."""
     for action in ("pause_task", "resume_task", "cancel_jobs"):
         await world.audit(action, "mail.send")

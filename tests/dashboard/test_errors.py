@@ -304,7 +304,9 @@ async def test_numbers_of_a_list_that_is_cut_have_a_plus(
 async def test_head_counts_the_groups_and_jobs_of_the_tab(world: World, app: App) -> None:
     for number, error in enumerate(("KeyError: 'a'", "KeyError: 'a'", "ValueError: no")):
         await world.job(f"j{number}", "errors.call", status="failed", ended=-MINUTE, error_message=error)
-    await world.job("late", "errors.call", status="expired", ended=-MINUTE, error_message="not started in time")
+    await world.job(
+        "late", "errors.call", status="expired", ended=-MINUTE, error_message="not started in time"
+    )
     for state, head in (
         ("failed", "2 groups, 3 failed jobs in the last day"),
         ("expired", "1 group, 1 expired job in the last day"),

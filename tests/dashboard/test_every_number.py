@@ -478,6 +478,10 @@ FAILURES = (
     "SELECT (SELECT coalesce(sum(jobs), 0) FROM scheduler_error_groups WHERE fingerprint LIKE '{0}')"
     " + (SELECT coalesce(sum(jobs), 0) FROM scheduler_failures WHERE fingerprint LIKE '{0}')"
 )
+FAILED = (
+    "SELECT (SELECT coalesce(sum(jobs), 0) FROM scheduler_error_groups WHERE text NOT LIKE 'quarantined:%')"
+    " + (SELECT coalesce(sum(jobs), 0) FROM scheduler_failures WHERE text NOT LIKE 'quarantined:%')"
+)
 SUSPENDED = "SELECT count(DISTINCT job_id) FROM scheduler_steps WHERE ended_at IS NULL AND kind = '{}'"
 STEPS = "SELECT count(*) FROM scheduler_steps WHERE job_id = '{}'"
 CHILDREN = "SELECT jsonb_array_length(value) FROM scheduler_steps WHERE job_id = 'fan' AND name = '{}'"
@@ -630,7 +634,7 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
     },
     "/errors": {
-        f"Errors {NUMBER} groups, {NUMBER} failed jobs": [GROUPS_OF_STATE.format("NOT"), FAILURES.format("%")],
+        f"Errors {NUMBER} groups, {NUMBER} failed jobs": [GROUPS_OF_STATE.format("NOT"), FAILED],
         f"Failed {NUMBER} Expired {NUMBER} Quarantined {NUMBER} Muted {NUMBER}": [
             *(GROUPS_OF_STATE.format("NOT"), "SELECT 0", GROUPS_OF_STATE.format(""), "SELECT 0")
         ],
@@ -638,7 +642,10 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
     },
     f"/error?id={BOOM}": {
         f"failed {NUMBER} failed jobs of number.broken": [FAILURES.format(BOOM)],
-        f"Workers of the last attempts of the newest {NUMBER} jobs \\[w1\\] w1 {NUMBER} ": ["SELECT 3", "SELECT 3"],
+        f"Workers of the last attempts of the newest {NUMBER} jobs \\[w1\\] w1 {NUMBER} ": [
+            "SELECT 3",
+            "SELECT 3",
+        ],
     },
     "/release": {
         f"runs on {NUMBER} of {NUMBER} workers": ["SELECT 0", WORKERS],
@@ -671,7 +678,10 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         f"{NUMBER} quarantined jobs": [jobs("starts_with(error_message, 'quarantined:')")],
     },
-    "/find?q=broken": {f"number.broken, {NUMBER} ": [FAILURES.format(BOOM)]},
+    "/find?q=broken": {
+        f"Find {NUMBER} found": ["SELECT 1"],
+        f"number. broken , {NUMBER} ": [FAILURES.format(BOOM)],
+    },
     "/job?id=run:1": {f"bank .*?{NUMBER} / 9 .*?{NUMBER} / 9": [USE.format("bank:")] * 2},
 }
 """The numbers of pages by their address: a pattern with the numbers, and statements that count the same.

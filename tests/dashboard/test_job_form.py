@@ -57,7 +57,9 @@ async def test_retry_with_adds_a_job_with_the_options_of_the_other_one(
     form = await request(admin, FORM)
     assert form.status == 200
     page = Page(form.text)
-    assert "<h1>Run <bdi>board.charge</bdi> with…</h1>" in form.text, "a job is added, the other one is not retried"
+    assert "<h1>Run <bdi>board.charge</bdi> with…</h1>" in form.text, (
+        "a job is added, the other one is not retried"
+    )
     assert '{\n  "account": 113\n}' in page.text
     assert "priority high, 2 retries, a timeout of 7 s, the unique key account 113." in page.text
     answer = await send(admin, SEND, {"args": "[1]", "kwargs": '{"account": 114}'})

@@ -162,8 +162,12 @@ async def test_head_states_how_many_jobs_there_are_and_their_order(
 
 async def test_head_of_failed_jobs_counts_those_that_are_quarantined(world: World, app: App) -> None:
     await fill(world, 3)
-    await world.job("poison", status="failed", ended=-SECOND, crash_count=3, error_message=quarantine_error(3))
-    assert await head_of(app, "/jobs?q=status:failed") == "4 jobs, 1 of them quarantined, the newest end first"
+    await world.job(
+        "poison", status="failed", ended=-SECOND, crash_count=3, error_message=quarantine_error(3)
+    )
+    assert (
+        await head_of(app, "/jobs?q=status:failed") == "4 jobs, 1 of them quarantined, the newest end first"
+    )
 
 
 async def test_list_of_pending_jobs_states_what_each_waits_for_and_when_it_is_due(
@@ -177,7 +181,7 @@ async def test_list_of_pending_jobs_states_what_each_waits_for_and_when_it_is_du
     page = await page_of(app, "/jobs?q=status:pending")
     text = " ".join(page.text.split())
     assert "State Waits for Due" in text
-    assert "task paused" in text
+    assert "task list.report, paused by" in text
     assert "limit bank" in text
     assert "a slot due 60 s ago" in text
     assert "its due time in 60 min" in text

@@ -68,7 +68,9 @@ async def test_form_states_which_options_of_the_task_the_job_has(
     url = "/job-form?task=board.mail"
     unknown = await request(admin, url)
     missing = remark_of(unknown)
-    assert missing.startswith("No live worker reports the options of <bdi>board.mail</bdi>, so the job has the")
+    assert missing.startswith(
+        "No live worker reports the options of <bdi>board.mail</bdi>, so the job has the"
+    )
     assert "pg-scheduler jobs add board.mail --jobs MODULE" in " ".join(Page(unknown.text).text.split())
     options = {"board.mail": {"max_retries": 7, "code": ["share"]}}
     await world.worker("w2", names=["board.mail"], settings={"options": options})

@@ -587,7 +587,9 @@ def test_id_of_a_job_is_cut_to_the_width_of_its_node() -> None:
 async def test_tabs_of_an_empty_list_have_numbers_unless_these_are_hidden(
     app: App, build: Callable[..., App]
 ) -> None:
-    numbers = {tab: number for _, number, tab, _ in (await request(app, "/workflows", headers=JSON)).data["tabs"]}
+    numbers = {
+        tab: number for _, number, tab, _ in (await request(app, "/workflows", headers=JSON)).data["tabs"]
+    }
     assert {tab for tab, number in numbers.items() if number != "0"} == {""}
     page = Page((await request(app, "/workflows")).text)
     assert "No workflow runs, waits or has failed." in page.text

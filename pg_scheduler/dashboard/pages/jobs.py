@@ -453,9 +453,7 @@ def extent_in(page: SearchPage, request: PageRequest) -> str:
     return extent_of(page.searched, page.total_estimate, is_complete=page.is_complete)
 
 
-def _head(
-    page: SearchPage, order: str, request: PageRequest, *, has_numbers: bool, quarantined: int
-) -> str:
+def _head(page: SearchPage, order: str, request: PageRequest, *, has_numbers: bool, quarantined: int) -> str:
     """Return the text at the head of the list: the number of its jobs, and their order.
 
     How many jobs were searched is stated only while some are left to be searched.

@@ -103,7 +103,7 @@ async def build(request: PageRequest) -> View:
     rows = [row for part in parts.values() for row in part.rows]
     if not state:
         rows = sorted(rows, key=lambda row: row.created_at, reverse=True)[:PAGE_LENGTH]
-    # Without a row of the counts, no job is suspended; without the right to see them, the numbers are unknown.
+    # Without rows of counts, no job is suspended. Without the right to see them, the numbers are unknown.
     numbers = {tab: "" if counts is None else _number(counts, tab) for tab in KINDS_OF_TABS}
     for tab in SEARCHED_TABS:
         # The number of a whole list is known from its first page, unless the page is restricted to some jobs.
