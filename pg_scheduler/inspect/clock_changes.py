@@ -42,6 +42,8 @@ class ClockEffect:
     """The time zone whose clock changes."""
     text: str
     """The effect in words, with the fire times by the clock of the zone."""
+    fires_at: datetime | None = None
+    """The fire time that stands for those that are skipped; None for hours that are repeated, or for none."""
 
 
 def zone_of(schedule: Schedule) -> str:
@@ -153,7 +155,8 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
         then = "it does not fire again"
         if next_fires:
             then = f"it fires at {next_fires[0].astimezone(zone):%Y-%m-%d %H:%M}"
-        return ClockEffect(start, name, f"{wall_times} does not exist on {day} in {name}; {then}")
+        text = f"{wall_times} does not exist on {day} in {name}; {then}"
+        return ClockEffect(start, name, text, next(iter(next_fires), None))
     # The clock is set back, so the hours from ``start`` to ``end`` follow once more: they last until
     # ``end - gap``, because the gap is negative.
     fires = trigger.upcoming(2 * MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)

@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -70,6 +70,21 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
     assert "7 fire times of 1 schedule" in text
     utc = (await request(app, "/calendar?start=2027-03-22", headers=JSON)).data
     assert [busy(day) for day in utc["days"]] == [[1]] * 7
+    # The zone of the calendar has another clock than that of the schedule, so its time is added.
+    (change,) = utc["days"][-1]["clock_changes"]
+    assert change.endswith("it fires at 2027-03-28 03:00 (01:00 in UTC)")
+    assert utc["paused"] == ["paused"]
+    assert "1 schedule · paused, without fire times: paused" in text
+
+
+async def test_next_fire_times_have_their_days(scheduler: Scheduler, app: App) -> None:
+    await add(scheduler, "nightly", Cron("30 2 * * *", "Europe/Berlin"))
+    data = (await request(app, "/calendar?zone=Europe/Berlin", headers=JSON)).data
+    text = " ".join(Page((await request(app, "/calendar?zone=Europe/Berlin")).text).text.split())
+    for fire in data["next"]:
+        assert fire["local"] in {"02:30", "03:00"}
+        assert f"{date.fromisoformat(fire['day']):%a %m-%d} {fire['local']} nightly" in text
+    assert len({fire["day"] for fire in data["next"]}) == len(data["next"]) > 1
 
 
 async def test_hour_of_the_address_lists_its_fire_times(scheduler: Scheduler, app: App) -> None:

@@ -17,6 +17,7 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.schedule_form import preview
+from pg_scheduler.dashboard.pages.schedules import ShownSchedule
 from pg_scheduler.schedules import own_thread
 from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every, Trigger, trigger_kind
@@ -95,7 +96,7 @@ async def test_pages_are_answered_when_a_trigger_of_the_application_exits_or_han
 
 
 async def test_fire_times_state_what_clock_changes_do_to_them(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
 ) -> None:
     await add_nightly(pool, scheduler, "2027-01-01", "2027-03-20")
     fires = (await request(app, URL, headers=JSON)).data["fire_times"]
@@ -105,7 +106,31 @@ async def test_fire_times_state_what_clock_changes_do_to_them(
             "02:30 does not exist on 2027-03-28 in Europe/Berlin; it fires at 2027-03-28 03:00"
         )
     }
-    assert "02:30 does not exist on 2027-03-28" in Page((await request(app, URL)).text).text
+    page = Page((await request(app, URL)).text)
+    assert "02:30 does not exist on 2027-03-28" in page.text
+    # It last fired at this time by the clock of its own zone, which is neither UTC nor that of the machine.
+    assert "Fri 2027-03-19 02:30:00 CET" in page.text
+    pause = "/schedule-pause?id=nightly&until=2027-04-01T00:00"
+    marks = [fire["clock_change"] for fire in (await request(app, pause, headers=JSON)).data["affected"]]
+    assert len(list(filter(None, marks))) == 1, "a fire time of the pause is moved too"
+    operator = build(authorize=lambda _: Access("ada", "operator"))
+    assert "02:30 does not exist on 2027-03-28" in Page((await request(operator, pause)).text).text
+
+
+def test_next_fire_time_has_the_zone_and_seconds_if_it_is_near() -> None:
+    noon = datetime(2027, 7, 1, 12, tzinfo=UTC)
+
+    def next_local(wait: timedelta) -> str | None:
+        schedule = ShownSchedule.__new__(ShownSchedule)
+        object.__setattr__(schedule, "zone", "Europe/Berlin")
+        object.__setattr__(schedule, "next_fire_at", noon + wait)
+        return schedule.next_local(noon)
+
+    assert next_local(timedelta(seconds=20)) == "14:00:20 CEST"
+    assert next_local(timedelta(minutes=-2)) == "13:58:00 CEST"
+    assert next_local(timedelta(hours=22)) == "Fri 12:00 CEST"
+    for days in (7, -7):
+        assert next_local(timedelta(days=days)) == f"2027-{noon + timedelta(days=days):%m-%d} 14:00 CEST"
 
 
 async def test_list_shows_the_last_20_results_of_each_schedule(

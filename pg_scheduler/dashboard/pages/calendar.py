@@ -12,8 +12,10 @@ from typing import Final
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.inspect.calendar import MAX_DAILY, MAX_FIRES, FirePlan, ScheduleFires, plan_fires
+from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.triggers.zones import named_zone
+from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.triggers.zones import named_zone, parse_timezone
 
 SPANS: Final = ("day", "week", "month")
 MAX_SCHEDULES: Final = 500
@@ -49,6 +51,8 @@ class CalendarFire:
     local: str
     schedule_id: str
     task: str
+    day: date
+    """The day by the clock of the calendar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,9 @@ async def build(request: PageRequest) -> View:
     first_day, last_day, before, after = _period(span, chosen_day)
     since = datetime.combine(first_day, time(), zone).astimezone(UTC)
     until = datetime.combine(last_day + DAY, time(), zone).astimezone(UTC)
-    plan, are_schedules_capped = await request.read_shared(_read_plan, since, until, age_s=AGE_S)
+    plan, paused_schedules, are_schedules_capped = await request.read_shared(
+        _read_plan, since, until, age_s=AGE_S
+    )
     # A schedule that was left out or not read may fire in any hour, so each number may be too low.
     is_capped = are_schedules_capped or plan.left_out > 0
     has_today = first_day <= today <= last_day
@@ -107,25 +113,26 @@ async def build(request: PageRequest) -> View:
 
     def page() -> View:
         """Return the page of the visible schedules. It runs in a thread, so it reads no data itself."""
-        items = [
-            item
-            for item in plan.items
-            if request.access.sees_name(item.task) and (task is None or item.task == task)
-        ]
-        fires = [
-            CalendarFire(at, f"{at.astimezone(zone):%H:%M}", item.schedule_id, item.task)
-            for item in items
-            for at in item.fires
-        ]
+
+        def is_shown(item: ScheduleFires | Schedule) -> bool:
+            """Return whether the calendar has a schedule."""
+            return request.access.sees_name(item.task) and (task is None or item.task == task)
+
+        items = list(filter(is_shown, plan.items))
+        paused = [schedule.schedule_id for schedule in paused_schedules if is_shown(schedule)]
+        fires: list[CalendarFire] = []
+        for item in items:
+            for at in item.fires:
+                local = at.astimezone(zone)
+                fires.append(CalendarFire(at, f"{local:%H:%M}", item.schedule_id, item.task, local.date()))
         fires.sort(key=lambda fire: (fire.at, fire.schedule_id))
         by_hour: dict[tuple[date, int], list[CalendarFire]] = defaultdict(list)
         for fire in fires:
-            local = fire.at.astimezone(zone)
-            by_hour[local.date(), local.hour].append(fire)
+            by_hour[fire.day, fire.at.astimezone(zone).hour].append(fire)
         # Schedules that fire in each hour are named once above the calendar, instead of in each of its cells.
         # A month has one cell for each day, which shows no hours.
         hourly = [] if span == "month" else _hourly(days, by_hour)
-        calendar_days = _days(days, by_hour, items, zone, hourly)
+        calendar_days = _days(days, by_hour, _clock_changes(items, name, zone), hourly)
         cells = calendar_days if span == "month" else [hour for day in calendar_days for hour in day.hours]
         frequent = {item.schedule_id: item.described for item in items if item.is_frequent}
         problems = {item.schedule_id: item.problem for item in items if item.problem is not None}
@@ -143,6 +150,8 @@ async def build(request: PageRequest) -> View:
             fires=[] if hour is None else by_hour[day_of_hour, hour][:FIRES_OF_HOUR],
             hourly=hourly[:SHOWN],
             _number_of_hourly=len(hourly),
+            paused=paused[:SHOWN],
+            _number_of_paused=len(paused),
             next=[fire for fire in fires if fire.at >= request.now][:SHOWN_NEXT] if has_today else [],
             has_today=has_today,
             days=calendar_days,
@@ -167,10 +176,21 @@ async def build(request: PageRequest) -> View:
     return await run_in_thread(page)
 
 
-async def _read_plan(request: PageRequest, since: datetime, until: datetime) -> tuple[FirePlan, bool]:
-    """Return the fire times of all schedules in a period, and whether there may be more schedules."""
+async def _read_plan(
+    request: PageRequest, since: datetime, until: datetime
+) -> tuple[FirePlan, Sequence[Schedule], bool]:
+    """Return the fire times of all schedules in a period, and those that are paused without an end.
+
+    The last member is whether there may be more schedules.
+    """
     schedules = await request.inspector.schedules(limit=MAX_SCHEDULES)
-    return await plan_fires(schedules, since, until), len(schedules) == MAX_SCHEDULES
+    # Schedules that are finished or retired never fire again, so the calendar does not mention them.
+    paused = [
+        schedule
+        for schedule in schedules
+        if not is_firing(schedule) and schedule.finished_at is None and schedule.retired_at is None
+    ]
+    return await plan_fires(schedules, since, until), paused, len(schedules) == MAX_SCHEDULES
 
 
 def _day(text: str | None, default: date, name: str) -> date:
@@ -241,15 +261,10 @@ def _hourly(days: Sequence[date], by_hour: Mapping[tuple[date, int], Sequence[Ca
 def _days(
     days: Sequence[date],
     by_hour: Mapping[tuple[date, int], Sequence[CalendarFire]],
-    items: Sequence[ScheduleFires],
-    zone: tzinfo,
+    changes: Mapping[date, Sequence[str]],
     hourly: Collection[str],
 ) -> list[CalendarDay]:
     """Return the days with the fire times of each hour, and with the effects of clock changes."""
-    changes: dict[date, list[str]] = defaultdict(list)
-    for item in items:
-        for effect in item.effects:
-            changes[effect.at.astimezone(zone).date()].append(f"{item.schedule_id}: {effect.text}")
     calendar_days = []
     for day in days:
         fires_by_hour = [by_hour.get((day, hour), ()) for hour in range(24)]
@@ -259,8 +274,27 @@ def _days(
             hours_of_schedules.update({fire.schedule_id for fire in fires})
         rare_ids = {schedule_id for schedule_id, number in hours_of_schedules.items() if number <= FEW_HOURS}
         hours = [_hour_of(fires, rare_ids, hourly, has_times=len(days) == 1) for fires in fires_by_hour]
-        calendar_days.append(CalendarDay(day, sum(hour.count for hour in hours), hours, changes[day][:SHOWN]))
+        fire_count = sum(hour.count for hour in hours)
+        calendar_days.append(CalendarDay(day, fire_count, hours, changes.get(day, ())[:SHOWN]))
     return calendar_days
+
+
+def _clock_changes(items: Sequence[ScheduleFires], name: str, zone: tzinfo) -> Mapping[date, Sequence[str]]:
+    """Return the effects of clock changes in words, by the day of the calendar.
+
+    The words have the times of the zone of the schedule. If the clock of the calendar, whose zone has this
+    name, shows another time, that is added.
+    """
+    changes: dict[date, list[str]] = defaultdict(list)
+    for item in items:
+        for effect in item.effects:
+            text = f"{item.schedule_id}: {effect.text}"
+            if effect.fires_at is not None:
+                local = effect.fires_at.astimezone(zone)
+                if local.utcoffset() != effect.fires_at.astimezone(parse_timezone(effect.zone)).utcoffset():
+                    text += f" ({local:%H:%M} in {name})"
+            changes[effect.at.astimezone(zone).date()].append(text)
+    return changes
 
 
 def _hour_of(

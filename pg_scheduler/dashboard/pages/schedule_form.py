@@ -25,8 +25,8 @@ KINDS: Final[Mapping[str, str]] = {
     "cron": "Cron",
     "interval": "Interval",
     "calendar": "Calendar",
-    "instants": "Instants",
-    "after": "After end",
+    "instants": "Fixed times",
+    "after": "After the last run ends",
     "json": "JSON",
 }
 """The kinds of triggers with their labels. Each has a field of its name; ``calendar`` has further fields."""

@@ -52,6 +52,7 @@ MAX_IN_DAY: Final = 1500
 """Fire times of the next 24 hours that are counted; a schedule that fires every minute has 1,440."""
 
 DAY: Final = timedelta(days=1)
+HOUR: Final = timedelta(hours=1)
 SLOT: Final = timedelta(minutes=15)
 MAX_TICKS: Final = DAY // SLOT
 """Fire times of the next 24 hours that have a tick of their own. If there are more, a tick stands for those
@@ -87,13 +88,17 @@ class ShownSchedule(Schedule):
     empty if they were not computed in time."""
 
     def next_local(self, now: datetime) -> str | None:
-        """Return the next fire time in the zone: within six days with its weekday, else with its date."""
+        """Return the next fire time in the zone, with the name of the zone at that time.
+
+        Within an hour it has seconds and no day, within six days a weekday, and later a date.
+        """
         if self.next_fire_at is None:
             return None
-        local = self.next_fire_at.astimezone(parse_timezone(self.zone))
+        local, wait = self.next_fire_at.astimezone(parse_timezone(self.zone)), self.next_fire_at - now
+        if abs(wait) < HOUR:
+            return f"{local:%H:%M:%S %Z}"
         # In less than six days, no two days have the same weekday.
-        is_near = self.next_fire_at - now < 6 * DAY
-        return f"{local:%a %H:%M}" if is_near else f"{local:%Y-%m-%d %H:%M}"
+        return f"{local:%a %H:%M %Z}" if abs(wait) < 6 * DAY else f"{local:%Y-%m-%d %H:%M %Z}"
 
     @property
     def last_run(self) -> PastFire | None:
@@ -162,6 +167,13 @@ class SchedulePage(ShownSchedule):
     """Whether code defines it and a live worker may declare it again, so that it cannot be removed."""
     _argument_names: Sequence[str] = ()
     """The names of its first positional arguments, as far as workers report them."""
+
+    @property
+    def _last_fire(self) -> FireTime | None:
+        """Its last fire time, with its text in the zone; None if it never fired."""
+        if self.last_fire_at is None:
+            return None
+        return local_fires([self.last_fire_at], parse_timezone(self.zone))[0]
 
     @property
     def _failed_runs(self) -> int:
@@ -331,7 +343,7 @@ async def build_pause(request: PageRequest) -> PausePage:
         until = entered.ends_at(request.now)
     except RejectedError as error:
         entered = entered._replace(wrong=str(error))
-    affected: list[datetime] = []
+    affected, changes = list[datetime](), NO_CHANGES
     # A schedule whose trigger cannot be searched for fire times can be paused too, and then none are listed.
     if page.problem is None:
         fire_times = await search_one(page.trigger, partial(page.upcoming, MAX_AFFECTED))
@@ -343,13 +355,15 @@ async def build_pause(request: PageRequest) -> PausePage:
             affected = fire_times[:SHOWN]
         else:
             affected = [fire_time for fire_time in fire_times if fire_time < end_at]
+        if page.trigger is not None:
+            changes = mark_fires(page.trigger, page.anchor, affected)
     return copy_fields(
         PausePage,
         page,
         **HIDDEN_VALUES,
         changes=None,
         entered=entered,
-        affected=local_fires(affected, parse_timezone(page.zone)),
+        affected=local_fires(affected, parse_timezone(page.zone), changes),
     )
 
 
