@@ -553,10 +553,10 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
     },
     "/task?id=number.limited": {
-        f"Waiting (?:oldest .*? )?{NUMBER} due {NUMBER}, blocked {NUMBER}": [
+        f"Waiting (?:oldest .*? )?{NUMBER} {NUMBER} due, {NUMBER} blocked": [
             *(WAITING_LIMITED, jobs(LIMITED, DUE), jobs(LIMITED, BLOCKED))
         ],
-        f"Its jobs .*?Running {NUMBER} Scheduled(?: Blocked {NUMBER})?": [
+        f"Its jobs .*?Running {NUMBER} Scheduled Blocked {NUMBER}": [
             *(jobs(LIMITED, RUNNING), jobs(LIMITED, BLOCKED))
         ],
         f"Failed attempts {NUMBER} ": [LIMITED_FAILED],

@@ -145,8 +145,8 @@ async def test_form_of_a_pause_says_how_many_jobs_expire_before_it_is_sent(
     page = Page((await request(admin, "/task?id=board.mail")).text)
     text = page.text
     assert "5 due jobs wait; 4 expire by " in text
-    assert re.findall("(hour|hours|day|resume it) ([0-9]+) expire", text) == [
-        ("hour", "4"), ("hours", "6"), ("day", "6"), ("resume it", "6"),
+    assert re.findall("(hour|hours|day|is resumed) ([0-9]+) expire", text) == [
+        ("hour", "4"), ("hours", "6"), ("day", "6"), ("is resumed", "6"),
     ]  # fmt: skip
     (suspends,) = (each for each in page.all("input") if each.get("name") == "suspend_expiry")
     assert "checked" in suspends

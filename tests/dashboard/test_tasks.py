@@ -229,7 +229,8 @@ async def test_blocked_jobs_of_a_task_wait_in_all_places(world: World, app: App)
     assert (task["due"], task["blocked"]) == (2, 21)
     for url in ("/tasks", "/task?id=export", "/"):
         page = Page((await request(app, url)).text)
-        assert "due 2, blocked 21" in page.text, url
+        words = "2 due, 21 blocked" if url.startswith("/task?") else "due 2, blocked 21"
+        assert words in page.text, url
         (target,) = {link for link in page.links() if "status%3Adue%2Cblocked" in link and "name" in link}
         assert len((await request(app, target, headers=JSON)).data["items"]) == 23
 
@@ -355,6 +356,12 @@ async def test_page_of_a_task_without_attempts_has_a_line_and_no_charts(world: W
     longest = " ".join(Page((await request(app, "/task?id=idle.mail&range=90d")).text).text.split())
     assert "No attempt in the last 90 days" in longest
     assert "Show" not in longest.partition("No attempt in the last 90 days")[2].partition("Its jobs")[0]
+    assert "No attempt in the last hour; now 1 due, the oldest for 60 s" in text
+    assert "Duration p50" not in text, "tiles without values are left out"
+    assert re.search(r"Its jobs Due 1 Running 0 Scheduled Blocked 0 Sleeping", text), "also those without jobs"
+    await world.job("runs", "idle.mail", status="running")
+    running = " ".join(Page((await request(app, "/task?id=idle.mail&range=7d")).text).text.split())
+    assert "No attempt has ended in the last 7 days; now 1 running, 1 due" in running, "one has started"
     await world.attempts("idle.mail", 3, at=-MINUTE)
     assert "Outcomes per minute" in Page((await request(app, "/task?id=idle.mail&range=6h")).text).text
 
