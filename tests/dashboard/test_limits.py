@@ -45,9 +45,12 @@ async def test_limit_without_starts_states_when_the_last_waiting_job_starts(worl
         await world.job(f"wait:{number}", "bank.pay", blocked_on="limit:bank:")
     page = Page((await request(app, "/limit?name=bank")).text)
     text = " ".join(page.text.split())
-    turn = r"5 jobs waiting: at the usual ~60 s, the last one starts in about \d+ (s|min)"
+    turn = r"5 jobs waiting: at the usual ~60 s, the last one starts in ~\d+ (s|min)"
     assert re.search(turn, text), text
     assert "KeyRunningWaitingRuns nowStarts next" in text, "no column of starts"
+    assert "5 waiting jobs" not in text, "the sentence has their number"
+    limits = " ".join(Page((await request(app, "/limits")).text).text.split())
+    assert "LimitRunningWaiting bank bank.pay · at most 2 running" in limits, "no column of starts or keys"
 
 
 async def test_limit_that_an_attempt_holds_for_long_names_that_instead_of_a_turn(

@@ -227,7 +227,9 @@ def _turn_of(
         return Turn(text, is_unusual=True, holder_id=oldest.job_id if is_visible else "")
     # ``max_running`` jobs start at a time, each time after the usual duration of an attempt.
     wait_s = usual_s * math.ceil(state.waiting / state.max_running)
-    return Turn(f"{jobs} waiting: at the usual {usual}, the last one starts in about {length(wait_s)}")
+    # Below a second, a tenth is as exact as the estimate.
+    wait = f"~{wait_s:.1f} s" if 0.05 <= wait_s < 1 else estimated(wait_s)
+    return Turn(f"{jobs} waiting: at the usual {usual}, the last one starts in {wait}")
 
 
 async def _arguments(job_ids: Sequence[str], request: PageRequest) -> dict[str, str | None]:
