@@ -199,6 +199,9 @@ async def test_restricted_requests_see_the_own_evidence_of_quarantined_jobs(
     assert invoice["code"] == "QUARANTINE"
     assert invoice["evidence"].startswith("1 quarantined job of 'billing.invoice', the last one at ")
     assert invoice["evidence"].endswith(": billing.invoice")
+    assert invoice["title"] == "A job of billing.invoice was quarantined: its workers died"
+    html = (await request(app, "/doctor")).text
+    assert "A job of <code>billing.invoice</code> was quarantined: its workers died" in html
 
 
 async def test_restricted_requests_see_steps_without_names(world: World, build: Callable[..., App]) -> None:
@@ -274,6 +277,12 @@ async def test_findings_call_a_worker_by_its_name(pool: asyncpg.Pool, world: Wor
     page = Page((await request(app, "/doctor")).text)
     assert "Worker node-4 receives no notifications" in page.text
     assert "/worker?id=3dc3fde2" in page.links()
+    text = " ".join(page.text.split())
+    assert "WORKER-NO-LISTEN Use a pool with max_size of 4 or more, or direct_dsn= behind a pooler" in text
+    hints = [each["title"] for each in data["findings"] if each["severity"] == "info"]
+    folded = text.partition("Other checks info")[2].partition("passed")[0]
+    assert hints
+    assert all(hint in folded for hint in hints), "the summary of the closed part names them"
 
 
 async def test_remedy_without_a_worker_has_the_command_that_starts_one(app: App) -> None:

@@ -45,7 +45,7 @@ async def build(request: PageRequest) -> View:
     further_rows = [row for row in unmuted_rows if row not in attention_rows]
     titled_rows = {
         needs_attention(len(attention_rows)): attention_rows,
-        "Further findings": further_rows,
+        "Other checks": further_rows,
     }
     codes_with_findings = {row.code for row in rows}
     passed = [code for code in diagnosis.made if code.value not in codes_with_findings]
