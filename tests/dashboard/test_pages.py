@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote
 
 import asyncpg
@@ -13,6 +13,8 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.access import Right
+from pg_scheduler.dashboard.pages.about import RIGHTS_BY_OBJECT
 from pg_scheduler.triggers import Cron
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
@@ -354,3 +356,12 @@ async def test_page_of_an_error_states_the_next_step(
     about = Page((await request(app, "/about")).text).text
     assert "You may" in about
     assert "read only" in about
+
+
+async def test_about_groups_all_rights_of_the_request_by_what_they_are_about(
+    build: Callable[..., App],
+) -> None:
+    assert {right for rights in RIGHTS_BY_OBJECT.values() for right in rights} == set(get_args(Right))
+    operator = build(authorize=lambda _: Access("ada", "operator", can={"retry", "schedule_trigger"}))
+    text = " ".join(Page((await request(operator, "/about")).text).text.split())
+    assert "You may jobs: retry schedules: run now Visible names" in text

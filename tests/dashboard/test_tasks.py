@@ -358,7 +358,9 @@ async def test_page_of_a_task_without_attempts_has_a_line_and_no_charts(world: W
     assert "Show" not in longest.partition("No attempt in the last 90 days")[2].partition("Its jobs")[0]
     assert "No attempt in the last hour; now 1 due, the oldest for 60 s" in text
     assert "Duration p50" not in text, "tiles without values are left out"
-    assert re.search(r"Its jobs Due 1 Running 0 Scheduled Blocked 0 Sleeping", text), "also those without jobs"
+    assert re.search(r"Its jobs Due 1 Running 0 Scheduled Blocked 0 Sleeping", text), (
+        "also those without jobs"
+    )
     await world.job("runs", "idle.mail", status="running")
     running = " ".join(Page((await request(app, "/task?id=idle.mail&range=7d")).text).text.split())
     assert "No attempt has ended in the last 7 days; now 1 running, 1 due" in running, "one has started"
