@@ -664,7 +664,7 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
     "/audit?action=retry_jobs": {
         f"retried {NUMBER} jobs \\( bulk run , {NUMBER} batches": [CHANGED, BATCHES.format("count(*)")],
     },
-    "/runs": {f"Retry complete {NUMBER} ada": [CHANGED]},
+    "/runs": {f"Retry complete {NUMBER} jobs {NUMBER} ada": [CHANGED, CHANGED]},
     "/run?id=bulk-1": {
         f"Complete: {NUMBER} jobs retried, {NUMBER} jobs searched": [CHANGED, CHANGED],
         f"Show {NUMBER} failed jobs": [CHANGED],
