@@ -18,6 +18,9 @@ from pg_scheduler.jobs.step_values import NO_TIMEOUT
 MIN_WIDTH: Final = 0.8
 """The minimum width of the bar of an attempt in percent: a narrower one could not be seen."""
 
+UNITS_S: Final = {"d": 86_400, "h": 3600, "min": 60}
+"""The units of the labels of the axis, in seconds. Shorter intervals are written in seconds."""
+
 LABEL_WIDTH: Final = 16.0
 """The width in percent from which on the bar of a wait has room for its label."""
 
@@ -31,8 +34,21 @@ MIN_STEPS: Final = 50
 MIN_STEP_S: Final = 1
 """The bars of a job that has not ended change in steps of at most 2 % of its age, or of a second."""
 
-STEPS: Final = (1 / 3, 2 / 3)
-"""The places of the labels of the axis, as shares of its length."""
+STEPS_S: Final = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1, 2, 5, 10, 20, 60, 120, 300, 600, 1200, 3600, 7200, 21_600, 43_200),
+    *(86_400 * days for days in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)),
+)
+"""The intervals between two labels of the axis, in seconds."""
+
+STEPS_OF_AXIS: Final = 7
+"""The axis has at most so many of these intervals."""
+
+FIRST_SHARE: Final = 0.3
+FIRST_SHARE_IF_CUT: Final = 0.5
+LAST_SHARE: Final = 0.68
+"""The part of the axis that has labels. The instants of its ends are before and after it; that of the begin has
+a longer text if the axis does not begin with the creation of the job."""
 
 KINDS: Final = {
     None: "running",
@@ -52,6 +68,13 @@ WAITS_AFTER: Final = {"snoozed": "postponed", "crashed": "reclaimed after", "los
 """What the wait after an attempt is called, by outcomes that use no retry and so have no backoff."""
 
 WAITS: Final = frozenset({"wait", "backoff", "limit"})
+
+
+class Step(NamedTuple):
+    """A label of the axis: a time since its begin, and its place in percent."""
+
+    label: str
+    at: float
 
 
 class Span(NamedTuple):
@@ -108,8 +131,8 @@ class Gantt:
     begin: datetime
     end: datetime
     bars: Sequence[Bar]
-    steps: Sequence[str]
-    """The times since its begin at one and two thirds of the axis."""
+    steps: Sequence[Step]
+    """Round times since its begin, at their places."""
     is_open: bool
     left_out: timedelta
     """The first part of a long first wait, which the axis does not have."""
@@ -182,11 +205,28 @@ def gantt_of(
         begin=begin,
         end=end,
         bars=bars,
-        steps=[f"+{length((end - begin) * share)}" for share in STEPS],
+        steps=list(_steps((end - begin).total_seconds(), is_cut=begin > job.created_at)),
         is_open=job.finished_at is None and end == now,
         left_out=begin - job.created_at,
         summary=_summary(job, attempts),
     )
+
+
+def _steps(length_s: float, *, is_cut: bool) -> Iterator[Step]:
+    """Yield labels of round times in the middle of an axis of this length in seconds.
+
+    ``is_cut`` is whether it begins after the creation of the job.
+    """
+    step_s = next((step_s for step_s in STEPS_S if step_s * STEPS_OF_AXIS >= length_s), STEPS_S[-1])
+    # All labels have one unit: the largest of which the interval is a multiple.
+    unit, unit_s = next(((unit, size) for unit, size in UNITS_S.items() if step_s % size == 0), ("s", 1))
+    if length_s < 1:
+        unit, unit_s = "ms", 0.001
+    first_share = FIRST_SHARE_IF_CUT if is_cut else FIRST_SHARE
+    for number in range(1, STEPS_OF_AXIS + 1):
+        share = number * step_s / length_s
+        if first_share <= share <= LAST_SHARE:
+            yield Step(f"+{number * step_s / unit_s:,.6g} {unit}", round(100 * share, 2))
 
 
 def _rounded(now: datetime, since: datetime) -> datetime:

@@ -51,6 +51,7 @@ class Minute:
     height: float
     failed_height: float
     title: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Lanes:
         bars: The 200 longest of its attempts that took 5 seconds or more, if they fit into 40 lanes.
         minutes: The other attempts, by minute.
         summary: How many attempts there are, and how many of them have bars.
+        failed: How many of them failed, as a text; empty for none.
+        highest: The attempts of the highest column, as a text; empty without columns.
     """
 
     since: datetime
@@ -71,6 +74,8 @@ class Lanes:
     bars: Sequence[Bar] = ()
     minutes: Sequence[Minute] = ()
     summary: str = ""
+    failed: str = ""
+    highest: str = ""
 
 
 def lanes_of(
@@ -120,7 +125,17 @@ def lanes_of(
     if other_attempts and bars:
         summary += ", a bar for the longest" if len(bars) == 1 else f", bars for the {len(bars):,} longest"
     minutes = _minutes(other_attempts, since, now, is_capped=is_capped)
-    return Lanes(since, now, min(len(lane_ends), MAX_LANES), bars, minutes, summary)
+    failed_count = sum(attempt.outcome in FAILED for attempt in recent_attempts)
+    return Lanes(
+        since=since,
+        until=now,
+        count=min(len(lane_ends), MAX_LANES),
+        bars=bars,
+        minutes=minutes,
+        summary=summary,
+        failed=count(failed_count, is_capped=is_capped) if failed_count else "",
+        highest=count(max(minute.count for minute in minutes), is_capped=is_capped) if minutes else "",
+    )
 
 
 def _end(attempt: Attempt, now: datetime) -> datetime:
@@ -164,6 +179,7 @@ def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime, *, is_
                 height=round(100 * attempt_count / maximum, 1),
                 failed_height=round(100 * failure_count / maximum, 1),
                 title=title,
+                count=attempt_count,
             )
         )
     return minutes

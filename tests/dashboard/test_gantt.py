@@ -122,7 +122,26 @@ def test_bars_of_a_young_job_end_now() -> None:
     job = replace(PENDING, created_at=NOW - 2.5 * SECOND, execution_time=NOW - 2.5 * SECOND)
     found = bars_of(job)
     assert timedelta() <= found.end - NOW < SECOND
-    assert found.steps == ["+1 s", "+2 s"]
+    assert found.steps == [("+1 s", 33.33), ("+1.5 s", 50.0), ("+2 s", 66.67)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"),
+    [
+        (0.42, [("+200 ms", 47.62)]),
+        (14, [("+6 s", 42.86), ("+8 s", 57.14)]),
+        (150, [("+1 min", 40.0)]),
+        (20_000, [("+2 h", 36.0), ("+3 h", 54.0)]),
+        (40_000_000, [("+200 d", 43.2), ("+300 d", 64.8)]),
+    ],
+)
+def test_labels_of_the_axis_are_round_times_at_their_places(
+    seconds: float, steps: list[tuple[str, float]]
+) -> None:
+    created_at = NOW - seconds * SECOND
+    job = replace(FAILED, created_at=created_at, execution_time=created_at, finished_at=NOW, errors=())
+    job = replace(job, started_at=created_at)
+    assert bars_of(job).steps == steps
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,10 @@ async def test_workers_page_states_what_is_wrong(
     assert one["item"]["worker"]["names"] == ["billing.invoice", "payroll.run"]
     assert {each["job_id"] for each in one["jobs"]} == {"billing.invoice-run", "payroll.run-run"}
     assert one["item"]["worker"]["settings"] == {"limits": ["payroll.limit"]}
+    text = " ".join(Page((await request(app, "/worker?id=w1")).text).text.split())
+    assert "receives no notifications, so it polls. A job that another process adds starts at" in text
     assert [(each["text"], each["is_bad"]) for each in one["chips"]] == [
-        ("lag 8 s", True),
+        ("loop lag 8 s", True),
         ("pool 2 of 10", False),
         ("polls", True),
     ]
@@ -133,7 +135,7 @@ async def test_restricted_request_sees_the_health_of_a_worker_without_names(
     app = build(authorize=restricted)
     data = (await request(app, "/worker?id=w1", headers=JSON)).data
     assert [chip["text"] for chip in data["chips"]] == [
-        "lag 8 s",
+        "loop lag 8 s",
         "clock 60 s ahead of the server",
         "pool 2 of 10",
         "polls",

@@ -12,6 +12,7 @@ from pg_scheduler.dashboard.job_rows import rows_of
 from pg_scheduler.dashboard.lanes import SPAN, lanes_of
 from pg_scheduler.dashboard.pages.jobs import summary_of
 from pg_scheduler.dashboard.pages.workers import (
+    ADVICE,
     MAX_CLOCK_OFFSET_S,
     WorkerRow,
     dead_row,
@@ -90,6 +91,7 @@ async def build(request: PageRequest) -> View:
         other_names=names.others,
         lost=lost_jobs,
         chips=() if item is None else list(_chips(item)),
+        _advice=ADVICE,
         jobs=await rows_of(running.items, request),
         are_all_jobs=running.is_complete,
         summary=summary_of(running, request),
@@ -177,18 +179,23 @@ def _lost_job(job: Job, worker_id: str, names: Mapping[str, str], request: PageR
 
 
 def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:
-    """Yield the health of a live worker as small labels (chips): each value, and what it means."""
+    """Yield the health of a live worker as small labels (chips): each value, and what it means.
+
+    Those of which the page has a notice are repeated, and only in its data.
+    """
     if row.state == "dead":
         return
 
-    def chip(text: str, title: str, *, is_bad: bool = False) -> dict[str, object]:
+    def chip(
+        text: str, title: str, *, is_bad: bool = False, is_repeated: bool = False
+    ) -> dict[str, object]:
         """Return a label with its tooltip."""
-        return {"text": text, "title": title, "is_bad": is_bad}
+        return {"text": text, "title": title, "is_bad": is_bad, "is_repeated": is_repeated}
 
     health = row.health
     if health.loop_lag_s is not None:
         title = "how late its event loop ran a callback at the last heartbeat; above 1 s, a job blocks it"
-        yield chip(f"lag {length(health.loop_lag_s)}", title, is_bad=health.loop_lag_s > 1)
+        yield chip(f"loop lag {length(health.loop_lag_s)}", title, is_bad=health.loop_lag_s > 1)
     offset_s = health.clock_offset_s
     if offset_s is not None and abs(offset_s) > MAX_CLOCK_OFFSET_S:
         title = "the clock of its host differs from that of the server; due times computed there are wrong"
@@ -199,7 +206,7 @@ def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:
     # What every worker has when it is well would only hide what this one lacks.
     if health.is_listening is False:
         title = "it receives no notification of new jobs, so it polls, and starts them later"
-        yield chip("polls", title, is_bad=True)
+        yield chip("polls", title, is_bad=True, is_repeated=True)
     if health.has_liveness_lock is False:
         title = "without its liveness lock, its death is noticed by its lease, and not at once"
-        yield chip("no liveness lock", title, is_bad=True)
+        yield chip("no liveness lock", title, is_bad=True, is_repeated=True)

@@ -25,6 +25,17 @@ MAX_CLOCK_OFFSET_S: Final = Thresholds().clock_s
 
 RUNNING_AGE_S: Final = 5.0
 
+POLLS: Final = "it receives no notifications, so it polls"
+HAS_NO_LOCK: Final = "it has no liveness lock, so its death is noticed by its lease"
+
+ADVICE: Final = {
+    POLLS: "A job that another process adds starts at its next poll, by default up to 2 s late. Give the worker "
+    "direct_dsn= or a larger pool",
+    HAS_NO_LOCK: "If its process is killed, its jobs wait until its lease ends. Give the worker a larger pool, "
+    "keeper_dsn= or direct_dsn=",
+}
+"""The consequence and the remedy of problems, for the page of the worker."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
@@ -270,7 +281,7 @@ def _problems(health: ReportedHealth) -> list[str]:
         was, runs = ("was", "runs") if len(health.abandoned) == 1 else ("were", "run")
         problems.append(f"{attempts} that {was} to stop {runs} on")
     if health.is_listening is False:
-        problems.append("it receives no notifications, so it polls")
+        problems.append(POLLS)
     if health.has_liveness_lock is False:
-        problems.append("it has no liveness lock, so its death is noticed by its lease")
+        problems.append(HAS_NO_LOCK)
     return problems
