@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from pg_scheduler.facts.outcomes import FAILED_JOBS
+from pg_scheduler.facts.outcomes import DECIDED_ATTEMPTS, FAILED_ATTEMPTS, FAILED_JOBS
 from pg_scheduler.inspect.texts import estimated, length, rounded
 
 LOG_TICKS: Final = (
@@ -34,6 +34,9 @@ STEPS: Final = tuple(
     for number in (5, 10, 15, 30, 60, 120, 240, 480, 1440, 2880, 7200, 14_400, 21_600)
 )
 """The intervals between two labels of the axis of time."""
+
+OUTLIER: Final = 2
+"""From this multiple of the share of failed attempts in the whole period on, a row of the table is red."""
 
 FLAG_WIDTH: Final = 22.0
 """The width of the flag of a release, in percent of the plot. Flags that would overlap become one flag."""
@@ -122,6 +125,23 @@ class Line(NamedTuple):
     open_path: str
     dots: str = ""
     """Values between two slots without one, as lines without length, which are drawn as dots."""
+
+
+class Row(NamedTuple):
+    """A row of the table of a chart."""
+
+    at: datetime
+    label: str
+    """Its time, as the readout shows it."""
+    values: Sequence[str]
+    failed_share: float | None
+    """The share of failed attempts; None without attempts, or if the chart does not count them."""
+    is_outlier: bool
+    """Whether this share is much higher than that of the whole period."""
+    is_open: bool
+    """Whether its interval is not complete."""
+    releases: Sequence[str]
+    """The releases that first started in it."""
 
 
 class Slot(NamedTuple):
@@ -330,13 +350,37 @@ class Chart:
         values = self.series[place].values[:-1]
         return values if any(values) else []
 
-    def rows(self) -> Iterator[tuple[datetime, list[str]]]:
+    @property
+    def has_failures(self) -> bool:
+        """Whether it has failed attempts, so that its table has their share."""
+        return any(self._sum_of(FAILED_ATTEMPTS, place) for place in range(len(self.times)))
+
+    @property
+    def failed_share(self) -> float | None:
+        """The share of failed attempts in the whole period; None without any."""
+        places = range(len(self.times))
+        decided = sum(self._sum_of(DECIDED_ATTEMPTS, place) for place in places)
+        return sum(self._sum_of(FAILED_ATTEMPTS, place) for place in places) / decided if decided else None
+
+    def rows(self) -> Iterator[Row]:
         """Yield the values as rows of a table, the newest first."""
+        mean_share = self.failed_share
         for place in reversed(range(len(self.times))):
-            yield (
-                self.times[place],
-                [self._number_of(series, series.values[place]) for series in self.series],
+            decided = self._sum_of(DECIDED_ATTEMPTS, place)
+            share = self._sum_of(FAILED_ATTEMPTS, place) / decided if decided else None
+            yield Row(
+                at=self.times[place],
+                label=self._label(self.times[place]),
+                values=[self._number_of(series, series.values[place]) for series in self.series],
+                failed_share=share,
+                is_outlier=bool(share and mean_share and share >= OUTLIER * mean_share),
+                is_open=place == len(self.times) - 1,
+                releases=[name for slot, name in self._releases() if slot == place],
             )
+
+    def _sum_of(self, labels: Iterable[str], place: int) -> float:
+        """Return the sum of the series with these labels in a slot."""
+        return sum(series.values[place] or 0 for series in self.series if series.label in labels)
 
     def _releases(self) -> list[tuple[int, str]]:
         """Return pairs of the index of a slot, and the name of a release that first started in it."""

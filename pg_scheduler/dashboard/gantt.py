@@ -219,6 +219,7 @@ def _steps(length_s: float, *, is_cut: bool) -> Iterator[Step]:
     """
     step_s = next((step_s for step_s in STEPS_S if step_s * STEPS_OF_AXIS >= length_s), STEPS_S[-1])
     # All labels have one unit: the largest of which the interval is a multiple.
+    unit_s: float
     unit, unit_s = next(((unit, size) for unit, size in UNITS_S.items() if step_s % size == 0), ("s", 1))
     if length_s < 1:
         unit, unit_s = "ms", 0.001

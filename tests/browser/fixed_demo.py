@@ -21,6 +21,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every
+from pg_scheduler.version import __version__
 from tests.support.errors import count_errors
 
 __all__ = ["NOW", "open_fixed_demo"]
@@ -52,9 +53,12 @@ INSERT_JOBS: Final = """
 INSERT_WORKER: Final = """
     INSERT INTO scheduler_workers (
         worker_id, identity, hostname, pid, version, max_concurrent_jobs, running_jobs, names, state, health,
-        settings, started_at, last_beat, lease_until
+        settings, started_at, last_beat, lease_until, metadata
     )
-    VALUES ($1, $2, 'vm', $3, '1.0.0', 25, $4, $5, 'running', $6::text::jsonb, $7::text::jsonb, $8, $9, $10)
+    VALUES (
+        $1, $2, 'vm', $3, $11, 25, $4, $5, 'running', $6::text::jsonb, $7::text::jsonb, $8, $9, $10,
+        '{"release": "2027.12"}'
+    )
 """
 UPDATE_SCHEDULE: Final = """
     UPDATE scheduler_schedules SET created_at = $2, last_fire_at = $3, last_job_id = $4, runs = $5, owner = $6
@@ -64,6 +68,25 @@ INSERT_STARTS: Final = """
     INSERT INTO scheduler_starts (key, job_id, attempt, at)
     SELECT 'limit:bank:', job_id, attempt, $1 FROM scheduled_jobs
     WHERE job_name = 'shop.charge' AND status = 'running'
+"""
+INSERT_STATISTICS: Final = """
+    INSERT INTO scheduler_stats (bucket, span, job_name, counts, sums, run_hist, late_hist)
+    SELECT $1, 60, $2, ARRAY[$3::int, $3, $3 - $4::int, $4] || array_fill(0, ARRAY[8]),
+        ARRAY[0.4 * $3, 0.01 * $3],
+        array_replace(array_fill(0, ARRAY[19]) || -1 || array_fill(0, ARRAY[28]), -1, $3),
+        array_replace(array_fill(0, ARRAY[9]) || -1 || array_fill(0, ARRAY[38]), -1, $3)
+    ON CONFLICT DO NOTHING
+"""
+SET_PAUSE: Final = "UPDATE scheduler_tasks SET paused_at = $1 WHERE name = 'shop.report'"
+SORT_AUDIT: Final = """
+    WITH gone AS (DELETE FROM scheduler_audit RETURNING at, action, subject, actor, via, details)
+    INSERT INTO scheduler_audit (at, action, subject, actor, via, details)
+    SELECT coalesce(schedules.created_at, tasks.paused_at, gone.at), action, subject, gone.actor, via, details
+    FROM gone
+    LEFT JOIN scheduler_schedules AS schedules ON schedules.schedule_id = gone.subject
+        AND gone.action IN ('add_schedule', 'pause_schedule')
+    LEFT JOIN scheduler_tasks AS tasks ON tasks.name = gone.subject AND gone.action LIKE 'pause%'
+    ORDER BY 1
 """
 INSERT_RELEASE: Final = """
     INSERT INTO scheduler_audit (at, actor, via, action, subject)
@@ -79,10 +102,13 @@ async def open_fixed_demo(pool: asyncpg.Pool) -> Scheduler:
     await scheduler.tasks.pause("shop.report", note="the warehouse is being moved")
     fires = await _add_schedules(scheduler, pool)
     await pool.execute(INSERT_JOBS, json.dumps([*_jobs(), *fires]))
+    await _count_fires(pool, fires)
+    await pool.execute(SET_PAUSE, NOW - 5 * MINUTE)
     await pool.execute(INSERT_STARTS, NOW - SECOND)
     released_at = NOW - 34 * MINUTE
     for release, at in (("2027.11", NOW - 20 * HOUR), ("2027.12", released_at)):
         await pool.execute(INSERT_RELEASE, at, release)
+    await pool.execute(SORT_AUDIT)
     await count_errors(pool)
     await pool.execute(
         "UPDATE scheduler_error_groups SET first_release = '2027.12' WHERE first_at > $1", released_at
@@ -110,10 +136,24 @@ async def _add_workers(pool: asyncpg.Pool) -> None:
             [*TASKS, "shop.invoices", "shop.stock"],
             json.dumps(health),
             json.dumps({"limits": [limit]}),
-            NOW - 2 * HOUR,
+            NOW - (34 - place) * MINUTE,
             NOW - SECOND,
             NOW + 59 * SECOND,
+            __version__,
         )
+
+
+async def _count_fires(pool: asyncpg.Pool, fires: list[dict[str, Any]]) -> None:
+    """Add the statistics of the last hour of tasks that only schedules run."""
+    numbers: dict[tuple[str, datetime], list[int]] = {}
+    for fire in fires:
+        minute = datetime.fromisoformat(fire["finished_at"]).replace(second=0, microsecond=0)
+        if NOW - HOUR <= minute < NOW - MINUTE:  # the others are not complete
+            ended = numbers.setdefault((fire["job_name"], minute), [0, 0])
+            ended[0] += 1
+            ended[1] += fire["status"] == "failed"
+    for (name, minute), (number, failed) in numbers.items():
+        await pool.execute(INSERT_STATISTICS, minute, name, number, failed)
 
 
 async def _add_schedules(scheduler: Scheduler, pool: asyncpg.Pool) -> list[dict[str, Any]]:
@@ -136,9 +176,9 @@ async def _add_schedules(scheduler: Scheduler, pool: asyncpg.Pool) -> list[dict[
         owner = "code" if schedule.schedule_id.startswith("shop.") else "api"
         since, times = NOW - 40 * 24 * HOUR, list[datetime]()
         if schedule.schedule_id in {"refresh-banner", "shop.stock"}:
-            since = NOW - 30 * MINUTE
             step = MINUTE if owner == "api" else 20 * SECOND
             times = [schedule.anchor - number * step for number in range(24)]
+            since = times[-1] - step
         elif schedule.paused_at is None:
             assert schedule.trigger is not None
             times = schedule.trigger.upcoming(60, after=since)
@@ -207,7 +247,7 @@ def _ended(
             "worker_id": WORKERS["node-4"],
             "started_at": began + 0.01 * SECOND,
             "finished_at": began + (0.05 + crc32(job_id.encode()) % 8 / 10) * SECOND,
-            "error_message": None if status == "completed" else "TimeoutError: no answer within 30 s",
+            "error_message": None if status == "completed" else "ConnectionError: connection reset by peer",
             **columns,
         },
     )
@@ -277,7 +317,7 @@ def _declined(job_id: str, ended_at: datetime, order: int) -> dict[str, Any]:
             "attempt": attempt,
             "started_at": (ended_at - before * SECOND - 0.4 * SECOND).isoformat(),
             "ended_at": (ended_at - before * SECOND).isoformat(),
-            "worker_id": WORKERS["node-3" if attempt % 2 else "node-4"],
+            "worker_id": WORKERS["node-4" if attempt % 2 else "node-3"],
             "outcome": "error",
             "error_type": "PermissionError",
             "message": message,
@@ -288,7 +328,7 @@ def _declined(job_id: str, ended_at: datetime, order: int) -> dict[str, Any]:
     return _ended(
         job_id,
         "shop.charge",
-        ended_at - 0.42 * SECOND,
+        ended_at - 0.41 * SECOND,
         "failed",
         order,
         created_at=ended_at - 14 * SECOND,

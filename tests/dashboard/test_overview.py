@@ -100,7 +100,7 @@ def test_slot_of_a_chart_has_how_often_something_was_and_the_rate() -> None:
     chart = Chart("a", "Outcomes", "/min", [begin + place * 30 * MINUTE for place in range(3)], rates)
     values = [[("Completed", "82, 2.7/min")], [("Completed", "1, 0.033/min")], [("Completed", "0")]]
     assert [slot.values for slot in chart.slots] == values
-    assert [row for _, row in chart.rows()] == [["0"], ["1, 0.033/min"], ["82, 2.7/min"]]
+    assert [row.values for row in chart.rows()] == [["0"], ["1, 0.033/min"], ["82, 2.7/min"]]
     chart = Chart("a", "Outcomes", "/min", [begin, begin + MINUTE], [Series("completed", [82.0, 1.0])])
     assert [slot.values for slot in chart.slots] == [[("Completed", "82")], [("Completed", "1")]]
 
@@ -219,6 +219,31 @@ async def test_errors_state_the_release_in_which_they_began(world: World, app: A
         assert release in row
 
 
+async def test_largest_groups_of_errors_come_first(world: World, app: App) -> None:
+    for name, number, minutes in (("few", 1, 5), ("many", 3, 20)):
+        for job in range(number):
+            await world.job(f"{name}-{job}", f"board.{name}", status="failed", ended=-minutes * MINUTE)
+    await count_since(world.pool)
+    groups = (await request(app, "/", headers=JSON)).data["errors"]
+    assert [(group["job_name"], group["count"]) for group in groups] == [("board.many", 3), ("board.few", 1)]
+
+
+def test_table_of_a_chart_has_the_share_of_failures_and_what_is_not_complete() -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    series = [Series("completed", [90.0, 80.0, 98.0, 0.0]), Series("failed", [0.0, 20.0, 2.0, 0.0])]
+    times = [begin + place * MINUTE for place in range(4)]
+    marks = [Mark(begin + 70 * SECOND, "v2")]
+    chart = Chart("a", "Outcomes", "/min", times, series, marks=marks)
+    rows = [(row.label, row.failed_share, row.is_outlier, row.is_open, row.releases) for row in chart.rows()]
+    assert rows == [
+        ("00:03", None, False, True, []),
+        ("00:02", 0.02, False, False, []),
+        ("00:01", 0.2, True, False, ["v2"]),
+        ("00:00", 0.0, False, False, []),
+    ]
+    assert not Chart("b", "Lateness", "s", times, [Series("p50", [1.0] * 4)], is_log=True).has_failures
+
+
 async def test_chart_names_each_outcome_as_it_is_counted(pool: asyncpg.Pool, world: World, app: App) -> None:
     await world.worker(names=["board.mail"])
     figures = JobFigures(5, 5, (0, 0, 0, 0, 0, 3, 0, 2, 0), LATE, LATE)
@@ -330,12 +355,12 @@ async def test_tiles_count_blocked_jobs_as_waiting_and_others_as_scheduled(
     await world.job("2", "board.mail", blocked_on="limit:bank:")
     await world.job("3", "board.mail")
     scheduled = ["Scheduled", "1", "", "status:scheduled"]
-    assert await shown() == [["Waiting", "2", "due 1, blocked 1", "status:due,blocked"], scheduled]
+    assert await shown() == [["Waiting", "2", "1 due, 1 blocked", "status:due,blocked"], scheduled]
     await pool.execute("UPDATE scheduled_jobs SET blocked_on = NULL")
-    assert await shown() == [["Waiting", "2", "due 2, blocked 0", "status:due,blocked"], scheduled]
+    assert await shown() == [["Waiting", "2", "2 due, 0 blocked", "status:due,blocked"], scheduled]
     some = build(authorize=lambda _: Access("bob", names=("board.*",)))
     labels = [tile["label"] for tile in (await request(some, "/", headers=JSON)).data["tiles"]]
-    assert labels == ["Completed", "Failed", "Lateness p95", "Waiting", "Slots in use"]
+    assert labels == ["Completed", "Failed attempts", "Lateness p95", "Waiting", "Slots in use"]
 
 
 async def test_errors_of_the_overview_have_their_class_and_message(
@@ -379,7 +404,7 @@ async def test_tiles_have_the_change_since_the_period_before(
     await add_figures(world, ["board.mail"])
     (completed, failed, late) = await tiles()
     assert completed[:1] + completed[2:] == ("Completed", "/h", "", ""), "nothing is known of the hour before"
-    assert failed == ("Failed", "20", "% of attempts", "", "")
+    assert failed == ("Failed attempts", "20", "% of attempts", "", "")
     assert late == ("Lateness p95", "~750", "ms", "", "")
     await pool.execute("UPDATE scheduler_stats SET bucket = bucket - interval '90 min'")
     long = Histogram((0,) * 22 + (8,) + (0,) * 25, 10.0)
@@ -738,7 +763,7 @@ async def test_tile_has_no_value_for_a_time_without_starts(world: World, app: Ap
     await add_figures(world, ["board.mail"])
     await world.pool.execute("UPDATE scheduler_stats SET bucket = bucket - interval '20 minutes'")
     tiles = {tile["label"]: tile for tile in (await request(app, "/", headers=JSON)).data["tiles"]}
-    assert set(tiles["Failed"]["values"]) > {None}
+    assert set(tiles["Failed attempts"]["values"]) > {None}
     assert None not in tiles["Completed"]["values"], "nothing completed is a number"
 
 

@@ -74,7 +74,9 @@ async def test_tasks_that_became_slower_or_fail_more_are_worse(
     assert "1 of 1 worker" in text
     assert (data["workers"], data["workers_of_release"]) == (1, 1)
     assert "Mixed" not in text
-    assert "at most 1d, and as long as the release has run" in text
+    assert "Release v2 compared with v1" in text
+    assert "Compared: 2 h each, as long as v2 has run." in text
+    assert "5 percentage points more of its attempts failed" in text
     await world.worker("old", metadata={"release": "v1"})
     mixed = Page((await request(build(), "/release")).text).text
     assert "1 of 2 workers run another release: their attempts count in After, too" in " ".join(mixed.split())

@@ -313,6 +313,6 @@ async def test_metadata_of_tasks_is_shown_to_those_who_see_arguments(
 
 def test_lanes_state_the_failures_and_the_highest_column() -> None:
     attempts = [attempt(f"{n}", 5 * MINUTE, n * 0.001 * SECOND) for n in range(1, 4)]
-    lanes = lanes_of([*attempts, replace(attempt("d", 2 * MINUTE, SECOND), outcome="failed")], NOW)
+    lanes = lanes_of([*attempts, attempt("d", 2 * MINUTE, SECOND, "failed")], NOW)
     assert (lanes.summary, lanes.failed, lanes.highest) == ("4 attempts", "1", "3")
     assert (lanes_of([], NOW).failed, lanes_of([], NOW).highest) == ("", "")

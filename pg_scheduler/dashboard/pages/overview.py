@@ -23,6 +23,7 @@ from pg_scheduler.dashboard.pages.overview_parts import (
     TaskLoad,
     Tile,
     by_load,
+    compared_with,
     later,
     load_of,
     rates,
@@ -32,6 +33,7 @@ from pg_scheduler.dashboard.pages.overview_parts import (
     worker_rows,
 )
 from pg_scheduler.dashboard.pages.release import recent
+from pg_scheduler.dashboard.pages.task import PERIODS
 from pg_scheduler.dashboard.pages.tasks import visible_tasks
 from pg_scheduler.dashboard.pages.workers import attempts_by_worker, slots_of
 from pg_scheduler.facts.lateness import (
@@ -127,7 +129,9 @@ async def build(request: PageRequest) -> View:
     missing_parts = [part for part, value in parts.items() if value is None]
     waits_late = is_late(oldest_due_at, request.now)
     error_groups = slow_facts.groups.items if slow_facts.groups else ()
-    errors = request.visible_groups(error_groups)[:SHOWN_GROUPS]
+    # As on the page of errors, the largest groups come first.
+    visible_groups = sorted(request.visible_groups(error_groups), key=lambda group: -group.count)
+    errors = visible_groups[:SHOWN_GROUPS]
     # None stands for what is unknown because the backlog was not read in time.
     due_count = blocked_count = running_count = busy_slots = waiting_text = None
     if backlog:
@@ -194,6 +198,11 @@ async def build(request: PageRequest) -> View:
         if slow_facts.groups is None
         else (await new_releases(request, slow_facts.groups)).by_group(errors),
         tasks=by_load(_loads(tasks, task_names, slow_facts)),
+        _number_of_errors=len(visible_groups),
+        _are_errors_capped=slow_facts.groups is not None and slow_facts.groups.is_capped,
+        _number_of_tasks=len(tasks),
+        _period=PERIODS[range_name],
+        _compared="" if period is None else compared_with(period),
         _are_tasks_capped=slow_facts.tasks is not None and slow_facts.tasks.is_capped,
         _is_task_blocked_capped=slow_facts.tasks is not None and slow_facts.tasks.is_blocked_capped,
         paused={task.name: task.note for task in tasks if task.paused_at is not None},

@@ -12,6 +12,8 @@ from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.base.text.numbers import two_digits
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.history import Period
+from pg_scheduler.dashboard.pages.task import PERIODS
+from pg_scheduler.dashboard.pages.tasks import PARTS, has_trouble, is_failing, part_of
 from pg_scheduler.dashboard.pages.workers import WorkerRow, listed_row
 from pg_scheduler.dashboard.search_bar import text_of
 from pg_scheduler.facts.lateness import is_late
@@ -36,11 +38,8 @@ MAX_RISE: Final = 9.0
 LOAD_PERIOD: Final = timedelta(hours=1)
 """The period of the tasks by load."""
 
-LOAD_PARTS: Final = 12
-"""Parts of that period, each a bar of a task."""
-
-MANY_FAILURES: Final = 0.05
-"""The share of failed attempts from which on it is red."""
+NOW_WIDTH: Final = timedelta(minutes=10)
+"""The longest interval of a chart whose last complete value is called that of now."""
 
 SHOWN_TASKS: Final = 8
 SHOWN_WORKERS: Final = 6
@@ -64,6 +63,8 @@ class Tile:
     tone: str
     since: datetime | None = None
     """Since when the oldest of what it counts has been there."""
+    detail: str = ""
+    """What is written after the unit: the present value."""
 
 
 def rates(period: Period) -> Iterator[Tile]:
@@ -105,7 +106,7 @@ def rates(period: Period) -> Iterator[Tile]:
     tone = "bad" if share else ""
     points = _points(period, failure_rate)
     yield Tile(
-        label="Failed",
+        label="Failed attempts",
         value=value,
         unit=unit,
         note=note,
@@ -129,6 +130,7 @@ def rates(period: Period) -> Iterator[Tile]:
         label="Lateness p95",
         value=value,
         unit=unit,
+        detail=_present_lateness(period, lateness_text),
         note=note,
         mood=mood,
         path="/chart",
@@ -136,6 +138,25 @@ def rates(period: Period) -> Iterator[Tile]:
         values=points,
         tone="run",
     )
+
+
+def compared_with(period: Period) -> str:
+    """Return what the changes of the tiles compare with, or why they have none, as a sentence."""
+    span = f"{PERIODS[period.range]} before"
+    if period.before is None:
+        return f"No changes: the statistics of the {span} are not kept."
+    if not count_decided(period.before):
+        return f"No changes: nothing ran in the {span}."
+    return f"▲ ▼ compared with the {span}"
+
+
+def _present_lateness(period: Period, mean_text: str) -> str:
+    """Return the lateness of the last complete slot; empty if unknown, long ago or the same as the mean."""
+    if len(period.figures) < 2 or period.width > NOW_WIDTH:
+        return ""
+    lateness_s = period.figures[-2].lateness.quantile(0.95)
+    text = "" if lateness_s is None else estimated(lateness_s)
+    return f"now {text}" if text and text != mean_text else ""
 
 
 def waiting(period: Period, text: str | None, oldest_at: datetime | None, now: datetime) -> Tile:
@@ -147,12 +168,13 @@ def waiting(period: Period, text: str | None, oldest_at: datetime | None, now: d
     # The sum of the waiting times in a slot, divided by its length, is the mean number of waiting jobs.
     waiting_means = _points(period, lambda figures: figures.lateness.total / slot_length_s)
     mood = "warn" if is_late(oldest_at, now) else ""
-    # The text is such as "waiting 21: due 0, blocked 21".
+    # The text is such as "waiting 21: due 0, blocked 21". Next to the sum, each part begins with its number.
     numbers, _, parts = (text or "waiting -").partition(": ")
+    turned_parts = [" ".join(part.split(" ")[::-1]) for part in parts.split(", ")]
     return Tile(
         label="Waiting",
         value=numbers.removeprefix("waiting "),
-        unit=parts,
+        unit=", ".join(turned_parts),
         note=UNREAD if text is None else "",
         mood=mood,
         path="/jobs",
@@ -260,8 +282,11 @@ class TaskLoad:
     name: str
     due: int
     blocked: int
+    running: int
     workers: int | None
     is_paused: bool
+    has_trouble: bool
+    """Whether due jobs cannot start: the task is paused, or no worker claims it."""
     per_minute: float
     failed: float | None
     """The share of its attempts that failed; None without attempts."""
@@ -280,12 +305,7 @@ class TaskLoad:
     @property
     def is_failing(self) -> bool:
         """Whether so many of its attempts failed that the number is red."""
-        return self.failed is not None and self.failed >= MANY_FAILURES
-
-    @property
-    def has_trouble(self) -> bool:
-        """Whether due jobs cannot start: the task is paused, or no worker claims it."""
-        return self.due > 0 and (self.is_paused or self.workers == 0)
+        return is_failing(self.failed)
 
 
 def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> TaskLoad:
@@ -294,21 +314,22 @@ def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> 
     ``rows`` has the statistics of all names of the task, each row those of a short time.
     """
     figures = JobFigures.added(*(row.figures for row in rows)) if rows else JobFigures()
-    start, part_length = until - LOAD_PERIOD, LOAD_PERIOD / LOAD_PARTS
     # The numbers of each part of the hour, which are the bars of the task.
-    starts, failures = [0] * LOAD_PARTS, [0] * LOAD_PARTS
+    starts, failures = [0] * PARTS, [0] * PARTS
     for row in rows:
-        part = int((row.at - start) / part_length)
-        # Rows may begin shortly before the hour or end after it; they count for the first or the last part.
-        part = min(max(part, 0), LOAD_PARTS - 1)
+        part = part_of(row.at, until - LOAD_PERIOD, LOAD_PERIOD)
+        if part is None:
+            continue
         starts[part] += count_decided(row.figures)
         failures[part] += count_failed(row.figures)
     return TaskLoad(
         name=task.name,
         due=task.due,
         blocked=task.blocked,
+        running=task.running,
         workers=task.workers,
         is_paused=task.paused_at is not None,
+        has_trouble=has_trouble(task),
         per_minute=figures.started / (LOAD_PERIOD / timedelta(minutes=1)),
         failed=failure_rate(figures),
         p50_s=figures.durations.quantile(0.5),

@@ -46,6 +46,13 @@ factors may come from the counting.
 """
 
 
+WORSE_RULE: Final = (
+    f"A task is worse if {100 * MORE_FAILURES:.0f} percentage points more of its attempts failed, "
+    f"or its p50 is {SLOWER_MEDIAN:g} times as long, or its p95 {SLOWER_TAIL:g} times, "
+    f"with {FEWEST_ATTEMPTS} or more attempts in each time"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """A release of the application, which workers name by ``metadata={"release": ...}``."""
@@ -65,6 +72,11 @@ class ComparedPeriod:
     until: datetime
     release: str | None
     """The release that was the newest then; None if none is known."""
+
+    @property
+    def length(self) -> timedelta:
+        """Its length."""
+        return self.until - self.since
 
     @property
     def minutes(self) -> float:
@@ -242,6 +254,8 @@ async def build(request: PageRequest) -> View:
         are_errors_capped=comparison.groups.is_capped,
         workers=len(workers) if is_open else None,
         workers_of_release=workers_of_release if is_open else None,
+        _worse_rule=WORSE_RULE,
+        _is_newest=release == releases[0],
         _is_mixed=is_open and release == releases[0] and 0 < workers_of_release < len(workers),
         _is_shorter=comparison.after.until - comparison.after.since < LENGTHS[range_name],
         is_complete=comparison.is_complete,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from pg_scheduler.base.figures import JobFigures
@@ -22,8 +22,11 @@ from pg_scheduler.inspect.tasks import TaskList, fold_tasks
 RANGES: Final = {name: history.RANGES[name].length for name in ("1h", "6h", "1d", "7d")}
 """The length of the period of the figures, by the parameter ``range``."""
 
-PARTS: Final = 24
-"""Parts of the period, of which each has the number of starts."""
+PARTS: Final = 12
+"""Parts of the period, each a bar of a task. Each part of an hour has as many whole minutes."""
+
+MANY_FAILURES: Final = 0.05
+"""The share of failed attempts from which on it is red."""
 
 MAX_QUERY: Final = 200
 
@@ -89,6 +92,16 @@ class TaskRow(TaskState):
     limits: Sequence[str] = ()
     state: str | None = None
     """``paused``, ``no worker`` or ``limit full``; None if it starts jobs."""
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether so many of its attempts failed that the number is red."""
+        return is_failing(self.failed_share)
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether due jobs cannot start."""
+        return has_trouble(self)
 
 
 BADGES: Final = {
@@ -234,12 +247,33 @@ def _by_name(statistics: Statistics) -> dict[str, NameFigures]:
     starts = {name: [0] * PARTS for name in totals}
     failures = {name: [0] * PARTS for name in totals}
     for row in statistics.rows:
-        share = (row.at - statistics.since) / statistics.duration
-        # A row at an end of the period, or slightly beyond it, belongs to the first or the last part.
-        part = max(min(int(share * PARTS), PARTS - 1), 0)
+        part = part_of(row.at, statistics.since, statistics.duration)
+        if part is None:
+            continue
         starts[row.job_name][part] += row.figures.started
         failures[row.job_name][part] += count_failed(row.figures)
     return {name: NameFigures(total, starts[name], failures[name]) for name, total in totals.items()}
+
+
+def part_of(at: datetime, since: datetime, length: timedelta) -> int | None:
+    """Return the part of a period that has the row of statistics of this instant; None for no part.
+
+    A row that began before the period is in no part: with it, the first part would be longer than the others.
+    """
+    if at < since:
+        return None
+    # A row may be later than the end by the difference of two clocks.
+    return min(int(PARTS * ((at - since) / length)), PARTS - 1)
+
+
+def is_failing(failed_share: float | None) -> bool:
+    """Return whether so many attempts failed that the number is red on each page."""
+    return failed_share is not None and failed_share >= MANY_FAILURES
+
+
+def has_trouble(task: TaskState) -> bool:
+    """Return whether due jobs of a task cannot start: it is paused, or no worker claims it."""
+    return task.due > 0 and (task.paused_at is not None or task.workers == 0)
 
 
 async def visible_limits(request: PageRequest) -> list[LimitState]:

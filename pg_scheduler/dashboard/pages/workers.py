@@ -29,9 +29,9 @@ POLLS: Final = "it receives no notifications, so it polls"
 HAS_NO_LOCK: Final = "it has no liveness lock, so its death is noticed by its lease"
 
 ADVICE: Final = {
-    POLLS: "A job that another process adds starts at its next poll, by default up to 2 s late. Give the worker "
+    POLLS: "A job that another process adds starts at its next poll, by default up to 2 s late. Give it "
     "direct_dsn= or a larger pool",
-    HAS_NO_LOCK: "If its process is killed, its jobs wait until its lease ends. Give the worker a larger pool, "
+    HAS_NO_LOCK: "If its process is killed, its jobs wait until its lease ends. Give it a larger pool, "
     "keeper_dsn= or direct_dsn=",
 }
 """The consequence and the remedy of problems, for the page of the worker."""

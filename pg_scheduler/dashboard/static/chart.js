@@ -85,10 +85,10 @@ document.addEventListener("keydown", (event) => {
 
 onUpdate(() => {
   const format = formatter();
-  for (const slot of all(".slot")) {
+  for (const slot of all(".slot, .values tr[data-key]")) {
     const time = format(slot.dataset.key * 1000);
     const translate = (text) => text.replace(/^\d\d-\d\d/, time.slice(9, 14)).replace(/\d\d:\d\d/, time.slice(15, 20));
-    for (const each of all(".tick, .tip > b:first-child", slot)) showText(each.firstChild, translate);
+    for (const each of all(".tick, .tip > b:first-child, time", slot)) showText(each.firstChild, translate);
   }
   show(shown);
 });
