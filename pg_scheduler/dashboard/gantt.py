@@ -47,8 +47,8 @@ STEPS_OF_AXIS: Final = 7
 FIRST_SHARE: Final = 0.3
 FIRST_SHARE_IF_CUT: Final = 0.5
 LAST_SHARE: Final = 0.68
-"""The part of the axis that has labels. The instants of its ends are before and after it; that of the begin has
-a longer text if the axis does not begin with the creation of the job."""
+"""The part of the axis that has labels. The instants of its ends are before and after it. That of the begin
+has a longer text if the axis does not begin with the creation of the job."""
 
 KINDS: Final = {
     None: "running",
