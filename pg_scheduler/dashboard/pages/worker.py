@@ -186,9 +186,7 @@ def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:
     if row.state == "dead":
         return
 
-    def chip(
-        text: str, title: str, *, is_bad: bool = False, is_repeated: bool = False
-    ) -> dict[str, object]:
+    def chip(text: str, title: str, *, is_bad: bool = False, is_repeated: bool = False) -> dict[str, object]:
         """Return a label with its tooltip."""
         return {"text": text, "title": title, "is_bad": is_bad, "is_repeated": is_repeated}
 
