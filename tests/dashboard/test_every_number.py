@@ -508,7 +508,7 @@ TOMORROW: Final = (datetime.now(UTC) + timedelta(days=2)).date()
 
 SHOWN: Final[dict[str, dict[str, list[str]]]] = {
     "/": {
-        f"Waiting (?:oldest .*? )?{NUMBER} due {NUMBER}, blocked {NUMBER}": [
+        f"Waiting (?:oldest .*? )?{NUMBER} · {NUMBER} due, {NUMBER} blocked": [
             WAITING,
             jobs(DUE),
             jobs(BLOCKED),
@@ -648,7 +648,7 @@ SHOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
     },
     "/release": {
-        f"runs on {NUMBER} of {NUMBER} workers": ["SELECT 0", WORKERS],
+        f"none of {NUMBER} live workers reports it now": [WORKERS],
         f"before → after, the first 1 of {NUMBER} ": [ATTEMPTED],
         f"New errors (?:the first 1 of )?{NUMBER} ": ["SELECT 0"],
     },
