@@ -440,7 +440,7 @@ def agree_on_what_is_late(told: Voices) -> None:
     assert sum(each["blocked"] for each in told.terminal_tasks.values()) == blocked
     waiting = f"waiting {due + blocked}: due {due}, blocked {blocked}"
     (tile,) = [tile for tile in told.overview["tiles"] if tile["label"] == "Waiting"]
-    assert f"waiting {tile['value']}: {tile['unit']}" == waiting
+    assert (tile["value"], tile["unit"]) == (str(due + blocked), f"{due} due, {blocked} blocked")
     jobs = {area.area: area.text for area in told.status.areas}["jobs"]
     assert jobs.startswith(waiting if due or blocked else "none waiting")
     reasons = {"LATE", "NAME-UNKNOWN", "WORKER-NONE", "WORKER-DRAINING"} & set(told.codes)
