@@ -205,10 +205,16 @@ class Statements:
                     yield type(outer)(outer.connection, events)
             outer.events.extend(events)
             return
-        async with self.connections.transaction(
-            reserved=reserved, savepoints=savepoints, lock_timeout_ms=lock_timeout_ms
-        ) as connection:
-            yield Transaction(connection, events)
+        try:
+            async with self.connections.transaction(
+                reserved=reserved, savepoints=savepoints, lock_timeout_ms=lock_timeout_ms
+            ) as connection:
+                yield Transaction(connection, events)
+        except DatabaseUnavailableError as fault:
+            # The caller may run the transaction again.
+            if is_queue_full(fault):
+                await self._free_queue()
+            raise
         for event in events:
             self.publish(event)
 
@@ -274,16 +280,9 @@ class Statements:
                     return list(await connection.fetch(query.text, *args, timeout=self.call_timeout_s))
 
             return await self.repeat_while_locked(name, attempt)
-        try:
-            return await self._fetch_from(query, args, route)
-        except DatabaseUnavailableError as fault:
-            if not is_queue_full(fault):
-                raise
-        # The queue may only seem to be full, until this.
-        await self.free_queue()
         return await self._fetch_from(query, args, route)
 
-    async def free_queue(self) -> None:
+    async def _free_queue(self) -> None:
         """Let the server free the part of its queue of notifications that all sessions have read.
 
         The server itself frees it only when a session notifies, which fails while the queue is full. So a
@@ -293,26 +292,37 @@ class Statements:
             await self.fetch("free_queue")
 
     async def _fetch_from(
-        self, query: Query, args: Sequence[Any], route: Route | None
+        self, query: Query, args: Sequence[Any], route: Route | None, *, is_repeated: bool = False
     ) -> list[asyncpg.Record]:
-        """Run a statement on the connection of a route; None for the first one of its routes."""
+        """Run a statement on the connection of a route; None for the first one of its routes.
+
+        If the server's queue of notifications is full, it is freed, and the statement runs once more.
+        """
         route = route or query.routes[0]
         if route not in query.routes or route not in self._acquire:
             raise LookupError(f"statement {query.name!r} does not run on route {route.value!r}; pass on=")
         timeout_s = self._hot_timeout_s if query.timeout is Timeout.HOT else self.call_timeout_s
-        if route is Route.DEDICATED:
-            # Only services use it. They run in the event loop that start() has checked, so it is not checked.
-            async with self.connections.dedicated as dedicated_connection:
-                # If the pool cannot spare a connection, the statement runs in a transaction, as below.
-                if dedicated_connection is not None:
-                    return list(await dedicated_connection.fetch(query.text, *args, timeout=timeout_s))
-        self.connections.check_loop()
-        # The shared connection needs no reset by a pool, so it is tried before the connection of the route.
-        if query.is_shareable and self._shared.is_free:
-            with suppress(DatabaseUnavailableError):  # another connection may not have the problem
-                return await self._shared.fetch(query.text, *args)
-        async with self._acquire[route]() as connection:
-            return list(await connection.fetch(query.text, *args, timeout=timeout_s))
+        try:
+            if route is Route.DEDICATED:
+                # Only services use it. They run in the event loop that start() has checked, so it is not
+                # checked.
+                async with self.connections.dedicated as dedicated_connection:
+                    # If the pool cannot spare a connection, the statement runs in a transaction, as below.
+                    if dedicated_connection is not None:
+                        return list(await dedicated_connection.fetch(query.text, *args, timeout=timeout_s))
+            self.connections.check_loop()
+            # The shared connection needs no reset by a pool, so it is tried before the connection of the
+            # route.
+            if query.is_shareable and self._shared.is_free:
+                with suppress(DatabaseUnavailableError):  # another connection may not have the problem
+                    return await self._shared.fetch(query.text, *args)
+            async with self._acquire[route]() as connection:
+                return list(await connection.fetch(query.text, *args, timeout=timeout_s))
+        except DatabaseUnavailableError as fault:
+            if is_repeated or not is_queue_full(fault):
+                raise
+        await self._free_queue()
+        return await self._fetch_from(query, args, route, is_repeated=True)
 
     def lock_retries(self, name: str) -> LockRetries:
         """Return what counts and delays the attempts of one call to get a lock; messages have this name."""
@@ -383,6 +393,7 @@ class Statements:
     ) -> T:
         """Run statements in a transaction, and again after a deadlock or while another one holds a lock.
 
+        They run again, too, if the server's queue of notifications was full, which ``transaction()`` frees.
         With ``within``, they run once, as a part of that transaction, and wait for locks as it does. The
         arguments are those of ``transaction()``.
         """
@@ -402,13 +413,14 @@ class Statements:
                 ):
                     return await run(transaction)
             except DatabaseUnavailableError as fault:
-                # pause() raises an error when the time limit of the call is over. So only deadlocks and other
-                # conflicts are counted.
+                # pause() raises an error when the time limit of the call is over. So only the other faults
+                # are counted.
                 if is_lock_timeout(fault):
                     await retries.pause(fault)
                     continue
                 conflicts += 1
-                if not is_conflict(fault) or conflicts >= MAX_ATTEMPTS:
+                may_succeed = is_conflict(fault) or is_queue_full(fault)
+                if not may_succeed or conflicts >= MAX_ATTEMPTS:
                     raise
 
     async def run_divided(

@@ -135,7 +135,6 @@ class Runtime:
             if isinstance(part, Service):
                 # A service whose pass waited for a lock in vain logs the sessions that hold locks.
                 part.find_holders = store.locks.find_holders
-                part.free_queue = store.statements.free_queue
                 part.on_outage = node.signals.connection_lost
 
     @property

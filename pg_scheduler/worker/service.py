@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pg_scheduler.base.backoff import Backoff
-from pg_scheduler.database.faults import REFUSALS, is_queue_full, is_refusal, is_timeout
+from pg_scheduler.database.faults import REFUSALS, is_refusal, is_timeout
 from pg_scheduler.errors import (
     ConnectionRejectedError,
     DatabaseUnavailableError,
@@ -101,8 +101,6 @@ class Service(ABC):
     backoff = BackoffOptions()
     find_holders: Callable[[], Awaitable[Sequence[str]]] | None = None
     """Returns the sessions that hold locks on the tables, for the record of a pass that waited for one."""
-    free_queue: Callable[[], Awaitable[None]] | None = None
-    """Frees the server's queue of notifications, as far as all sessions have read it."""
     on_outage: Callable[[], None] | None = None
     """Called when a pass fails because the database does not answer."""
     stop_timeout_s = 3.0
@@ -252,8 +250,6 @@ class Service(ABC):
         # A server that reports a lock has answered, so this is no outage.
         if self.on_outage is not None and not waits_for_lock:
             self.on_outage()
-        if self.free_queue is not None and is_queue_full(fault):
-            await self.free_queue()
         longest_s = self.backoff.longest_for_lock_s if waits_for_lock else None
         delay = backoff.next_delay_s(longest_s)
         holders = await self._holders_of(fault)

@@ -11,18 +11,20 @@ import asyncio
 import re
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 import asyncpg
 import pytest
 
-from pg_scheduler import DatabaseUnavailableError, JobSpec, Scheduler, current_job
+from pg_scheduler import ConflictResolution, DatabaseUnavailableError, JobSpec, Scheduler, current_job
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.embedded.binaries import find_binaries
 from pg_scheduler.events import JobCompleted, JobsReclaimed, OutcomeRefused, ServiceRetrying
+from pg_scheduler.triggers import Every
 from tests.conftest import FAST, migrate_on, run_on
 from tests.support.worker import PATIENCE, Recorder
 from tests.support.world import World
@@ -126,6 +128,55 @@ async def test_attempt_that_ends_meanwhile_is_written_afterwards(
         await seen.until(JobCompleted, job_id=dependent_id)
     assert calls == {"kept": 1, "completing": 1, "dependent": 1}
     assert not seen.of(OutcomeRefused)
+
+
+CALLS: Final[Mapping[str, Callable[[Scheduler, str], Awaitable[object]]]] = {
+    "enqueue": lambda client, _: client.enqueue("app.work"),
+    "enqueue with an id": lambda client, _: client.enqueue("app.work", job_id="own"),
+    "enqueue a unique job": lambda client, _: client.enqueue("app.work", unique="key"),
+    "enqueue after a job": lambda client, job_id: client.enqueue("app.work", after=[job_id]),
+    "replace": lambda client, job_id: client.enqueue(
+        "app.work", job_id=job_id, conflict_resolution=ConflictResolution.REPLACE
+    ),
+    "few at once": lambda client, _: client.schedule_bulk(specs(3)),
+    "many at once": lambda client, _: client.schedule_bulk(specs(BULK)),
+    "cancel": lambda client, job_id: client.cancel_job(job_id),
+    "run now": lambda client, job_id: client.run_job_now(job_id),
+    "retry": lambda client, _: client.retry_job("failed"),
+    "signal": lambda client, job_id: client.signal(job_id, "approved"),
+    "pause": lambda client, _: client.tasks.pause("app.work"),
+    "resume": lambda client, _: client.tasks.resume("app.paused"),
+    "add a schedule": lambda client, _: client.schedules.add("app.work", Every(minutes=5), run_now=True),
+    "trigger": lambda client, _: client.schedules.trigger("daily"),
+    "pause a schedule": lambda client, _: client.schedules.pause("daily"),
+    "update a schedule": lambda client, _: client.schedules.update("daily", trigger=Every(minutes=7)),
+    "remove a schedule": lambda client, _: client.schedules.remove("daily"),
+}
+"""What notifies workers."""
+
+
+async def work() -> None: ...
+
+
+def specs(count: int) -> list[JobSpec]:
+    return [JobSpec(work, datetime.now(UTC)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_first_call_after_the_session_has_ended_succeeds_without_a_worker(
+    pool: asyncpg.Pool, server: EmbeddedPostgres, call: str
+) -> None:
+    client = Scheduler(pool)
+    client.register(work, name="app.work")
+    job_id = await client.enqueue("app.work", delay=3600)
+    await World(pool).job("failed", status="failed")
+    await client.tasks.pause("app.paused")
+    await client.schedules.add(
+        "app.work", Every(days=1), schedule_id="daily", conflict_resolution=ConflictResolution.REPLACE
+    )
+    async with full_queue(server.dsn()):
+        pass
+    await CALLS[call](client, job_id)
 
 
 async def test_shutdown_ends_without_an_error(pool: asyncpg.Pool, server: EmbeddedPostgres) -> None:
