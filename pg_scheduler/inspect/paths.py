@@ -102,7 +102,7 @@ _ORDERS: Final[dict[Path, str]] = {
     Path.IDS: "by id",
     Path.WAITING: "by priority and due time",
     Path.DUE: "by due time",
-    Path.BLOCKED: "by what they wait for",
+    Path.BLOCKED: "blocked ones by what they wait for",
     Path.UNSUCCESSFUL: "the newest end first",
 }
 """The orders of segments in words, apart from those of ``Path.NEWEST``."""
