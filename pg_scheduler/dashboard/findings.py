@@ -67,22 +67,6 @@ TITLES_OF_MANY: Final[Mapping[FindingCode, str]] = {
 }
 """The titles of several findings of a code, each about a task, which the overview shows as one."""
 
-TITLES_OF_ONE: Final[Mapping[FindingCode, tuple[str, str]]] = {
-    FindingCode.QUARANTINE: ("1 quarantined job", "A job of {} was quarantined: its workers died"),
-}
-"""The titles of findings about one job, after the words with which their evidence begins then."""
-
-THINGS: Final = (
-    "a larger ",
-    "a pool ",
-    "direct_dsn=",
-    "max_size=",
-    "more workers ",
-    "smaller pools",
-    "statement_cache_size=",
-)
-"""How a step of a remedy begins that names a thing and no verb. A page has it as a sentence."""
-
 STEPS_OF_PAGES: Final[Mapping[FindingCode, str]] = {
     FindingCode.LATE: "Open one of the jobs: its page states why it has not started",
     FindingCode.JOBS_EXPIRED: "Open one of the jobs: its page states why it did not start",
@@ -163,12 +147,8 @@ class FindingRow:
 
         The page emphasizes the subject. If the title has none, the title is the first part.
         """
-        code = FindingCode(self.code)
-        _, title_of_one = TITLES_OF_ONE.get(code, ("", ""))
-        # In a title of these tables, "{}" stands for the subject.
-        titles = (ADVICE[code].title, title_of_one)
-        used_title = next((title for title in titles if title.format(self.name) == self.title), "")
-        before, placeholder, after = used_title.partition("{}")
+        # In a title of the advice, "{}" stands for the subject.
+        before, placeholder, after = ADVICE[FindingCode(self.code)].title.partition("{}")
         if not placeholder or not self.name:
             return self.title, "", ""
         return before, self.name, after
@@ -301,9 +281,7 @@ def _row(
     if subject is None and "{}" in advice.title:
         title = sentence(finding.meaning)
     else:
-        beginning, title_of_one = TITLES_OF_ONE.get(finding.code, ("", ""))
-        is_one = bool(beginning) and (evidence or "").startswith(f"{beginning} ")
-        title = (title_of_one if is_one else advice.title).format(name)
+        title = advice.title.format(name)
     return FindingRow(
         code=finding.code.value,
         severity=finding.severity,
@@ -330,8 +308,7 @@ def _shown_steps(code: FindingCode, steps: Sequence[RemedyStep]) -> tuple[Remedy
     If the finding is that no worker is live, a step has an example of the command that starts one. Commands
     that list and explain jobs are replaced by one step that refers to the links of the page.
     """
-    texts = [f"use {step.text}" if step.text.startswith(THINGS) else step.text for step in steps]
-    shown_steps = [replace(step, text=sentence(text)) for step, text in zip(steps, texts, strict=True)]
+    shown_steps = [replace(step, text=sentence(step.text)) for step in steps]
     if code is FindingCode.WORKER_NONE:
         shown_steps = [replace(step, command=START) for step in shown_steps]
     if code in STEPS_OF_PAGES:

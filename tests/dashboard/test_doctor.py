@@ -199,9 +199,9 @@ async def test_restricted_requests_see_the_own_evidence_of_quarantined_jobs(
     assert invoice["code"] == "QUARANTINE"
     assert invoice["evidence"].startswith("1 quarantined job of 'billing.invoice', the last one at ")
     assert invoice["evidence"].endswith(": billing.invoice")
-    assert invoice["title"] == "A job of billing.invoice was quarantined: its workers died"
+    assert invoice["title"] == "Workers died while they ran billing.invoice"
     html = (await request(app, "/doctor")).text
-    assert "A job of <code>billing.invoice</code> was quarantined: its workers died" in html
+    assert "Workers died while they ran <code>billing.invoice</code>" in html
 
 
 async def test_restricted_requests_see_steps_without_names(world: World, build: Callable[..., App]) -> None:

@@ -232,12 +232,12 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.WORKER_NO_LISTEN: _advice(
         "Worker {} receives no notifications",
         "a worker has no LISTEN connection, so jobs start by polling, later than by notification",
-        "a pool with max_size of 4 or more, or direct_dsn= behind a pooler",
+        "use a pool with max_size of 4 or more, or direct_dsn= behind a pooler",
     ),
     FindingCode.WORKER_NO_LOCK: _advice(
         "Worker {} holds no liveness lock",
         "a worker holds no liveness lock: if its process is killed, its jobs wait until its lease expires",
-        "a pool with max_size of 4 or more, or keeper_dsn= or direct_dsn=",
+        "use a pool with max_size of 4 or more, or keeper_dsn= or direct_dsn=",
     ),
     FindingCode.WORKER_DRAINING: _advice(
         "Draining has not ended: {}",
@@ -259,7 +259,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.LATE: _advice(
         "Jobs of {} are late",
         "due jobs wait although live workers claim their name",
-        "more workers or slots",
+        "add workers or slots",
         execute("pg-scheduler jobs explain", "for one of the jobs", before="with free slots", text_end=", "),
     ),
     FindingCode.NAME_UNKNOWN: _advice(
@@ -280,7 +280,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "or finish the deployment",
     ),
     FindingCode.QUARANTINE: _advice(
-        "Jobs of {} were quarantined: their workers died",
+        "Workers died while they ran {}",
         "so many workers died while they ran a job that it is not started again",
         "read the logs of those workers, correct the function",
         then(execute("pg-scheduler jobs retry")),
@@ -362,22 +362,22 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.LISTEN_NO_DELIVERY: _advice(
         "Notifications do not arrive",
         "a notification to ourselves did not arrive, so workers with these connections poll",
-        "direct_dsn= to the server itself",
+        "use direct_dsn= to the server itself",
     ),
     FindingCode.POOLER: _advice(
         "The pool leads to a pooler in transaction mode",
         "the pool leads to a pooler in transaction mode, which shares sessions",
-        "statement_cache_size=0 or PgBouncer 1.21 with prepared statements, and direct_dsn=",
+        "use statement_cache_size=0 or PgBouncer 1.21 with prepared statements, and direct_dsn=",
     ),
     FindingCode.POOL_SMALL: _advice(
         "The pool of worker {} is small",
         "a worker needs 4 connections, and one for each running job that holds an advisory lock",
-        "a larger max_size of its pool",
+        "use a larger max_size of its pool",
     ),
     FindingCode.CONNECTIONS: _advice(
         "Connections may run out: {}",
         "the pools of the workers may open more connections than the server has, or few are left",
-        "smaller pools, a pooler, or a larger max_connections",
+        "use smaller pools, a pooler, or a larger max_connections",
     ),
     FindingCode.SCHED_OVERDUE: _advice(
         "Schedule {} is overdue",

@@ -25,7 +25,7 @@ OUTSIDE_POOL: Final = 1
 
 RESERVED: Final = ("superuser_reserved_connections", "reserved_connections")
 POOLER_REMEDY: Final = (
-    "statement_cache_size=0, or PgBouncer 1.21 or newer with prepared statements",
+    "use statement_cache_size=0, or PgBouncer 1.21 or newer with prepared statements",
     joined(AND, "direct_dsn="),
 )
 SINGLE_CONNECTION: Final = "the pool has a single connection; examine with a max_size of 2 or more"
@@ -135,7 +135,7 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> CheckResults:
             worker.worker_id,
             f"the pool of {on_host(worker)} has a max_size of {size}; "
             f"a worker needs {MIN_POOL_SIZE}{lock_note}",
-            f"max_size={MIN_POOL_SIZE + locks}, and more if jobs use the same pool",
+            f"use max_size={MIN_POOL_SIZE + locks}, and more if jobs use the same pool",
         )
 
 
@@ -166,7 +166,7 @@ def judge_server(
             "pools",
             f"the pools of {counted(len(sizes), 'live worker')} may open {demand} connections; the server "
             f"has {usable} for ordinary roles, of which {max(usable - used, 0)} are left; in use: {holders}",
-            f"max_size={pool_share} for each pool at most, a pooler, or "
+            f"use max_size={pool_share} for each pool at most, a pooler, or "
             f"max_connections = {demand + reserved}",
         )
     elif usable - used < MIN_LEFT:

@@ -336,16 +336,16 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
         health = ReportedHealth.of(worker.health)
         max_size = health.pool.max
         size = "" if max_size is None else f" (max_size of its pool: {max_size})"
-        larger = "a pool with max_size of 4 or more"
+        larger_pool = "use a pool with max_size of 4 or more"
         if max_size is not None and max_size >= 4:
-            larger = "a larger pool if other code uses its connections"
+            larger_pool = "use a larger pool if other code uses its connections"
         # Each value is compared with False, because it is None if the worker does not report it.
         if health.is_listening is False:
             yield warning(
                 FindingCode.WORKER_NO_LISTEN,
                 worker.worker_id,
                 f"{on_host(worker)} receives no notifications, so it polls{size}",
-                f"{larger}, or direct_dsn= behind a pooler",
+                f"{larger_pool}, or direct_dsn= behind a pooler",
             )
         if health.has_liveness_lock is False:
             yield warning(
@@ -353,7 +353,7 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
                 worker.worker_id,
                 f"{on_host(worker)} holds no liveness lock: if it is killed, its jobs wait for its lease"
                 f"{size}",
-                f"{larger}, or keeper_dsn= or direct_dsn=",
+                f"{larger_pool}, or keeper_dsn= or direct_dsn=",
             )
 
 

@@ -96,7 +96,7 @@ async def test_prepared_statements_that_a_pooler_loses_are_an_error_until_the_po
             (finding,) = [each for each in diagnosis.findings if each.code is FindingCode.POOLER]
             assert finding.severity is Severity.ERROR
             assert finding.evidence.startswith("prepared statements fail: ")
-            assert (finding.remedy or "").startswith("statement_cache_size=0, or PgBouncer 1.21")
+            assert (finding.remedy or "").startswith("use statement_cache_size=0, or PgBouncer 1.21")
             assert all("prepared statement" in each.reason for each in diagnosis.not_made)
         async with asyncpg.create_pool(through, min_size=1, max_size=3, statement_cache_size=0) as plain:
             assert (await find(plain, FindingCode.POOLER)).severity is Severity.INFO
@@ -113,14 +113,14 @@ async def test_small_pool_is_found_until_it_has_room_for_locks(pool: asyncpg.Poo
     await world.worker(health='{"pool": {"size": 1, "idle": 1, "max": 3}}')
     finding = await find(pool, FindingCode.POOL_SMALL)
     assert (finding.severity, finding.subject) == (Severity.WARNING, "w1")
-    assert finding.remedy == "max_size=4, and more if jobs use the same pool"
+    assert finding.remedy == "use max_size=4, and more if jobs use the same pool"
     await pool.execute("""UPDATE scheduler_workers SET health = '{"pool": {"max": 4}}'""")
     assert await subjects(pool, FindingCode.POOL_SMALL) == []
     await Scheduler(pool).schedules.add("doctor.lock", Every(hours=1), schedule_id="locking")
     await pool.execute("UPDATE scheduler_schedules SET use_advisory_lock = true")
     finding = await find(pool, FindingCode.POOL_SMALL)
     assert finding.severity is Severity.INFO
-    assert (finding.remedy or "").startswith("max_size=5")
+    assert (finding.remedy or "").startswith("use max_size=5")
     await pool.execute("""UPDATE scheduler_workers SET health = '{"pool": {"max": 5}}'""")
     assert await subjects(pool, FindingCode.POOL_SMALL) == []
 

@@ -137,7 +137,7 @@ async def test_worker_with_a_small_pool_neither_listens_nor_holds_a_lock(
         for finding in judge_connections([large]):
             assert "max_size of its pool: 10" in finding.evidence
             assert "4 or more" not in str(finding.remedy)
-            assert str(finding.remedy).startswith("a larger pool if other code uses its connections, or ")
+            assert str(finding.remedy).startswith("use a larger pool if other code uses its connections, or ")
         await scheduler.shutdown()
     scheduler = await make()
     await beat(scheduler)
