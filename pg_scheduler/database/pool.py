@@ -11,7 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from types import TracebackType
 from typing import ClassVar, Final, NamedTuple
@@ -57,6 +63,7 @@ from pg_scheduler.database.options import (
     ConnectionOptions,
 )
 from pg_scheduler.database.pool_database import PoolDatabase
+from pg_scheduler.database.pool_share import PoolShare
 from pg_scheduler.database.session import (
     Connection,
     check_connection,
@@ -84,6 +91,9 @@ RELEASE_TIMEOUT_S: Final = 1.0
 """Seconds for which a shutdown waits for a call that uses a kept connection."""
 
 DEFAULT_OPTIONS: Final = ConnectionOptions()
+
+NO_CONNECTION: Final[AbstractAsyncContextManager[None]] = nullcontext()
+"""The context manager of a route that has no connection."""
 
 POOL_PER_STEP_CONNECTION: Final = 4
 """The connections of a pool for each one that is kept for steps, so jobs find most of them free."""
@@ -115,8 +125,10 @@ class Connections:
         *,
         keeper_dsn: str | None = None,
         options: ConnectionOptions = DEFAULT_OPTIONS,
+        share: PoolShare | None = None,
     ) -> None:
         self.options: Final = options
+        self.share: Final = share or PoolShare(pool, options)
         self._pool = pool
         self._database = PoolDatabase(pool, options.lease_timeout_s)
         self._loop: Final = loop_of(pool)
@@ -126,11 +138,7 @@ class Connections:
         # The settings whose DSNs have led to the database of the pool at least once.
         self._opened_dsns: set[str] = set()
         size = pool.get_max_size()
-        self.dedicated_connection: Final = DedicatedConnection(pool, options)
-        self.dedicated: AbstractAsyncContextManager[Connection | None] = self.dedicated_connection
-        """The context manager of the route ``dedicated``: the dedicated connection, except in test kits.
-
-        It yields None where the pool cannot spare a connection, and in the transaction of a test."""
+        self.dedicated_connection: Final = DedicatedConnection(self.share.held)
         # A connection is kept for the next call only if the pool has enough others.
         has_spare = size > MIN_FREE_CONNECTIONS + 2
         self.sticky_connection: Final = StickyConnection(pool, options) if has_spare else None
@@ -156,6 +164,18 @@ class Connections:
     def pool(self) -> asyncpg.Pool:
         """The user's pool."""
         return self._pool
+
+    @property
+    def dedicated(self) -> AbstractAsyncContextManager[Connection | None]:
+        """The context manager of the route ``dedicated``, which yields the dedicated connection.
+
+        It yields None where the pool cannot spare a connection, in the transaction of a test, and while
+        another Scheduler on the same pool uses the connection, unless no other one is free.
+        """
+        dedicated_connection = self.dedicated_connection
+        if dedicated_connection.is_taken and count_free(self._pool) > MIN_FREE_CONNECTIONS:
+            return NO_CONNECTION
+        return dedicated_connection
 
     @property
     def has_direct_dsn(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 
@@ -28,9 +28,10 @@ class SharedConnection:
         self._connection: Connection | None = None
         # Whether the session of the connection has the settings for statements of this library.
         self._has_settings = False
-        self._turn = asyncio.Lock()
-        # When the server last responded, by the monotonic clock.
-        self._answered_at = 0.0
+        self.turn: Final = asyncio.Lock()
+        """Held by the code that uses the connection, which executes one statement at a time."""
+        self.answered_at = 0.0
+        """When the server last responded, by the monotonic clock."""
 
     @property
     def connection(self) -> Connection | None:
@@ -41,17 +42,19 @@ class SharedConnection:
     def is_free(self) -> bool:
         """Whether there is an open connection that no statement uses."""
         connection = self._connection
-        return connection is not None and is_open(connection) and not self._turn.locked()
+        return connection is not None and is_open(connection) and not self.turn.locked()
 
     @property
     def silent_for(self) -> float:
         """Seconds since the last response of the server."""
-        return time.monotonic() - self._answered_at
+        return time.monotonic() - self.answered_at
 
     def lend(self, connection: Connection) -> None:
         """Share this connection. It must not lead to a pooler: statements change its session."""
-        self._connection, self._has_settings = connection, False
-        self._answered_at = time.monotonic()
+        # Another Scheduler on the same pool may share it already.
+        if connection is not self._connection:
+            self._connection, self._has_settings = connection, False
+        self.answered_at = time.monotonic()
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
         """Run a statement that may safely run again, because its answer may be lost.
@@ -60,7 +63,7 @@ class SharedConnection:
             DatabaseUnavailableError: The connection is gone, or did not answer and was terminated.
         """
         timeout_s = self._options.answer_timeout_s
-        async with self._turn:
+        async with self.turn:
             connection = self._connection
             if connection is None:
                 raise DatabaseUnavailableError("the shared connection is not available")
@@ -76,15 +79,18 @@ class SharedConnection:
                     terminate(connection)
                 raise_translated(error)
                 raise  # an error that needs no translation
-            self._answered_at = time.monotonic()
+            self.answered_at = time.monotonic()
             return rows
 
-    async def take_back(self) -> None:
-        """Stop sharing, wait for the running statement and reset the settings."""
+    async def take_back(self, connection: Connection) -> None:
+        """Stop sharing this connection, wait for the running statement and reset the settings."""
+        # Another connection may have taken its place.
+        if connection is not self._connection:
+            return
         # From now on, no statement begins on the connection.
-        connection, self._connection = self._connection, None
-        async with self._turn:
-            if connection is not None and is_open(connection):
+        self._connection = None
+        async with self.turn:
+            if is_open(connection):
                 try:
                     with translated():
                         await connection.execute(DEDICATED_RESET, timeout=self._options.close_timeout_s)

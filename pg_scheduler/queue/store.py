@@ -34,7 +34,7 @@ class QueueStore:
         codec: PayloadCodec | None = None,
     ) -> None:
         self.connections: Final = connections
-        self.shared: Final = SharedConnection(connections.options)
+        self.shared: Final[SharedConnection] = connections.share.shared
         self.statements: Final = Statements(connections, self.shared, schema, clock, codec)
         self.audit: Final = AuditRepository(self.statements)
         self.consequences: Final = Consequences(self.statements)

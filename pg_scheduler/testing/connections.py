@@ -13,7 +13,7 @@ import asyncpg
 from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.callers.connection import NO_TRANSACTION, as_foreign
 from pg_scheduler.database.faults import sqlstate_of, translated
-from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.pool import NO_CONNECTION, Connections
 from pg_scheduler.database.session import Connection, check_connection, transact
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.steps.waits import calling_thread
@@ -52,8 +52,11 @@ class OwnConnection(Connections):
         super().__init__(pool)
         self._connection = connection
         self._turn_lock = asyncio.Lock()
-        # It yields None, so the statements of this route run on the connection of the test too.
-        self.dedicated = nullcontext()
+
+    @property
+    def dedicated(self) -> AbstractAsyncContextManager[None]:
+        """Yields None, so the statements of this route run on the connection of the test too."""
+        return NO_CONNECTION
 
     def check_loop(self) -> None:
         """Do nothing: the owner of the connection decides where it can be used."""

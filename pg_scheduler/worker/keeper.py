@@ -1,5 +1,7 @@
 """Keep the lease while no heartbeat does, in a thread with its own event loop and connection.
 
+The keepers of the workers on one pool share that thread; see ``worker/keeper_thread.py``.
+
 A job that blocks the event loop stops the heartbeats too, and without them another worker would run every
 job of this worker a second time. While the watchdog finds the loop blocked, the keeper renews the lease in
 its place. A loop that stays blocked for too long is taken for hung: the keeper releases the lease.
@@ -32,6 +34,7 @@ from functools import partial
 from typing import Final
 
 from pg_scheduler.base.blocking import call_in_loop
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.database.faults import REFUSALS, is_lock_timeout, is_timeout
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events import KeeperConnected, KeeperLost, ServiceFaulted
@@ -79,6 +82,7 @@ class LeaseKeeper:
         self._limit_s = node.config.max_loop_block
         self._signals = node.signals
         self._loop = watchdog.loop
+        # The thread that keeps the lease; None if none does.
         self._thread: threading.Thread | None = None
         # The task that runs in the thread's own event loop.
         self._task: asyncio.Task[None] | None = None
@@ -96,13 +100,9 @@ class LeaseKeeper:
             self._is_stopping = False
             self._ready, self._ended = asyncio.Event(), asyncio.Event()
             self._watchdog.start()
-            # The thread is a daemon, because it must not keep a process alive whose event loop ended without
-            # a shutdown. It gets the two events as arguments, because another start may have replaced them
-            # when the thread sets the last one.
-            self._thread = threading.Thread(
-                target=self._main, args=(self._ready, self._ended), name="pg_scheduler keeper", daemon=True
-            )
-            self._thread.start()
+            # The thread gets the two events as arguments, because another start may have replaced them when
+            # it sets the last one.
+            self._thread = self._connection.thread.run(partial(self._run, self._ready, self._ended))
         await self._ready.wait()
 
     async def stop(self) -> None:
@@ -129,23 +129,23 @@ class LeaseKeeper:
 
     # -- in the thread ---------------------------------------------------------------------------------
 
-    def _main(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
-        """Run the event loop of the thread, and set both events at its end, whatever ends it.
+    async def _run(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
+        """Keep the lease, and set both events at the end, whatever ends it.
 
         The events are those of the worker's event loop, in which start() waits for ``ready``, and stop() for
         ``ended``.
         """
         try:
-            # stop() cancels the task to end the thread.
+            # stop() cancels the task to end it.
             with suppress(asyncio.CancelledError):
-                asyncio.run(self._keep(ready, ended))
+                await self._keep(ready)
         except Exception as error:  # noqa: BLE001 - a bug: nothing else would report it from this thread
             self._call_in_loop(self._events.publish, ServiceFaulted("keeper", error))
         finally:
             self._call_in_loop(ready.set)
             self._call_in_loop(ended.set)
 
-    async def _keep(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
+    async def _keep(self, ready: asyncio.Event) -> None:
         """Poll until the keeper is stopped. If the event loop ends before, or attempts run on, linger.
 
         To linger is to keep the lease as long as code of attempts runs in this process.
@@ -165,8 +165,6 @@ class LeaseKeeper:
                 await self._linger()
         finally:
             await self._disconnect()
-            # stop() need not wait for the rest of this thread, which may still wait for a name server.
-            self._call_in_loop(ended.set)
 
     async def _linger(self) -> None:
         """After the shutdown, keep the lease while the code of attempts that were left still runs."""
@@ -201,7 +199,9 @@ class LeaseKeeper:
                 await self._renew_for_loop()
         except (DatabaseUnavailableError, *REFUSALS) as error:
             await self._lose_connection(error)
-        self._watchdog.report()
+        # The thread reads source files for a report. A disk that hangs must not delay other keepers.
+        if self._watchdog.has_report:
+            await run_in_thread(self._watchdog.report)
 
     def _is_renewal_due(self, *, intervals: float) -> bool:
         """Return whether the last renewal, or the last request of this thread for one, is so long ago.

@@ -10,8 +10,8 @@ while, the listener makes a query itself.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final, Protocol
 
@@ -30,6 +30,7 @@ from pg_scheduler.base.messages import (
     earliest_due,
 )
 from pg_scheduler.database.faults import translated
+from pg_scheduler.database.pool_share import ListenSession
 from pg_scheduler.database.session import Connection, is_open, terminate
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import ListenerConnected, ListenerLost
@@ -67,8 +68,11 @@ class Subscription:
         self._on_message = on_message
         self._on_broken = on_broken
         self._call_timeout_s = store.connections.options.call_timeout_s
+        self._session: ListenSession | None = None
+        # The connection of the session once it listens on the channel.
         self._connection: Connection | None = None
-        self._stack = AsyncExitStack()
+        self._is_lent = False
+        self._lost_at: float | None = None
         self.channel = ""
 
     @property
@@ -76,21 +80,32 @@ class Subscription:
         """Whether the connection is open. A half-open one is detected by ``check()``."""
         return self._connection is not None and is_open(self._connection)
 
+    @property
+    def answered_at(self) -> float | None:
+        """When the server last responded here, by the monotonic clock; None before ``lend()``."""
+        if not self._is_lent:
+            return None
+        return self._store.shared.answered_at if self._lost_at is None else self._lost_at
+
     async def open(self) -> bool:
-        """Open a connection and LISTEN on the channel of the schema.
+        """LISTEN on the channel of the schema, in the session of the pool, which the first Scheduler opens.
 
         Returns:
             False behind a pooler: LISTEN would stay in a session that others use.
         """
         self.channel = await self._store.locks.channel()
-        connection = await self._stack.enter_async_context(self._store.connections.hold_session())
-        if connection is None:
+        connections = self._store.connections
+        self._session = session = await connections.share.listening.join(connections.hold_session)
+        if session is None:
             return False
+        connection = session.connection
+        # Statements of another Scheduler may run on the connection, which executes one at a time.
         with translated():
-            connection.add_termination_listener(self._terminated)
-            await asyncio.wait_for(
-                connection.add_listener(self.channel, self._received), self._call_timeout_s
-            )
+            async with self._store.shared.turn:
+                connection.add_termination_listener(self._terminated)
+                await asyncio.wait_for(
+                    connection.add_listener(self.channel, self._received), self._call_timeout_s
+                )
         self._connection = connection
         return True
 
@@ -101,6 +116,7 @@ class Subscription:
         """
         if self._connection is not None:
             self._store.shared.lend(self._connection)
+            self._is_lent = True
 
     async def check(self, silence_s: float) -> float:
         """Query the server if it has sent nothing for so many seconds.
@@ -119,16 +135,18 @@ class Subscription:
         """Stop listening and release the connection."""
         # Both are taken out first, so that a second call finds nothing to close.
         connection, self._connection = self._connection, None
-        stack, self._stack = self._stack, AsyncExitStack()
+        session, self._session = self._session, None
+        if session is None:
+            return
         try:
-            # Other statements share this connection. They end first.
-            await self._store.shared.take_back()
             if connection is not None and is_open(connection):
                 connection.remove_termination_listener(self._terminated)
+                # Statements of other services, and of other Schedulers, use this connection too.
                 with translated():
-                    await asyncio.wait_for(
-                        connection.remove_listener(self.channel, self._received), self._call_timeout_s
-                    )
+                    async with self._store.shared.turn:
+                        await asyncio.wait_for(
+                            connection.remove_listener(self.channel, self._received), self._call_timeout_s
+                        )
             elif connection is not None:
                 terminate(connection)
         except BaseException as error:
@@ -138,7 +156,7 @@ class Subscription:
             if not isinstance(error, DatabaseUnavailableError):
                 raise
         finally:
-            await stack.aclose()
+            await self._store.connections.share.listening.leave(session)
 
     def _received(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
         """Pass on a message; called by asyncpg."""
@@ -146,6 +164,8 @@ class Subscription:
 
     def _terminated(self, _connection: object) -> None:
         """Report that the connection has ended; called by asyncpg."""
+        # Another Scheduler may open the next connection of the pool before this one does.
+        self._lost_at = self._store.shared.answered_at
         self._on_broken()
 
 
@@ -165,7 +185,9 @@ class Listener(Service):
         self._node = node
         self._probe = f"{PROBE} {node.worker_id}"
         self._relay = relay
-        self._has_received = False
+        # When the server last responded on the previous connection, by the monotonic clock; None before the
+        # first connection.
+        self._answered_at: float | None = None
         self.refusal: str | None = None
         """Why this worker does not listen; None while it does, or reconnects."""
         self._probed = asyncio.Event()
@@ -192,17 +214,15 @@ class Listener(Service):
             await self.drain()
             self._refuse(NOT_RECEIVING)
             return self.retry_interval_s
-        # Messages may have been lost since the last answer on the previous connection. This is the time of it
-        # by the clock of this host.
-        since = datetime.now(UTC) - timedelta(seconds=self._node.store.shared.silent_for)
         self._subscription.lend()
         self.refusal = None
         self._events.publish(ListenerConnected(self._subscription.channel))
         self._node.signals.notifications_up()
-        # The first connection of this worker has missed nothing.
-        if self._has_received:
-            self._relay.missed(since)
-        self._has_received = True
+        # The first connection of this worker has missed nothing. A later one may have missed messages since
+        # the last answer on the previous one.
+        if self._answered_at is not None:
+            silence_s = time.monotonic() - self._answered_at
+            self._relay.missed(datetime.now(UTC) - timedelta(seconds=silence_s))
         return self.check_interval_s
 
     def _refuse(self, reason: str) -> None:
@@ -231,6 +251,7 @@ class Listener(Service):
         self._node.signals.notifications_up.clear()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
+            self._answered_at = subscription.answered_at or self._answered_at
             await subscription.close()
 
     def _received(self, message: str) -> None:

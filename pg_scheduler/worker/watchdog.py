@@ -149,12 +149,18 @@ class LoopWatchdog:
                 ping.blocking_code = code
         return ping.blocking_code
 
+    @property
+    def has_report(self) -> bool:
+        """Whether ``report()`` would log something."""
+        return self._ping.blocking_code is not None and not self._ping.is_logged
+
     def report(self) -> None:
         """Log once for each ping what blocks the event loop.
 
         This may wait for a disk that holds source files, so the lease is renewed first.
         """
         ping = self._ping
+        # The ping is read once, because another one may follow it at any time.
         if ping.blocking_code is not None and not ping.is_logged:
             ping.is_logged = True
             # Only the job and the stack of this event are used. The record has its own number of seconds.

@@ -431,9 +431,7 @@ async def test_start_fails_on_a_closed_pool_and_succeeds_later_on_an_open_one(ds
         await scheduler.start()
     assert not holds(scheduler.is_running)
     connections = scheduler._parts.store.connections
-    connections._pool = connections.dedicated_connection._pool = await asyncpg.create_pool(
-        dsn, min_size=1, max_size=3
-    )
+    connections._pool = connections.share.held._pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
     await scheduler.start()
     assert holds(scheduler.is_running)
     await scheduler.shutdown()

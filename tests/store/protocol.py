@@ -633,7 +633,6 @@ class Session(Connections):
 
     def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
-        self.dedicated = nullcontext()
         self._connection = connection
         self.pid: int = connection.get_server_pid()
         self.waits = False
@@ -642,6 +641,10 @@ class Session(Connections):
         """Set when it begins to wait for a turn, or ends."""
         self._turn = asyncio.Event()
         self._is_record = False
+
+    @property
+    def dedicated(self) -> Any:
+        return nullcontext()
 
     def transaction(self, **_options: Any) -> Any:
         return _Transaction(self, self._connection.transaction())

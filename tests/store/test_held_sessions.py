@@ -68,7 +68,8 @@ async def liveness(connections: Connections) -> AsyncIterator[Connection]:
     """The session of the liveness lock."""
     lease = LeaseConnection(Store(connections).workers, connections, "w1", 60)
     await lease.open()
-    connection: Any = lease._connection
+    assert lease._session is not None
+    connection: Any = lease._session.connection
     yield connection
     await lease.close()
 
@@ -188,7 +189,7 @@ RAW = "its callers are below"
 
 PLACES: Final = {
     "cli/imports.py:_import": "a person runs it once, and its new rows are visible to no one else",
-    "database/held.py:DedicatedConnection._open": TESTED,
+    "database/held.py:HeldConnection._open": TESTED,
     "database/pool_database.py:PoolDatabase._read_own": SHORT,
     "database/migrations/apply.py:_transaction": TESTED,
     "database/migrations/engine.py:check_engine": SHORT,

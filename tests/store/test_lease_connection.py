@@ -53,7 +53,8 @@ async def test_session_ends_after_four_intervals_without_an_answer(
     opened: list[LeaseConnection], tcp_pool: Pool, tcp_dsn: str, lease_s: float, interval_s: int
 ) -> None:
     lease = await lease_connection(opened, tcp_pool, tcp_dsn, lease_s)
-    connection: Any = lease._connection
+    assert lease._session is not None
+    connection: Any = lease._session.connection
     assert tuple(await connection.fetchrow(KEEPALIVES)) == (
         str(interval_s),
         str(interval_s),

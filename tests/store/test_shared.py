@@ -30,7 +30,7 @@ async def sharing(pool: Pool, **options: Any) -> AsyncIterator[tuple[Store, Conn
     async with store.connections.checkout() as connection:
         store.shared.lend(connection)
         yield store, connection
-        await store.shared.take_back()
+        await store.shared.take_back(connection)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_shared_connection_has_its_settings_only_while_it_is_shared(
     before = await connection.fetch(settings, names)
     during = await store.shared.fetch(settings, names)
     assert {row["name"]: row["setting"] for row in during} == PLANNER_SETTINGS | {"lock_timeout": "1000"}
-    await store.shared.take_back()
+    await store.shared.take_back(connection)
     assert await connection.fetch(settings, names) == before
     assert not store.shared.is_free
     assert (await store.workers.renew("w1", {}, LEASE)).alive
@@ -120,10 +120,10 @@ async def test_shared_connection_raises_the_error_of_a_statement(listening: tupl
 
 
 async def test_take_back_waits_for_the_running_statement(listening: tuple[Store, Connection]) -> None:
-    store, _ = listening
+    store, connection = listening
     statement = asyncio.create_task(store.shared.fetch("SELECT 1 FROM pg_sleep(0.05)"))
     await asyncio.sleep(0)
-    await store.shared.take_back()
+    await store.shared.take_back(connection)
     assert statement.done()
     assert len(await statement) == 1
 
@@ -217,5 +217,5 @@ async def test_take_back_terminates_a_connection_that_does_not_answer(wire: Wire
         store.shared.lend(connection)
         await store.shared.fetch(PID)
         wire.freeze_old_connections()
-        await store.shared.take_back()
+        await store.shared.take_back(connection)
         assert connection.is_closed()

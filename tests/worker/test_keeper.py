@@ -334,8 +334,9 @@ async def test_keeper_connects_without_a_lock_behind_a_pooler(
         assert await key_of(pool) is None
         assert keeper.lease_connection.is_open
         assert keeper.keeper._task
-        assert keeper.lease_connection._connection
-        keeper.keeper._task.get_loop().call_soon_threadsafe(keeper.lease_connection._connection.terminate)
+        session = keeper.lease_connection._session
+        assert session is not None
+        keeper.keeper._task.get_loop().call_soon_threadsafe(session.connection.terminate)
         await seen.until(KeeperConnected, 2, has_lock=False)
     assert caplog.text.count("there is no liveness lock") == 1  # reported once
 
