@@ -16,8 +16,9 @@ from pg_scheduler.base.text.times import OutOfRangeError, TimeError, read_instan
 from pg_scheduler.dashboard.access import Access, Authorize, Right
 from pg_scheduler.dashboard.cache import SharedReads
 from pg_scheduler.dashboard.operations import Operations
-from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key, without_other_job
+from pg_scheduler.dashboard.redaction import Redaction
 from pg_scheduler.dashboard.search_runs import SearchRuns
+from pg_scheduler.dashboard.visibility import Visibility
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.inspect import AuditRecord, Bounds, Inspector, SearchError, SearchPage, parse_search
 from pg_scheduler.inspect.audit import AuditPage
@@ -31,13 +32,11 @@ from pg_scheduler.inspect.names import (
     positional_names,
     with_reported_options,
 )
-from pg_scheduler.inspect.other_jobs import error_about_other_job
 from pg_scheduler.inspect.pages import Wanted
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.search.terms import Pattern, StepsTerm, Term, TextField, TextTerm, escape_like
 from pg_scheduler.inspect.tasks import by_stopped_name, paused_tasks
 from pg_scheduler.inspect.texts import command, term
-from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.model import Job, Worker
 from pg_scheduler.jobs.pause import Pause, linked_names
 from pg_scheduler.jobs.worker_report import Parameter
@@ -252,72 +251,30 @@ class PageRequest:
             _read_sample, where, limit, age_s=age_s, is_age_shown=is_age_shown, depends_on=depends_on
         )
 
-    def visible_job(self, job: Job) -> Job:
-        """Return a job as far as the request may see it: the one place that hides parts of jobs.
+    @property
+    def visibility(self) -> Visibility:
+        """Hides what the request may not see."""
+        return Visibility(self.access, self.settings.redaction)
 
-        A request that may not see arguments sees no metadata, progress notes and log lines either, and no
-        keys of limits, shares and unique jobs. The unique key may be a digest of the arguments, so it is
-        also hidden if any argument or metadata is hidden. If the access has ``names=``, other jobs may be
-        hidden. Then the history has no entry for a cancellation that another job caused, and texts that
-        mention another job are hidden.
-        """
-        hide = self.settings.redaction.values
-        errors = job.errors
-        # A job without a unique key has None, and None must not look like a hidden key.
-        hidden_key = HIDDEN if job.unique_key else job.unique_key
-        if self.access.visible_names is not None:
-            errors = tuple(_without_other_jobs(entry) for entry in errors if entry.outcome != PARENT)
-            if job.error_message is not None:
-                job = replace(job, error_message=without_other_job(job.error_message))
-        if self.access.sees_arguments:
-            return replace(
-                job,
-                args=tuple(hide(job.args)),
-                kwargs=hide(job.kwargs),
-                metadata=hide(job.metadata),
-                errors=errors,
-                unique_key=job.unique_key if self.sees_all(job) else hidden_key,
-            )
-        return replace(
-            job,
-            args=(),
-            kwargs={},
-            metadata={},
-            errors=tuple(replace(error, log=()) for error in errors),
-            progress=None if job.progress is None else replace(job.progress, note=None),
-            unique_key=hidden_key,
-            blocked_on=without_key(job.blocked_on),
-        )
+    def visible_job(self, job: Job) -> Job:
+        """Return a job as far as the request may see it."""
+        return self.visibility.job(job)
 
     def visible_error(self, error: str) -> str:
         """Return the text of an error; with ``names=``, only its class if it mentions another job."""
-        return error if self.access.visible_names is None else without_other_job(error)
+        return self.visibility.error(error)
 
     def visible_conflict(self, error: JobConflictError) -> str:
-        """Return why a job was not added: another job has its id or its unique key.
-
-        If the access has ``names=``, the other job may be hidden, so the text does not name it.
-        """
-        if self.access.visible_names is None:
-            return str(error)
-        conflict = "id" if error.unique_key is None else "unique key"
-        return f"another job has the {conflict} of this one"
+        """Return why a job was not added, without the name of a job that may be hidden."""
+        return self.visibility.conflict(error)
 
     def visible_groups(self, groups: Iterable[ErrorGroup]) -> list[ErrorGroup]:
         """Return the groups of errors of visible names, as far as the request may see them."""
-        return [
-            replace(group, text=self.visible_error(group.text), example=self.visible_error(group.example))
-            for group in groups
-            if self.access.sees_name(group.job_name)
-        ]
+        return self.visibility.groups(groups)
 
     def sees_all(self, job: Job) -> bool:
         """Return whether the request sees every argument and all metadata of a job."""
-        values = {"args": list(job.args), "kwargs": job.kwargs, "metadata": job.metadata}
-        # If the stored arguments could not be decoded, ``job.args`` and ``job.kwargs`` are empty, although
-        # the job has arguments.
-        could_read_arguments = job.no_args_reason is None
-        return could_read_arguments and self.access.sees_arguments and self.settings.redaction.shows(values)
+        return self.visibility.sees_all(job)
 
     async def visible(
         self, kind: str, key: str, read: Callable[[str], Awaitable[T | None]], sees: Callable[[T], bool]
@@ -563,14 +520,6 @@ def path_of(request: Request) -> str:
     if root and (path == root or path.startswith(f"{root}/")):
         path = path[len(root) :]
     return path.rstrip("/") or "/"
-
-
-def _without_other_jobs(entry: AttemptError) -> AttemptError:
-    """Return an entry of the history; without message and traceback if it mentions another job."""
-    texts = entry.error_type, entry.message, entry.traceback
-    if not any(map(error_about_other_job, texts)):
-        return entry
-    return replace(entry, message=HIDDEN, traceback=None)
 
 
 def entered_instant(name: str, text: str, now: datetime, zone: str = "") -> datetime | None:

@@ -259,10 +259,8 @@ def _row(
 
     ``mutes`` are the records of who muted it, ``workers`` the names of workers by their ids.
     """
-    # The evidence of XMIN_HELD contains a statement of another session, which may contain arguments.
-    sees_evidence = request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD
     # If the finding is open, the request may see all of its texts.
-    is_open = request.access.visible_names is None and sees_evidence
+    is_open = request.access.visible_names is None and request.visibility.sees_evidence(finding)
     # A finding about a visible name shows the subject and the evidence about this name alone.
     is_about_visible_name = finding.code in ABOUT_NAMES and request.access.sees_name(finding.subject)
     subject = finding.subject if is_open or is_about_visible_name else None

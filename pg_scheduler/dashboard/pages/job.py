@@ -35,10 +35,9 @@ from pg_scheduler.dashboard.pages.look import look_at
 from pg_scheduler.dashboard.workflow import MAX_LISTED, links_of, own_steps, workflow_of
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.facts.job_state import state_of
-from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, StepState
+from pg_scheduler.inspect import AuditRecord, Explanation, StepState
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
-from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import counted, later, length, listed
 from pg_scheduler.inspect.timeline import SUSPENDED, attempts_of, is_retry_next, timeline_of
@@ -66,9 +65,6 @@ SHOWN_PARENTS: Final = 5
 
 PRECISE_S: Final = 120.0
 """If a job ends in less than this many seconds, the estimate of its end is rounded to a second."""
-
-WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED})
-"""Reasons whose texts contain the statement of another session, which may contain arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +98,7 @@ async def build(request: PageRequest) -> View:
     family = await read_family(request.inspector, job.job_id, steps, request.access.sees_name)
     results = await results_of(job.schedule_id, request)
     worker_ids = {job.worker_id, *(error.worker_id for error in job.errors)}
-    shown_explanation = await _visible(explanation, raw, job, request)
+    shown_explanation = await _visible(explanation, raw, request)
     attempts = attempts_of(job, steps)
     names = await request.argument_names(job.job_name, job.args)
     limit, limit_key = map(readable, limit_of(job.blocked_on))
@@ -384,39 +380,14 @@ async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
     return [replace(record, details={}) for record in page.items]
 
 
-async def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest) -> Explanation:
-    """Return the explanation of a job's state, without what belongs to hidden jobs or arguments.
-
-    ``raw`` is the job as its row has it, ``job`` the job as far as the request may see it.
-    """
-    hidden_codes: set[ReasonCode] = set()
-    if not request.access.sees_arguments:
-        hidden_codes |= WITH_STATEMENTS
-    # The text of these reasons contains the key of the limit or the tenant, which visible_job() has hidden.
-    if raw.blocked_on != job.blocked_on:
-        hidden_codes |= {ReasonCode.LIMIT, ReasonCode.SHARE}
+async def _visible(explanation: Explanation, job: Job, request: PageRequest) -> Explanation:
+    """Return the explanation of the state of a job, as its row has it, as far as the request may see it."""
+    sees_task = True
     if request.access.visible_names is not None:
         names_of_tasks = await request.names_of_tasks([job.job_name])
         # A task can have several names. A reason about the task concerns the jobs of all these names.
         sees_task = all(map(request.access.sees_name, names_of_tasks[job.job_name]))
-        visible_scopes = {ReasonScope.JOB, ReasonScope.TASK} if sees_task else {ReasonScope.JOB}
-        hidden_codes |= {code for code in ReasonCode if KINDS[code].scope not in visible_scopes}
-    reasons = [
-        _without_others(reason) if reason.code in hidden_codes else reason for reason in explanation.reasons
-    ]
-    reasons = [replace(reason, text=request.visible_error(reason.text)) for reason in reasons]
-    return replace(explanation, reasons=tuple(reasons))
-
-
-def _without_others(reason: Reason) -> Reason:
-    """Return a reason without the texts that may mention other jobs: only its heading remains.
-
-    The remedy of a cancelled or an expired job remains as well, because it mentions no other job.
-    """
-    reason = replace(reason, text=KINDS[reason.code].heading)
-    if reason.code in {ReasonCode.CANCELLED, ReasonCode.EXPIRED}:
-        return reason
-    return replace(reason, remedy=None, command=None)
+    return request.visibility.explanation(explanation, job, sees_task=sees_task)
 
 
 def _arguments(job: Job, request: PageRequest) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from starlette.responses import Response
@@ -12,12 +11,11 @@ from starlette.responses import Response
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.json_tree import arguments_of
-from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import StepState
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.step_values import CURSOR, SIGNAL, SLEEP, STEP
+from pg_scheduler.jobs.step_values import SIGNAL
 
 MEDIA_TYPE: Final = "application/json"
 
@@ -89,10 +87,6 @@ def values_of(job: Job, result: Result, request: PageRequest) -> dict[str, Any]:
     return values
 
 
-OWN_KINDS: Final = frozenset({STEP, CURSOR, SLEEP, SIGNAL})
-"""The kinds of steps whose values do not come from another job."""
-
-
 async def read_steps(job_id: str, request: PageRequest, name: str | None = None) -> Sequence[StepState]:
     """Return the steps of a visible job, the oldest first, without what the request may not see.
 
@@ -103,37 +97,9 @@ async def read_steps(job_id: str, request: PageRequest, name: str | None = None)
         step_list = await request.inspector.steps(job_id, name=name)
     except JobNotFoundError:
         return ()
-    return [_visible(step, request) for step in step_list.items]
+    return [request.visibility.step(step) for step in step_list.items]
 
 
 def waiting_signals(steps: Sequence[StepState]) -> list[str]:
     """Return the names of the signals that a job waits for."""
     return [step.name for step in steps if step.kind == SIGNAL and step.ended_at is None]
-
-
-def _visible(step: StepState, request: PageRequest) -> StepState:
-    """Return a step without what the request may not see.
-
-    If the request sees only some job names, a value that comes from another job is hidden.
-    """
-    may_be_of_hidden_job = step.kind not in OWN_KINDS and request.access.visible_names is not None
-    if not request.access.sees_arguments or may_be_of_hidden_job:
-        reason = "you may not see it" if _has_value(step) else None
-        return replace(step, value=None, no_value_reason=reason)
-    return replace(step, value=_redacted(step, request))
-
-
-def _has_value(step: StepState) -> bool:
-    """Return whether a step has stored a value, also one that could not be read."""
-    return step.value is not None or step.no_value_reason is not None
-
-
-def _redacted(step: StepState, request: PageRequest) -> Any:
-    """Return the value of a step without what ``redact=`` hides in it.
-
-    The name of the step counts as the key of its value. So if this key is hidden, the whole value is.
-    """
-    if step.value is None:
-        return None
-    redaction = request.settings.redaction
-    return HIDDEN if redaction.is_hidden(step.name) else redaction.value(step.value)
