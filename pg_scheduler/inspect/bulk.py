@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -177,14 +177,12 @@ class BulkRun:
         scan = Scan(self.batch.conditions, limit=len(job_ids), rows=len(job_ids))
         async with self.reads.searches.transaction() as connection:
             examined = await self.reads.searches.ids(job_ids, scan, on=connection)
-        return {job.job_id: job for job, _ in examined.jobs}
+        return self._matching(job for job, _ in examined.jobs)
 
     async def _search(self, progress: Progress, size: int) -> _BatchJobs:
         """Return the jobs of the next page of the search."""
         page, conditions = await find_page(self.reads, self.wanted, limit=size, after=progress.cursor)
-        jobs = {
-            job.job_id: job for job in page.items if self.batch.matches is None or self.batch.matches(job)
-        }
+        jobs = self._matching(page.items)
         next_progress = replace(
             progress,
             cursor=page.next,
@@ -193,6 +191,10 @@ class BulkRun:
             changes=(),
         )
         return _BatchJobs(next_progress, list(jobs), conditions, jobs)
+
+    def _matching(self, jobs: Iterable[Job]) -> dict[str, Job]:
+        """Return the jobs that fulfil the further condition of the batch, by id."""
+        return {job.job_id: job for job in jobs if self.batch.matches is None or self.batch.matches(job)}
 
     def _judge(self, job_id: str, job: Job | None) -> JobChange:
         """Return the probable outcome for a job; ``job`` is None if it does not exist or does not match."""

@@ -18,6 +18,7 @@ from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import names_term, parse_search
 from pg_scheduler.inspect.search.terms import Search, SearchStatus, StatusTerm, Term
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction
+from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.jobs.step_values import check_step_name
 from pg_scheduler.jobs.validation import (
@@ -49,6 +50,7 @@ class BulkOptions(TypedDict, total=False):
     names: Iterable[str] | None
     run_id: str | None
     details: Mapping[str, Any] | None
+    matches: Callable[[Job], bool] | None
 
 
 def _shows_options(function: Callable[..., Any]) -> Callable[[F], F]:
@@ -95,6 +97,7 @@ class JobActions(InspectorBase):
         names: Iterable[str] | None = None,
         run_id: str | None = None,
         details: Mapping[str, Any] | None = None,
+        matches: Callable[[Job], bool] | None = None,
     ) -> AsyncGenerator[Progress, None]:
         """Check the options, and return the steps of the run that changes the jobs.
 
@@ -129,6 +132,7 @@ class JobActions(InspectorBase):
                 batch,
                 conditions=conditions_of(Search(visible_terms, datetime.now(UTC))),
                 details={**(details or {}), **search_details, **batch.details},
+                matches=_both(batch.matches, matches),
                 subject=None if run_id is None else check_text("run_id", run_id),
             ),
             job_ids=None if ids is None else _checked_ids(ids, after),
@@ -173,6 +177,8 @@ class JobActions(InspectorBase):
                 where the next batch has to begin. So two calls never change a batch of one run twice. None:
                 the subject is the id of the job if a batch changed a single one.
             details: Further values for the records, which JSON can represent; None for none.
+            matches: A function of a job that returns whether the job is changed; None for every job. It is
+                called when the job is locked, so a job can be left out that has changed since it was read.
 
         Raises:
             SearchError: The search is invalid. A ValueError.
@@ -310,6 +316,15 @@ class JobActions(InspectorBase):
         details = {"by_s": by_s} if due_at is None else {"to": due_at.isoformat()}
         batch = Batch("move", to=due_at, by_s=by_s, details=details)
         return self._change(batch, [StatusTerm(frozenset({SearchStatus.PENDING}))], **options)
+
+
+def _both(
+    first: Callable[[Job], bool] | None, second: Callable[[Job], bool] | None
+) -> Callable[[Job], bool] | None:
+    """Return the condition that a job fulfils both conditions, where None is fulfilled by each job."""
+    if first is None or second is None:
+        return first or second
+    return lambda job: first(job) and second(job)
 
 
 _ALL: Final[Mapping[BulkAction, str]] = {

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler import Job, JobStatus, Scheduler
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import ChangeOutcome, Inspector, Progress, SearchError
@@ -367,6 +367,46 @@ async def test_job_that_left_the_search_before_it_was_locked_is_skipped(
     }
 
 
+async def test_condition_of_the_caller_is_examined_while_the_job_is_locked(
+    inspector: Inspector, pool: asyncpg.Pool, world: World
+) -> None:
+    """A person has seen a pending job. What a worker has claimed in between is not what they confirmed."""
+    await fill(world, 2, "pending")
+
+    def is_as_seen(job: Job) -> bool:
+        return job.attempt == 0
+
+    async with pool.acquire() as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute(
+            "UPDATE scheduled_jobs SET status = 'running', worker_id = 'w1', attempt = 1 "
+            "WHERE job_id = 'j00001'"
+        )
+        steps = inspector.cancel_jobs(ids=["j00001", "j00002"], matches=is_as_seen)
+        task = asyncio.create_task(last_of(steps))
+        await wait_for_lock(pool)
+        await transaction.commit()
+    step = await asyncio.wait_for(task, PATIENCE)
+    assert {change.job_id: change.outcome.value for change in step.changes} == {
+        "j00001": "skipped",
+        "j00002": "done",
+    }
+    dry_run = await last_of(inspector.cancel_jobs(ids=["j00001"], matches=is_as_seen, dry_run=True))
+    assert (dry_run.done, dry_run.skipped) == (0, 1)
+
+
+async def test_condition_of_the_caller_applies_to_a_group_of_errors_too(
+    inspector: Inspector, pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 4)
+    await recount_errors(pool)
+    (group, *_) = (await inspector.error_groups()).items
+    retried = inspector.retry_jobs(group=group, matches=lambda job: job.job_id > "j00002")
+    assert (await last_of(retried)).done == 1
+    assert await statuses(pool) == {"failed": 3, "pending": 1}
+
+
 async def wait_for_lock(pool: asyncpg.Pool) -> None:
     """Wait until a session waits for the lock of another one."""
     waits = (
@@ -586,8 +626,9 @@ async def test_invalid_search_or_cursor_is_rejected(inspector: Inspector) -> Non
 
 def test_signatures_and_types_have_the_same_options() -> None:
     methods = (Inspector.cancel_jobs, Inspector.retry_jobs, Inspector.delete_jobs, Inspector.move_jobs)
+    options = [*BulkOptions.__annotations__]
     for method in methods:
-        assert [*BulkOptions.__annotations__] == [*signature(method).parameters][-10:]
+        assert [*signature(method).parameters][-len(options) :] == options
 
 
 def test_unknown_option_is_rejected(inspector: Inspector) -> None:
