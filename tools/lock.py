@@ -2,6 +2,7 @@
 
 ``dev.txt`` is for every supported Python. ``lowest.txt`` is for the oldest one: what users install, the core
 and the extras, has the lowest version that pyproject.toml allows, and the rest the newest that works with it.
+Extras that require newer versions than the core does are in ``dev.txt`` only.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from tools.environment import LOCK, LOWEST_LOCK, ROOT, run
 FOR_DEVELOPMENT: Final = {"dev", "docs", "test"}
 """The extras that only the checkout needs."""
 
+NEWER: Final = {"mcp"}
+"""The extras that users install and that require a newer version of a dependency than the core does, as mcp
+requires a newer pydantic. With them, the lowest version of that dependency would not be tested."""
+
 COMMAND: Final = (
     *("uv", "pip", "compile", "--quiet", "--no-emit-index-url", "--no-emit-find-links", "--no-header"),
     *("--no-annotate", "--python-version", "3.11", "pyproject.toml"),
@@ -29,7 +34,8 @@ COMMAND: Final = (
 def main(arguments: Sequence[str]) -> None:
     """Write both lock files; versions stay as they are unless the arguments contain ``--upgrade``."""
     locked = [*COMMAND, "--extra", "dev", "--generate-hashes", *arguments]
-    run([*locked, "--universal", "--output-file", str(LOCK)], cwd=ROOT)
+    newer = [word for extra in sorted(NEWER) for word in ("--extra", extra)]
+    run([*locked, *newer, "--universal", "--output-file", str(LOCK)], cwd=ROOT)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as bounds:
         bounds.write(lowest())
         bounds.flush()
@@ -44,9 +50,9 @@ def lowest() -> str:
 
 
 def user_extras(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
-    """Return the extras that users install."""
+    """Return the extras that users install, but for those that require newer versions than the core."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    return [extra for extra in project["optional-dependencies"] if extra not in FOR_DEVELOPMENT]
+    return [extra for extra in project["optional-dependencies"] if extra not in FOR_DEVELOPMENT | NEWER]
 
 
 if __name__ == "__main__":

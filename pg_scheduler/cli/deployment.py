@@ -105,6 +105,11 @@ def alerts(command: Command) -> None:
     command.output.write_text((_OPS / "alerts" / "pg_scheduler.rules.yaml").read_text(encoding="utf-8"))
 
 
+def skill(command: Command) -> None:
+    """Print the file SKILL.md, by which an assistant learns to use the library."""
+    command.output.write_text((_OPS / "skill" / "SKILL.md").read_text(encoding="utf-8"))
+
+
 PREFIX: Final = "PgScheduler"
 """The start of the name of each alert."""
 

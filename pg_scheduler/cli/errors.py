@@ -90,6 +90,7 @@ def hint_at(word: str, candidates: Iterable[str], otherwise: str = "", *, title:
 
 EXTRAS: Final = {
     "dashboard": ("jinja2", "pygments", "starlette", "uvicorn"),
+    "mcp": ("jinja2", "mcp", "pygments", "starlette", "uvicorn"),
     "metrics": ("prometheus-client",),
 }
 """The packages of optional extras that commands need."""

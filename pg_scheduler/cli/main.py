@@ -53,6 +53,8 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "k8s": "deployment:k8s",
     "exporter": "servers:exporter",
     "dashboard": "servers:dashboard",
+    "mcp": "assistant.command:mcp",
+    "skill": "deployment:skill",
     "alerts": "deployment:alerts",
     "runbook": "deployment:runbook",
     "grafana": "deployment:grafana",

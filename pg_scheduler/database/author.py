@@ -28,7 +28,7 @@ class Author(NamedTuple):
 
     Attributes:
         actor: The person or the Scheduler.
-        via: The way: ``api``, ``code``, ``cli``, ``dashboard`` or ``inspector``.
+        via: The way: ``api``, ``code``, ``cli``, ``dashboard``, ``mcp`` or ``inspector``.
         release: The release of the application.
     """
 

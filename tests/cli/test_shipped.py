@@ -20,6 +20,23 @@ def test_alerts_are_printed(call: Run) -> None:
     assert ran.out == (files("pg_scheduler") / "ops/alerts/pg_scheduler.rules.yaml").read_text()
 
 
+def test_skill_is_printed_with_the_head_that_assistants_read(call: Run) -> None:
+    ran = call("skill")
+    assert ran.code == 0
+    assert ran.out == (files("pg_scheduler") / "ops/skill/SKILL.md").read_text()
+    head = re.match(r"---\nname: ([a-z-]+)\ndescription: (.+)\n---\n", ran.out)
+    assert head is not None
+    assert head[1] == "pg-scheduler"
+    assert len(head[2]) <= 1024
+
+
+def test_commands_of_the_skill_exist(call: Run) -> None:
+    commands = re.findall(r"`pg-scheduler ([a-z ]+?)(?: [^a-z`][^`]*| app\.jobs)?`", call("skill").out)
+    assert {"status", "doctor", "jobs explain", "jobs errors", "check", "mcp"} <= set(commands)
+    for command in commands:
+        assert call(*command.split(), "--help").code == 0, command
+
+
 def test_dashboards_are_listed_and_printed(call: Run) -> None:
     names = call("grafana").out.split()
     assert names == ["database", "overview", "schedules", "tasks", "workers"]

@@ -30,6 +30,7 @@ PAGES = sorted(
     [
         *ROOT.glob("*.md"),
         *(page for page in ROOT.glob("docs/**/*.md") if "_build" not in page.relative_to(ROOT).parts),
+        ROOT / "pg_scheduler/ops/skill/SKILL.md",
     ]
 )
 

@@ -35,6 +35,7 @@ TESTED = {  # the others are in test_recipes.py
     "docs/guides/testing.md test_shop.py",
     "docs/guides/testing.md test_trials.py",
     "docs/operations/sentry.md sentry_jobs.py",
+    "pg_scheduler/ops/skill/SKILL.md test_mail.py",
     # in tests/integrations/test_alembic.py and test_sqlalchemy.py
     "docs/guides/sqlalchemy.md env.py",
     "docs/guides/sqlalchemy.md models.py",
@@ -137,18 +138,24 @@ async def test_sentry_page_example_runs_with_all_integrations_of_the_sdk(dsn: st
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("test_crashes.py", 2), ("test_orders.py", 1), ("test_reminders.py", 2), ("test_trials.py", 2)],
+    [
+        ("docs/guides/testing.md test_crashes.py", 2),
+        ("docs/guides/testing.md test_orders.py", 1),
+        ("docs/guides/testing.md test_reminders.py", 2),
+        ("docs/guides/testing.md test_trials.py", 2),
+        ("pg_scheduler/ops/skill/SKILL.md test_mail.py", 1),
+    ],
 )
-async def test_testing_guide_example_passes_under_pytest(
+async def test_example_of_a_test_passes_under_pytest(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, count: int
 ) -> None:
     monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", dsn)
-    snippet = FILES[f"docs/guides/testing.md {name}"]
+    snippet = FILES[name]
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
     )
     arguments = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *PLUGIN, "-q"]
-    url = dsn.replace("postgresql://", "postgresql+asyncpg://") if name == "test_orders.py" else dsn
+    url = dsn.replace("postgresql://", "postgresql+asyncpg://") if snippet.file == "test_orders.py" else dsn
     async with program(snippet, tmp_path, url, *arguments) as process, asyncio.timeout(50):
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()

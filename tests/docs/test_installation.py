@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.snippets import ROOT
 
-PAGES = ("cli", "dashboard", "metrics", "tracing")
+PAGES = ("assistants", "cli", "dashboard", "metrics", "tracing")
 
 
 @pytest.mark.parametrize("page", PAGES)

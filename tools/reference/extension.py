@@ -4,23 +4,28 @@ The files in ``docs/reference`` hold the prose. Their comments name the parts th
 docstrings and commands; `tools.reference.pages` describes the form. `tools.reference.findings` completes the
 pages about the doctor, `tools.reference.metrics` and `tools.reference.alerts` that about metrics,
 `tools.reference.grants` that about the database. In the page about upgrading, a table of the public modules
-takes the place of a comment.
+takes the place of a comment. `tools.reference.llms` makes the index for assistants of all pages.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tools.environment import ROOT
 from tools.reference.alerts import with_alerts
 from tools.reference.findings import with_findings
 from tools.reference.grants import with_grants
+from tools.reference.llms import index_of
 from tools.reference.metrics import with_metrics
 from tools.reference.pages import complete
 from tools.reference.source import PUBLIC_MODULES, module_docstring
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+
+_INCLUDE = re.compile(r"^```\{include\} (.+)\n```\n", re.MULTILINE)
 
 DOCS = ROOT / "docs"
 PAGES = DOCS / "reference"
@@ -61,9 +66,9 @@ def complete_metrics() -> dict[str, str]:
     return {METRICS_PAGE: with_alerts(with_metrics(page))}
 
 
-def setup(app: Sphinx) -> dict[str, Any]:
-    """Let Sphinx read the complete pages, at each build, since any docstring may have changed."""
-    pages = (
+def complete_pages() -> dict[str, str]:
+    """Return the text of each page that the build completes, by the name that Sphinx gives it."""
+    return (
         complete_reference()
         | complete_findings()
         | complete_grants()
@@ -71,9 +76,37 @@ def setup(app: Sphinx) -> dict[str, Any]:
         | complete_modules()
     )
 
+
+def texts_of(names: Iterable[str], completed_pages: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of pages by their names, which have no directives that include files any more."""
+    texts = {}
+    for name in names:
+        path = DOCS / f"{name}.md"
+        text = completed_pages.get(name) or path.read_text(encoding="utf-8")
+        texts[name] = _INCLUDE.sub(
+            lambda match: (path.parent / match[1]).read_text(encoding="utf-8"),  # noqa: B023 - called at once
+            text,
+        )
+    return texts
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Let Sphinx read the complete pages, at each build, since any docstring may have changed."""
+    pages = complete_pages()
+
     def complete_source(_: Sphinx, page: str, source: list[str]) -> None:
         source[0] = pages.get(page, source[0])
 
+    def write_for_assistants(app: Sphinx, error: Exception | None) -> None:
+        """Write the index and the pages as Markdown next to the HTML."""
+        if error is not None or app.builder.format != "html":
+            return
+        texts = texts_of(sorted(app.env.found_docs), pages)
+        for name, text in texts.items():
+            (app.outdir / f"{name}.md").write_text(text, encoding="utf-8")
+        (app.outdir / "llms.txt").write_text(index_of(texts), encoding="utf-8")
+
     app.connect("env-get-outdated", lambda *_: list(pages))
     app.connect("source-read", complete_source)
+    app.connect("build-finished", write_for_assistants)
     return {"parallel_read_safe": True}

@@ -22,7 +22,7 @@ PAGE_LENGTH: Final = 50
 
 FILTERS: Final = ("actor", "action", "subject", "via")
 
-WAYS: Final = ("admin", "api", "cli", "code", "dashboard", "inspector", "worker")
+WAYS: Final = ("admin", "api", "cli", "code", "dashboard", "inspector", "mcp", "worker")
 """The ways by which changes are made, as records have them."""
 
 SPANS: Final[Mapping[str, timedelta | None]] = {

@@ -35,7 +35,7 @@ class AuditRecord:
     actor: str
     """The person or the Scheduler that made it."""
     via: str
-    """The way: ``api``, ``code``, ``cli``, ``dashboard``, ``inspector`` or ``worker``."""
+    """The way: ``api``, ``code``, ``cli``, ``dashboard``, ``inspector``, ``mcp`` or ``worker``."""
     action: str
     """The action, such as ``cancel_jobs`` or ``pause_schedule``."""
     subject: str | None
