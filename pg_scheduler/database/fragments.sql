@@ -542,7 +542,8 @@ CASE WHEN step.kind = 'cursor' THEN greatest(step.started_at, step.ended_at) ELS
 -- fragment: times_set_back
 started_at = CASE WHEN step.started_at > early.now THEN step.started_at - early.ahead ELSE step.started_at END,
         ended_at   = CASE WHEN step.ended_at >= step.started_at THEN step.ended_at - early.ahead ELSE step.ended_at END,
-        until      = CASE WHEN step.kind = 'signal' AND step.until < {no_timeout} AND step.until > step.started_at
+        until      = CASE WHEN step.kind = ANY (ARRAY ['signal', 'retry']) AND step.until < {no_timeout}
+                AND step.until > step.started_at
             THEN step.until - early.ahead ELSE step.until END,
         timeouts   = CASE WHEN step.timeouts IS NOT NULL THEN ARRAY (
             SELECT CASE WHEN timeout.at >= step.started_at THEN timeout.at - early.ahead ELSE timeout.at END

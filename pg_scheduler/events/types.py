@@ -157,7 +157,7 @@ class JobSuspended(JobEvent):
     step: str
     """The name of the step."""
     kind: str
-    """The kind of the step: ``sleep``, ``signal`` or ``child``."""
+    """The kind of the step: ``sleep``, ``signal``, ``child``, or ``retry`` if it is called again later."""
     until: datetime
     """When the job is due at the latest."""
 

@@ -2,8 +2,8 @@
 
 A pending job is ``blocked`` while it waits for other jobs, a limit or the turn of its tenant. Otherwise it is
 ``due`` once its due time has passed, also while its task is paused. Before that it is ``awaiting`` while a
-step waits for a signal, ``sleeping`` while a step sleeps, ``retrying`` if an attempt has failed, and else
-``scheduled``. A failed job is ``quarantined`` if it failed because its workers died.
+step waits for a signal, ``sleeping`` while a step sleeps, ``retrying`` if an attempt of it or of a step has
+failed, and else ``scheduled``. A failed job is ``quarantined`` if it failed because its workers died.
 
 ``job_state.sql`` has the same for statements.
 """
@@ -16,12 +16,12 @@ from typing import Final
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.step_values import SIGNAL, SLEEP
+from pg_scheduler.jobs.step_values import RETRY, SIGNAL, SLEEP
 
 QUARANTINED: Final = "quarantined:"
 """How the error of a quarantined job begins."""
 
-SUSPENDED_STATES: Final = MappingProxyType({SIGNAL: "awaiting", SLEEP: "sleeping"})
+SUSPENDED_STATES: Final = MappingProxyType({SIGNAL: "awaiting", SLEEP: "sleeping", RETRY: "retrying"})
 """The states of suspended jobs, by what they wait for."""
 
 

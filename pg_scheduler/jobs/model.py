@@ -210,9 +210,10 @@ class Job:
     """The condition besides its time that delays the job: ``after``, ``limit:<name>:<key>`` or
     ``share:<name>:<key>``; None for nothing."""
     suspended_by: str | None = None
-    """What a suspended job waits for: ``signal`` if it waits for a signal, perhaps among others; ``child`` if
-    it waits for children only; ``sleep`` otherwise. None for a job that is not suspended, or that a worker of
-    an earlier version has suspended."""
+    """What a suspended job waits for: ``signal`` if it waits for a signal, perhaps among others; else
+    ``sleep`` for the end of a sleep; else ``retry`` for the next call of a step that has failed; ``child`` if
+    it waits for children only. None for a job that is not suspended, or that a worker of an earlier version
+    has suspended."""
     unique_key: str | None = None
     """The key of which at most one unfinished job exists; None for a job that is not unique."""
     schedule_id: str | None = None

@@ -258,7 +258,7 @@ class Outcome:
         """Make the job pending again, to wait for its suspensions. The history has no entry about it."""
         first = suspensions[0]
         change = RowChange(JobStatus.PENDING, suspensions=suspensions)
-        return cls(change, partial(JobSuspended, step=first.name, kind=first.kind, until=first.until))
+        return cls(change, partial(JobSuspended, step=first.step, kind=first.kind, until=first.until))
 
     @classmethod
     def skip(cls, reason: str) -> Outcome:
@@ -432,9 +432,7 @@ def decide(  # noqa: PLR0911 - one for each result
             # What was raised decides about a retry: the cause of a Retry might not permit one.
             if not may_retry(claim, error, policy):
                 return _fail(claim, reason, entry)
-            # A Retry has chosen the delay. Without one, the policy gives it.
-            retry = retry_of(error)
-            delay = _retry_delay(claim, policy, spread) if retry is None else delay_of(retry)
+            delay = retry_delay(claim, error, policy, retry_count=claim.retry_count, spread=spread)
             return Outcome.retry(delay, describe(reason), reason, entry)
         case UnrunnableResult(error):
             return _fail(claim, error, exception_entry("error", error))
@@ -465,8 +463,11 @@ def completion_of(
 
 def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
     """Return whether the job is retried after this error of an attempt."""
-    if claim.retry_count >= claim.max_retries:
-        return False
+    return claim.retry_count < claim.max_retries and is_retryable(claim, error, policy)
+
+
+def is_retryable(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
+    """Return whether a policy permits a retry after an error of a job, or of one of its steps."""
     # The policy may be a subclass of the user. If it raises an exception, the default policy decides.
     return guarded(
         lambda: may_repeat(error, policy),
@@ -474,15 +475,24 @@ def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
     )
 
 
-def _retry_delay(claim: Claim, policy: RetryPolicy, spread: float) -> timedelta:
-    """Return the delay before a retry. If the policy of a user raises, the default policy gives the delay.
+def retry_delay(
+    claim: Claim, error: BaseException, policy: RetryPolicy, *, retry_count: int, spread: float
+) -> timedelta:
+    """Return the delay before a retry of a job, or of one of its steps.
 
-    ``spread`` is a random number from -1 to 1, by which the policy varies the delay.
+    Args:
+        claim: The attempt of the job.
+        error: The error, in which a Retry may have chosen the delay. Without one, the policy gives it.
+        policy: The policy. If that of a user raises an exception, the default policy gives the delay.
+        retry_count: The number of retries before this one.
+        spread: A random number from -1 to 1, by which the policy varies the delay.
     """
-    count = claim.retry_count
+    retry = retry_of(error)
+    if retry is not None:
+        return delay_of(retry)
     return guarded(
-        lambda: timedelta(seconds=check_delay("delay", policy.delay(count, spread=spread))),
-        partial(_broken_policy, claim, DEFAULT_RETRY_POLICY.delay(count, spread=spread)),
+        lambda: timedelta(seconds=check_delay("delay", policy.delay(retry_count, spread=spread))),
+        partial(_broken_policy, claim, DEFAULT_RETRY_POLICY.delay(retry_count, spread=spread)),
     )
 
 

@@ -49,6 +49,11 @@ SLEEP: Final = "sleep"
 SIGNAL: Final = "signal"
 CHILD: Final = "child"
 FIRST: Final = "first"
+RETRY: Final = "retry"
+"""The kind of a row with the failed attempts of a step."""
+
+RETRY_PREFIX: Final = "\x01retry:"
+"""How the name of such a row begins. The name of the step follows."""
 
 NO_TIMEOUT: Final = datetime(9999, 1, 1, tzinfo=UTC)
 """The end of a wait without a limit."""
@@ -63,8 +68,9 @@ class StoredStep(NamedTuple):
     Attributes:
         kind: What stored it.
         value: Its value as JSON; None for none.
-        has_ended: Whether it is over: False for a sleep or a wait that lasts.
-        until: The end of a sleep or a wait; None for other steps.
+        has_ended: Whether it is over: False for a sleep or a wait that lasts, and for failed attempts of a
+            step that is called again.
+        until: The end of a sleep or a wait, or when the next attempt of a step is due; None for other steps.
         left_s: The seconds until then, by the clock of the database; negative after it.
         is_awaited: Whether children of the step have not ended. A step that is neither over nor awaited has
             lost them: an older node has ended them, or they were deleted by hand.
@@ -84,6 +90,11 @@ class StoredStep(NamedTuple):
     def is_early_signal(self) -> bool:
         """Whether it is a signal that came before the job waited for it. It does not count as a step."""
         return self.kind == SIGNAL and self.until is None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it counts as a step; the failed attempts of a step, whose number is bounded, do not."""
+        return self.kind != RETRY and not self.is_early_signal
 
 
 def new_definition() -> str:
@@ -106,6 +117,16 @@ def version_of(options: str | None) -> int | None:
     # The text may be elsewhere in the options, so only the parsed object shows whether there is a mark.
     mark = object_from(options).get(MARK)
     return mark if isinstance(mark, int) else None
+
+
+def row_of_retries(step: str) -> str:
+    """Return the name of the row with the failed attempts of a step."""
+    return RETRY_PREFIX + step
+
+
+def step_of_row(name: str) -> str:
+    """Return the name of the step to which a row belongs: its own name, unless it has failed attempts."""
+    return name.removeprefix(RETRY_PREFIX)
 
 
 def check_step_name(name: object, *, noun: str = "step") -> str:

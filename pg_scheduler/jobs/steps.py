@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 from pg_scheduler.errors import DuplicateStepError
-from pg_scheduler.jobs.model import UNSET, Call
-from pg_scheduler.jobs.step_values import check_step_name
+from pg_scheduler.jobs.model import UNSET, Call, Unset
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.step_values import check_step_name, step_of_row
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,9 +26,14 @@ class Suspension:
     kind: str
     """The kind of the step that waits."""
     name: str
-    """Its name."""
+    """The name of its row."""
     until: datetime
     """When the job is due at the latest."""
+
+    @property
+    def step(self) -> str:
+        """The name of the step, also if its row has the failed attempts of the step."""
+        return step_of_row(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +168,69 @@ class Steps(ABC):
             ...         await steps.run("check", check_stock, order)
         """
 
-    @abstractmethod
+    @overload
+    async def run(
+        self,
+        name: str,
+        func: Callable[..., Awaitable[R]],
+        /,
+        *args: Any,
+        retry: RetryPolicy | None,
+        max_retries: int = ...,
+        timeout: float | timedelta | None = ...,
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    async def run(
+        self,
+        name: str,
+        func: Callable[..., Awaitable[R]],
+        /,
+        *args: Any,
+        timeout: float | timedelta | None,
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
     async def run(
         self, name: str, func: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @abstractmethod
+    async def run(
+        self,
+        name: str,
+        func: Callable[..., Awaitable[R]],
+        /,
+        *args: Any,
+        retry: Any = UNSET,
+        max_retries: Any = UNSET,
+        timeout: Any = UNSET,
+        **kwargs: Any,
     ) -> R:
         """Call a function and store its value; return the stored value if an earlier attempt has done so.
 
         The function is called at least once until its value is stored, and never afterwards. A function that
-        raises an exception stores nothing. If the database is unavailable, the value is kept in memory and
+        raises an exception stores no value. If the database is unavailable, the value is kept in memory and
         written as soon as possible.
+
+        With ``retry``, a function that fails is called again, without a retry of the job. Each failure is
+        stored, so neither a crash nor a deploy begins the count again. A wait of at most 10 seconds passes in
+        memory. A longer one suspends the job, as ``sleep()`` does. When the retries are used up, the last
+        error is raised. If the job is retried then, so is the step, with as many retries as at first. A
+        `Retry` that the function raises chooses the delay, `Abort` ends the retries, and `Snooze` postpones
+        the job.
 
         Args:
             name: The name of the step, of 1 to 200 bytes; in a loop, for example ``f"page-{number}"``.
             func: A coroutine function.
             args: Its positional arguments, which are not stored.
+            retry: Which errors are retried, and after which delays. None for no retries, as if it is omitted.
+                If the function has a parameter of the name ``retry``, ``max_retries`` or ``timeout``, set it
+                by ``functools.partial()``.
+            max_retries: How often the function is called again after its first failure, at least 0; 5 if it
+                is omitted. Needs ``retry``.
+            timeout: Seconds or a timedelta, more than 0: a call of the function that takes longer is
+                cancelled, and fails with TimeoutError. None for no limit, as if it is omitted. The
+                ``timeout`` of the job is another one, which counts all calls and waits in memory.
             kwargs: Its keyword arguments, which are not stored.
 
         Returns:
@@ -183,10 +238,13 @@ class Steps(ABC):
             to JSON and back.
 
         Raises:
-            TypeError: ``func`` is not a coroutine function, or ``name`` is not a str.
+            TypeError: ``func`` is not a coroutine function, ``name`` is not a str, ``max_retries`` is given
+                without ``retry``, an option has the wrong type, or ``func`` has a parameter of its name.
             ValueError: ``name`` is empty or too long.
-            ConfigurationError: pydantic does not support the return annotation, or a name in it is not
-                defined and the value is no JSON.
+            TimeoutError: The function ran longer than ``timeout``, and is not called again.
+            RuntimeError: The call has ``retry``, and comes from the function of a step.
+            ConfigurationError: ``max_retries`` or ``timeout`` is out of range. Or pydantic does not support
+                the return annotation, or a name in it is not defined and the value is no JSON.
             DuplicateStepError: This attempt has used the name before, or another kind of step has.
             JobLostError: The attempt does not hold its job any more. Nothing was stored.
             PayloadError: JSON cannot represent the value, or it does not fit the annotation, would not arrive
@@ -201,6 +259,20 @@ class Steps(ABC):
             ...     return 9.5 * order
             >>> async def place(order: int) -> None:
             ...     quote = await current_job().steps.run("quote", fetch_quote, order)
+
+            With five retries after about 1, 2, 4, 8 and 16 seconds, and ten seconds for each call:
+
+            >>> from datetime import timedelta
+            >>> from pg_scheduler import RetryPolicy
+            >>> async def place_patiently(order: int) -> None:
+            ...     quote = await current_job().steps.run(
+            ...         "quote",
+            ...         fetch_quote,
+            ...         order,
+            ...         retry=RetryPolicy(base=timedelta(seconds=1)),
+            ...         max_retries=5,
+            ...         timeout=10,
+            ...     )
         """
 
     @abstractmethod
@@ -211,6 +283,9 @@ class Steps(ABC):
         /,
         *args: Any,
         connection: Any = None,
+        retry: RetryPolicy | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
         **kwargs: Any,
     ) -> R:
         """Call a function in a transaction that also stores its value: its writes are made exactly once.
@@ -222,6 +297,9 @@ class Steps(ABC):
             connection: Your connection, in a READ COMMITTED transaction that you commit afterwards: of
                 asyncpg, or an ``AsyncSession`` or ``AsyncConnection`` of SQLAlchemy on asyncpg. None for a
                 connection of the pool, whose transaction begins and ends with the step.
+            retry: As in ``run()``; each call of the function has a new transaction. Not with ``connection``.
+            max_retries: As in ``run()``.
+            timeout: As in ``run()``; the transaction of a call that takes longer is rolled back.
             kwargs: Its keyword arguments, which are not stored.
 
         Returns:
@@ -229,8 +307,10 @@ class Steps(ABC):
 
         Raises:
             TypeError: The connection is of another kind; or as in ``run()``.
-            ValueError: The connection is not in a transaction, or its isolation level is not READ
-                COMMITTED; or as in ``run()``.
+            ValueError: The connection is not in a transaction, its isolation level is not READ COMMITTED, or
+                ``retry`` is given too; or as in ``run()``.
+            TimeoutError: As in ``run()``; the transaction is rolled back.
+            RuntimeError: As in ``run()``.
             ConfigurationError: The connection leads to another database; or as in ``run()``.
             DuplicateStepError: As in ``run()``; the transaction is rolled back.
             JobLostError: As in ``run()``; the transaction is rolled back.

@@ -8,6 +8,7 @@ with these three, and stores steps under the fencing token of the attempt.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import Counter
 from collections.abc import (
@@ -23,9 +24,9 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, ClassVar, Final, ParamSpec, TypeVar, overload
 
 from pg_scheduler.base.foreign import current_task, is_a, is_ctrl_c
 from pg_scheduler.base.text.numbers import counted
@@ -41,14 +42,25 @@ from pg_scheduler.errors import (
 from pg_scheduler.events.background import start_in_background
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.history import note_step
-from pg_scheduler.jobs.model import UNSET, Call
+from pg_scheduler.jobs.model import UNSET, Call, Unset
+from pg_scheduler.jobs.outcome import describe, is_retryable, retry_delay
 from pg_scheduler.jobs.payload import value_from
-from pg_scheduler.jobs.retry import Abort
+from pg_scheduler.jobs.retry import Abort, RetryPolicy, reason_of
+from pg_scheduler.jobs.step_retries import (
+    IN_PLACE_WAIT_S,
+    StepError,
+    StepFailures,
+    StepRules,
+    cause_of_failure,
+    failures_from,
+    shortened,
+)
 from pg_scheduler.jobs.step_values import (
     CHILD,
     CURSOR,
     FIRST,
     NO_TIMEOUT,
+    RETRY,
     SIGNAL,
     SLEEP,
     STEP,
@@ -57,6 +69,7 @@ from pg_scheduler.jobs.step_values import (
     StoredStep,
     check_step_function,
     check_step_name,
+    row_of_retries,
     step_text,
     step_value,
     version_of,
@@ -126,6 +139,9 @@ class PendingWait:
 class AttemptSteps(OpenSteps):
     """The durable steps of one attempt."""
 
+    in_place_wait_s: ClassVar[float] = IN_PLACE_WAIT_S
+    """The longest wait before an attempt of a step for which this attempt of the job stays in memory."""
+
     def __init__(
         self, steps: StepRepository, enqueue_child: EnqueueChild, node: Node, attempt: Attempt
     ) -> None:
@@ -155,6 +171,10 @@ class AttemptSteps(OpenSteps):
         self._waits = AttemptWaits(node, steps, attempt, self._loaded.refresh)
         # The names that this attempt has used, because it may not use a name twice.
         self._names: set[str] = set()
+        # The steps whose retries were used up in this attempt. Code that calls one again under its name might
+        # never end: after each suspension it would come to the first of its calls, and their retries begin
+        # again.
+        self._used_up: set[str] = set()
         # How often the waits for each signal have timed out in this attempt, by the name of the step.
         self._timeouts = Counter[str]()
         # By the names of cursors whose blocks Python has closed: set when the value of the cursor is written.
@@ -176,20 +196,62 @@ class AttemptSteps(OpenSteps):
         """The version of the task when the job stored its first step. See `Steps`."""
         return self._version
 
+    @overload
+    async def run(
+        self,
+        name: str,
+        func: Callable[..., Awaitable[R]],
+        /,
+        *args: Any,
+        retry: RetryPolicy | None,
+        max_retries: int = ...,
+        timeout: float | timedelta | None = ...,
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    async def run(
+        self,
+        name: str,
+        func: Callable[..., Awaitable[R]],
+        /,
+        *args: Any,
+        timeout: float | timedelta | None,
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
     async def run(
         self, name: str, func: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    async def run(
+        self,
+        name: str,
+        func: Callable[..., Awaitable[R]],
+        /,
+        *args: Any,
+        retry: Any = UNSET,
+        max_retries: Any = UNSET,
+        timeout: Any = UNSET,
+        **kwargs: Any,
     ) -> R:
         """Call a function once for all attempts of the job, and store its value as a step. See `Steps`."""
         check_step_function(func)
+        rules = StepRules.of(func, retry, max_retries, timeout)
         return_type = ReturnType(func)
-        async with self._step(name, STEP) as previous_step:
-            # The function is not called again if an earlier attempt has stored the step.
-            stored = previous_step
-            if stored is None:
+
+        async def execute() -> StoredStep | None:
+            """Call the function and store its value; return None if it is called again."""
+            try:
                 with self._calling(name, func):
-                    value = await func(*args, **kwargs)
-                stored = await self._store(name, STEP, return_type.to_json(name, value))
-            result: R = return_type.from_json(name, step_value(name, stored.value, self._codec))
+                    async with rules.time_limit(name):
+                        value = await func(*args, **kwargs)
+            except Exception as error:
+                if not await self._is_retried(name, rules, error):
+                    raise
+                return None
+            # The function is not called again for an error of this, because it has done its work.
+            return await self._store(name, STEP, return_type.to_json(name, value))
+
+        result: R = await self._value_of_step(name, rules, execute, return_type)
         return result
 
     async def transaction(
@@ -199,6 +261,9 @@ class AttemptSteps(OpenSteps):
         /,
         *args: Any,
         connection: Any = None,
+        retry: RetryPolicy | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
         **kwargs: Any,
     ) -> R:
         """Call a function in the transaction that also stores its value as a step. See `Steps`.
@@ -206,17 +271,21 @@ class AttemptSteps(OpenSteps):
         The transaction is that of the caller's ``connection``, or one of its own if that is None.
         """
         check_step_function(func)
+        rules = StepRules.of(func, retry, max_retries, timeout)
+        if connection is not None and rules.retry is not None:
+            raise ValueError(
+                f"step {name!r} cannot be retried in your transaction, which its error may have ended; "
+                "omit connection=, or retry the job"
+            )
         return_type = ReturnType(func)
-        async with self._step(name, STEP, connection) as previous_step:
-            stored = previous_step
-            if stored is not None:
-                # The step may have been stored in this open transaction, which may still be rolled back.
-                if connection is not None:
-                    await self._callers.note(stored, await self._connections.check_transaction(connection))
-            else:
+
+        async def execute() -> StoredStep | None:
+            """Call the function and store its value in one transaction; return None if it is called again."""
+            try:
                 async with self._transaction(connection) as (func_connection, session):
                     with self._calling(name, func):
-                        value = await func(func_connection, *args, **kwargs)
+                        async with rules.time_limit(name):
+                            value = await func(func_connection, *args, **kwargs)
                     text = return_type.to_json(name, value)
                     write = partial(self._store, name, STEP, text, connection=session)
                     if connection is None:
@@ -225,10 +294,19 @@ class AttemptSteps(OpenSteps):
                     else:
                         stored = await write()
                         await self._callers.note_write(stored, session)
-                # A step on a connection of the caller does not count yet: its transaction may be rolled back.
-                if connection is None:
-                    self._loaded.add(stored)
-            result: R = return_type.from_json(name, step_value(name, stored.value, self._codec))
+            except Exception as error:
+                if not await self._is_retried(name, rules, error):
+                    raise
+                # The answer of a commit may have been lost. The row of the failure had to wait for the end of
+                # that commit, so the steps that are loaded now show whether the step was stored.
+                self._loaded.forget()
+                return None
+            # A step on a connection of the caller does not count yet: its transaction may be rolled back.
+            if connection is None:
+                self._loaded.add(stored)
+            return stored
+
+        result: R = await self._value_of_step(name, rules, execute, return_type, connection)
         return result
 
     @asynccontextmanager
@@ -386,6 +464,148 @@ class AttemptSteps(OpenSteps):
                 "another name"
             )
         return values[0]
+
+    # -- a call that may be repeated -------------------------------------------------------------------
+
+    async def _value_of_step(
+        self,
+        name: str,
+        rules: StepRules,
+        execute: Callable[[], Awaitable[StoredStep | None]],
+        return_type: ReturnType,
+        connection: Any = None,
+    ) -> Any:
+        """Return the value of a step: that which an earlier attempt has stored, or that of its function.
+
+        Args:
+            name: The name of the step.
+            rules: Whether its function is called again after an error.
+            execute: Calls the function and stores its value; returns None if the function is called again.
+            return_type: Converts the stored value.
+            connection: The connection of the caller with whose transaction the step commits; None for none.
+        """
+        if rules.retry is not None:
+            self._check_may_wait(name)
+        is_held = False
+        while True:
+            async with self._step(name, STEP, connection, is_held=is_held) as previous_step:
+                # The function is not called again if an earlier attempt has stored the step.
+                stored = previous_step
+                if stored is None and (rules.retry is None or await self._is_due(name)):
+                    stored = await execute()
+                    if stored is not None and rules.retry is not None:
+                        await self._end_failures(name)
+                elif stored is not None and connection is not None:
+                    # It may have been stored in this open transaction, which may still be rolled back.
+                    session = await self._connections.check_transaction(connection)
+                    await self._callers.note(stored, session)
+                if stored is not None:
+                    return return_type.from_json(name, step_value(name, stored.value, self._codec))
+            # The wait is outside of the block, because the attempt cannot be suspended within it.
+            await self._wait_until_due(name)
+            is_held = True
+
+    async def _is_due(self, name: str) -> bool:
+        """Return whether the function of a step may be called now: it has not failed, or its wait is over."""
+        failed = await self._find_stored(row_of_retries(name), RETRY)
+        return failed is None or _is_over(failed)
+
+    async def _end_failures(self, name: str) -> None:
+        """End the row with the failed attempts of a step that is stored now, if it has failed before.
+
+        A crash before this statement leaves the row open. That changes nothing for the job, since the step is
+        not called again.
+        """
+        row_name = row_of_retries(name)
+        failed = await self._find_stored(row_name, RETRY)
+        if failed is not None and not failed.has_ended:
+            await self._persistently(lambda: self._repository.end(self._worker_id, self._claim, row_name))
+            self._loaded.refresh([failed._replace(has_ended=True)], {row_name})
+
+    async def _is_retried(self, name: str, rules: StepRules, error: Exception) -> bool:
+        """Store that an attempt of a step has failed with an error; return whether there is another attempt.
+
+        Nothing is stored for a step without retries, and for errors that are no failures of the step.
+        """
+        cause = cause_of_failure(error)
+        if rules.retry is None or cause is None:
+            return False
+        claim = self._claim
+        row_name = row_of_retries(name)
+        failed = await self._find_stored(row_name, RETRY)
+        earlier_failures = StepFailures() if failed is None else failures_from(failed.value)
+        # The retries of the step were used up in an earlier attempt of the job, or the step was repeated by
+        # retry_job() since. So they begin again. They also do if the worker died before the job could fail,
+        # because the row does not show what became of that attempt.
+        if failed is not None and failed.has_ended:
+            earlier_failures = replace(earlier_failures, count=0)
+        delay: timedelta | None = None
+        retry_count = earlier_failures.count
+        if retry_count < rules.max_retries and is_retryable(claim, cause, rules.retry):
+            spread = random.uniform(-1, 1)  # noqa: S311 - no secret
+            delay = retry_delay(claim, cause, rules.retry, retry_count=retry_count, spread=spread)
+        text = describe(reason_of(cause))
+        now = self._statements.now or datetime.now(UTC)
+        failures = earlier_failures.after(StepError(now, claim.attempt, shortened(text)))
+        # The count is stored as a number, not added to the one in the row. So it is right also if the answer
+        # of the statement is lost, and the statement repeated. No other call writes this row: the fencing
+        # token excludes other attempts of the job, and the name of the step other calls of this one.
+        store = partial(
+            self._repository.store,
+            self._worker_id,
+            claim,
+            row_name,
+            RETRY,
+            version=self._version,
+            delay_s=None if delay is None else delay.total_seconds(),
+        )
+        try:
+            stored = await self._persistently(partial(store, value=failures.to_json()))
+        except PayloadError:
+            # The encoding of the database lacks a character of the error.
+            stored = await self._persistently(partial(store, value=failures.to_json(in_ascii=True)))
+        self._loaded.add(stored, is_progress=False)
+        if delay is None:
+            self._used_up.add(name)
+        retry = "no retry"
+        if delay is not None:
+            retry = f"retry {retry_count + 1} of {rules.max_retries} in {delay.total_seconds():.1f} s"
+        logger.warning(
+            "step %r of job %s (id %s, attempt %s) failed, %s: %s",
+            name,
+            claim.job_name,
+            claim.job_id,
+            claim.attempt,
+            retry,
+            text,
+            extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+        )
+        return delay is not None
+
+    async def _wait_until_due(self, name: str) -> None:
+        """Wait for the next attempt of a step: in memory for a short time, suspended for a long one."""
+
+        async def find() -> StoredStep:
+            """Return the row with the failed attempts, which has ended for the wait when its time is over."""
+            row = (await self._loaded.get())[row_of_retries(name)]
+            return row._replace(has_ended=_is_over(row))
+
+        async def value_of(_: StoredStep) -> None:
+            """Return None, the value of every such wait."""
+
+        wait = PendingWait(row_of_retries(name), RETRY, find, value_of)
+        try:
+            with self._waits.progressing():
+                await wait.update()
+                left_s = wait.stored.left_s or 0.0
+                if 0 < left_s <= self.in_place_wait_s:
+                    await asyncio.sleep(left_s)
+                    self._loaded.refresh([wait.stored._replace(has_ended=False, left_s=0.0)], {wait.name})
+                    return
+            await self._first_of([wait])
+        except BaseException:
+            self._names.discard(name)
+            raise
 
     # -- what waits ------------------------------------------------------------------------------------
 
@@ -610,12 +830,14 @@ class AttemptSteps(OpenSteps):
     # -- a step ----------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _step(self, name: str, kind: str, connection: Any = None) -> AsyncIterator[StoredStep | None]:
+    async def _step(
+        self, name: str, kind: str, connection: Any = None, *, is_held: bool = False
+    ) -> AsyncIterator[StoredStep | None]:
         """Use the name of a step in a block, and yield the step that an earlier attempt has stored under it.
 
         If there is none, yield None. ``connection`` is the caller's connection, if the step commits with its
         transaction. The attempt is not suspended within the block. If the block raises an exception, its name
-        may be used again.
+        may be used again. ``is_held`` is whether the caller has used the name for this step before.
         """
         check_step_name(name)
         self._connections.check_loop()
@@ -626,7 +848,8 @@ class AttemptSteps(OpenSteps):
         is_callers = name in self._names and name in self._callers
         if is_callers and await self._callers.forget_rolled_back(name, connection):
             self._names.discard(name)
-        await self._take_names([name])
+        if not is_held:
+            await self._take_names([name])
         try:
             with self._waits.progressing():
                 stored = await self._find_stored(name, kind)
@@ -636,7 +859,8 @@ class AttemptSteps(OpenSteps):
                     await self._callers.check(name, connection)
                 yield stored
         except BaseException as error:
-            self._names.discard(name)
+            if name not in self._used_up:
+                self._names.discard(name)
             # The row of a step that was cancelled while it was written may be committed nevertheless.
             if isinstance(error, asyncio.CancelledError):
                 self._loaded.forget()
@@ -847,6 +1071,11 @@ class AttemptSteps(OpenSteps):
                 f"step {name!r} waits within the function of step {call.step!r}, which would never end; "
                 "wait between steps"
             )
+
+
+def _is_over(failed: StoredStep) -> bool:
+    """Return whether a step that has failed may be called: its wait is over, or its retries were used up."""
+    return failed.has_ended or failed.left_s is None or failed.left_s <= 0
 
 
 class AttemptCursor(StepCursor):

@@ -31,8 +31,8 @@ async def persistently(lease: Lease, call: Callable[[], Awaitable[T]]) -> T:
 
 
 def size_of(step: StoredStep | None) -> int:
-    """Return the bytes of a step's value that count; 0 if it has no value, or is an early signal."""
-    if step is None or step.value is None or step.is_early_signal:
+    """Return the bytes of a step's value that count; 0 if it has no value, or its row counts for no step."""
+    if step is None or step.value is None or not step.is_counted:
         return 0
     return len(step.value.encode())
 
@@ -73,14 +73,17 @@ class LoadedSteps:
                         self._steps = {step.name: step for step in steps}
         return self._steps
 
-    def add(self, step: StoredStep) -> None:
-        """Add a step that is committed, or replace an earlier state of it."""
+    def add(self, step: StoredStep, *, is_progress: bool = True) -> None:
+        """Add a step that is committed, or replace an earlier state of it.
+
+        ``is_progress`` is False for a failed attempt of a step.
+        """
         self._writes += 1
         # As long as the steps are not loaded, this one will be loaded with the others.
         if self._steps is not None:
             self._bytes += size_of(step) - size_of(self._steps.get(step.name))
             self._steps[step.name] = step
-        self.has_stored = True
+        self.has_stored = self.has_stored or is_progress
 
     def forget(self) -> None:
         """Let the next call load the steps again, because some may be committed that are not known here."""
@@ -108,7 +111,7 @@ class LoadedSteps:
             count: How many children the step has.
         """
         stored = await self.get()
-        names = {key for key, step in stored.items() if not step.is_early_signal}
+        names = {key for key, step in stored.items() if step.is_counted}
         # Neither the steps of a job nor the children of one step may be more than MAX_STEPS.
         step_count = len(names | uncommitted.keys() | {name})
         number = max(step_count, count)

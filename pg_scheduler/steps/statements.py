@@ -208,7 +208,7 @@ class StepRepository(Repository):
         return bool(await self._statements.value("has_rolled_back", transaction_id))
 
     async def end(self, worker_id: str, claim: Claim, name: str) -> bool:
-        """End a sleep or a wait; return False if it had ended before.
+        """End a sleep, a wait or the failed attempts of a step; return False if that had ended before.
 
         Raises:
             JobLostError: The attempt does not hold its job any more; nothing was changed.

@@ -3,7 +3,10 @@
 -- and deletion take both away. Rows of older releases name no definition, and count for that of the mark.
 --
 -- The names of steps and signals begin with no chr(1). With "signal:" after it, a row is a signal whose name a step has
--- taken; with "next:", a signal to the definition that waits for the end of a running attempt.
+-- taken; with "next:", a signal to the definition that waits for the end of a running attempt; with "retry:", the
+-- failed attempts of a step that is retried. That row is open while the step is called again, until its next attempt,
+-- and has ended when the step is stored or its retries are used up: then they begin again if the step is called again.
+-- Nodes of earlier checkouts load it under a name that no step has.
 
 -- A text that distinguishes a definition of a job from all others with its id.
 
@@ -44,6 +47,11 @@ coalesce(step.definition = (job.options ->> 'definition'), true)
     WHERE step.job_id = ANY ($1) AND step.name = $2 AND step.kind <> 'result' AND (job.options -> 'steps') IS NOT NULL
         AND {of_definition}
 
+-- The name of the row with the failed attempts of the step $2.
+
+-- fragment: retry_name
+concat(chr(1), 'retry:', $2::text)
+
 -- name: load_steps
 -- route: step
 -- Return the steps of the job $1, if it is marked; without the results of other jobs that were passed to it.
@@ -64,15 +72,17 @@ WHERE job_id = $1
 ORDER BY left(step.name, 1) <> chr(1);
 
 -- fragment: is_replaced
--- Whether a row belongs to an earlier definition of the job.
-((SELECT is_unmarked FROM held) OR coalesce(step.definition <> EXCLUDED.definition, false))
+-- Whether nothing of a row stays: it belongs to an earlier definition of the job, or has the failed attempts of a step,
+-- which are stored anew after each of them.
+((SELECT is_unmarked FROM held) OR coalesce(step.definition <> EXCLUDED.definition, false)
+        OR step.kind = 'retry' AND EXCLUDED.kind = 'retry')
 
 -- name: store_step
 -- route: step
 -- Store the step $4 of kind $5 with the value $6, for the attempt $3 of the job $1 that the worker $2 runs.
 --
--- $7 is the version of the task. Of a step that waits, $8 is its length in seconds or $9 its end; both are NULL for
--- other steps. No row: the attempt does not hold its job any more. A NULL kind: the name is that of a step of another
+-- $7 is the version of the task. Of a step that waits, $8 is its length in seconds or $9 its end; $8 is also the time
+-- until the next attempt of a step that has failed. Both are NULL for other steps. No row: the attempt does not hold its job any more. A NULL kind: the name is that of a step of another
 -- kind, or $11 and the step exists: the answer to a commit was lost, which is about to succeed or has. Otherwise the
 -- step as it is stored: a sleep or wait that exists keeps its end, and its value.
 --
@@ -80,7 +90,7 @@ ORDER BY left(step.name, 1) <> chr(1);
 -- and the next attempt, claimed later, loads it; or the row has changed, and nothing is stored. The first step marks
 -- the job. Older rows of its id, of a job before it, are deleted then; one of the same name is overwritten. Each step
 -- is progress, which a job that kills its workers does not make, so the crashes before it do not count any more. A
--- signal for which nothing has waited makes room for a step of its name.
+-- failed attempt of a step is none. A signal for which nothing has waited makes room for a step of its name.
 --
 -- started_at is the order of the steps, also of those of one transaction, and if the clock was set back meanwhile: then
 -- the earlier steps are set back too, with their ends and the timeouts of waits. A cursor has two places in that order:
@@ -101,9 +111,9 @@ marked AS (
             ELSE options END,
         misfire_grace_time = NULL,
         expires_at         = NULL,
-        crash_count        = 0
+        crash_count        = CASE WHEN $5 = 'retry' THEN crash_count ELSE 0 END
     FROM held
-    WHERE job.job_id = held.job_id AND (held.lacks_version OR held.has_crashed)
+    WHERE job.job_id = held.job_id AND (held.lacks_version OR held.has_crashed AND $5 <> 'retry')
 ),
 stale AS (
     DELETE FROM {schema}scheduler_steps
@@ -173,7 +183,7 @@ FROM held LEFT JOIN stored ON true;
 -- route: step
 -- End the sleep or wait $4 of the job $1, for its attempt $3 on the worker $2; return whether it had not ended before.
 --
--- No row: the attempt does not hold its job any more.
+-- $4 may be the row with the failed attempts of a step, too. No row: the attempt does not hold its job any more.
 WITH held AS (
     SELECT job_id
     FROM {schema}scheduled_jobs
@@ -247,6 +257,8 @@ SELECT CASE WHEN $1::bigint < txid_snapshot_xmax(txid_current_snapshot()) THEN t
 -- beginning of the step are forgotten, and the last wait before the step has timed out again. If none had, the wait lasts
 -- without a timeout, and begins again when the job waits with one.
 --
+-- The failed attempts of a step that goes are older than it, and go with it: its retries begin again.
+--
 -- If no step is left that the job itself has stored, the next one stores the version that the task has then.
 WITH first AS (
     SELECT step.job_id, step.started_at
@@ -256,7 +268,7 @@ deleted AS (
     DELETE FROM {schema}scheduler_steps AS step
     USING first
     WHERE step.job_id = first.job_id
-      AND (step.name = $2 OR {last_write} >= first.started_at
+      AND (step.name = ANY (ARRAY [$2, {retry_name}]) OR {last_write} >= first.started_at
            AND step.kind <> 'result' AND NOT (step.kind = 'signal' AND step.value IS NOT NULL))
     RETURNING step.job_id, step.name, step.kind
 ),
@@ -340,7 +352,7 @@ unversioned AS (
     WHERE job.job_id = first.job_id
       AND NOT EXISTS (
           SELECT FROM {schema}scheduler_steps AS step
-          WHERE step.job_id = first.job_id AND step.name <> $2 AND step.kind <> 'result'
+          WHERE step.job_id = first.job_id AND step.name <> ALL (ARRAY [$2, {retry_name}]) AND step.kind <> 'result'
             AND {last_write} < first.started_at AND NOT (step.kind = 'signal' AND step.until IS NULL)
       )
 )

@@ -23,7 +23,9 @@ from pg_scheduler.database.callers.adapter import ConnectionAdapter
 from pg_scheduler.errors import JobResult
 from pg_scheduler.jobs.call import RaisedError
 from pg_scheduler.jobs.context import current_attempt
-from pg_scheduler.jobs.model import UNSET, Call
+from pg_scheduler.jobs.model import UNSET, Call, Unset
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.step_retries import accepts_keyword
 from pg_scheduler.jobs.step_values import is_coroutine_function
 from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Wait
 from pg_scheduler.steps.waits import calling_thread
@@ -147,20 +149,46 @@ class BlockingSteps:
         version: int = call.run(lambda: self._attempt.steps_in_loop().version)
         return version
 
-    def run(self, name: str, func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def run(
+        self,
+        name: str,
+        func: Callable[..., R],
+        /,
+        *args: Any,
+        retry: RetryPolicy | None,
+        max_retries: int = ...,
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    def run(self, name: str, func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def run(
+        self,
+        name: str,
+        func: Callable[..., R],
+        /,
+        *args: Any,
+        retry: Any = UNSET,
+        max_retries: Any = UNSET,
+        **kwargs: Any,
+    ) -> R:
         """Call a function and store its value; return the stored value if an earlier attempt has done so.
 
-        If the attempt is cancelled while the function runs, its value is stored nevertheless.
+        If the attempt is cancelled while the function runs, its value is stored nevertheless. Python cannot
+        stop a function in a thread, so there is no option ``timeout``: an argument of this name is one of the
+        function, as for those of most clients.
 
         Example:
+            >>> from pg_scheduler import RetryPolicy
             >>> from pg_scheduler.sync import current_steps
-            >>> def fetch_quote(order: int) -> float:
+            >>> def fetch_quote(order: int, timeout: float) -> float:
             ...     return 9.5 * order
             >>> def place(order: int) -> None:
-            ...     quote = current_steps().run("quote", fetch_quote, order)
+            ...     quote = current_steps().run("quote", fetch_quote, order, timeout=10, retry=RetryPolicy())
         """
         call = _Call(self._attempt, "run")
-        value: R = call.run_method(name, call.in_thread(func), *args, **kwargs)
+        func_in_thread = _bound(call.in_thread(func), func, kwargs)
+        value: R = call.run_method(name, func_in_thread, *args, retry=retry, max_retries=max_retries)
         return value
 
     def transaction(
@@ -170,6 +198,8 @@ class BlockingSteps:
         /,
         *args: Any,
         connection: StepConnection | None = None,
+        retry: RetryPolicy | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
         **kwargs: Any,
     ) -> R:
         """Call a function in a transaction that also stores its value: its writes are made exactly once.
@@ -181,6 +211,8 @@ class BlockingSteps:
             connection: The connection of another step, if this is called within the function of that step:
                 both steps then commit together. None for a connection of the pool. Connections of other
                 libraries are refused.
+            retry: As in ``run()``; each call of the function has a new transaction. Not with ``connection``.
+            max_retries: As in ``run()``.
             kwargs: Its keyword arguments, which are not stored.
 
         Example:
@@ -196,8 +228,15 @@ class BlockingSteps:
             """Call the function with blocking methods for the asyncpg connection of the step."""
             return func(StepConnection(self._attempt, connection), *args, **kwargs)
 
-        func_in_thread = call.in_thread(func, with_connection)
-        value: R = call.run_method(name, func_in_thread, *args, connection=_asyncpg_of(connection), **kwargs)
+        func_in_thread = _bound(call.in_thread(func, with_connection), func, kwargs)
+        value: R = call.run_method(
+            name,
+            func_in_thread,
+            *args,
+            connection=_asyncpg_of(connection),
+            retry=retry,
+            max_retries=max_retries,
+        )
         return value
 
     @contextmanager
@@ -436,6 +475,20 @@ def current_steps() -> BlockingSteps:
     raise RuntimeError(
         "current_steps() is for jobs in threads; an async job awaits the methods of current_job().steps"
     )
+
+
+def _bound(
+    in_thread: Callable[..., Coroutine[Any, Any, Any]], func: Callable[..., Any], kwargs: dict[str, Any]
+) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Bind the keyword arguments of a plain function to its coroutine function: they are no options."""
+    if not kwargs:
+        return in_thread
+    if "timeout" in kwargs and not accepts_keyword(func, "timeout"):
+        raise TypeError(
+            f"a step of a job in a thread has no timeout=, since {func!r} cannot be stopped; give a time "
+            "limit to what it calls, such as requests.get(timeout=10)"
+        )
+    return functools.partial(in_thread, **kwargs)
 
 
 def _check_attempt(attempt: AttemptInThread) -> None:

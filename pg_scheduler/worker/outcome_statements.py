@@ -40,7 +40,7 @@ from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import Outcome, RowChange, describe
 from pg_scheduler.jobs.progress import JobProgress, progress_text
 from pg_scheduler.jobs.rows import EPOCH, Claim
-from pg_scheduler.jobs.step_values import CHILD, SIGNAL, SLEEP
+from pg_scheduler.jobs.step_values import CHILD, RETRY, SIGNAL, SLEEP
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
@@ -796,10 +796,11 @@ def _names_of(suspensions: Sequence[Suspension]) -> str:
 def _kind_of(suspensions: Sequence[Suspension]) -> str:
     """Return the kind of what a suspended job waits for.
 
-    A job may wait for several things at once. Then a signal precedes a sleep, and a sleep precedes children.
+    A job may wait for several things at once. Then a signal precedes a sleep, a sleep precedes the next
+    attempt of a step, and that precedes children.
     """
     kinds = {suspension.kind for suspension in suspensions}
-    return next(kind for kind in (SIGNAL, SLEEP, CHILD) if kind in kinds)
+    return next(kind for kind in (SIGNAL, SLEEP, RETRY, CHILD) if kind in kinds)
 
 
 def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime:

@@ -142,7 +142,7 @@ wait AS (
 )
 UPDATE {schema}scheduled_jobs AS job SET execution_time = greatest(coalesce($2, {now}), least(job.execution_time, (
     SELECT min(until) FROM wait
-    WHERE wait.job_id = job.job_id AND wait.kind = 'signal' AND wait.ended_at IS NULL
+    WHERE wait.job_id = job.job_id AND wait.kind = ANY (ARRAY ['signal', 'retry']) AND wait.ended_at IS NULL
       AND ({suspension}) @> to_jsonb(wait.name)
 )))
 WHERE job.job_id = ANY ($1) AND job.status = 'pending';

@@ -95,7 +95,7 @@ FROM jsonb_array_elements($2::text::jsonb) AS dead (worker);
 --
 -- The claim index finds them, because a running job was due. The jobs of dead workers crashed, unless a replacement
 -- waits, which has not run. A worker without a row is dead, which an earlier pass may have declared. Once an attempt has stored a step, earlier retries do not count any more; a signal that
--- came before its wait is no such step.
+-- came before its wait is no such step, and neither is a failed attempt of a step.
 WITH known AS MATERIALIZED (SELECT $6::text::jsonb AS attempts)
 SELECT orphan.*
 FROM {levels}
@@ -108,7 +108,7 @@ CROSS JOIN LATERAL (
         CASE WHEN (options -> 'steps') IS NOT NULL AND EXISTS (
             SELECT FROM {schema}scheduler_steps AS step
             WHERE step.job_id = job.job_id AND step.attempt = job.attempt
-              AND (step.kind <> 'signal' OR step.until IS NOT NULL)
+              AND step.kind <> 'retry' AND (step.kind <> 'signal' OR step.until IS NOT NULL)
         ) THEN retry_count ELSE 0 END AS past_retries
     FROM {schema}scheduled_jobs AS job
     WHERE finished_at IS NULL

@@ -13,7 +13,7 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import DuplicateStepError, JobLostError
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import CURSOR, SIGNAL, SLEEP, STEP, StoredStep
+from pg_scheduler.jobs.step_values import CURSOR, RETRY, SIGNAL, SLEEP, STEP, StoredStep, row_of_retries
 from pg_scheduler.scheduler.store import Store
 from tests.support.store import NOW, SECOND, Connection, Pool, new_job, row, running
 from tests.support.worker import PATIENCE
@@ -151,6 +151,70 @@ async def test_first_step_deletes_the_steps_of_an_earlier_job_of_the_id(
     assert [step.name for step in await store.steps.load("job")] == [name]
     assert await store.steps.load("other") == [], "it is not marked"
     assert await pool.fetchval("SELECT name FROM scheduler_steps WHERE job_id = 'other'") == "old"
+
+
+async def fail(store: Store, claim: Claim, value: str, delay_s: float | None = 60.0) -> StoredStep:
+    """Store the failed attempts of the step "a"."""
+    return await put(store, claim, row_of_retries("a"), value, RETRY, delay_s=delay_s)
+
+
+async def test_failures_are_replaced_with_the_time_of_the_next_attempt(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    (claim,) = await running(store, new_job(misfire_grace_time=60))
+    first = await fail(store, claim, "1")
+    assert first == StoredStep(
+        row_of_retries("a"), RETRY, "1", has_ended=False, until=NOW + 60 * SECOND, left_s=60.0
+    )
+    clock.advance(SECOND)
+    assert await fail(store, claim, "2", 120.0) == first._replace(
+        value="2", until=NOW + 121 * SECOND, left_s=120.0
+    )
+    (found,) = await pool.fetch("SELECT * FROM scheduler_steps")
+    assert (found["started_at"], found["ended_at"]) == (NOW + SECOND, None)
+    assert (await row(pool))["misfire_grace_time"] is None, "the job has begun"
+    last = await fail(store, claim, "3", None)
+    assert (last.value, last.has_ended, last.until) == ("3", True, None)
+    again = await fail(store, claim, "4")
+    assert (again.value, again.has_ended, again.left_s) == ("4", False, 60.0), "they began again"
+
+
+async def test_failures_of_an_attempt_that_does_not_hold_its_job_are_refused(
+    store: Store, pool: Pool
+) -> None:
+    (claim,) = await running(store, new_job())
+    await fail(store, claim, "1")
+    await pool.execute("UPDATE scheduled_jobs SET attempt = 2")
+    with pytest.raises(JobLostError):
+        await fail(store, claim, "2")
+    assert await stored(pool) == {row_of_retries("a"): 1}
+
+
+async def test_failure_waits_for_the_transaction_that_reclaims_its_job_and_is_refused(
+    store: Store, pool: Pool
+) -> None:
+    """The next attempt may have stored a later failure, which this one would replace."""
+    (claim,) = await running(store, new_job())
+    await fail(store, claim, "1")
+    async with pool.acquire() as connection:
+        async with connection.transaction():
+            await connection.execute("UPDATE scheduled_jobs SET worker_id = 'other', attempt = 2")
+            late = asyncio.create_task(fail(store, claim, "2"))
+            await until_a_lock_is_awaited(pool)
+            await connection.execute("UPDATE scheduler_steps SET value = '7'")
+        with pytest.raises(JobLostError):
+            await late
+    assert await stored(pool) == {row_of_retries("a"): 7}
+
+
+async def test_failure_is_no_progress_of_a_job_that_kills_its_workers(store: Store, pool: Pool) -> None:
+    (claim,) = await running(store, new_job())
+    await pool.execute("UPDATE scheduled_jobs SET crash_count = 2")
+    await fail(store, claim, "1")
+    await fail(store, claim, "2")
+    assert (await row(pool))["crash_count"] == 2
+    await put(store, claim, "a")
+    assert (await row(pool))["crash_count"] == 0
 
 
 async def test_name_of_another_kind_is_refused(store: Store, pool: Pool) -> None:

@@ -15,7 +15,9 @@ import pytest
 
 from pg_scheduler import (
     ConflictResolution,
+    Connection,
     JobStatus,
+    RetryPolicy,
     Scheduler,
     Sleep,
     Wait,
@@ -26,6 +28,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.jobs.outcome import RowChange
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import row_of_retries
 from pg_scheduler.sync import StepConnection, current_scheduler, current_steps
 from pg_scheduler.testing import CrashDifference, CrashReport, crash_everywhere
 from pg_scheduler.testing.databases import temporary_database
@@ -496,6 +499,36 @@ async def test_job_that_does_not_end_is_refused_with_a_remedy(crash: CrashEveryw
         await crash(waiting, until=timedelta(minutes=1))
     with pytest.raises(ValueError, match=r"(?s)is failed after 1 day, 0:00:00.*not yet; correct the job"):
         await crash(wait)
+
+
+async def charge_after(failures: int, step: str) -> str:
+    """Fail until so many failures of the step are stored, as a service that is down for a while."""
+    count_failures = "SELECT (value ->> 'count')::integer FROM scheduler_steps WHERE name = $1"
+    count = await current_job().pool.fetchval(count_failures, row_of_retries(step)) or 0
+    if count < failures:
+        raise ConnectionError("down")
+    return f"charged after {count}"
+
+
+async def test_count_of_the_failures_of_a_step_survives_every_crash(crash: CrashEverywhere) -> None:
+    """The first step succeeds with its last retry, and the second one has none."""
+    policy = RetryPolicy(base=timedelta(minutes=1), jitter=0)
+
+    async def place() -> None:
+        steps = current_job().steps
+        text = await steps.run("bank", charge_after, 1, "bank", retry=policy, max_retries=1)
+        try:
+            await steps.transaction("other", charge_in_transaction, retry=policy, max_retries=0)
+        except ConnectionError as error:
+            await insert_once(text, f"refused: {error}")
+
+    async def charge_in_transaction(connection: Connection) -> None:
+        await connection.execute(INSERT, "never")
+        await charge_after(9, "other")
+
+    report = await crash(place, until=timedelta(hours=1))
+    assert report.points > 20
+    assert report.most(charge_after) <= 3 + 1, "one call is repeated"
 
 
 async def test_end_that_differs_without_a_crash_is_refused(crash: CrashEverywhere) -> None:

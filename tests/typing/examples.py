@@ -93,8 +93,9 @@ def store_size(connection: StepConnection, size: float) -> int:
 def measure(path: str) -> None:
     steps = current_steps()
     assert_type(steps.run("size", fetch_size, path, scale=2), float)
-    steps.run("size", fetch_size, 3)  # type: ignore[arg-type]
+    steps.run("size", fetch_size, 3)  # type: ignore[call-overload]
     steps.run("size", fetch_size, path, factor=2)  # type: ignore[call-arg]
+    assert_type(steps.run("size", fetch_size, path, retry=RetryPolicy(), max_retries=2), float)
     assert_type(steps.transaction("store", store_size, 1.5), int)
     assert_type(steps.wait("approval", kind=datetime), datetime)
     with steps.cursor("lines", start=0) as cursor:

@@ -12,7 +12,19 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from pg_scheduler import Child, ConflictResolution, Limit, Retry, Sleep, Snooze, Wait, call, current_job, job
+from pg_scheduler import (
+    Child,
+    ConflictResolution,
+    Limit,
+    Retry,
+    RetryPolicy,
+    Sleep,
+    Snooze,
+    Wait,
+    call,
+    current_job,
+    job,
+)
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.queries import load_queries
 from pg_scheduler.events import EventBus
@@ -97,6 +109,16 @@ async def waiting_twice() -> None:
 @job(name="ahead.sleeping")
 async def sleeping() -> None:
     await current_job().steps.sleep("rest", HOUR)
+
+
+@job(name="ahead.failing")
+async def failing() -> None:
+    policy = RetryPolicy(base=10 * MINUTE, maximum=10 * MINUTE, jitter=0)
+    await current_job().steps.run("charge", refuse, retry=policy)
+
+
+async def refuse() -> None:
+    raise ConnectionError
 
 
 @job(name="ahead.choosing")
@@ -290,6 +312,19 @@ async def test_retry_from_a_step_repeats_it_after_the_clock_was_set_back(
     assert reminders == [1, 1]
 
 
+async def test_next_attempt_of_a_step_that_failed_in_the_future_is_due_after_its_delay_from_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    job_id = await ahead.scheduler.enqueue(failing)
+    await ahead.run_one()
+    assert await due(pool, job_id) == AHEAD + 10 * MINUTE
+    while await corrector.run_once() == 0:
+        pass
+    assert await due(pool, job_id) == NOON + 10 * MINUTE
+    async with TestScheduler(pool, now=NOON) as right:
+        assert await right.run_until(10 * MINUTE) == 1
+
+
 async def test_timeout_of_a_wait_begins_when_its_attempt_is_suspended_after_the_clock_was_set_back(
     ahead: TestScheduler, pool: asyncpg.Pool
 ) -> None:
@@ -321,6 +356,23 @@ async def test_timeout_of_a_wait_begins_when_its_attempt_is_suspended_after_the_
         result = await right.scheduler.get_job_result(job_id, wait=False)
         assert result is not None
         assert result.unwrap() == "timeout"
+
+
+async def test_next_attempt_of_a_step_is_due_by_the_clock_that_is_set_back_before_the_suspension(
+    ahead: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    @job(name="ahead.busy_failing")
+    async def busy() -> None:
+        step = asyncio.create_task(failing())
+        stored = "SELECT count(*) FROM scheduler_steps"
+        while not await pool.fetchval(stored):  # noqa: ASYNC110 - the other task stores it
+            await asyncio.sleep(0.01)
+        ahead._clock.now = NOON
+        await step
+
+    job_id = await ahead.scheduler.enqueue(busy)
+    await ahead.drain()
+    assert NOON + 9 * MINUTE < await due(pool, job_id) <= NOON + 10 * MINUTE
 
 
 async def test_timeout_of_a_wait_begins_when_its_job_is_retried_after_the_clock_was_set_back(
