@@ -11,12 +11,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from pg_scheduler import Job, JobProgress, JobResult, JobStatus
-from pg_scheduler.base.text.numbers import exact
+from pg_scheduler.base.text.numbers import counted, exact
 from pg_scheduler.base.text.values import copy_fields, plain
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector, StepState
 from pg_scheduler.inspect.reasons import ReasonCode
 from pg_scheduler.inspect.schedule_history import PastFire, last_results
+from pg_scheduler.inspect.steps import STORED
 from pg_scheduler.inspect.texts import short
 from pg_scheduler.inspect.timeline import Event, timeline_of
 from pg_scheduler.jobs.metadata import tags_of
@@ -310,7 +311,7 @@ STEP: Final = Shape(
     (
         *columns("name", "kind", "state", "until"),
         Column("value", is_long=True),
-        *columns("attempt", "started_at", "ended_at", is_wide=True),
+        *columns("attempt", "started_at", "ended_at", "failures", is_wide=True),
     ),
 )
 
@@ -351,4 +352,9 @@ def step_lines(output: Output, steps: Iterable[StepState]) -> Iterator[str]:
         if step.value is not None:
             value_text = json.dumps(plain(step.value), ensure_ascii=False)
             value = f": {short(value_text)}"
-        yield f"{output.when(step.started_at)}  {step.name} ({step.kind}) {step.state}{until}{value}"
+        failures = f", {counted(step.failures, 'failure')}" if step.failures else ""
+        # The errors of a step that has a value are history, which "jobs steps" has.
+        if step.errors and step.state != STORED:
+            value = f": {short(step.errors[-1].error)}"
+        line = f"{output.when(step.started_at)}  {step.name} ({step.kind}) {step.state}"
+        yield f"{line}{until}{failures}{value}"

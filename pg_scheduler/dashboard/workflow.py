@@ -22,7 +22,7 @@ from pg_scheduler.dashboard.graph import (
 from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
 from pg_scheduler.inspect import StepState
 from pg_scheduler.inspect.dependencies import Dependencies
-from pg_scheduler.inspect.steps import SLEEPING, WAITING
+from pg_scheduler.inspect.steps import FAILED, RETRYING, SLEEPING, WAITING
 from pg_scheduler.inspect.store.inspections import LinkedJob
 from pg_scheduler.inspect.store.workflows import ChildRow
 from pg_scheduler.inspect.texts import count, length
@@ -169,7 +169,7 @@ def workflow_of(
     lines: list[Line] = []
     for step in shown_steps:
         # The failed step is the one in which the last attempt raised its error.
-        error = (attempts[-1].error or "") if step is failed_step else ""
+        error = (attempts[-1].error or "") if step is failed_step else _last_error(step)
         lines += _lines(
             step,
             children_by_step.get(step.name, ()),
@@ -190,8 +190,12 @@ def workflow_of(
         graph=graph_of(list(columns)) if shown_steps else None,
         folds=[piece for piece in scale.pieces if piece.is_folded],
         left_out=len(steps_of_job) - len(shown_steps),
-        open_steps=[step for step in open_steps if step.kind in {SLEEP, SIGNAL, CHILD, FIRST}],
-        failed_step="" if failed_step is None else failed_step.name,
+        open_steps=[
+            step
+            for step in open_steps
+            if step.kind in {SLEEP, SIGNAL, CHILD, FIRST} or step.state == RETRYING
+        ],
+        failed_step=_failed_name(job, steps) if failed_step is None else failed_step.name,
         is_to_scale=any(not piece.is_folded for piece in scale.pieces),
     )
 
@@ -199,7 +203,7 @@ def workflow_of(
 def _failed_step(job: Job, steps: Sequence[StepState], now: datetime) -> StepState | None:
     """Return the step whose function raised the error of the last attempt; None if there is none.
 
-    Such a step has stored no value, so it has no row. Only the error in the history of the job names it.
+    Without retries, such a step has stored nothing. Only the error in the history of the job names it.
     """
     if job.status not in {JobStatus.FAILED, JobStatus.PENDING, JobStatus.CANCELLED} or not job.errors:
         return None
@@ -210,7 +214,7 @@ def _failed_step(job: Job, steps: Sequence[StepState], now: datetime) -> StepSta
     if error.step is None or not is_of_last_attempt or has_row:
         return None
     ended_at = error.ended_at or job.finished_at or now
-    state = "retrying" if job.finished_at is None else "failed"
+    state = RETRYING if job.finished_at is None else FAILED
     return StepState(
         name=error.step,
         kind=STEP,
@@ -223,6 +227,21 @@ def _failed_step(job: Job, steps: Sequence[StepState], now: datetime) -> StepSta
         ended_at=ended_at,
         until=None,
     )
+
+
+def _failed_name(job: Job, steps: Sequence[StepState]) -> str:
+    """Return the name of the step whose error ended the last attempt, and which has a row; empty for none.
+
+    A step whose retries were used up has a row, with its failed attempts.
+    """
+    failed_names = {step.name for step in steps if step.state == FAILED}
+    step = job.errors[-1].step if job.errors and job.errors[-1].attempt == job.attempt else None
+    return step if step is not None and step in failed_names else ""
+
+
+def _last_error(step: StepState) -> str:
+    """Return the last error of a step that has failed and has no value; empty for other steps."""
+    return step.errors[-1].error if step.errors and step.state in {FAILED, RETRYING} else ""
 
 
 def _of_ended_job(step: StepState) -> StepState:
@@ -446,7 +465,7 @@ def _result_of(child: ChildRow, results: Mapping[str, StepState]) -> JsonTree | 
 
 def _tone_of(step: StepState) -> str:
     """Return the colour of a step: that of a failure, else that of a wait, else whether it has ended."""
-    if step.state in {"failed", "retrying"}:
+    if step.state in {FAILED, RETRYING}:
         return step.state
     if step.kind in {SLEEP, SIGNAL}:
         return "held"
@@ -531,7 +550,7 @@ def _nodes(
     if not children:
         time_text = "came early" if is_early(step) else duration_text
         note = " · ".join(filter(None, (step.kind, time_text)))
-        is_current = step.state in {SLEEPING, WAITING, "failed", "retrying"}
+        is_current = step.state in {SLEEPING, WAITING, FAILED, RETRYING}
         yield Node(step.name, note, step.state, is_current=is_current)
     elif is_cut or len(children) > MAX_NODES:
         counts = Counter(child.state or "missing" for child in children)

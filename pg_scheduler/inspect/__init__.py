@@ -32,6 +32,7 @@ from pg_scheduler.inspect.store.bulk import ChangeOutcome, JobChange
 from pg_scheduler.inspect.store.connections import ReadSettings
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.tasks import Backlog, ExpiringJobs, NameBacklog, PausePrice, TaskList, TaskState
+from pg_scheduler.jobs.step_retries import StepError
 
 __all__ = [
     "AuditPage",
@@ -72,6 +73,7 @@ __all__ = [
     "StatisticsRow",
     "Status",
     "StatusArea",
+    "StepError",
     "StepList",
     "StepState",
     "TaskList",

@@ -12,7 +12,16 @@ from pg_scheduler.inspect.store.inspections import StepRow
 from pg_scheduler.inspect.texts import command, counted
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.retry import Abort
-from pg_scheduler.jobs.step_values import MAX_STEPS, SIGNAL, SLEEP, check_step_name, step_value
+from pg_scheduler.jobs.step_retries import StepError, failures_from
+from pg_scheduler.jobs.step_values import (
+    MAX_STEPS,
+    RETRY,
+    SIGNAL,
+    SLEEP,
+    STEP,
+    check_step_name,
+    step_value,
+)
 from pg_scheduler.jobs.validation import check_job_id
 
 SLEEPING: Final = "sleeping"
@@ -21,6 +30,8 @@ GIVEN_UP: Final = "given_up"
 TIMED_OUT: Final = "timed_out"
 OVER: Final = "over"
 STORED: Final = "stored"
+RETRYING: Final = "retrying"
+FAILED: Final = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +44,9 @@ class StepState:
     """The kind: ``step``, ``cursor``, ``sleep``, ``signal``, or another one."""
     state: str
     """``stored`` if the step has its value, ``sleeping`` or ``waiting`` while it sleeps or waits, ``over``
-    for a sleep that has ended, ``timed_out`` for a signal that did not come in time, ``given_up`` for a sleep
-    or a wait whose job has ended, or continues with another alternative of ``first()``."""
+    for a sleep that has ended, ``timed_out`` for a signal that did not come in time, ``retrying`` if its
+    function has failed and is called again, ``failed`` if its retries were used up, ``given_up`` for a sleep,
+    a wait or retries whose job has ended, or continues with another alternative of ``first()``."""
     value: Any
     """The value; None also if there is none."""
     no_value_reason: str | None
@@ -42,11 +54,16 @@ class StepState:
     attempt: int
     """The ``attempt`` of the job that wrote the step last, or during which the signal was sent."""
     started_at: datetime
-    """When the step was stored first."""
+    """When the step was stored first; when its function failed last if it has no value."""
     ended_at: datetime | None
     """When the step ended, or when the last value of a cursor was stored; None while the step lasts."""
     until: datetime | None
-    """The end of a sleep or of a wait, in the year 9999 for one without a timeout; None for other steps."""
+    """The end of a sleep or of a wait, in the year 9999 for one without a timeout; when the function of a
+    step that is ``retrying`` is called next; None for other steps."""
+    failures: int = 0
+    """How often its function has failed since its retries began; 0 for a step without ``retry=``."""
+    errors: tuple[StepError, ...] = ()
+    """The newest of these failures, at most five, the oldest first, and those of earlier retries of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,32 +110,37 @@ class StepReads(InspectorBase):
 
 
 def has_suspended(steps: Iterable[StepState]) -> bool:
-    """Return whether any of the steps of a job has suspended the job, or suspends it now."""
-    return any(step.until is not None for step in steps)
+    """Return whether any of the steps of a job may have suspended the job, or suspends it now."""
+    return any(step.until is not None or step.failures for step in steps)
 
 
 def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepState:
     """Return the step of a row, with its value or with the reason why the value is missing."""
     value, reason = None, None
-    # The statement returns the size of a large value without the value.
-    if row.value is None and row.size:
+    # The statement returns the size of a large value without the value. A step that has only failed has no
+    # value, and no row but that of its failures.
+    has_failed_only = row.kind == RETRY
+    if row.value is None and row.size and not has_failed_only:
         read = command("jobs", "steps", job_id, row.name)
         reason = f"it is large: {row.size:,} bytes as stored; read it alone: {read}"
-    else:
+    elif not has_failed_only:
         try:
             value = step_value(row.name, row.value, codec)
         except Abort as error:
             reason = str(error)
+    failures = failures_from(row.failures)
     return StepState(
-        row.name,
-        row.kind,
-        _state(row),
-        value,
-        reason,
-        row.attempt,
-        row.started_at,
-        row.ended_at,
-        row.until,
+        name=row.name,
+        kind=STEP if has_failed_only else row.kind,
+        state=_state(row),
+        value=value,
+        no_value_reason=reason,
+        attempt=row.attempt,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        until=row.until,
+        failures=failures.count,
+        errors=failures.errors,
     )
 
 
@@ -128,7 +150,9 @@ def _state(row: StepRow) -> str:
         # The job may have ended, or may continue with another alternative of first().
         if not row.is_wait:
             return GIVEN_UP
-        return SLEEPING if row.kind == SLEEP else WAITING
+        return {SLEEP: SLEEPING, RETRY: RETRYING}.get(row.kind, WAITING)
+    if row.kind == RETRY:
+        return FAILED
     if row.kind == SLEEP:
         return OVER
     # A signal that came has a value, even if that is null.

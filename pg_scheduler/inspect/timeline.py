@@ -22,13 +22,14 @@ from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
-from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, SIGNAL, SLEEP
+from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, RETRY, SIGNAL, SLEEP
 
 MAX_KEPT: Final = 10
 """The maximum number of attempts in the history of a row."""
 
 CONTINUES: Final = {
     SLEEP: "continues after its sleep",
+    RETRY: "continues with the next attempt of its step",
     SIGNAL: "continues without the signal that it waits for",
     CHILD: "continues once its children have ended",
 }

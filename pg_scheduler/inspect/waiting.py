@@ -29,7 +29,8 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of
 from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE, share_of
-from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, SIGNAL, SLEEP
+from pg_scheduler.jobs.step_retries import failures_from
+from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, RETRY, SIGNAL, SLEEP
 
 START_DELAY: Final = timedelta(seconds=10)
 """How long after its due time a job without an obstacle may still be pending: two polls, and a margin."""
@@ -214,11 +215,13 @@ def _timing(facts: JobFacts) -> Iterator[Reason]:
 def _suspended(facts: JobFacts) -> Iterator[Reason]:
     """Yield what the job waits for, if its last attempt was suspended by steps.
 
-    An attempt may wait for several things at once: signals, the end of a sleep, and child jobs.
+    An attempt may wait for several things at once: signals, the end of a sleep, the next attempt of a step,
+    and child jobs.
     """
     open_waits = [wait for wait in facts.waits if wait.is_open]
     signals = [wait for wait in open_waits if wait.kind == SIGNAL]
     sleeps = [wait for wait in open_waits if wait.kind == SLEEP]
+    retries = [wait for wait in open_waits if wait.kind == RETRY]
     children = [wait for wait in open_waits if wait.kind == CHILD]
     if signals:
         # A signal that came before the job waits for it is no open wait.
@@ -238,6 +241,17 @@ def _suspended(facts: JobFacts) -> Iterator[Reason]:
             f"sleeps in the step {listed([_described(sleep, facts.now) for sleep in sleeps])}",
             None,
             sleeps[0].since,
+        )
+    for wait in retries:
+        failures = failures_from(wait.failures)
+        error = f": {short(failures.errors[-1].error)}" if failures.errors else ""
+        due_at = wait.until or facts.job.execution_time
+        yield Reason(
+            ReasonCode.BACKOFF,
+            f"attempt {failures.count + 1} of the step {wait.name!r} is due at {instant(due_at)}, in "
+            f"{length(due_at - facts.now)}; the attempt before failed{error}",
+            None,
+            wait.since,
         )
     if children:
         yield _waits_for_jobs(facts, children[0].since)

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.jobs.step_values import row_of_retries
 from tests.cli.conftest import Ran, Run, schema
 from tests.support.world import HOUR, World, populate
 
@@ -66,7 +67,7 @@ def test_steps_are_written_in_the_order_of_their_start(on: Callable[..., Ran]) -
     assert approval == {
         "v": 1, "name": "approval", "kind": "signal", "state": "waiting", "value": None,
         "no_value_reason": None, "attempt": 2, "started_at": "2026-01-06T00:00:00Z", "ended_at": None,
-        "until": "2099-01-09T00:00:00Z",
+        "until": "2099-01-09T00:00:00Z", "failures": 0, "errors": [],
     }  # fmt: skip
     assert (ran.code, ran.err) == (0, "6 steps\n")
     assert on("jobs", "steps", "plain", "-o", "json").out == (
@@ -89,7 +90,7 @@ def test_other_formats_have_the_same_steps(on: Callable[..., Ran]) -> None:
     assert [each["name"] for each in document["items"]] == names
     assert (document["is_capped"], document["summary"]) == (False, "6 steps")
     header, charge, *_ = on("jobs", "steps", "order:7", "-o", "csv").out.splitlines()
-    assert header == "name,kind,state,value,no_value_reason,attempt,started_at,ended_at,until"
+    assert header == "name,kind,state,value,no_value_reason,attempt,started_at,ended_at,until,failures,errors"
     assert charge.startswith('charge,step,stored,"{""id"": ""pay-1""')
 
 
@@ -128,6 +129,38 @@ def test_show_has_the_steps(on: Callable[..., Ran]) -> None:
     ) in shown
     assert "\n2026-01-06 00:00:00+00:00  approval (signal) waiting until 2099-01-09 00:00:00+00:00\n" in shown
     assert "steps:" not in on("jobs", "show", "plain", "-o", "table").out
+
+
+def test_step_that_has_failed_has_its_failures(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [{"at": "2026-01-02T00:00:00Z", "attempt": 1, "error": "BankError: closed"}]
+    failures = {"count": 2, "errors": errors}
+
+    async def fill(world: World) -> None:
+        options = {"steps": 1}
+        await world.job(
+            "order:7", "shop.order", attempt=2, options=options, due=day(9, 2099), created_at=day(1)
+        )
+        await world.step("order:7", "charge", value=1, started=day(3), ended=day(3))
+        await world.step("order:7", row_of_retries("charge"), "retry", value=failures, started=day(2))
+        row = row_of_retries("ship")
+        await world.step(
+            "order:7", row, "retry", value=failures, started=day(4), ended=None, until=day(9, 2099)
+        )
+
+    populate(dsn, fill)
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
+    rows = call("jobs", "steps", "order:7").checked("step")
+    assert [(row["name"], row["kind"], row["state"], row["failures"]) for row in rows] == [
+        ("charge", "step", "stored", 2),
+        ("ship", "step", "retrying", 2),
+    ]
+    assert rows[1]["errors"] == errors
+    (row,) = call("jobs", "steps", "order:7", "ship").checked("step")
+    assert (row["name"], row["until"]) == ("ship", "2099-01-09T00:00:00Z")
+    shown = call("jobs", "show", "order:7", "-o", "table").out
+    assert "charge (step) stored, 2 failures: 1\n" in shown
+    assert ("ship (step) retrying until 2099-01-09 00:00:00+00:00, 2 failures: BankError: closed\n") in shown
 
 
 def test_explain_names_the_signal_and_the_command_that_sends_it(on: Callable[..., Ran]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
+from pg_scheduler.jobs.step_values import row_of_retries
 from tests.dashboard.client import JSON, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.dashboard.test_hostile import HOSTILE, check
@@ -267,3 +268,31 @@ async def test_signals_need_their_right(build: Callable[..., App], pool: asyncpg
     app = as_role(build, "viewer", can={"signal"})
     assert (await send(app, SEND, {"name": "approval", "value": "1"})).status == 303
     assert await value_of(pool, "approval") == "1"
+
+
+ERRORS = [{"at": "2026-01-01T00:00:00Z", "attempt": 1, "error": "BankError: <b>closed</b>"}]
+
+
+@pytest.mark.parametrize(
+    ("until", "ended", "words"),
+    [
+        (datetime(2099, 1, 1, tzinfo=UTC), None, "refund step, 2 failures retrying BankError: <b>closed</b>"),
+        (None, datetime(2026, 1, 1, tzinfo=UTC), "refund step, 2 failures failed BankError: <b>closed</b>"),
+    ],
+)
+async def test_step_that_has_failed_is_shown_with_its_failures_and_the_last_error(
+    until: datetime | None, ended: datetime | None, words: str, app: App, world: World
+) -> None:
+    row = row_of_retries("refund")
+    await world.step("order", row, "retry", value={"count": 2, "errors": ERRORS}, until=until, ended=ended)
+    page = Page((await request(app, JOB)).text)
+    assert words in " ".join(page.text.split())
+    assert "\x01" not in page.text
+
+
+async def test_step_that_has_succeeded_after_failures_is_one_line(app: App, world: World) -> None:
+    await world.step("order", row_of_retries("charge"), "retry", value={"count": 1, "errors": ERRORS})
+    page = Page((await request(app, JOB)).text)
+    assert sorted(keys_of(page)) == ["step-approval", "step-charge", "step-cool-off", "step-token"]
+    assert "charge step, 1 failure stored" in " ".join(page.text.split())
+    assert "closed" not in page.text

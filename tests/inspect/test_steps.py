@@ -9,7 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import Child, JobNotFoundError, Scheduler, Sleep, Wait, call, current_job
+from pg_scheduler import Child, JobNotFoundError, RetryPolicy, Scheduler, Sleep, Wait, call, current_job
+from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect import Inspector, ReasonCode, StepState, Verdict
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.timeline import timeline_of
@@ -54,6 +55,23 @@ async def deliver_when_approved() -> None:
     await steps.sleep("delivery", 2 * DAY)
 
 
+class BankError(Exception):
+    """What `charge()` raises until the bank is open."""
+
+
+async def charge(order: int) -> str:
+    if (await current_job().pool.fetchval("SELECT count(*) FROM scheduler_steps")) < 2:
+        raise BankError("closed\ntoday")
+    return f"payment-{order}"
+
+
+async def pay(order: int) -> None:
+    steps = current_job().steps
+    policy = RetryPolicy(base=timedelta(minutes=1), maximum=DAY, jitter=0)
+    await steps.run("charge", charge, order, retry=policy, max_retries=2)
+    await steps.sleep("rest", DAY)
+
+
 async def sleep_after_a_failure() -> None:
     if current_job().attempt == 1:
         raise ValueError("no")
@@ -64,7 +82,7 @@ async def sleep_after_a_failure() -> None:
 async def kit(pool: asyncpg.Pool) -> AsyncIterator[TestScheduler]:
     async with TestScheduler(pool, now=START) as kit:
         used: list[JobFunction] = [place_order, wait_for_ever, wait_for_a_child, fail_while_asleep]
-        used += [sleep_after_a_failure, deliver_when_approved]
+        used += [sleep_after_a_failure, deliver_when_approved, pay]
         for function in used:
             kit.scheduler.register(function, name=f"steps.{function.__name__}")
         yield kit
@@ -319,3 +337,66 @@ async def test_signal_to_a_job_that_is_not_due_does_not_hide_that(kit: TestSched
     await kit.scheduler.signal("order", "approval", 1)
     (reason, *_) = (await Inspector(kit.scheduler).explain_job("order")).reasons
     assert reason.code is ReasonCode.NOT_DUE
+
+
+async def test_step_that_is_retried_has_its_failures_and_its_next_attempt(
+    kit: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    inspector = Inspector(kit.scheduler)
+    await enqueue(kit, "pay", 7)
+    (step,) = (await inspector.steps("order")).items
+    (error,) = step.errors
+    assert (step.name, step.kind, step.state, step.value, step.failures) == (
+        "charge",
+        "step",
+        "retrying",
+        None,
+        1,
+    )
+    assert (step.until, step.ended_at, step.attempt) == (START + timedelta(minutes=1), None, 1)
+    assert (error.attempt, error.error) == (1, "BankError: closed\ntoday")
+    (reason,) = (await inspector.explain_job("order")).reasons
+    assert reason.code is ReasonCode.BACKOFF
+    assert reason.text == (
+        "attempt 2 of the step 'charge' is due at 2030-01-01 00:01:00 UTC, in 59 s; "
+        "the attempt before failed: BankError: closed today"
+    )
+    job = await kit.scheduler.get_job("order")
+    assert job
+    assert state_of(job, kit.now) == "retrying"
+    assert [each.job_id for each in (await inspector.search_jobs("status:retrying step:charge")).items] == [
+        "order"
+    ]
+    assert [each.title for each in timeline_of(job, kit.now, [step])][-1] == (
+        "continues with the next attempt of its step"
+    )
+
+    # The function succeeds now that the table has another row.
+    await pool.execute(
+        "INSERT INTO scheduler_steps VALUES ('other', 'a', 'step', NULL, 1, NULL, now(), now())"
+    )
+    await kit.run_until(timedelta(minutes=2))
+    step, rest = (await inspector.steps("order")).items
+    assert (step.state, step.value, step.failures, step.until) == ("stored", "payment-7", 1, None)
+    assert [each.error for each in step.errors] == ["BankError: closed\ntoday"]
+    assert (rest.name, rest.failures, rest.errors) == ("rest", 0, ())
+    assert [each.name for each in (await inspector.steps("order", name="charge")).items] == ["charge"]
+    assert not (await inspector.search_jobs("step:charge")).items, "the job sleeps in another step"
+    assert await pool.fetchval("SELECT ended_at IS NOT NULL FROM scheduler_steps WHERE kind = 'retry'")
+
+
+async def test_step_whose_retries_are_used_up_has_failed(kit: TestScheduler) -> None:
+    await enqueue(kit, "pay", 7, max_retries=1)
+    await kit.run_until(timedelta(minutes=3, seconds=30))
+    (step,) = (await Inspector(kit.scheduler).steps("order")).items
+    assert (step.state, step.failures, step.ended_at is None) == ("failed", 3, False)
+    (reason, *_) = (await Inspector(kit.scheduler).explain_job("order")).reasons
+    assert reason.code is ReasonCode.BACKOFF
+    assert reason.text.startswith("retry 1 of 1 is due")
+
+
+async def test_retries_of_a_cancelled_job_are_given_up(kit: TestScheduler) -> None:
+    await enqueue(kit, "pay", 7)
+    await kit.scheduler.cancel_job("order")
+    (step,) = (await Inspector(kit.scheduler).steps("order")).items
+    assert step.state == "given_up"

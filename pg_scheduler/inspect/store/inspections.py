@@ -168,6 +168,7 @@ class StepRow:
             the name of the step.
         size: The bytes of the stored value; 0 if there is none.
         is_wait: Whether the job waits for it, as far as its row states that.
+        failures: Its failed attempts as JSON; None for none.
     """
 
     name: str
@@ -179,6 +180,7 @@ class StepRow:
     started_at: datetime
     ended_at: datetime | None
     is_wait: bool
+    failures: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,7 @@ class WaitRow:
         until: The end of the sleep or the wait; None for a signal.
         since: When the sleep or the wait began, or when the signal came.
         is_open: Whether the sleep or the wait has not ended; False for a signal.
+        failures: The failed attempts of a step whose next one the job waits for, as JSON; None for others.
     """
 
     name: str
@@ -196,6 +199,7 @@ class WaitRow:
     until: datetime | None
     since: datetime
     is_open: bool
+    failures: str | None = None
 
 
 class InspectionRepository(Repository):

@@ -20,6 +20,7 @@ from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.step_retries import StepError, StepFailures
 from pg_scheduler.jobs.worker_report import LoopBlock, ReportedHealth
 from pg_scheduler.schedules.row import ScheduleRow
 from tests.support.cases import each_case
@@ -113,6 +114,8 @@ HOLDER = LockRow("row", pid=42, application="psql", since=NOW - HOUR, statement=
 BEHIND = QueueRow(ahead=30, outranked_by=0)
 SLEEP = WaitRow("delivery", "sleep", NOW + HOUR, NOW - HOUR, is_open=True)
 SIGNAL = WaitRow("approval", "signal", NOW + 2 * HOUR, NOW - HOUR, is_open=True)
+FAILURES = StepFailures(2, (StepError(NOW - HOUR, 1, "ConnectionError: no\nroute"),))
+RETRY = WaitRow("charge", "retry", NOW + HOUR, NOW - HOUR, is_open=True, failures=FAILURES.to_json())
 EARLY = WaitRow("aproval", "signal", None, NOW - HOUR, is_open=False)
 CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
     (ended(JobStatus.COMPLETED), Verdict.COMPLETED, [], ""),
@@ -146,6 +149,12 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         Verdict.WAITING,
         [ReasonCode.NOT_DUE],
         "due at",
+    ),
+    (
+        replace(job(execution_time=NOW + HOUR, attempt=1), waits=(RETRY,)),
+        Verdict.WAITING,
+        [ReasonCode.BACKOFF],
+        "attempt 3 of the step 'charge' is due at 2026-11-21 13:00:00 UTC, in 60 min; the attempt before",
     ),
     (replace(FACTS, waits=(SLEEP, SIGNAL)), Verdict.WAITING, [ReasonCode.SHOULD_RUN_NOW], "due for"),
     (facts(workers=()), Verdict.HELD, [ReasonCode.NO_WORKER], "no live worker runs jobs"),

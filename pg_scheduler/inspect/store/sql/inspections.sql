@@ -255,9 +255,10 @@ WHERE finished_at IS NULL AND blocked_on IS NULL AND execution_time <= coalesce(
 
 -- fragment: shown_step_name
 -- The name of a step or a signal, without the mark of a signal whose name a step has taken, or that is for the next
--- definition of the job.
+-- definition of the job, and without that of the failed attempts of a step.
 CASE WHEN left(name, 8) = (chr(1) || 'signal:') THEN substr(name, 9)
             WHEN left(name, 6) = (chr(1) || 'next:') THEN substr(name, 7)
+            WHEN left(name, 7) = (chr(1) || 'retry:') THEN substr(name, 8)
             ELSE name END
 
 -- name: inspect_steps
@@ -265,15 +266,23 @@ CASE WHEN left(name, 8) = (chr(1) || 'signal:') THEN substr(name, 9)
 -- Return $3 stored steps of the job $1, or the one named $2; no row if there is no such job.
 --
 -- Those of the job itself come first, the oldest first, and at most 10,000 rows are read. A row of NULLs stands for
--- none. Large values, and compressed ones, which hide their size, are read by their names only.
+-- none. Large values, and compressed ones, which hide their size, are read by their names only. The failed attempts of a
+-- step are a part of its row, or a row of their own as long as the step has none.
 SELECT step.name, step.kind,
     CASE WHEN $2::text IS NOT NULL OR (step.size <= 2000 AND pg_column_compression(step.value) IS NULL)
         THEN step.value::text
     END AS value,
-    coalesce(step.size, 0) AS size, step.attempt, step.until, step.started_at, step.ended_at, step.is_wait
+    coalesce(step.size, 0) AS size, step.attempt, step.until, step.started_at, step.ended_at, step.is_wait,
+    step.failures::text AS failures
 FROM {schema}scheduled_jobs AS job
 LEFT JOIN LATERAL (
-    SELECT each.*
+    SELECT each.*, (
+        SELECT failed.value
+        FROM {schema}scheduler_steps AS failed
+        WHERE failed.job_id = $1 AND failed.name = concat(chr(1), 'retry:', each.name) AND failed.kind = 'retry'
+          AND coalesce(failed.definition = (job.options ->> 'definition'), true) AND each.kind = ANY (ARRAY ['step', 'retry'])
+          AND pg_column_size(failed.value) <= 2000
+    ) AS failures
     FROM (
         SELECT {shown_step_name} AS name, kind, value, pg_column_size(value) AS size, attempt, {bounded_until} AS until,
             least(greatest(started_at, {first_instant}), {last_instant}) AS started_at,
@@ -283,8 +292,15 @@ LEFT JOIN LATERAL (
             job.finished_at IS NULL AND ended_at IS NULL AND {is_its_wait} AS is_wait
         FROM {schema}scheduler_steps AS step
         WHERE job_id = $1
-          AND ($2::text IS NULL OR name = ANY (ARRAY [$2, concat(chr(1), 'signal:', $2), concat(chr(1), 'next:', $2)]))
+          AND ($2::text IS NULL OR name = ANY (ARRAY [
+              $2, concat(chr(1), 'signal:', $2), concat(chr(1), 'next:', $2), concat(chr(1), 'retry:', $2)
+          ]))
           AND ({of_definition} OR left(name, 6) = (chr(1) || 'next:'))
+          AND NOT (kind = 'retry' AND EXISTS (
+              SELECT FROM {schema}scheduler_steps AS stored
+              WHERE stored.job_id = $1 AND stored.name = substr(step.name, 8) AND stored.kind = 'step'
+                AND coalesce(stored.definition = (job.options ->> 'definition'), true)
+          ))
         LIMIT 10000
     ) AS each
     ORDER BY each.kind = 'result', each.started_at, each.name
@@ -296,8 +312,11 @@ ORDER BY step.kind = 'result', step.started_at, step.name;
 -- name: inspect_waits
 -- route: pool
 -- Return $2 sleeps and waits of the job $1, which is marked, that last, and signals that came before a wait.
+--
+-- The wait for the next attempt of a step has the failed ones.
 SELECT {shown_step_name} AS name, kind, {bounded_until} AS until,
-    least(greatest(started_at, {first_instant}), {last_instant}) AS since, ended_at IS NULL AS is_open
+    least(greatest(started_at, {first_instant}), {last_instant}) AS since, ended_at IS NULL AS is_open,
+    CASE WHEN kind = 'retry' AND pg_column_size(value) <= 2000 THEN value::text END AS failures
 FROM {schema}scheduler_steps AS step
 WHERE job_id = $1
   AND (kind = 'signal' AND until IS NULL

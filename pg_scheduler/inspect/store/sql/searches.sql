@@ -69,8 +69,13 @@ EXISTS (
     SELECT FROM {schema}scheduler_steps AS step
     CROSS JOIN (SELECT examined.options, examined.attempt) AS job
     WHERE step.job_id = examined.job_id AND {is_open_wait}
-      AND (step.name ~~ ANY ($1::text[]) OR step.name ~~* ANY ($2::text[]))
+      AND ({waiting_step_name} ~~ ANY ($1::text[]) OR {waiting_step_name} ~~* ANY ($2::text[]))
 ))
+
+-- The name of an open step. That of one whose next attempt the job waits for is in the name of its failed attempts.
+
+-- fragment: waiting_step_name
+(CASE WHEN step.kind = 'retry' THEN substr(step.name, 8) ELSE step.name END)
 
 -- fragment: search_signal
 (finished_at IS NULL AND (options ->> 'steps') IS NOT NULL AND EXISTS (
@@ -101,7 +106,7 @@ EXISTS (
 -- A cursor is open while its attempt runs, and waits for nothing.
 
 -- fragment: is_open_wait
-step.ended_at IS NULL AND step.kind = ANY (ARRAY ['sleep', 'signal', 'child', 'first'])
+step.ended_at IS NULL AND step.kind = ANY (ARRAY ['sleep', 'signal', 'child', 'first', 'retry'])
       AND (step.kind = 'first' OR {is_its_wait})
 
 -- fragment: search_attempt

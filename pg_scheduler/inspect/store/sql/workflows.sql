@@ -111,19 +111,21 @@ WHERE named.jobs > 0;
 -- name: inspect_step_progress
 -- route: pool
 -- Return for each of the jobs $1 the number of its steps, up to $2, and the open one that ends first of those that it
--- waits for.
+-- waits for. A step that is called again counts by its failed attempts.
 SELECT owner.id AS job_id, stored.steps, open.name, open.kind, open.until
 FROM unnest($1::text[]) AS owner (id)
 CROSS JOIN LATERAL (
     SELECT count(*) AS steps
     FROM (
-        SELECT FROM {schema}scheduler_steps WHERE job_id = owner.id AND kind <> 'result' LIMIT $2::bigint
+        SELECT FROM {schema}scheduler_steps
+        WHERE job_id = owner.id AND kind <> 'result' AND (kind <> 'retry' OR ended_at IS NULL)
+        LIMIT $2::bigint
     ) AS own
 ) AS stored
 LEFT JOIN LATERAL (
-    SELECT name, kind, {bounded_until} AS until
+    SELECT {waiting_step_name} AS name, kind, {bounded_until} AS until
     FROM {schema}scheduler_steps AS step
-    WHERE job_id = owner.id AND ended_at IS NULL AND kind = ANY (ARRAY ['sleep', 'signal', 'child', 'first'])
+    WHERE job_id = owner.id AND ended_at IS NULL AND kind = ANY (ARRAY ['sleep', 'signal', 'child', 'first', 'retry'])
       AND (kind = 'first'
         OR coalesce((SELECT {is_its_wait} FROM {schema}scheduled_jobs AS job WHERE job.job_id = owner.id), true))
     ORDER BY until, name
