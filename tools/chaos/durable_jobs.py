@@ -18,6 +18,7 @@ from pg_scheduler import (
     Child,
     Connection,
     JobResult,
+    Retry,
     RetryPolicy,
     Share,
     Sleep,
@@ -27,6 +28,7 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.errors import JobFailedError
+from pg_scheduler.jobs.step_retries import IN_PLACE_WAIT_S
 from pg_scheduler.sync import StepConnection, current_steps
 from tools.chaos import jobs
 from tools.chaos.jobs import entry, ledger, own_value, pause
@@ -72,6 +74,11 @@ MAX_RETRIES: Final = 1000
 
 RETRY: Final = RetryPolicy(base=timedelta(seconds=0.2), maximum=timedelta(seconds=2))
 
+FAILING_SHARE: Final = 0.4
+DOWN_S: Final = (*(0.05,) * 9, IN_PLACE_WAIT_S + 1)
+CALL_TIMEOUT_S: Final = 60
+"""How often a call of an unreliable step fails, after how many seconds it is repeated, and its time limit."""
+
 CALLED: Final = "StepCalled"
 RECEIVED: Final = "StepReceived"
 """The records of a call of a step's function, and of a value that a step returned."""
@@ -115,6 +122,24 @@ def compute_in_thread(step: str) -> str:
     record_call(step)
     pause(random.uniform(0, 0.2))
     return step_value(own_value(), step)
+
+
+def fail_at_times() -> None:
+    """Raise the error of a service that is down at times, mostly for a moment, seldom for a suspension."""
+    if random.random() < FAILING_SHARE:
+        raise Retry(random.choice(DOWN_S)) from ConnectionError("the service is down")
+
+
+async def compute_unreliably(step: str) -> str:
+    """Return the value of a step, or fail before the call is recorded."""
+    fail_at_times()
+    return await compute(step)
+
+
+def compute_unreliably_in_thread(step: str) -> str:
+    """Do the same in a thread."""
+    fail_at_times()
+    return compute_in_thread(step)
 
 
 async def write_effect(connection: Connection, step: str) -> str:
@@ -165,7 +190,9 @@ async def order(*, exact: bool, completes: bool, fails: bool) -> str:
         await _go_through_lines(exact=exact)
         await steps.sleep("cool-off", random.uniform(0, 1))
         receive(APPROVAL, await steps.wait(APPROVAL, kind=str))
-        coupon, label = await asyncio.gather(_coupon(), steps.run("label", compute, "label"))
+        retries = {"retry": RETRY, "max_retries": MAX_RETRIES, "timeout": CALL_TIMEOUT_S}
+        label_step = steps.run("label", compute_unreliably, "label", **retries)
+        coupon, label = await asyncio.gather(_coupon(), label_step)
         receive(COUPON, coupon)
         receive("label", label)
         receive("book", await steps.transaction("book", write_effect, "book"))
@@ -193,7 +220,10 @@ def thread_order(*, fails: bool) -> str:
         steps.sleep("cool-off", random.uniform(0, 1))
         receive(APPROVAL, steps.wait(APPROVAL, kind=str))
         receive(COUPON, _coupon_in_thread())
-        receive("label", steps.run("label", compute_in_thread, "label"))
+        label = steps.run(
+            "label", compute_unreliably_in_thread, "label", retry=RETRY, max_retries=MAX_RETRIES
+        )
+        receive("label", label)
         receive("book", steps.transaction("book", write_effect_in_thread, "book"))
         try:
             receive(PARCEL, steps.child(PARCEL, call(parcel, fails=fails)))
