@@ -19,9 +19,12 @@ from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import MAX_WORKERS, InspectedWorker, SlotsRow
 from pg_scheduler.inspect.tasks import tasks_of_aliases
+from pg_scheduler.inspect.texts import later
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook, lowest_numbers, numbers_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.payload import object_from
+from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.jobs.step_values import CHILD
 from pg_scheduler.schedules.row import ScheduleRow
@@ -112,6 +115,8 @@ class JobFacts:
         row_lock: The session that has locked its row; None if no session has.
         advisory_lock: The session that holds its advisory lock; None if no session does.
         standby_lag_s: The age of the facts in seconds if they come from a standby; None otherwise.
+        is_debounced: Whether further calls with its unique key postpone it.
+        due_at_latest: The time up to which they may; None for no limit.
         slot_use: For a job that expired without a free slot, the names whose attempts ended while it was due,
             and their seconds.
     """
@@ -134,6 +139,8 @@ class JobFacts:
     row_lock: LockRow | None = None
     advisory_lock: LockRow | None = None
     standby_lag_s: float | None = None
+    is_debounced: bool = False
+    due_at_latest: datetime | None = None
     slot_use: Sequence[tuple[str, float]] = ()
 
     @property
@@ -187,9 +194,20 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
         row_lock=next((lock for lock in locks if lock.kind == "row"), None),
         advisory_lock=next((lock for lock in locks if lock.kind == "advisory"), None),
         standby_lag_s=row.standby_lag_s,
+        is_debounced=row.debounce is not None,
+        due_at_latest=None if row.debounce is None else _due_at_latest(row.debounce),
         # Of the jobs with a known cause, only those that found no free slot waited for slots.
         slot_use=await _slot_use(store, job) if row.expiry_cause in {None, ExpiryCause.NO_FREE_SLOT} else (),
     )
+
+
+def _due_at_latest(debounce: str) -> datetime | None:
+    """Return up to when calls may postpone a job; None for no limit, or if that was written by hand."""
+    mark = object_from(debounce)
+    since, max_wait = mark.get("since"), mark.get("max_wait")
+    if not isinstance(since, int | float) or not isinstance(max_wait, int | float):
+        return None
+    return later(EPOCH, since + max_wait)
 
 
 def _pause(name: str, pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) -> Pause | None:

@@ -28,6 +28,8 @@ class ReasonCode(StrEnum):
 
     NOT_DUE = "NOT-DUE"
     """Its time has not come."""
+    DEBOUNCED = "DEBOUNCED"
+    """Each further call with its unique key postpones it."""
     BACKOFF = "BACKOFF"
     """It waits before its next attempt."""
     SLEEPING = "SLEEPING"
@@ -99,6 +101,7 @@ class ReasonKind(NamedTuple):
 
 KINDS: Final[Mapping[ReasonCode, ReasonKind]] = {
     ReasonCode.NOT_DUE: ReasonKind("Waits for its due time", ReasonScope.JOB),
+    ReasonCode.DEBOUNCED: ReasonKind("Further calls postpone it", ReasonScope.JOB),
     ReasonCode.BACKOFF: ReasonKind("Waits for its next attempt", ReasonScope.JOB),
     ReasonCode.SLEEPING: ReasonKind("Sleeps", ReasonScope.JOB),
     ReasonCode.SIGNAL: ReasonKind("Waits for a signal", ReasonScope.JOB),

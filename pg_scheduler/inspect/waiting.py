@@ -210,6 +210,11 @@ def _timing(facts: JobFacts) -> Iterator[Reason]:
         yield Reason(ReasonCode.BACKOFF, text, None, since)
     else:
         yield Reason(ReasonCode.NOT_DUE, f"due {when}", None, job.created_at)
+        if facts.is_debounced:
+            latest = facts.due_at_latest
+            limit = "" if latest is None else f", at the latest until {instant(latest)}"
+            text = f"it is debounced: each call with its unique key postpones it{limit}"
+            yield Reason(ReasonCode.DEBOUNCED, text)
 
 
 def _suspended(facts: JobFacts) -> Iterator[Reason]:

@@ -39,6 +39,11 @@ class PlainJob(NamedTuple):
         return
 
     @property
+    def debouncing(self) -> None:
+        """No further call postpones a plain job."""
+        return
+
+    @property
     def characters(self) -> int:
         """The length of the values whose size the caller decides."""
         return len(self.task_data)
@@ -116,6 +121,20 @@ class Span(NamedTuple):
         return f"{self.text}:{begin}"
 
 
+class Debouncing(NamedTuple):
+    """How further calls postpone a job that waits."""
+
+    delay: timedelta
+    """From a call to the due time."""
+    max_wait: timedelta | None
+    """From the first call of a series to the latest due time; None for no limit."""
+
+    def mark_at(self, called_at: datetime) -> dict[str, float]:
+        """Return what the options of a job store if this call begins the series: an instant and seconds."""
+        mark = {"since": called_at.timestamp()}
+        return mark if self.max_wait is None else {**mark, "max_wait": self.max_wait.total_seconds()}
+
+
 @dataclass(frozen=True, slots=True)
 class ExtendedJob:
     """A job with values that plain jobs lack. Statements of their own insert it."""
@@ -131,6 +150,8 @@ class ExtendedJob:
     steps then."""
     span: Span | None = None
     """Derives the id from the due time; None if the time does not matter."""
+    debouncing: Debouncing | None = field(default=None, kw_only=True)
+    """How further calls postpone it; None if they do not. The due time is its delay after the call then."""
 
     @property
     def job_id(self) -> str:
@@ -178,11 +199,21 @@ class ExtendedJob:
         return replace(self, row=self.row._replace(job_id=job_id), span=None)
 
     def due_at(self, execution_time: datetime) -> ExtendedJob:
-        """Return the job with another due time, and with the id that follows from it, if one does."""
-        row = self.row.due_at(execution_time)
+        """Return the job with another due time, and with what follows from it.
+
+        That is the id of a job of a time span, and the begin of the series of a debounced job.
+        """
+        row, extras = self.row.due_at(execution_time), self.extras
         if self.span is not None:
             row = row._replace(job_id=self.span.id_at(execution_time))
-        return replace(self, row=row)
+        if self.debouncing is not None:
+            mark = self.debouncing.mark_at(execution_time - self.debouncing.delay)
+            extras = extras.with_options(debounce=mark)
+        return replace(self, row=row, extras=extras)
+
+    def postponed_to(self, execution_time: datetime) -> ExtendedJob:
+        """Return the debounced job with the due time that its row got."""
+        return replace(self, row=self.row.due_at(execution_time))
 
     def with_task_data(self, task_data: str) -> ExtendedJob:
         """Return the job with other arguments and metadata."""

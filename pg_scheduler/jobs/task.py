@@ -191,6 +191,18 @@ def have_common_options(spec: JobSpec, other: JobSpec) -> bool:
     )
 
 
+def check_schedulable(task: Task | None) -> None:
+    """Raise ConfigurationError if calls of a task are debounced, so that it has no use for fire times.
+
+    A task that is not registered in this process is None, and accepted.
+    """
+    if task is not None and isinstance(task.unique, Unique) and task.unique.debounce is not None:
+        raise ConfigurationError(
+            f"task {task.name!r} cannot have a schedule: its unique has debounce=, by which calls postpone a "
+            "job, but a fire time is fixed; declare a task of another name without debounce= for the schedule"
+        )
+
+
 MAX_SHAPES: Final = 100
 """Combinations of names that are remembered for one function."""
 

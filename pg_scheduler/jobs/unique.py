@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
@@ -18,7 +18,8 @@ from typing import Any, Final, Literal, TypeAlias
 from pg_scheduler.base.foreign import is_ctrl_c
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.payload import decode
-from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.jobs.rows import Debouncing
+from pg_scheduler.jobs.validation import check_seconds, check_text
 
 MAX_KEY_BYTES: Final = 200
 MAX_NAME_LENGTH: Final = 200
@@ -29,6 +30,11 @@ UNIQUE_PREFIX: Final = "unique:"
 
 MIN_PER: Final = timedelta(seconds=1)
 MAX_PER: Final = timedelta(days=366)
+
+MIN_DEBOUNCE: Final = timedelta(milliseconds=1)
+MAX_DEBOUNCE: Final = timedelta(days=366)
+"""The longest ``debounce`` and the longest ``max_wait``."""
+
 OTHER_NAMES: Final = "**"
 """The key of the arguments that ``**kwargs`` of the function collects. No parameter has this name."""
 
@@ -49,10 +55,21 @@ class Unique:
             a full hour, and a day at midnight UTC. The id of the job is derived from its span, and
             ``job_id=`` is not accepted. The job counts as long as its row exists. None for unfinished jobs
             only, at any time.
+        debounce: Wait until the calls have stopped: a job is due this long after the call, 1 ms to 366 days,
+            in seconds or as a timedelta. While it waits, each further call with the key gives it the options
+            and arguments of that call, and makes it due this long after that call. Such a job gets no due
+            time, ``delay=`` or ``job_id=``, and the call replaces without ``conflict_resolution=``. None for
+            no debounce.
+        max_wait: The longest time from the first call to the due time, however often further calls postpone
+            it: at least ``debounce`` and at most 366 days, in seconds or as a timedelta. The time begins
+            again with the first call after the job has started. None for no limit.
 
     Raises:
         TypeError: A value has the wrong type.
-        ConfigurationError: ``per`` is out of range; a ValueError.
+        ConfigurationError: A time span is out of range, ``debounce`` is combined with ``per``, or
+            ``max_wait`` is given without ``debounce``; a ValueError.
+
+    ``debounce`` and ``max_wait`` are timedeltas afterwards.
 
     Example:
         >>> from datetime import timedelta
@@ -61,10 +78,14 @@ class Unique:
         ... async def sync_user(user_id: int, reason: str) -> None: ...
         >>> @job(unique=Unique(per=timedelta(days=1)))
         ... async def send_digest(user_id: int) -> None: ...
+        >>> @job(unique=Unique(args=("document",), debounce=30, max_wait=300))
+        ... async def index_document(document: int, version: int) -> None: ...
     """
 
     args: Literal[True] | tuple[str, ...] = True
     per: timedelta | None = None
+    debounce: float | timedelta | None = field(default=None, kw_only=True)
+    max_wait: float | timedelta | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         names: object = self.args
@@ -77,12 +98,48 @@ class Unique:
             for name in argument_names:
                 check_text("a name in args", name)
             object.__setattr__(self, "args", argument_names)
-        if self.per is None:
+        if self.per is not None:
+            if not isinstance(self.per, timedelta):
+                raise TypeError(f"per must be a timedelta or None, not {self.per!r}; pass timedelta(hours=1)")
+            if not MIN_PER <= self.per <= MAX_PER:
+                raise ConfigurationError(f"per must be 1 second to 366 days, not {self.per!r}")
+        self._check_debounce()
+
+    def _check_debounce(self) -> None:
+        """Check ``debounce`` and ``max_wait``, and turn seconds into timedeltas."""
+        if self.debounce is None:
+            if self.max_wait is not None:
+                raise ConfigurationError(
+                    f"max_wait is {self.max_wait!r}, but calls postpone no job without debounce=; "
+                    "pass debounce=30 too, or omit max_wait="
+                )
             return
-        if not isinstance(self.per, timedelta):
-            raise TypeError(f"per must be a timedelta or None, not {self.per!r}; pass timedelta(hours=1)")
-        if not MIN_PER <= self.per <= MAX_PER:
-            raise ConfigurationError(f"per must be 1 second to 366 days, not {self.per!r}")
+        debounce = _check_span("debounce", self.debounce, MIN_DEBOUNCE, "1 ms")
+        object.__setattr__(self, "debounce", debounce)
+        if self.per is not None:
+            raise ConfigurationError(
+                "debounce waits until calls have stopped, and per allows one job in a time span; "
+                "omit one of them"
+            )
+        if self.max_wait is not None:
+            max_wait = _check_span("max_wait", self.max_wait, debounce, f"debounce ({debounce!r})")
+            object.__setattr__(self, "max_wait", max_wait)
+
+    @property
+    def debouncing(self) -> Debouncing | None:
+        """How calls postpone a waiting job; None if they do not."""
+        if not isinstance(self.debounce, timedelta):
+            return None
+        return Debouncing(self.debounce, self.max_wait if isinstance(self.max_wait, timedelta) else None)
+
+
+def _check_span(name: str, value: object, minimum: timedelta, minimum_text: str) -> timedelta:
+    """Return a length of time that is given in seconds or as a timedelta."""
+    seconds = check_seconds(name, value, "seconds, a timedelta or None")
+    # Any comparison with NaN is False.
+    if not minimum.total_seconds() <= seconds <= MAX_DEBOUNCE.total_seconds():
+        raise ConfigurationError(f"{name} must be {minimum_text} to 366 days, not {value!r}")
+    return timedelta(seconds=seconds)
 
 
 Uniqueness: TypeAlias = Unique | str

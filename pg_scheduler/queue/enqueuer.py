@@ -14,10 +14,12 @@ from pg_scheduler.base.settings import Notify
 from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.queries import Route
 from pg_scheduler.database.session import Connection
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import EventBus, JobScheduled
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, PlainJob
 from pg_scheduler.jobs.task import JobSpec
+from pg_scheduler.jobs.unique import MAX_DEBOUNCE
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.queue.bulk import PREPARE_BATCH, BulkInserter
 from pg_scheduler.queue.insert_batcher import InsertBatcher, LockedInserts
@@ -30,6 +32,9 @@ from pg_scheduler.queue.writer import JobWriter, not_inserted
 InsertOne: TypeAlias = Callable[[AnyJob, Connection | None, Notify | None], Awaitable[bool]]
 
 NOTIFY: Final = get_args(Notify)
+
+LONGEST_DELAY: Final = EPOCH + MAX_DEBOUNCE
+"""The due time of a debounced job, before it is known when the job is called, is not after this time."""
 
 METER_BATCH: Final = 10_000
 """Jobs that are counted before other tasks run: some two milliseconds."""
@@ -78,11 +83,14 @@ class Enqueuer:
             notify: How workers are notified of a job in the transaction of the caller; None for the setting.
 
         Raises:
+            ConfigurationError: The job is debounced, and the resolution is IGNORE.
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE.
             JobNotFoundError: The job waits for a job that does not exist.
         """
         connection = await self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
+        if job.debouncing is not None:
+            conflict_resolution = _debounced_resolution(job, conflict_resolution)
         if notify is not None:
             _check_notify(notify, connection)
         # Whether the caller's transaction commits is unknown, so there is no event of a job in one.
@@ -102,6 +110,8 @@ class Enqueuer:
             replaced_rows = await self._writer.replace([job], connection)
             # A unique job has the id of the row that it replaced.
             job = replaced_rows.by_key.get(job.unique_key, job)
+            # A debounced job may be due sooner than this call asks, because of an earlier call.
+            due_job = job
             await self._outbox.notify_due(job.execution_time, connection, notify)
         else:
             insert = self._statement_of(job, is_delayed=is_delayed)
@@ -207,6 +217,7 @@ class Enqueuer:
             change: Changes the validated jobs before they are inserted; None to leave them.
 
         Raises:
+            ConfigurationError: A job is debounced, and the resolution is not REPLACE. Nothing is inserted.
             JobConflictError: An id exists or occurs twice, or a unique key does, and the resolution is RAISE.
                 Nothing is inserted.
             JobNotFoundError: A job waits for one that does not exist. Nothing is inserted.
@@ -225,6 +236,17 @@ class Enqueuer:
             now = await self._store.statements.read_clock(on=connection)
             jobs = [job.due_at(now) if job.execution_time is EPOCH else job for job in jobs]
             first_due = _first_due(jobs)
+        # The due times of debounced jobs are delays so far, as no caller gives them due times.
+        if first_due is not None and first_due <= LONGEST_DELAY:
+            debounced_job = next((job for job in jobs if job.debouncing is not None), None)
+            if debounced_job is not None:
+                if conflict_resolution is not ConflictResolution.REPLACE:
+                    remedy = "pass conflict_resolution=ConflictResolution.REPLACE, or enqueue() such jobs"
+                    raise _not_replacing(debounced_job, conflict_resolution, remedy)
+                now = now or await self._store.statements.read_clock(on=connection)
+                jobs = [_counted_from(now, job) for job in jobs]
+                # If an earlier call limits how long a debounced job waits, it may be due at once.
+                first_due = min(now, _first_due(jobs) or now)
         # The clock of this host is behind that of the server.
         if self._store.statements.clock_offset_s < 0:
             jobs = [self._by_server_time(job) for job in jobs]
@@ -261,6 +283,30 @@ class Enqueuer:
                 await asyncio.sleep(0)
 
 
+def _counted_from(now: datetime, job: AnyJob) -> AnyJob:
+    """Return a debounced job with its due time, which counts from the call; any other job as it is."""
+    return job if job.debouncing is None else job.due_at(now + job.debouncing.delay)
+
+
+def _debounced_resolution(job: AnyJob, resolution: ConflictResolution) -> ConflictResolution:
+    """Return the resolution of a call that enqueues a debounced job: the job replaces the one that waits.
+
+    RAISE is the default of calls, so it does not mean that the caller asks for an error.
+    """
+    if resolution is ConflictResolution.IGNORE:
+        raise _not_replacing(job, resolution, "omit conflict_resolution=")
+    return ConflictResolution.REPLACE
+
+
+def _not_replacing(job: AnyJob, resolution: ConflictResolution, remedy: str) -> ConfigurationError:
+    """Return the error about a call that is to leave a debounced job as it is."""
+    return ConfigurationError(
+        f"a job of {job.job_name!r} takes the arguments of the last call, since its unique has debounce=, "
+        f"so conflict_resolution cannot be {resolution.name}; {remedy}, "
+        "or pass unique=None or a Unique() without debounce="
+    )
+
+
 def _check_notify(notify: Notify, connection: Connection | None) -> None:
     """Raise ValueError unless a call may pass this ``notify=``; None, the default, is not checked here."""
     if notify not in NOTIFY:
@@ -279,9 +325,9 @@ def _first_due(jobs: Sequence[AnyJob]) -> datetime | None:
 def needs_time(job: AnyJob, conflict_resolution: ConflictResolution) -> bool:
     """Return whether a delayed job needs its due time before the statement that inserts it.
 
-    The id of a time span follows from the due time. The statements for jobs that wait for others, and those
-    that replace jobs, take no delay.
+    The id of a time span follows from the due time, and a debounced job stores when its series began. The
+    statements for jobs that wait for others, and those that replace jobs, take no delay.
     """
-    if isinstance(job, ExtendedJob) and (job.span is not None or job.after):
+    if isinstance(job, ExtendedJob) and (job.span is not None or job.after or job.debouncing is not None):
         return True
     return conflict_resolution is ConflictResolution.REPLACE

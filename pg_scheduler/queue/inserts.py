@@ -196,6 +196,34 @@ class InsertRepository(Repository):
         Raises:
             UniqueKeyTakenError: Another unfinished job has one of the unique keys.
         """
+        if jobs:
+            await self._replace_extended("replace_extended_jobs", jobs, connection, created_at)
+
+    async def replace_debounced(
+        self, jobs: Sequence[ExtendedJob], *, connection: Connection, created_at: datetime | None = None
+    ) -> list[ExtendedJob]:
+        """Give debounced jobs a new definition, and return them with their due times. The ids must differ.
+
+        An earlier statement of the transaction must have locked their rows. ``created_at`` is as for
+        ``insert()``.
+
+        Raises:
+            UniqueKeyTakenError: Another unfinished job has one of the unique keys.
+        """
+        if not jobs:
+            return []
+        rows = await self._replace_extended("replace_debounced_jobs", jobs, connection, created_at)
+        due_times = {row["job_id"]: row["due"] for row in rows}
+        return [job.postponed_to(due_times[job.job_id]) for job in jobs]
+
+    async def _replace_extended(
+        self,
+        name: str,
+        jobs: Sequence[ExtendedJob],
+        connection: Connection | None,
+        created_at: datetime | None,
+    ) -> list[Record]:
+        """Run a statement that inserts or replaces extended jobs; see ``_replace()``."""
 
         def values_of(job_ids: Collection[str]) -> list[object]:
             """Return the parameters for these jobs: an array for each column, and the time."""
@@ -205,7 +233,7 @@ class InsertRepository(Repository):
             return [*columns, now, *zip(*(job.extras for job in chosen_jobs), strict=True)]
 
         with detecting_taken_keys():
-            await self._replace("replace_extended_jobs", {job.job_id for job in jobs}, values_of, connection)
+            return await self._replace(name, {job.job_id for job in jobs}, values_of, connection)
 
     async def _run(
         self,
@@ -272,11 +300,12 @@ class InsertRepository(Repository):
         job_ids: Collection[str],
         values_of: Callable[[Collection[str]], list[object]],
         connection: Connection | None,
-    ) -> None:
-        """Insert or replace jobs. If the consequences of an ended job were left to a scan, apply them first.
+    ) -> list[Record]:
+        """Insert or replace jobs, and return the rows that the statement returns.
 
-        The consequences are what follows the end of a job, for example for the jobs that wait for it. A new
-        definition would overwrite the column that lists them.
+        If the consequences of an ended job were left to a scan, they are applied first. The consequences are
+        what follows the end of a job, for example for the jobs that wait for it. A new definition would
+        overwrite the column that lists them.
 
         Args:
             name: The statement. It only locks a row whose consequences are not applied yet, and does not
@@ -291,8 +320,9 @@ class InsertRepository(Repository):
 
         async def replace(ids: Collection[str], on: Connection) -> set[str]:
             """Run the statement for these jobs; return the ids of those that it has not written."""
-            rows = await self._statements.fetch(name, *values_of(ids), on=on)
-            return {*ids} - {row["job_id"] for row in rows}
+            new_rows = await self._statements.fetch(name, *values_of(ids), on=on)
+            rows.extend(new_rows)
+            return {*ids} - {row["job_id"] for row in new_rows}
 
         # Nearly always, no ended job among them has consequences that a scan must still apply.
         rows = await self._statements.fetch_retrying(name, *values_of(job_ids), on=connection)
@@ -308,6 +338,7 @@ class InsertRepository(Repository):
 
         if remaining_ids:
             await self._statements.run_retrying(apply_and_replace, within=connection)
+        return rows
 
     def _values_of(
         self,

@@ -68,9 +68,12 @@ FROM ROWS FROM (
 )
 
 -- fragment: new_row_values
-new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
-    new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, {called_at},
+{new_values_without_expiry},
     new.execution_time + make_interval(secs => new.misfire_grace_time)
+
+-- fragment: new_values_without_expiry
+new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
+    new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, {called_at}
 
 -- fragment: new_arrays
 unnest($1::text[]), unnest($2::text[]), unnest($3::timestamptz[]), {option_arrays}
@@ -126,6 +129,51 @@ SELECT
 FROM ROWS FROM (
     {new_arrays}, unnest($12::text[]), unnest($13::text[]), unnest($14::text[]), unnest($15::text[])
 ) AS new ({new_names}, options, unique_key, blocked_on, on_end)
+
+-- The same for debounced jobs, whose rows an earlier statement of the transaction has locked. A call that postpones a job
+-- copies the instant at which the series of calls began, and the job is due "max_wait" after it at the latest. If that
+-- has passed, the job is due since then, so that it keeps its place among the due jobs, and its grace time begins anew.
+
+-- fragment: debounced_rows
+SELECT
+    {new_values_without_expiry},
+    greatest(new.execution_time, {called_at}) + make_interval(secs => new.misfire_grace_time), {extra_values}
+FROM (
+    SELECT each.job_id, each.task_data,
+        least(
+            each.execution_time,
+            series.began_at + make_interval(
+                secs => (each.options::jsonb #>> ARRAY ['debounce', 'max_wait'])::double precision)
+        ) AS execution_time,
+        {option_names},
+        CASE WHEN series.began_at IS NULL THEN each.options
+            ELSE jsonb_set(each.options::jsonb, ARRAY ['debounce', 'since'],
+                to_jsonb(extract(epoch FROM series.began_at)))::text END AS options,
+        each.unique_key, each.blocked_on, each.on_end
+    FROM ROWS FROM (
+        {new_arrays}, unnest($12::text[]), unnest($13::text[]), unnest($14::text[]), unnest($15::text[])
+    ) AS each ({new_names}, options, unique_key, blocked_on, on_end)
+    LEFT JOIN LATERAL (
+        SELECT {series_began_at} AS began_at FROM {schema}scheduled_jobs AS job WHERE job.job_id = each.job_id
+    ) AS series ON true
+) AS new
+
+-- When the series of calls began which a call continues: that of a job which has had no attempt yet, or that of the
+-- definition which waits for the end of the attempt. NULL if the call begins a series. A job that was claimed, but had
+-- no room within a limit, has had no attempt. The clock may have been set back since.
+
+-- fragment: series_began_at
+CASE WHEN jsonb_typeof({debounced_since}) = 'number'
+            THEN to_timestamp(least(greatest(({debounced_since})::double precision, 0),
+                extract(epoch FROM {called_at})::double precision)) END
+
+-- fragment: debounced_since
+CASE
+            WHEN job.status = 'running' AND (job.on_end #>> ARRAY ['replacement', 'unique_key']) = each.unique_key
+                THEN job.on_end #> ARRAY ['replacement', 'options', 'debounce', 'since']
+            WHEN job.status = 'pending' AND job.unique_key = each.unique_key
+                AND job.retry_count = 0 AND job.crash_count = 0 AND NOT {has_entry} AND ({suspension}) IS NULL
+                THEN job.options #> ARRAY ['debounce', 'since'] END
 
 -- The options of a new definition. Jobs that wait for this one wait for it too, so a result that is kept for them stays
 -- kept.
@@ -364,3 +412,20 @@ WHERE true{within_lock_limit}
 ORDER BY new.job_id COLLATE "C"
 {replace_existing}
 RETURNING job_id;
+
+-- name: replace_debounced_jobs
+-- route: caller
+-- Replace jobs as replace_extended_jobs does, but let them wait no longer than "max_wait" in their options permits.
+--
+-- lock_key_holders must have locked the rows in an earlier statement of the transaction. So no other call changes when
+-- a series began after this statement has read it, and no worker claims a job while it is postponed. Returns the due
+-- times that the definitions have got.
+INSERT INTO {schema}scheduled_jobs AS old (
+    {new_columns}, options, unique_key, blocked_on, on_end
+)
+{debounced_rows}
+WHERE true{within_lock_limit}
+ORDER BY new.job_id COLLATE "C"
+{replace_existing}
+RETURNING job_id, CASE WHEN status = 'running'
+    THEN (on_end #>> ARRAY ['replacement', 'execution_time'])::timestamptz ELSE execution_time END AS due;

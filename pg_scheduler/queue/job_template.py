@@ -16,7 +16,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.metadata import NO_METADATA
 from pg_scheduler.jobs.model import Unset
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.jobs.rows import NO_EXTRAS, AnyJob, ExtendedJob, Extras, PlainJob, Span
+from pg_scheduler.jobs.rows import NO_EXTRAS, AnyJob, Debouncing, ExtendedJob, Extras, PlainJob, Span
 from pg_scheduler.jobs.step_values import DEFINITION, MARK, new_definition
 from pg_scheduler.jobs.task import JOB_OPTIONS, Task, as_stored
 from pg_scheduler.jobs.unique import Unique, Uniqueness, unique_text
@@ -126,6 +126,7 @@ class JobTemplate(NamedTuple):
         parents: Parents,
         *,
         has_id: bool = False,
+        debouncing: Debouncing | None = None,
     ) -> AnyJob:
         """Return the job of a row: a plain job, which is the row itself, unless it has further values.
 
@@ -133,7 +134,7 @@ class JobTemplate(NamedTuple):
         """
         if self.extras is NO_EXTRAS and unique is None and share is None and parents is NO_PARENTS:
             return row
-        return self.extend(row, arguments, unique, share, parents, has_id=has_id)
+        return self.extend(row, arguments, unique, share, parents, has_id=has_id, debouncing=debouncing)
 
     def extend(
         self,
@@ -144,6 +145,7 @@ class JobTemplate(NamedTuple):
         parents: Parents = NO_PARENTS,
         *,
         has_id: bool = False,
+        debouncing: Debouncing | None = None,
     ) -> ExtendedJob:
         """Return the job of a row, with all values that plain jobs lack and with its final id.
 
@@ -155,6 +157,8 @@ class JobTemplate(NamedTuple):
             share: The key of the share and the tenant of the job; None without a share.
             parents: The jobs that must end before.
             has_id: Whether the caller gave the job its id.
+            debouncing: How further calls postpone the job; None if they do not. The jobs of schedules and
+                alerts have due times of their own, so they are not postponed, whatever the rule is.
 
         Raises:
             ConfigurationError: The id would be derived from a time span, but the caller gave one; or the task
@@ -178,7 +182,13 @@ class JobTemplate(NamedTuple):
             mark = {MARK: 0, DEFINITION: new_definition()} if parents.passes_results else {}
             extras = extras.waiting_for_others(**mark)
         job = ExtendedJob(
-            row, extras, parents.job_ids, parents.outcome, span, passes_results=parents.passes_results
+            row,
+            extras,
+            parents.job_ids,
+            parents.outcome,
+            span,
+            passes_results=parents.passes_results,
+            debouncing=debouncing,
         )
         # The due time decides the time span, and so the id of the job.
         if span is not None:

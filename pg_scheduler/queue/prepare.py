@@ -15,7 +15,7 @@ from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple, cast
 
-from pg_scheduler.errors import PayloadError
+from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.keys import KeyFunctionError
 from pg_scheduler.jobs.metadata import with_metadata
@@ -25,7 +25,7 @@ from pg_scheduler.jobs.payload import MAX_JSON_BYTES, check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, GeneratedIdJob, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, Task, have_common_options
-from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names
+from pg_scheduler.jobs.unique import Unique, Uniqueness, check_unique, check_unique_names
 from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_kind
 from pg_scheduler.queue.job_template import NO_PARENTS, JobTemplate, Parents
 
@@ -141,19 +141,25 @@ class JobPreparer:
         # A shorter text cannot exceed the maximum, however many bytes its characters have.
         if len(task_data) > self._safe_length:
             check_size(task_data, self._max_payload_bytes)
+        unique = template.unique if spec.unique is UNSET else rule_of(spec.unique, task)
+        debouncing = None
+        if isinstance(unique, Unique) and (debouncing := unique.debouncing) is not None:
+            _check_debounced(spec, template.name)
+            due = EPOCH + debouncing.delay
         # A job without an id of the caller gets a class of its own, by which later code knows that no other
         # job has its id.
         if (job_id := spec.job_id) is None:
             row: PlainJob = GeneratedIdJob(next(ids), task_data, due, *template.columns)
         else:
             row = PlainJob(check_job_id(job_id), task_data, due, *template.columns)
-        unique = template.unique if spec.unique is UNSET else rule_of(spec.unique, task)
         share = None if task is None or task.share is None else task.share_key(arguments)
         parents = NO_PARENTS
         # Most jobs have the defaults, which need no check.
         if spec.after != () or spec.after_outcome != "completed" or spec.pass_results is not False:
             parents = _parents_of(spec)
-        return template.finish(row, arguments, unique, share, parents, has_id=job_id is not None)
+        return template.finish(
+            row, arguments, unique, share, parents, has_id=job_id is not None, debouncing=debouncing
+        )
 
     def prepare_alert(
         self, name: str, due: datetime, kwargs: Mapping[str, Any], *, job_id: str, failed_tasks: Sequence[str]
@@ -231,6 +237,23 @@ class JobPreparer:
         # A job without a due time is due when it is inserted, so it has no default by which it could expire.
         grace = None if spec.execution_time is None else self._grace
         return JobTemplate.of(name, task, options, misfire_grace_time=grace)
+
+
+def _check_debounced(spec: JobSpec, name: str) -> None:
+    """Raise ConfigurationError if a debounced job of this name was given a due time, a delay or an id."""
+    if spec.execution_time is not None:
+        raise ConfigurationError(
+            f"the unique of this job of {name!r} has debounce=, so its due time follows from its calls, but "
+            "this call gives it one; call enqueue() without delay=, use a JobSpec without execution_time, "
+            "or pass unique=None or a Unique() without debounce="
+        )
+    if spec.job_id is not None:
+        raise ConfigurationError(
+            f"the unique of this job of {name!r} has debounce=, so it has the id of the first call, but this "
+            f"call gives it the id {spec.job_id!r}; omit job_id=, or pass unique=None or a Unique() without "
+            "debounce= (a child has the id of its step: pass unique=None to child(); gather() takes no "
+            "unique=, so start such children by child())"
+        )
 
 
 def _parents_of(spec: JobSpec) -> Parents:

@@ -650,6 +650,9 @@ class JobWriter:
         connection = transaction.connection
         insert = partial(self._store.inserts.insert_extended, connection=connection, created_at=created_at)
         replace = partial(self._store.inserts.replace_extended, connection=connection, created_at=created_at)
+        postpone = partial(
+            self._store.inserts.replace_debounced, connection=connection, created_at=created_at
+        )
         written_jobs: list[ExtendedJob] = []
         remaining_jobs = jobs
         for _ in range(MAX_ROUNDS):
@@ -661,11 +664,16 @@ class JobWriter:
             if targets:
                 try:
                     async with self._store.statements.transaction(within=transaction):
-                        await replace([*targets.values()])
+                        replacing_jobs = [job for job in targets.values() if job.debouncing is None]
+                        await replace(replacing_jobs)
+                        # The jobs with these keys are locked by now, which this statement requires.
+                        postponed_jobs = await postpone(
+                            [job for job in targets.values() if job.debouncing is not None]
+                        )
                 except UniqueKeyTakenError:
                     # Another job has taken one of the keys meanwhile. The next round finds that job.
                     continue
-                written_jobs += targets.values()
+                written_jobs += [*replacing_jobs, *postponed_jobs]
                 written_keys = {job.unique_key for job in targets.values()}
                 remaining_jobs = [job for job in remaining_jobs if job.unique_key not in written_keys]
             if not remaining_jobs:

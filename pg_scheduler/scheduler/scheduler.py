@@ -641,7 +641,8 @@ class Scheduler:
             after: Ids of jobs that must end before this one may start, as in ``schedule()``.
             after_outcome: ``"completed"`` or ``"ended"``, as in ``schedule()``.
             pass_results: Whether the job reads the results of the jobs in ``after``, as in ``schedule()``.
-            unique: A key or a ``Unique()``, as in ``schedule()``.
+            unique: A key or a ``Unique()``, as in ``schedule()``, also one with ``debounce=``. Then the call
+                replaces the job that waits, without ``conflict_resolution=``.
             connection: A connection of yours; see ``schedule()``. A delay counts from this call, not from the
                 commit.
             notify: With ``connection``, how workers are notified; see ``schedule()``.
@@ -650,7 +651,8 @@ class Scheduler:
             The id of the job.
 
         Raises:
-            ValueError: ``delay`` is negative or too long. ``schedule()`` lists the other errors.
+            ValueError: ``delay`` is negative or too long, or it is given although ``unique`` has a debounce.
+                ``schedule()`` lists the other errors.
 
         Example::
 
@@ -699,7 +701,7 @@ class Scheduler:
                 nothing, and the result is an empty list.
             conflict_resolution: The behaviour for ids and unique keys that exist or occur twice. RAISE
                 inserts all jobs or none. Of the jobs with one id or key, IGNORE keeps the first and REPLACE
-                the last.
+                the last. Jobs whose ``unique`` has a debounce need REPLACE.
             batch_size: Jobs per statement, fewer if their arguments are large. Each statement commits
                 separately, except under RAISE, with ``connection``, and if a job has ``after``.
             connection: A connection of yours; see ``schedule()``.

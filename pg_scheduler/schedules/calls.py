@@ -81,7 +81,8 @@ class ScheduleCalls:
 
         Raises:
             ValueError: A value is invalid, or there is no fire time.
-            ConfigurationError: A job is to be enqueued whose task has options that only its code can apply.
+            ConfigurationError: The calls of the task are debounced, or a job is to be enqueued whose task has
+                options that only its code can apply.
             ScheduleConflictError: The id exists and the resolution is RAISE.
             ScheduleOwnedByCodeError: The id is declared in code.
         """
@@ -92,6 +93,7 @@ class ScheduleCalls:
             new_row = definition.new_row(
                 schedule_id, now=now, max_bytes=self._max_bytes, codec=self._builders.codec
             )
+            self._builders.check_task(new_row.task)
             new_row = replace(new_row, paused_at=now if paused else None)
             for _ in range(MAX_ATTEMPTS):
                 row, change = await self._insert_or_replace(
@@ -193,7 +195,7 @@ class ScheduleCalls:
 
         Raises:
             TypeError: The task is registered here, and cannot be called with the arguments.
-            ValueError: A value is invalid, or there is no fire time.
+            ValueError: A value is invalid, there is no fire time, or the calls of the task are debounced.
             ScheduleNotFoundError: The id is unknown.
             ScheduleConflictError: The version differs.
             ScheduleOwnedByCodeError: The schedule is declared in code.
@@ -217,6 +219,7 @@ class ScheduleCalls:
                 encoder_of=self._builders.encoder_of,
                 codec=self._builders.codec,
             )
+            self._builders.check_task(row.task)
             return await self._write(row, old, now, on=connection)
 
         return await self._store.statements.run_retrying(write, within=within)

@@ -20,6 +20,7 @@ from pg_scheduler.jobs.naming import (
     required_parameters,
 )
 from pg_scheduler.jobs.registry import captures_same, catalogue
+from pg_scheduler.jobs.task import check_schedulable
 from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.schedules.definition import Definition, check_trigger, to_seconds
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
@@ -606,7 +607,7 @@ class PeriodicCatalogue:
 
         Raises:
             ValueError: Another function has the key, or its given job name, or this function has the key with
-                other options.
+                other options, or its calls are debounced.
             NameConflictError: The function has another key with other captured values or another object.
         """
         previous_config = self._configs.get(config.dedup_key)
@@ -632,6 +633,7 @@ class PeriodicCatalogue:
         # jobs of that name find the function. They also find it by the default job name, which 0.2.x stored
         # in the rows of jobs. That is a loose name: functions of different modules may share it.
         task = catalogue.task_of(config.func)
+        check_schedulable(task)
         is_unnamed = task is None or task.name == config.function
         catalogue.register(
             config.func,

@@ -18,7 +18,7 @@ from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.payload import decode, encode, has_encoded_arguments
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
-from pg_scheduler.jobs.task import JOB_OPTIONS, Task
+from pg_scheduler.jobs.task import JOB_OPTIONS, Task, check_schedulable
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.jobs.worker_report import ReportedOptions
@@ -159,6 +159,10 @@ class JobBuilders:
         """
         task = self._tasks.resolve(name)
         return encode if task is None else task.encode
+
+    def check_task(self, name: str) -> None:
+        """Raise ConfigurationError if the calls of a task that is registered here are debounced."""
+        check_schedulable(self._tasks.resolve(name))
 
     def has_task(self, row: ScheduleRow) -> bool:
         """Return whether the task of a schedule is registered here."""

@@ -225,7 +225,8 @@ class KitScheduler(NamingScheduler):
 
     async def run_function(self, func: JobFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a function as a job without a row; return its value, or raise its error."""
-        spec = JobSpec(func, self.now, args, dict(kwargs))
+        # A job without a row excludes no other job, and no call postpones it.
+        spec = JobSpec(func, self.now, args, dict(kwargs), unique=None)
         (job,) = self._parts.preparer.prepare((spec,))
         # The value of the function, or the error that it raised: one of these gets one element.
         returned: list[Any] = []

@@ -204,6 +204,7 @@ BOUNDED: Final = {
         "insert_extended_jobs",
         "replace_jobs",
         "replace_extended_jobs",
+        "replace_debounced_jobs",
     ),
     *("enqueue_jobs", "enqueue_extended_jobs", "keep_results"),
 }

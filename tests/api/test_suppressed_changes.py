@@ -172,6 +172,7 @@ UNSEEN: Final = {
     "record_dead_workers": FOR_PEOPLE,
     "record_vacuum": FOR_PEOPLE,
     "register_worker": OTHER_TABLE,
+    "replace_debounced_jobs": WITHIN,
     "replace_extended_jobs": WITHIN,
     "replace_jobs": WITHIN,
     "restart_leases": FOUND_AGAIN,

@@ -145,6 +145,14 @@ async def test_invalid_search_is_explained_beside_the_search_box(query: str, tex
     assert (await request(app, f"/jobs?{query}", headers=JSON)).data["error"]
 
 
+async def test_job_page_states_until_when_calls_may_postpone_the_job(world: World, app: App) -> None:
+    since = datetime(2030, 1, 1, tzinfo=UTC)
+    debounce = {"since": since.timestamp(), "max_wait": 3600}
+    await world.job("a", due=since + timedelta(minutes=1), options={"debounce": debounce})
+    text = " ".join(Page((await request(app, "/job?id=a")).text).text.split())
+    assert "each call with its unique key postpones it, at the latest until 2030-01-01 01:00:00 UTC" in text
+
+
 async def test_job_page_explains_a_waiting_job(scheduler: Scheduler, app: App) -> None:
     await add(scheduler, job_id="mail:1", kwargs={"to": "ada"}, metadata={"tags": ["billing"]})
     answer = await request(app, "/job?id=mail:1")

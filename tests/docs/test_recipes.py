@@ -787,14 +787,17 @@ async def test_debounce_recipe_runs_the_job_once_with_the_last_arguments(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = await load("guides/unique.md debounce.py")
-    front = Scheduler(pool)
-    times = []
+    clock = FakeClock(datetime(2030, 1, 1, tzinfo=UTC))
+    front = Scheduler(pool, clock=clock)
+    begun_at = clock.now
+    due_times = []
     for version in (1, 2, 3):
-        await module.document_saved(front, 7, version)
-        times.append((await job_of(front, "index:7")).execution_time)
-        assert times[-1] > now() + module.QUIET - timedelta(seconds=15)
-    assert times == sorted(set(times))
-    async with running(pool, clock=FakeClock(times[-1] + timedelta(seconds=1))) as (scheduler, seen):
+        job_id = await module.document_saved(front, 7, version)
+        due_times.append((await job_of(front, job_id)).execution_time - begun_at)
+        clock.advance(timedelta(seconds=29))
+    assert due_times == [timedelta(seconds=30), timedelta(seconds=59), timedelta(seconds=88)]
+    clock.advance(timedelta(seconds=1))
+    async with running(pool, clock=clock) as (scheduler, seen):
         await seen.until(JobCompleted)
         assert (await scheduler.count_jobs()).total == 1
     assert capsys.readouterr().out == "indexing document 7 version 3\n"

@@ -426,6 +426,7 @@ DROPPING = {
     "cancel_jobs": "a caller ends the job",
     "clear_consequences": "the job has ended, so none waits",
     "refuse_replacement": "the job fails, and its error has the reason",
+    "replace_debounced_jobs": "a newer definition takes its place",
     "replace_extended_jobs": "a newer definition takes its place",
     "replace_jobs": "a newer definition takes its place",
     "set_status": "a caller sets the status",

@@ -691,6 +691,7 @@ CORRECTED: Final = {
     "enqueue_extended_jobs": AS_ADDED,
     "replace_jobs": AS_NOTED,
     "replace_extended_jobs": AS_NOTED,
+    "replace_debounced_jobs": AS_NOTED,
     "apply_replacements": AS_NOTED,
     "retry_job": AS_NOTED,
     "retry_jobs": AS_NOTED,

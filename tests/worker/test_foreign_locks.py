@@ -82,6 +82,7 @@ insert_extended_jobs: insert jobs
 enqueue_extended_jobs: insert jobs
 replace_jobs: call jobs
 replace_extended_jobs: call jobs
+replace_debounced_jobs: call jobs
 cancel_job: call jobs
 set_status: call jobs
 retry_job: call jobs

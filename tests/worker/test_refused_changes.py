@@ -291,8 +291,8 @@ TREATMENTS: Final = {
         free_fire_times hold_schedules hold_tasks insert_audit insert_edges
         insert_extended_jobs insert_generated_job insert_generated_jobs insert_job insert_jobs
         insert_schedule keep_holders_results keep_job mark_awaited move_jobs pause_schedule pause_task
-        record_database remove_schedule repeat_wait replace_extended_jobs replace_jobs request_state
-        restore_schedules resume_held_tasks
+        record_database remove_schedule repeat_wait replace_debounced_jobs replace_extended_jobs
+        replace_jobs request_state restore_schedules resume_held_tasks
         resume_schedule resume_tasks retry_job retry_jobs set_status stop_run store_signal store_step
         wait_again wake_signalled write_own_progress write_schedule
     """,

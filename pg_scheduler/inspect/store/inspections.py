@@ -43,6 +43,8 @@ class InspectedJob(NamedTuple):
         standby_lag_s: The age of the data of a standby in seconds; None on a primary.
         has_steps: Whether steps or signals may be stored for it, since its row is marked.
         expiry_cause: Why it expired, one of ``ExpiryCause``; None for another status, or if that is unknown.
+        debounce: JSON that states since when further calls postpone it, and for how long they may; None if
+            they do not.
     """
 
     job: Job
@@ -51,6 +53,7 @@ class InspectedJob(NamedTuple):
     standby_lag_s: float | None
     has_steps: bool
     expiry_cause: str | None
+    debounce: str | None
 
 
 class LockRow(NamedTuple):

@@ -121,6 +121,12 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
     (ended(JobStatus.COMPLETED), Verdict.COMPLETED, [], ""),
     (job(execution_time=NOW + HOUR), Verdict.WAITING, [ReasonCode.NOT_DUE], "due at 2026-11-21 13:00:00 UTC"),
     (
+        replace(job(execution_time=NOW + HOUR), is_debounced=True, due_at_latest=NOW + 2 * HOUR),
+        Verdict.WAITING,
+        [ReasonCode.NOT_DUE, ReasonCode.DEBOUNCED],
+        "due at 2026-11-21 13:00:00 UTC",
+    ),
+    (
         job(execution_time=NOW + MINUTE, attempt=1, retry_count=1, error_message="no\n route"),
         Verdict.WAITING,
         [ReasonCode.BACKOFF],

@@ -49,6 +49,57 @@ def job(**changes: Any) -> PlainJob:
     return PlainJob("own", encode((7,), {}), DUE, "app.work", 5, 0, None, None)._replace(**changes)
 
 
+def test_debounce_is_given_in_seconds_or_as_a_timedelta() -> None:
+    rule = Unique(("user_id",), debounce=30, max_wait=timedelta(minutes=5))
+    assert (rule.debounce, rule.max_wait) == (timedelta(seconds=30), timedelta(minutes=5))
+    assert rule == Unique(("user_id",), debounce=timedelta(seconds=30), max_wait=300.0)
+    assert Unique(debounce=5, max_wait=5).debouncing == (timedelta(seconds=5), timedelta(seconds=5))
+    assert Unique(debounce=0.001).debouncing == (timedelta(milliseconds=1), None)
+    assert Unique().debouncing is None
+
+
+@each_case(
+    ("values", "error", "message"),
+    [
+        (
+            {"max_wait": 300},
+            ConfigurationError,
+            "max_wait is 300, .* pass debounce=30 too, or omit max_wait=",
+        ),
+        ({"debounce": 0}, ConfigurationError, "debounce must be 1 ms to 366 days, not 0"),
+        ({"debounce": float("nan")}, ConfigurationError, "debounce must be 1 ms to 366 days, not nan"),
+        ({"debounce": timedelta(days=367)}, ConfigurationError, "debounce must be 1 ms to 366 days"),
+        ({"debounce": "30"}, TypeError, "debounce must be seconds, a timedelta or None, not str"),
+        ({"debounce": True}, TypeError, "debounce must be seconds, a timedelta or None, not bool"),
+        (
+            {"debounce": 30, "max_wait": 29},
+            ConfigurationError,
+            r"max_wait must be debounce \(.*\) to 366 days",
+        ),
+        (
+            {"debounce": 30, "max_wait": 1e9},
+            ConfigurationError,
+            "max_wait must be debounce .* not 1000000000.0",
+        ),
+        ({"debounce": 30, "max_wait": "5"}, TypeError, "max_wait must be seconds"),
+        (
+            {"debounce": 30, "per": HOUR},
+            ConfigurationError,
+            "per allows one job in a time span; omit one of them",
+        ),
+    ],
+)
+def test_debounce_that_has_no_meaning_is_refused(
+    values: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Unique(**values)
+
+
+def test_rules_that_differ_in_their_debounce_have_the_same_keys() -> None:
+    assert text(7) == text(7, rule=Unique(debounce=30)) == text(7, rule=Unique(debounce=60, max_wait=300))
+
+
 def test_unique_key_is_equal_for_positional_keyword_and_default_arguments() -> None:
     assert text(7) == text(7, "none") == text(7, reason="none") == text(7, force=False, reason="none")
     assert len({text(7), text(8), text(7, "other"), text(7, force=True), text(7, "none", "more")}) == 5

@@ -1,13 +1,14 @@
 -- name: inspect_job
 -- route: pool
--- Return a job, the name that a worker must claim for it, the time, how old the data of a standby is, and whether the
--- job is marked.
+-- Return a job, the name that a worker must claim for it, the time, how old the data of a standby is, whether the job is
+-- marked, why it expired, and how calls postpone it.
 SELECT {job_columns}, coalesce(function, job_name) AS task, coalesce($2, now()) AS now,
     CASE WHEN pg_is_in_recovery()
         THEN coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::double precision
     END AS standby_lag_s,
     (options -> 'steps') IS NOT NULL AS has_steps,
-    CASE WHEN status = 'expired' THEN options ->> 'expiry' END AS expiry_cause
+    CASE WHEN status = 'expired' THEN options ->> 'expiry' END AS expiry_cause,
+    CASE WHEN status = 'pending' THEN options ->> 'debounce' END AS debounce
 FROM {schema}scheduled_jobs
 WHERE job_id = $1;
 
