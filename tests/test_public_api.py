@@ -252,7 +252,8 @@ SETTINGS = (
     "keeper_dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, "
     "max_result_bytes=1048576, shutdown_timeout=30.0, "
     "lease=None, "
-    f"retry_policy={DEFAULT_RETRY_POLICY!r}, executors=None, stop_grace=10.0, role='both', "
+    f"retry_policy={DEFAULT_RETRY_POLICY!r}, executors=None, stop_grace=10.0, max_stuck_threads=0, "
+    "role='both', "
     "identity=None, only=(), skip=(), metadata=None, statistics=True, middleware=(), "
     "codec=None, migrations='apply', on_copy='refuse', notify='hint', clock=None"
 )

@@ -299,6 +299,7 @@ class SchedulerConfig:
     max_crashes: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
     max_loop_block: Annotated[float, Field(gt=0)]
     stop_grace: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+    max_stuck_threads: Annotated[int, Field(ge=0, le=10_000)] = 0
     role: Literal["both", "scheduler", "worker", "observer"] = "both"
     identity: Annotated[str, AfterValidator(_check_label)] | None = None
     only: Patterns = ()

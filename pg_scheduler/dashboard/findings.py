@@ -48,6 +48,7 @@ LINKS: Final[Mapping[FindingCode, SubjectLink]] = {
     FindingCode.WORKER_NO_LOCK: SubjectLink("Show the worker", "/worker"),
     FindingCode.LOOP_BLOCKED: SubjectLink("Show the worker", "/worker"),
     FindingCode.LOGGER_DISABLED: SubjectLink("Show the worker", "/worker"),
+    FindingCode.THREAD_STUCK: SubjectLink("Show the worker", "/worker"),
     FindingCode.POOL_SMALL: SubjectLink("Show the worker", "/worker"),
     FindingCode.SCHED_OVERDUE: SubjectLink("Show the schedule", "/schedule"),
     FindingCode.SCHED_RETIRED: SubjectLink("Show the schedule", "/schedule"),

@@ -229,6 +229,8 @@ def _template_of(event: types.Event) -> str:
     match event:
         case types.KeeperConnected(has_lock=False):
             template = "lease keeper connected, no liveness lock behind a pooler"
+        case types.ThreadAbandoned(has_slot=False):
+            template = template.replace(", at\n", ", its slot is free for another job, at\n")
         case types.TaskPaused():
             template += "" if event.paused_until is None else " until %(paused_until)s"
             template += "" if event.note is None else ": %(note)s"

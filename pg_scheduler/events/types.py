@@ -210,11 +210,14 @@ class JobLost(JobEvent):
 class ThreadAbandoned(JobEvent):
     """A job's thread runs on, ``stop_grace`` seconds after its timeout or its cancellation.
 
-    The thread keeps its slot, and the job stays ``running``, so that no other attempt overlaps with it.
+    The job stays ``running``, so that no other attempt overlaps with it. The thread keeps its slot, unless
+    ``max_stuck_threads`` of the worker lets another job have it.
     """
 
     stack: str = field(repr=False)
     """The stack of the thread."""
+    has_slot: bool = True
+    """Whether it keeps its slot."""
 
 
 @logged(logging.WARNING, "jobs of dead workers %(dead_workers)s reclaimed: %(job_ids)s")

@@ -123,7 +123,7 @@ def _count_alive(figures: ClusterFigures) -> int:
 def _slots(figures: ClusterFigures) -> tuple[int, int]:
     """Return the number of slots of live workers, and how many of them are in use."""
     alive = [worker for worker in figures.workers if worker.is_alive]
-    return sum(worker.slots for worker in alive), sum(worker.running_jobs for worker in alive)
+    return sum(worker.slots for worker in alive), sum(worker.busy_slots for worker in alive)
 
 
 def _nothing_late(figures: ClusterFigures) -> str:

@@ -420,7 +420,8 @@ def _queueing(facts: JobFacts) -> Iterator[Reason]:
         slots_in_use.append(row)
         # The number of a heartbeat may be old, and not all rows of running jobs may have been read. So the
         # greater number counts, but not more than the worker has slots.
-        used += min(max(worker.running_jobs, row.running), worker.slots)
+        running_now = row.running - worker.health.replaced_threads
+        used += min(max(worker.busy_slots, running_now), worker.slots)
     ahead_count = 0 if queue is None else queue.ahead
     if used + ahead_count < slots:
         return

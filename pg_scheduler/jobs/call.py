@@ -163,6 +163,7 @@ class JobCall:
         cycle, which stays in memory until the garbage collector finds it.
         """
         self.detach()
+        self._report = _ignore
         # The job reads its cancellation from this call, so it gets a copy of the value instead.
         if self._job is not None:
             self._job = replace(self._job, _attempt=None, _cancellation=_Flag(self.is_cancelled))

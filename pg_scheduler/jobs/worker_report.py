@@ -106,7 +106,7 @@ class PoolUse:
 
 
 class AbandonedAttempt(NamedTuple):
-    """An attempt that was to stop, and whose code runs on in a slot of its worker."""
+    """An attempt that was to stop, and whose code runs on."""
 
     job_id: str
     job_name: str
@@ -117,6 +117,8 @@ class AbandonedAttempt(NamedTuple):
     """When it was to stop."""
     in_thread: bool
     """Whether its code runs in a thread, which nothing can stop; otherwise it ignores its cancellation."""
+    has_slot: bool = True
+    """Whether it has a slot of its worker; otherwise the slot is free for another job."""
 
 
 NO_POOL: Final = PoolUse(None, None, None)
@@ -149,6 +151,11 @@ class ReportedHealth:
 
     abandoned: Sequence[AbandonedAttempt] = ()
     """The attempts that were to stop and run on, those that have run on for the longest time first."""
+
+    @property
+    def replaced_threads(self) -> int:
+        """How many of these attempts run on in threads without a slot."""
+        return sum(not attempt.has_slot for attempt in self.abandoned)
 
     @classmethod
     def of(cls, health: Mapping[str, Any]) -> ReportedHealth:
@@ -345,7 +352,13 @@ def _abandoned(attempts: object) -> Iterator[AbandonedAttempt]:
         if job_id and name is not None and number is not None and since is not None:
             reason = _text(attempt.get("reason")) or ""
             yield AbandonedAttempt(
-                job_id, name, number, reason, since, in_thread=attempt.get("in_thread") is True
+                job_id,
+                name,
+                number,
+                reason,
+                since,
+                in_thread=attempt.get("in_thread") is True,
+                has_slot=attempt.get("has_slot") is not False,
             )
 
 

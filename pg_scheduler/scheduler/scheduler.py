@@ -131,6 +131,8 @@ class Scheduler:
         executors: Where jobs run, by the names in ``executor=`` of ``@job``. Two names exist already:
             "thread", a ``ThreadExecutor()``, and "process", a ``ProcessExecutor()``. You can replace both.
         stop_grace: Seconds that a cancelled attempt gets to end. A thread that runs longer is reported.
+        max_stuck_threads: How many threads that run longer release their slots, so that other jobs start in
+            new threads; the others keep theirs. 0 to 10,000.
         role: "worker" runs jobs, "scheduler" enqueues the jobs of schedules, "both" does both and "observer"
             neither. Every role does maintenance and receives events.
         identity: A label of this worker, such as the name of its pod, at most 200 characters. Its start
@@ -210,6 +212,7 @@ class Scheduler:
         retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY,
         executors: Mapping[str, JobExecutor] | None = None,
         stop_grace: float = 10.0,
+        max_stuck_threads: int = 0,
         role: Literal["both", "scheduler", "worker", "observer"] = "both",
         identity: str | None = None,
         only: Sequence[str] = (),
@@ -251,6 +254,7 @@ class Scheduler:
             max_result_bytes=max_result_bytes,
             shutdown_timeout=shutdown_timeout,
             stop_grace=stop_grace,
+            max_stuck_threads=max_stuck_threads,
             role=role,
             identity=identity,
             only=only,  # type: ignore[arg-type] # any sequence

@@ -66,6 +66,7 @@ class Settings(TypedDict, total=False):
     retry_policy: RetryPolicy
     executors: Mapping[str, JobExecutor] | None
     stop_grace: float
+    max_stuck_threads: int
     role: Literal["both", "scheduler", "worker", "observer"]
     identity: str | None
     only: Sequence[str]

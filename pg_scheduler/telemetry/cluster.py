@@ -211,7 +211,7 @@ def _add_workers(families: Families, figures: ClusterFigures) -> None:
     families.add("slots", sum(worker.slots for worker in alive))
     died_at = 0.0 if figures.last_death_at is None else figures.last_death_at.timestamp()
     families.add("last_death_timestamp_seconds", died_at)
-    families.add("slots_busy", sum(worker.running_jobs for worker in alive))
+    families.add("slots_busy", sum(worker.busy_slots for worker in alive))
 
 
 def _add_schedules(families: Families, figures: ClusterFigures) -> None:

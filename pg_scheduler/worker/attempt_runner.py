@@ -49,10 +49,11 @@ from pg_scheduler.worker.completing import Completions
 from pg_scheduler.worker.in_flight import Attempt, Durability
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.progress_writer import ProgressWriter
-from pg_scheduler.worker.runners.executors import LazyExecutor
+from pg_scheduler.worker.runners.executors import LazyExecutor, Place
 from pg_scheduler.worker.runners.jobs_view import AttemptInThread
 from pg_scheduler.worker.runners.middleware import run_in_executor, run_in_loop
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
+from pg_scheduler.worker.stuck_threads import StuckThreads
 
 FIRST_LOCK_PAUSE_S: Final = 0.1
 LONGEST_LOCK_PAUSE_S: Final = 10.0
@@ -117,7 +118,8 @@ class LockPause:
 class AttemptRunner:
     """Runs attempts in the event loop and in the executors of the worker."""
 
-    def __init__(self, node: Node, progress: ProgressWriter) -> None:
+    def __init__(self, node: Node, progress: ProgressWriter, stuck_threads: StuckThreads) -> None:
+        self._stuck_threads = stuck_threads
         self._locks = node.store.locks
         self._codec = node.store.statements.codec
         self._events = node.events
@@ -225,10 +227,12 @@ class AttemptRunner:
             error = ConfigurationError(f"this Scheduler has no executor {task.executor!r}; pass executors=")
             return UnrunnableResult(error)
         # While the executor runs as many jobs as it may, the attempt waits here, with its slot.
-        async with lazy_executor.room:
+        async with lazy_executor.place() as place:
             try:
                 await lazy_executor.start()
-                return await self._call(attempt, task, args, kwargs, lazy_executor.executor)
+                return await self._call(
+                    attempt, task, args, kwargs, executor=lazy_executor.executor, place=place
+                )
             except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
                 return error_result(attempt, error)
 
@@ -238,7 +242,9 @@ class AttemptRunner:
         task: Task,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        *,
         executor: JobExecutor,
+        place: Place,
     ) -> Result:
         """Call the function of an attempt in an executor, and return how it ended."""
         claim = attempt.claim
@@ -251,9 +257,7 @@ class AttemptRunner:
             codec=self._codec,
             is_typed=task.typed is not None,
             stop_grace=self._stop_grace,
-            report_abandoned=lambda stack: self._events.publish(
-                ThreadAbandoned(claim.job_id, claim.job_name, claim.attempt, stack)
-            ),
+            report_abandoned=partial(self._abandon, attempt, place),
         )
         # The code of the job finds its cancellation flag by this context variable.
         cancellation.set(call)
@@ -280,6 +284,15 @@ class AttemptRunner:
         if call.was_cancelled:
             return stopped_result(attempt)
         return result
+
+    def _abandon(self, attempt: Attempt, place: Place, stack: str) -> None:
+        """Report that the thread of an attempt runs on; the attempt may release its slot."""
+        is_replaced, claim = self._stuck_threads.add(attempt, place), attempt.claim
+        self._events.publish(
+            ThreadAbandoned(
+                claim.job_id, claim.job_name, claim.attempt, stack=stack, has_slot=not is_replaced
+            )
+        )
 
     def _enter(self, attempt: Attempt, view: RunningAttempt) -> RunningJob:
         """Make an attempt the current job of this context, announce it, and begin its time limit.

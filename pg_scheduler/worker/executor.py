@@ -64,6 +64,7 @@ from pg_scheduler.worker.in_flight import (
 )
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.progress_writer import ProgressWriter
+from pg_scheduler.worker.stuck_threads import StuckThreads
 
 LOOP_ENDED: Final = "the event loop of the worker ended, or all of its tasks were cancelled"
 """The reason of a crash without the death of a process."""
@@ -86,7 +87,8 @@ class Executor:
 
     def __init__(self, node: Node, completer: Completer, progress: ProgressWriter) -> None:
         config = node.config
-        self._runner = AttemptRunner(node, progress)
+        self._stuck_threads = StuckThreads(config.max_stuck_threads, self._signal_free_slot)
+        self._runner = AttemptRunner(node, progress, self._stuck_threads)
         self._events = node.events
         self._tasks = node.tasks
         self._result_buffer = node.result_buffer
@@ -113,7 +115,14 @@ class Executor:
     @property
     def free(self) -> int:
         """The number of free slots."""
-        return max(self._slots - len(self._attempts), 0)
+        return max(self._slots - self._taken, 0)
+
+    @property
+    def _taken(self) -> int:
+        """The number of slots that are taken. A stuck thread that was replaced has none."""
+        replaced = self._stuck_threads.replaced
+        # A newer attempt of the same job may have the place of an older one, which counts no more then.
+        return len(self._attempts) - (sum(map(self._has_slot, replaced)) if replaced else 0)
 
     @property
     def room(self) -> int:
@@ -159,7 +168,7 @@ class Executor:
         """Free the slot of an attempt whose outcome is not to be written; return whether it had a slot."""
         if not self._has_slot(attempt):
             return False  # a newer attempt of the same job has taken its place
-        was_full = len(self._attempts) >= self._slots
+        was_full = self._taken >= self._slots
         del self._attempts[attempt.claim.job_id]
         self._free_slot(attempt, was_full=was_full)
         return True
@@ -321,6 +330,10 @@ class Executor:
         except BaseException as error:  # a bug: an exception of the job is a result
             self._events.publish(ServiceFaulted("executor", error))
             raise
+        finally:
+            # Only a call in an executor can have been reported as one that runs on.
+            if attempt.call is not None:
+                self._stuck_threads.remove(attempt)
 
     async def _end(self, attempt: Attempt, result: Result) -> None:
         """Free the slot of an attempt, and put its outcome into the result buffer if it holds its job."""
@@ -339,7 +352,7 @@ class Executor:
         # Without its slot, the attempt was left at the shutdown, or another attempt of the job replaced it.
         if not self._has_slot(attempt):
             return
-        was_full = len(self._attempts) >= self._slots
+        was_full = self._taken >= self._slots
         del self._attempts[job_id]
         if revocation is Revocation.LOST:
             self._signals.attempt_lost()
@@ -417,6 +430,13 @@ class Executor:
         # The row of this worker may name the attempt as one that runs on. The next heartbeat corrects that.
         if attempt.stopped_at and attempt.is_abandoned:
             self._signals.heartbeat_requested()
+
+    def _signal_free_slot(self) -> None:
+        """Signal that an attempt has released its slot although its thread runs on."""
+        self._slot_freed.set()
+        self._signals.slot_free()
+        # The row of this worker names the attempts that run on, and whether they have slots.
+        self._signals.heartbeat_requested()
 
     def _cancellation_result(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
         """Return the result of an attempt whose task ended by a cancellation."""

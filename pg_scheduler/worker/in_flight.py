@@ -157,6 +157,7 @@ class Attempt:
         durability: Makes its completion and its steps; set before its code begins.
         steps: Its durable steps; None until its code asks for them.
         stopped_at: When it was first to stop, by the monotonic clock; 0 if it was not.
+        is_replaced: Whether its thread runs on, and another attempt may have its slot.
         runs_in_executor: Whether its function is called outside of the event loop. With middleware, a
             coroutine function has a ``call`` too.
         exit_error: The SystemExit or KeyboardInterrupt that a step raised in another task of the attempt, and
@@ -172,6 +173,7 @@ class Attempt:
         "has_begun",
         "has_timed_out",
         "is_awaited",
+        "is_replaced",
         "log",
         "measured_for",
         "measured_from",
@@ -192,6 +194,7 @@ class Attempt:
         self.has_begun = False
         self.has_timed_out = False
         self.is_awaited = False
+        self.is_replaced = False
         self.runs_in_executor = False
         self.revocation: Revocation | None = None
         self.completion: Completion | None = None

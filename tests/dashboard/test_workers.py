@@ -87,17 +87,26 @@ async def test_thread_that_runs_on_is_on_the_pages_of_its_job_and_of_its_worker(
 ) -> None:
     since = (datetime.now(UTC) - 4 * MINUTE).isoformat()
     values = {"job_id": "a", "job_name": "ml.embed", "attempt": 1, "reason": "cancelled", "in_thread": True}
-    health = {"abandoned": [{**values, "since": since}, {**values, "job_id": "", "since": since}, "odd"]}
+    released = {**values, "job_id": "c", "since": since, "has_slot": False}
+    health = {
+        "abandoned": [{**values, "since": since}, released, {**values, "job_id": "", "since": since}, "odd"]
+    }
     await world.worker("w1", identity="web-2", health=health)
     await world.worker("dead", lease=-MINUTE, health=health)
     await world.job("a", "ml.embed", status="cancelled")
     await world.job("b", "ml.embed", status="cancelled")
+    await world.job("c", "ml.embed", status="cancelled")
     sentence = "Cancelled 4 min ago; its thread has run on since, in a slot of web-2"
     text = " ".join(Page((await request(build(), "/job?id=a")).text).text.split())
     assert sentence in text, text
     assert "has run on" not in (await request(build(), "/job?id=b")).text
+    text = " ".join(Page((await request(build(), "/job?id=c")).text).text.split())
+    assert "its thread has run on since, outside of the slots of web-2" in text
     page = Page((await request(build(), "/worker?id=w1")).text)
-    assert "1 attempt that was to stop runs on" in " ".join(page.text.split())
+    text = " ".join(page.text.split())
+    assert "2 attempts that were to stop run on" in text
+    assert "its thread runs on, in a slot" in text
+    assert "its thread runs on; its slot is free" in text
     assert "/job?id=a" in page.links()
     limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     for url in ("/worker?id=w1", "/workers"):

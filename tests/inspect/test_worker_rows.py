@@ -58,6 +58,7 @@ IN_TROUBLE: Final[Mapping[str, Any]] = {
             "reason": "cancelled",
             "since": "2026-11-01T00:00:00+00:00",
             "in_thread": True,
+            "has_slot": False,
         }
     ],
 }

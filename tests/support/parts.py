@@ -173,6 +173,7 @@ class Parts(Node):
         slots: int = 5,
         shutdown_timeout: float = 5.0,
         stop_grace: float = 10.0,
+        max_stuck_threads: int = 0,
         max_crashes: int | None = None,
         executors: Mapping[str, JobExecutor] | None = None,
     ) -> Executor:
@@ -181,6 +182,7 @@ class Parts(Node):
             max_concurrent_jobs=slots,
             shutdown_timeout=shutdown_timeout,
             stop_grace=stop_grace,
+            max_stuck_threads=max_stuck_threads,
             max_crashes=max_crashes,
         )
         if executors is not None:

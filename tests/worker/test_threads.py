@@ -7,6 +7,7 @@ import contextlib
 import gc
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ from pg_scheduler.jobs.worker_report import AbandonedAttempt, ReportedHealth
 from pg_scheduler.worker.attempt_runner import AttemptRunner
 from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import Executor
-from pg_scheduler.worker.in_flight import ABANDONED_AFTER_S, Revocation
+from pg_scheduler.worker.in_flight import ABANDONED_AFTER_S, Attempt, Revocation
 from pg_scheduler.worker.runners import thread as thread_module
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now, statuses
@@ -57,6 +58,32 @@ class Blocker:
 
     async def wait_begun(self) -> None:
         assert await asyncio.to_thread(self.began.wait, PATIENCE)
+
+
+class Hanging:
+    """Jobs whose threads hang until they are let go, each by the id of its job."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.blockers: defaultdict[str, Blocker] = defaultdict(Blocker)
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        bench.parts.tasks.register(self.job, name="test.hanging", options=TaskOptions(executor="thread"))
+
+    def job(self, job_id: str) -> None:
+        self.blockers[job_id].job()
+
+    async def start(self, job_id: str) -> Attempt:
+        """Run a job until its thread hangs."""
+        job = new_job(job_id, "test.hanging", task_data=encode((job_id,), {}))
+        self.tasks[job_id] = self.bench.executor.submit(*await claim(self.bench.parts.store, job))
+        await self.blockers[job_id].wait_begun()
+        return self.bench.parts.in_flight.attempts[job_id]
+
+    async def end(self, *job_ids: str) -> None:
+        """Let the threads of jobs return, by default all, and wait for the ends of their attempts."""
+        for job_id in job_ids or self.tasks:
+            self.blockers[job_id].open.set()
+        await asyncio.wait([self.tasks[job_id] for job_id in job_ids or self.tasks], timeout=PATIENCE)
 
 
 def obedient(began: threading.Event) -> Callable[[], None]:
@@ -294,6 +321,100 @@ async def test_thread_that_ignores_its_timeout_is_reported_and_keeps_its_slot(
     assert len(seen.of(ThreadAbandoned)) == 1
 
 
+async def test_stuck_threads_release_their_slots_up_to_the_maximum(parts: Parts, seen: Recorder) -> None:
+    executors = {"thread": ThreadExecutor(threads=3)}
+    bench = Bench(parts, seen, slots=3, stop_grace=0.0, max_stuck_threads=2, executors=executors)
+    hanging, executor = Hanging(bench), bench.executor
+    attempts = [await hanging.start(job_id) for job_id in "abc"]
+    assert executor.free == 0
+    for attempt in attempts:
+        AttemptRunner.time_out(attempt)
+    await seen.until(ThreadAbandoned, 3)
+    assert [event.has_slot for event in seen.of(ThreadAbandoned)] == [False, False, True]
+    assert executor.free == 2
+    assert {"slot_free", "heartbeat_requested"} <= set(parts.calls)
+    # The jobs stay with this worker, so that no other attempt of them begins.
+    assert parts.in_flight.held() == {"a": 1, "b": 1, "c": 1}
+    # Their places in the executor are free too, so other jobs run in new threads.
+    await hanging.start("d")
+    await hanging.start("e")
+    assert executor.free == 0
+    # The end of a replaced thread frees no slot, but the next thread that runs on is replaced.
+    await hanging.end("a")
+    assert executor.free == 1
+    assert attempts[2].is_replaced
+    await hanging.end()
+    assert executor.free == 3
+    await bench.completer.run_once()
+    assert sorted(event.job_id for event in seen.of(JobFailed)) == ["a", "b", "c"]
+    assert sorted(event.job_id for event in seen.of(JobCompleted)) == ["d", "e"]
+
+
+async def test_executor_has_as_many_places_as_before_when_a_stuck_thread_has_ended(
+    parts: Parts, seen: Recorder
+) -> None:
+    executors = {"thread": ThreadExecutor(threads=1)}
+    bench = Bench(parts, seen, slots=5, stop_grace=0.0, max_stuck_threads=1, executors=executors)
+    hanging = Hanging(bench)
+    AttemptRunner.time_out(await hanging.start("a"))
+    await seen.until(ThreadAbandoned)
+    await hanging.start("b")
+    await hanging.end("a")
+    # The second job has the only place, which the end of the first one does not release once more.
+    room = bench.executor._runner._executors["thread"]._room
+    assert room is not None
+    assert room.locked()
+    await hanging.end()
+    assert not room.locked()
+    assert bench.executor.free == 5
+
+
+async def test_stuck_thread_of_a_job_that_runs_here_again_has_no_slot_to_release(
+    parts: Parts, seen: Recorder
+) -> None:
+    bench = Bench(parts, seen, slots=2, stop_grace=0.0, max_stuck_threads=1)
+    hanging = Hanging(bench)
+    older = await hanging.start("a")
+    older_task = hanging.tasks["a"]
+    arguments = encode(("again",), {})
+    hanging.tasks["again"] = bench.executor.submit(older.claim._replace(attempt=2, task_data=arguments))
+    await hanging.blockers["again"].wait_begun()
+    await seen.until(ThreadAbandoned)
+    assert bench.executor.free == 1
+    await hanging.end()
+    await asyncio.wait_for(older_task, PATIENCE)
+    assert bench.executor.free == 2
+
+
+async def test_worker_reports_which_stuck_threads_have_slots(parts: Parts, seen: Recorder) -> None:
+    bench = Bench(parts, seen, slots=2, stop_grace=0.0, max_stuck_threads=1)
+    hanging, heartbeat = Hanging(bench), parts.heartbeat()
+    await heartbeat.prepare()
+    for job_id in "ab":
+        attempt = await hanging.start(job_id)
+        AttemptRunner.time_out(attempt)
+        attempt.stopped_at -= 240
+    await seen.until(ThreadAbandoned, 2)
+    await heartbeat.run_once()
+    (row,) = await parts.store.workers.list_workers()
+    health = ReportedHealth.of(row.health)
+    assert {attempt.job_id: attempt.has_slot for attempt in health.abandoned} == {"a": False, "b": True}
+    assert health.replaced_threads == 1
+    assert row.running_jobs == 2
+    await hanging.end()
+
+
+async def test_stuck_threads_without_slots_delay_no_shutdown(parts: Parts, seen: Recorder) -> None:
+    bench = Bench(parts, seen, shutdown_timeout=0.0, stop_grace=0.01, max_stuck_threads=5)
+    hanging = Hanging(bench)
+    AttemptRunner.time_out(await hanging.start("a"))
+    await seen.until(ThreadAbandoned)
+    async with asyncio.timeout(PATIENCE / 2):
+        await bench.executor.stop()
+    assert parts.in_flight.held() == {"a": 1}, "its lease is renewed while the thread runs on"
+    await hanging.end()
+
+
 async def test_executor_stop_leaves_a_running_thread_its_job(parts: Parts, seen: Recorder) -> None:
     bench = Bench(parts, seen, shutdown_timeout=0.0, stop_grace=0.01)
     blocker = Blocker()
@@ -491,6 +612,35 @@ async def test_scheduler_restarts_as_another_worker_while_an_old_thread_runs(dsn
         job = await scheduler.get_job(job_id)
         assert job is not None
         assert (job.attempt, job.crash_count) == (2, 0)
+
+
+async def test_worker_claims_a_job_for_the_slot_that_a_stuck_thread_has_released(dsn: str) -> None:
+    blocker = Blocker()
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
+        scheduler = Scheduler(pool, 1, shutdown_timeout=0, stop_grace=0, max_stuck_threads=1)
+        scheduler.register(blocker.job, name="blocker", timeout=0.01)
+        scheduler.register(lambda_job, name="next", executor="thread")
+        seen = Recorder(scheduler)
+        async with scheduler:
+            await scheduler.enqueue("blocker")
+            await blocker.wait_begun()
+            next_id = await scheduler.enqueue("next")
+            await seen.until(JobCompleted, job_id=next_id)
+            (abandoned,) = seen.of(ThreadAbandoned)
+            assert not abandoned.has_slot
+            job = await scheduler.get_job(abandoned.job_id)
+            assert job is not None
+            assert job.status is JobStatus.RUNNING
+            assert scheduler.health().slots_busy == 0
+            blocker.open.set()
+            await seen.until(JobFailed, job_id=abandoned.job_id)
+
+
+async def test_maximum_of_stuck_threads_is_checked(pool: asyncpg.Pool) -> None:
+    maximum: Any
+    for maximum in (-1, 10_001, 1.5, None):
+        with pytest.raises(ConfigurationError, match="max_stuck_threads"):
+            Scheduler(pool, max_stuck_threads=maximum)
 
 
 async def test_idle_thread_ends_after_a_while_and_the_next_job_gets_another(

@@ -69,17 +69,19 @@ PRECISE_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class RunningOn:
-    """An attempt of the job that was to stop, and whose code runs on in a slot of a worker.
+    """An attempt of the job that was to stop, and whose code runs on.
 
     Attributes:
         stop: Why it was to stop.
         since: When it was to stop.
         in_thread: Whether its code runs in a thread.
+        has_slot: Whether it has a slot of its worker.
     """
 
     stop: str
     since: datetime
     in_thread: bool
+    has_slot: bool
     worker_id: str
     worker_name: str
 
@@ -198,6 +200,7 @@ async def _runs_on(job: Job, request: PageRequest) -> list[RunningOn]:
                     stop=STOPS.get(attempt.reason, "It was to stop"),
                     since=attempt.since,
                     in_thread=attempt.in_thread,
+                    has_slot=attempt.has_slot,
                     worker_id=worker.worker_id,
                     worker_name=worker.identity or worker.worker_id,
                 )

@@ -54,6 +54,8 @@ class FindingCode(StrEnum):
     """The event loop of a worker is blocked, or was within the last 15 minutes."""
     LOGGER_DISABLED = "LOGGER-DISABLED"
     """A worker writes no records, because a configuration of logging has disabled its logger."""
+    THREAD_STUCK = "THREAD-STUCK"
+    """Threads of a worker run on although their jobs were to stop."""
     LATE = "LATE"
     """Due jobs of a name wait although workers claim it."""
     NAME_UNKNOWN = "NAME-UNKNOWN"
@@ -255,6 +257,12 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "Worker {} writes no log records",
         "logging.config.dictConfig() after the import of the library disabled its logger",
         "pass disable_existing_loggers=False to dictConfig() or fileConfig(), and restart the worker",
+    ),
+    FindingCode.THREAD_STUCK: _advice(
+        "Threads of worker {} run on",
+        "a thread cannot be stopped: it holds its job, and its slot unless max_stuck_threads= releases that",
+        "give the blocking call a timeout",
+        then("restart the worker"),
     ),
     FindingCode.LATE: _advice(
         "Jobs of {} are late",

@@ -289,7 +289,7 @@ def _late_finding(
     ``late_s`` is how late the oldest of them is. ``are_workers_capped`` is whether there may be more workers.
     """
     slots = sum(worker.slots for worker in workers)
-    free = sum(max(worker.slots - worker.running_jobs, 0) for worker in workers)
+    free = sum(max(worker.slots - worker.busy_slots, 0) for worker in workers)
     free_text = count(free, is_capped=are_workers_capped)
     slots_text = count(slots, is_capped=are_workers_capped)
     # With free slots, something else keeps the jobs from starting, which an explanation of one job names.

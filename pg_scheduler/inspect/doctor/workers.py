@@ -65,6 +65,7 @@ START: Final = "start a worker"
     FindingCode.WORKER_DRAINING,
     FindingCode.LOOP_BLOCKED,
     FindingCode.LOGGER_DISABLED,
+    FindingCode.THREAD_STUCK,
 )
 async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     """Check the workers by their rows, and by what they report about themselves."""
@@ -95,6 +96,7 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
         *judge_connections(alive),
         *judge_loops(alive, thresholds.loop_lag_s),
         *judge_loggers(alive),
+        *judge_threads(alive),
     ):
         yield finding
 
@@ -403,6 +405,27 @@ def judge_loggers(alive: Sequence[Worker]) -> Iterator[Finding]:
                 f"the logger 'pg_scheduler' of {on_host(worker)} is disabled: failures leave no record",
                 "disable_existing_loggers=False in the configuration of logging, and restart the worker",
             )
+
+
+def judge_threads(alive: Sequence[Worker]) -> Iterator[Finding]:
+    """Yield a finding for each worker with threads that run on although their jobs were to stop."""
+    for worker in alive:
+        health = ReportedHealth.of(worker.health)
+        threads = [attempt for attempt in health.abandoned if attempt.in_thread]
+        if not threads:
+            continue
+        run, their_jobs_were = ("runs", "its job was") if len(threads) == 1 else ("run", "their jobs were")
+        taken = sum(attempt.has_slot for attempt in threads)
+        slots = f"{taken} of its {counted(worker.max_concurrent_jobs, 'slot')}"
+        yield warning(
+            FindingCode.THREAD_STUCK,
+            worker.worker_id,
+            f"{counted(len(threads), 'thread')} of {on_host(worker)} {run} on although {their_jobs_were} to "
+            f"stop, the first one since {instant(threads[0].since)}; they take {slots}",
+            "give the blocking call a timeout, of which its log has the stack",
+            then("restart the worker to end the threads"),
+            "release their slots meanwhile by max_stuck_threads=",
+        )
 
 
 def _culprit(block: LoopBlock) -> str:

@@ -48,6 +48,11 @@ class InspectedWorker:
     lease_until: datetime
     reclaim_at: datetime | None
 
+    @property
+    def busy_slots(self) -> int:
+        """How many slots were taken at its last heartbeat: those of its jobs, without replaced threads."""
+        return max(self.running_jobs - self.health.replaced_threads, 0)
+
 
 class SlotsRow(NamedTuple):
     """The slots of a worker that are in use now, which is later than its last heartbeat.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import nullcontext
-from typing import Final
+from typing import Final, Self
 
 from pg_scheduler.base.foreign import current_task, ends_task
 from pg_scheduler.errors import ConfigurationError
@@ -41,6 +40,30 @@ def check_executors(executors: Mapping[str, JobExecutor] | None) -> dict[str, Jo
     return {THREAD: ThreadExecutor(), PROCESS: ProcessExecutor(), **executors}
 
 
+class Place:
+    """A place in an executor, as a block; it waits for the place at its begin.
+
+    ``room`` has as many places as the executor may run jobs at once; None for as many as there are slots.
+    """
+
+    def __init__(self, room: asyncio.Semaphore | None) -> None:
+        self._room = room
+
+    async def __aenter__(self) -> Self:
+        if self._room is not None:
+            await self._room.acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let another job have the place, also before the end of the block."""
+        if self._room is not None:
+            self._room.release()
+            self._room = None
+
+
 class LazyExecutor:
     """An executor of a worker, started by its first job."""
 
@@ -48,9 +71,13 @@ class LazyExecutor:
         self._name = name
         self.executor = executor
         limit = executor.capacity
-        self.room = nullcontext() if limit is None else asyncio.Semaphore(limit)
+        self._room = None if limit is None else asyncio.Semaphore(limit)
         self._is_started = False
         self._starting = asyncio.Lock()
+
+    def place(self) -> Place:
+        """Return a place for one job, as a block."""
+        return Place(self._room)
 
     async def start(self) -> None:
         """Start the executor, unless it was started."""

@@ -380,3 +380,25 @@ async def test_releases_of_one_service_may_differ_for_an_hour(
     assert (finding.subject, finding.severity) == ("tasks.send", Severity.INFO)
     assert (finding.remedy or "").endswith("finish the deployment")
     assert not [record for record in caplog.records if "other code for tasks" in record.message]
+
+
+async def test_threads_that_run_on_are_found_with_the_slots_that_they_take(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    attempt = {
+        "job_id": "a",
+        "job_name": "x",
+        "attempt": 1,
+        "reason": "timeout",
+        "since": "2026-11-01T00:00:00+00:00",
+        "in_thread": True,
+    }
+    await world.worker("w0", health={"abandoned": [{**attempt, "in_thread": False}]})
+    assert await subjects(pool, FindingCode.THREAD_STUCK) == []
+    await world.worker("w1", health={"abandoned": [{**attempt, "has_slot": False}, attempt]})
+    finding = await find(pool, FindingCode.THREAD_STUCK)
+    assert finding.subject == "w1"
+    assert finding.evidence == (
+        "2 threads of w1 on host run on although their jobs were to stop, the first one since "
+        "2026-11-01 00:00:00 UTC; they take 1 of its 2 slots"
+    )

@@ -52,6 +52,7 @@ def lock_wait() -> DatabaseUnavailableError:
 
 
 ATTEMPT = ("7f3a", "mail.send", 2)
+STUCK = "its thread runs on after its timeout or cancellation"
 JOB = "job mail.send (id 7f3a, attempt 2)"
 FIELDS = {"job_id": "7f3a", "job_name": "mail.send", "attempt": 2}
 DUE = datetime(2030, 1, 1, 9, 30, tzinfo=UTC)
@@ -175,9 +176,15 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
     ),
     (events.KeeperLost("refused"), "WARNING", "lease keeper not connected: refused", {}),
     (
+        events.ThreadAbandoned(*ATTEMPT, stack="line 1", has_slot=False),
+        "WARNING",
+        f"{JOB}: {STUCK}, its slot is free for another job, at\nline 1",
+        FIELDS,
+    ),
+    (
         events.ThreadAbandoned(*ATTEMPT, stack="line 1\nline 2"),
         "WARNING",
-        f"{JOB}: its thread runs on after its timeout or cancellation, at\nline 1\nline 2",
+        f"{JOB}: {STUCK}, at\nline 1\nline 2",
         FIELDS,
     ),
     (

@@ -17,11 +17,11 @@ from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.job_facts import JobFacts, LimitHolder, LimitUse, LimitWait
 from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
-from pg_scheduler.inspect.store.workers import InspectedWorker
+from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.step_retries import StepError, StepFailures
-from pg_scheduler.jobs.worker_report import LoopBlock, ReportedHealth
+from pg_scheduler.jobs.worker_report import AbandonedAttempt, LoopBlock, ReportedHealth
 from pg_scheduler.schedules.row import ScheduleRow
 from tests.support.cases import each_case
 
@@ -110,6 +110,9 @@ def pause(**changes: Any) -> Pause:
 
 
 FULL = worker(running_jobs=25)
+STUCK = ReportedHealth(
+    abandoned=(AbandonedAttempt("a", "report", 1, "timeout", NOW, in_thread=True, has_slot=False),)
+)
 HOLDER = LockRow("row", pid=42, application="psql", since=NOW - HOUR, statement="UPDATE scheduled_jobs")
 BEHIND = QueueRow(ahead=30, outranked_by=0)
 SLEEP = WaitRow("delivery", "sleep", NOW + HOUR, NOW - HOUR, is_open=True)
@@ -190,6 +193,12 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         Verdict.WAITING,
         [ReasonCode.SLOTS_FULL],
         "about 30+ jobs ahead of it",
+    ),
+    (
+        facts(workers=(worker(running_jobs=25, health=STUCK),), slots=(SlotsRow("w1", 25),)),
+        Verdict.WAITING,
+        [ReasonCode.SHOULD_RUN_NOW],
+        "due for",
     ),
     (facts(queue=BEHIND), Verdict.WAITING, [ReasonCode.SLOTS_FULL], "3 of 25 slots of 1 worker "),
     (
