@@ -12,6 +12,7 @@
     ├── JobConflictError (ValueError)        the job id exists, or the unique key is taken
     ├── JobLostError                         the attempt does not hold its job any more
     ├── JobNotFoundError (LookupError)       no job has this id
+    ├── DeadlineExceededError (TimeoutError) a job passed its deadline before it ended
     ├── DuplicateStepError (ValueError)      a job uses the name of a step for another one
     ├── ScheduleConflictError (ValueError)   the schedule exists, or was changed since it was read
     ├── ScheduleNotFoundError (LookupError)  no schedule has this id
@@ -55,6 +56,7 @@ __all__ = [
     "ConnectionRejectedError",
     "DatabaseCopyError",
     "DatabaseUnavailableError",
+    "DeadlineExceededError",
     "DuplicateStepError",
     "JobCancelledError",
     "JobConflictError",
@@ -108,6 +110,24 @@ class JobEndedError(SchedulerError):
 
 class JobCancelledError(JobEndedError):
     """The job was cancelled, or the attempt that runs in a thread should end."""
+
+
+class DeadlineExceededError(SchedulerError, TimeoutError):
+    """The job passed its deadline before it ended.
+
+    No call raises it: it is the error of the failed job, and so the ``__cause__`` of a `JobFailedError`.
+
+    Attributes:
+        deadline: The deadline.
+    """
+
+    def __init__(self, message: str, deadline: datetime) -> None:
+        super().__init__(message)
+        self.deadline: Final = deadline
+
+    def __reduce__(self) -> tuple[type[DeadlineExceededError], tuple[str, datetime]]:
+        """Return how to restore the error in another process."""
+        return type(self), (str(self), self.deadline)
 
 
 class JobExpiredError(JobEndedError):

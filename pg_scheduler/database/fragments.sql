@@ -201,8 +201,17 @@ status         = 'pending',
     lease_until    = NULL,
     blocked_on     = {restored_blocked_on},
     on_end         = {restored_on_end},
-    options        = CASE WHEN (options -> 'suspended') IS NULL THEN {restored_options}
+    options        = CASE
+        WHEN {has_passed_deadline_at_retry} THEN options - ARRAY ['ended', 'suspended', 'deadline']
+        WHEN (options -> 'suspended') IS NULL THEN {restored_options}
         ELSE options - ARRAY ['ended', 'suspended'] END
+
+-- Whether the deadline of a job has passed at $2. A retry takes it from the job, which would end at once otherwise. See
+-- has_passed_deadline for the comparison.
+
+-- fragment: has_passed_deadline_at_retry
+(options ->> 'deadline') COLLATE "C" < to_char(
+            coalesce($2, {now}) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')
 
 -- The consequences of a job that is ended by hand: without its replacement, and marked if its attempt runs on.
 
@@ -379,7 +388,7 @@ job_id, {named}, status, task_data::text, priority, attempt, retry_count, crash_
     (on_end -> 'replacement') IS NOT NULL
         OR coalesce((on_end #> ARRAY ['in_vain', 'attempt']) = to_jsonb(attempt), false) AS replacement,
     errors::text, progress::text, blocked_on, {suspended_by} AS suspended_by, unique_key, options ->> 'schedule_id' AS schedule_id,
-    options ->> 'fire_time' AS fire_time,
+    options ->> 'fire_time' AS fire_time, options ->> 'deadline' AS deadline,
     least(greatest(execution_time, {first_instant}), {last_instant}) AS execution_time,
     least(greatest(created_at, {first_instant}), {last_instant}) AS created_at,
     CASE WHEN started_at >= {first_day} AND started_at <= {last_day} THEN started_at END AS started_at,

@@ -133,6 +133,8 @@ LEFT_OUT: Final = {
     "vacuum_schedules": " AND schedule_id <> ALL ($3::text[])",
     "vacuum_results": " AND job_id <> ALL ($3::text[])",
     "vacuum_steps": " AND job_id <> ALL ($4::text[])",
+    "end_past_deadlines": " AND job_id <> ALL ($4::text[])",
+    "forget_deadlines": " AND entry.entry_id::text <> ALL ($3::text[])",
 }
 """The fragments by which a claim or another service leaves out rows, and an expiry leaves out names, by
 statement. If there are none to leave out, the fragment is empty, so that these statements and their plans
@@ -158,6 +160,8 @@ REFUSABLE: Final = {
     "vacuum_schedules": "SELECT schedule_id FROM old",
     "vacuum_results": "SELECT job_id FROM old",
     "vacuum_steps": "SELECT DISTINCT job_id FROM old",
+    "end_past_deadlines": "SELECT job_id FROM old",
+    "forget_deadlines": "SELECT entry_id::pg_catalog.text FROM past",
 }
 """What reads the keys of the rows that a statement is about to change. In the variant of the statement that
 finds them, it replaces the part that changes them, which begins with the query ``changed``."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
+from pg_scheduler.jobs.deadlines import instant_of
 from pg_scheduler.jobs.history import errors_from, instant_from
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import Job, JobPriority, Worker
@@ -34,6 +35,7 @@ def job_from(row: Any, codec: PayloadCodec | None) -> Job:
     values["metadata"] = metadata_of(task_data)
     values["errors"] = errors_from(values["errors"])
     values["progress"] = progress_from(values["progress"], codec, values["job_name"])
+    values["deadline"] = instant_of(values["deadline"])
     values["fire_time"] = instant_from(values["fire_time"])
     values["priority"] = JobPriority.from_db_value(values["priority"])
     return Job(

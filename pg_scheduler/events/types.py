@@ -124,6 +124,15 @@ class JobFailed(JobEvent):
     """The exception that the attempt raised, with its traceback; None if it raised none."""
 
 
+@logged(logging.ERROR, f"{_JOB} passed its deadline, no retry: %(error)s")
+@dataclass(frozen=True, slots=True)
+class JobDeadlineExceeded(JobFailed):
+    """The job failed because its deadline passed. Subscribers to `JobFailed` receive it too."""
+
+    deadline: datetime | None = field(default=None, kw_only=True)
+    """The deadline."""
+
+
 @logged(logging.WARNING, f"{_JOB} failed, retry in %(delay)s: %(error)s")
 @dataclass(frozen=True, slots=True)
 class JobRetried(JobEvent):

@@ -113,7 +113,7 @@ class JobCall:
         """The thread that calls the function; None if there is none, or if the executor does not set it."""
         self.trace: Mapping[str, str] | None = None
         self.cancelled_by: str | None = None
-        """Why the attempt was cancelled: ``timeout``, ``cancelled``, ``lost`` (its lease), ``shutdown``,
+        """Why the attempt was cancelled: ``timeout``, ``deadline``, ``cancelled``, ``lost`` (its lease), ``shutdown``,
         ``middleware``, or ``suspended`` (a later attempt continues the job). None if it was not cancelled."""
 
     @property

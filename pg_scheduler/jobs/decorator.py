@@ -29,6 +29,7 @@ def job(
     priority: JobPriority | Unset = UNSET,
     executor: str | Unset = UNSET,
     keep_result: timedelta | Unset | None = UNSET,
+    deadline: float | timedelta | Unset | None = UNSET,
     typed: bool | Unset = UNSET,
     metadata: Mapping[str, Any] | None = None,
     limits: Iterable[Limit] = (),
@@ -55,6 +56,8 @@ def job(
             ``async def`` runs in the event loop, and a plain function in a thread.
         keep_result: How long results are kept after the end of each job, for ``get_job_result()``; None if
             they are not. Not kept if omitted.
+        deadline: Default time from the due time of a job within which it must have ended, over all attempts,
+            sleeps and children, in seconds or as a timedelta; None for no deadline. None if omitted.
         typed: Whether pydantic validates the arguments by the annotations of the function, when a job is
             scheduled and when it runs. The function then receives models, datetimes and other objects, equal
             to those that were passed: a call with another value raises ``PayloadError``. False if omitted.
@@ -98,6 +101,7 @@ def job(
         priority=priority,
         executor=executor,
         keep_result=keep_result,
+        deadline=deadline,
         typed=typed,
         metadata=metadata,
         limits=check_limits(limits),

@@ -222,6 +222,8 @@ class Job:
     """The fire time of that schedule for which the job was enqueued; None if there is none."""
     no_args_reason: str | None = None
     """Why there are no arguments, such as ``encrypted with fernet, key 3fa9c210; ...``; None if there are."""
+    deadline: datetime | None = None
+    """When the job must have ended; None for no deadline."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,11 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from pg_scheduler.base.foreign import class_name, guarded, message_of
 from pg_scheduler.base.sqltext import storable
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.errors import DeadlineExceededError
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
+    JobDeadlineExceeded,
     JobEvent,
     JobFailed,
     JobLost,
@@ -83,6 +85,13 @@ class ErrorResult:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadlineResult(ErrorResult):
+    """The job passed its deadline, before the attempt began or while it ran. So there is no retry."""
+
+    error: DeadlineExceededError
+
+
+@dataclass(frozen=True, slots=True)
 class UnrunnableResult:
     """No worker can run the row, so a retry would not help."""
 
@@ -120,6 +129,7 @@ class SuspendResult:
 Result = (
     ReturnResult
     | ErrorResult
+    | DeadlineResult
     | UnrunnableResult
     | SkippedResult
     | InterruptResult
@@ -424,6 +434,13 @@ def decide(  # noqa: PLR0911 - one for each result
         # An attempt that raised a Snooze has not failed, so this case precedes that of all other errors.
         case ErrorResult(error) if (snooze := snooze_of(error)) is not None:
             return Outcome.snooze(delay_of(snooze))
+        case DeadlineResult(error, _, log, trace):
+            entry = exception_entry("timeout", error, log, trace, step_of(error))
+            outcome = _fail(claim, error, entry)
+            event = partial(
+                JobDeadlineExceeded, error=describe(error), exception=error, deadline=error.deadline
+            )
+            return replace(outcome, make_event=event)
         case ErrorResult(error, timed_out, log, trace):
             # The reason of a Retry is its cause, which is stored instead.
             reason = reason_of(error)

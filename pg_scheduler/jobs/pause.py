@@ -112,6 +112,8 @@ class TaskInfo:
     """Whether its annotations validate the arguments."""
     keep_result: timedelta | None = field(default=None, kw_only=True)
     """Default time for which results are kept; None if they are not kept."""
+    deadline: timedelta | None = field(default=None, kw_only=True)
+    """Default time from the due time of a job within which it must have ended; None for no deadline."""
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     """Merged into the metadata of its jobs."""
     unique: Unique | str | None = field(default=None, kw_only=True)

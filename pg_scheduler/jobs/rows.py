@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Self, TypeAlias
 
+from pg_scheduler.jobs.deadlines import DEADLINE, deadline_after, deadline_of, deadline_text
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """The time from which time spans are counted. Also, until a delayed job is inserted, its due time is this
 time plus the delay; the statement then adds the delay to the time of the database."""
@@ -152,6 +154,9 @@ class ExtendedJob:
     """Derives the id from the due time; None if the time does not matter."""
     debouncing: Debouncing | None = field(default=None, kw_only=True)
     """How further calls postpone it; None if they do not. The due time is its delay after the call then."""
+    deadline_s: float | None = field(default=None, kw_only=True)
+    """Seconds from the due time after which the job must have ended; None if an instant was given, or none.
+    The options have the instant that follows."""
 
     @property
     def job_id(self) -> str:
@@ -190,6 +195,11 @@ class ExtendedJob:
         return schedule_id
 
     @property
+    def deadline(self) -> datetime | None:
+        """When the job must have ended; None without a deadline."""
+        return deadline_of(self.extras.options)
+
+    @property
     def keeps_result(self) -> bool:
         """Whether the result of the job is kept after its end."""
         return "keep_result" in json.loads(self.extras.options or "{}")
@@ -201,7 +211,7 @@ class ExtendedJob:
     def due_at(self, execution_time: datetime) -> ExtendedJob:
         """Return the job with another due time, and with what follows from it.
 
-        That is the id of a job of a time span, and the begin of the series of a debounced job.
+        That is the id of a job of a time span, the deadline, and the begin of the series of a debounced job.
         """
         row, extras = self.row.due_at(execution_time), self.extras
         if self.span is not None:
@@ -209,6 +219,9 @@ class ExtendedJob:
         if self.debouncing is not None:
             mark = self.debouncing.mark_at(execution_time - self.debouncing.delay)
             extras = extras.with_options(debounce=mark)
+        if self.deadline_s is not None:
+            deadline = deadline_after(execution_time, self.deadline_s)
+            extras = extras.with_options(**{DEADLINE: deadline_text(deadline)})
         return replace(self, row=row, extras=extras)
 
     def postponed_to(self, execution_time: datetime) -> ExtendedJob:

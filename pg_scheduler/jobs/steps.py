@@ -453,7 +453,8 @@ class Steps(ABC):
             name: The name of the step, as in ``run()``.
             func: A ``call()`` with the arguments of the child.
             options: Arguments of ``enqueue()``, such as ``max_retries`` or ``delay``. The result is kept for
-                an hour, unless ``keep_result`` is given; this job gets a copy.
+                an hour, unless ``keep_result`` is given; this job gets a copy. The deadline is that of this
+                job, unless ``deadline`` is given.
 
         Returns:
             The value that the child returned, as JSON carries it.

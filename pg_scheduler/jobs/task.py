@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.deadlines import check_common_deadline, check_deadline
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
 from pg_scheduler.jobs.injected import own_signature, wrapped_signature
 from pg_scheduler.jobs.limits import Limit, LimitNumbers, check_limits, limits_of_every_job
@@ -72,11 +73,19 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     "misfire_grace_time": JobOption(check_grace, UNSET, is_column=True),
     "timeout": JobOption(check_timeout, DEFAULT_TIMEOUT.total_seconds(), is_column=True),
     "keep_result": JobOption(check_keep_result, None),
+    "deadline": JobOption(check_deadline, None),
 }
 """The options by name; tasks and rows of schedules use the same names.
 
 The options with a column are in the order of these columns.
 """
+
+
+COMMON_CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **{name: option.check for name, option in JOB_OPTIONS.items()},
+    "deadline": check_common_deadline,
+}
+"""The checks of the options that many jobs share: those of a task or a schedule."""
 
 
 CODE_OPTIONS: Final = ("share", "unique")
@@ -117,6 +126,8 @@ class JobSpec:
             task's, else one hour.
         keep_result: How long the result is kept after the end of the job; None to keep none. Default: the
             task's, else none.
+        deadline: When the job must have ended: a timezone-aware instant, or a time from its due time in
+            seconds or as a timedelta; None for no deadline. Default: the task's, else none.
         metadata: A JSON object for people and filters, merged into that of the task.
         after: Ids of jobs that must end before the job may start, as in ``schedule()``.
         after_outcome: ``"completed"`` or ``"ended"``, as in ``schedule()``.
@@ -147,6 +158,7 @@ class JobSpec:
     misfire_grace_time: int | Unset | None = UNSET
     timeout: float | timedelta | Unset | None = field(default=UNSET, kw_only=True)
     keep_result: timedelta | Unset | None = field(default=UNSET, kw_only=True)
+    deadline: datetime | float | timedelta | Unset | None = field(default=UNSET, kw_only=True)
     metadata: Mapping[str, Any] | None = field(default=None, kw_only=True)
     after: Iterable[str | None] = field(default=(), kw_only=True)
     after_outcome: AfterOutcome = field(default="completed", kw_only=True)
@@ -188,6 +200,7 @@ def have_common_options(spec: JobSpec, other: JobSpec) -> bool:
         and spec.misfire_grace_time is other.misfire_grace_time
         and spec.timeout is other.timeout
         and spec.keep_result is other.keep_result
+        and spec.deadline is other.deadline
     )
 
 
@@ -291,6 +304,7 @@ class TaskOptions:
     priority: JobPriority | Unset = UNSET
     executor: str | Unset = UNSET
     keep_result: timedelta | Unset | None = UNSET
+    deadline: float | timedelta | Unset | None = UNSET
     metadata: Mapping[str, Any] | None = None
     typed: bool | Unset = UNSET
     limits: tuple[Limit, ...] = ()
@@ -313,6 +327,7 @@ class Task:
         retry: The delays before retries; None for the Scheduler's policy.
         executor: The name of the executor.
         keep_result: Seconds for which results are kept; None if they are not kept.
+        deadline: Seconds from the due time of a job within which it must have ended; None for no deadline.
         metadata: Merged into that of its jobs.
         typed: Validates its arguments; None unless it is typed.
         limits: How many attempts may run or start; none for no limit.
@@ -335,6 +350,7 @@ class Task:
     priority: JobPriority = field(default=JOB_OPTIONS["priority"].default, kw_only=True)
     executor: str = field(default=ASYNC, kw_only=True)
     keep_result: float | None = field(default=JOB_OPTIONS["keep_result"].default, kw_only=True)
+    deadline: float | None = field(default=JOB_OPTIONS["deadline"].default, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True, compare=False)
     typed: TypedArguments | None = field(default=None, repr=False, compare=False, kw_only=True)
     limits: tuple[Limit, ...] = field(default=(), kw_only=True)
@@ -459,7 +475,7 @@ class Task:
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **{name: option.check for name, option in JOB_OPTIONS.items()},
+    **COMMON_CHECKS,
     "retry": partial(check_kind, "retry", kind=RetryPolicy),
     "metadata": check_metadata,
     "limits": check_limits,

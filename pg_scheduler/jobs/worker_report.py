@@ -64,7 +64,7 @@ ZONE_DATA: Final = "tzdata"
 MAX_SECONDS: Final = 1e11
 """Three thousand years: less than a timedelta can hold, and more than a clock can be wrong."""
 
-OPTIONAL: Final = frozenset({"timeout", "misfire_grace_time", "keep_result"})
+OPTIONAL: Final = frozenset({"timeout", "misfire_grace_time", "keep_result", "deadline"})
 """The options of jobs whose value may be None instead of a number."""
 
 MAX_COUNT: Final = 2**63 - 1

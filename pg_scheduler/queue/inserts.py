@@ -135,6 +135,7 @@ class InsertRepository(Repository):
         """
         if not jobs:
             return set()
+        await self._note_deadlines(jobs, connection)
         values = self._values_of([job.row for job in jobs], jobs, message, created_at)
         rows = await self._run(
             "insert_extended_jobs", *values, lock_timeout=lock_timeout, connection=connection
@@ -150,6 +151,7 @@ class InsertRepository(Repository):
         connection: Connection | None = None,
     ) -> dict[str, datetime] | set[str]:
         """Insert the jobs whose ids and unique keys are free, with delays, as ``enqueue()`` does."""
+        await self._note_deadlines(jobs, connection)
         # As in enqueue(), there is a cheaper statement for a job that is due now, in a caller's transaction.
         if connection is not None and len(jobs) == 1:
             row, extras = jobs[0].row, jobs[0].extras
@@ -232,6 +234,7 @@ class InsertRepository(Repository):
             now = created_at or self._statements.now
             return [*columns, now, *zip(*(job.extras for job in chosen_jobs), strict=True)]
 
+        await self._note_deadlines(jobs, connection)
         with detecting_taken_keys():
             return await self._replace(name, {job.job_id for job in jobs}, values_of, connection)
 
@@ -260,6 +263,16 @@ class InsertRepository(Repository):
             return await statements.fetch_retrying(name, *values, limit, on=on, route=route)
 
         return await statements.repeat_while_locked(name, attempt)
+
+    async def _note_deadlines(self, jobs: Sequence[ExtendedJob], connection: Connection | None) -> None:
+        """Note when jobs must have ended, before they are inserted; do nothing without a deadline.
+
+        A job is never without its entry then, wherever the process dies. An entry without a job means nothing.
+        """
+        deadlines = [(job.job_id, deadline) for job in jobs if (deadline := job.deadline) is not None]
+        if deadlines:
+            columns = (list(column) for column in zip(*deadlines, strict=True))
+            await self._statements.fetch_retrying("note_deadlines", *columns, on=connection)
 
     async def _enqueue_generated(
         self, row: PlainJob, extras: Extras, message: str | None, connection: Connection

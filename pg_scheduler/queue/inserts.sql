@@ -429,3 +429,12 @@ ORDER BY new.job_id COLLATE "C"
 {replace_existing}
 RETURNING job_id, CASE WHEN status = 'running'
     THEN (on_end #>> ARRAY ['replacement', 'execution_time'])::timestamptz ELSE execution_time END AS due;
+
+-- name: note_deadlines
+-- route: sticky
+-- Note that the jobs $1 must have ended at the times $2.
+--
+-- It runs before the jobs are inserted, and waits for no other transaction: no two entries conflict.
+INSERT INTO {schema}scheduler_deadlines (job_id, at)
+SELECT new.job_id, new.at
+FROM ROWS FROM (unnest($1::text[]), unnest($2::timestamptz[])) AS new (job_id, at);

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.deadlines import DEADLINE, check_order, instant_of
 from pg_scheduler.jobs.metadata import NO_METADATA
 from pg_scheduler.jobs.model import Unset
 from pg_scheduler.jobs.payload import encode
@@ -51,6 +53,7 @@ class JobTemplate(NamedTuple):
         unique: Which jobs of the task exclude one another; None if they do not.
         metadata: The metadata of the task, into which those of a job are merged.
         encode: Checks the arguments of a job and encodes them.
+        deadline: When each job must have ended, as its options have it; None for no deadline.
     """
 
     task: Task | None
@@ -59,6 +62,7 @@ class JobTemplate(NamedTuple):
     unique: Uniqueness | None
     metadata: Mapping[str, Any]
     encode: Callable[[Sequence[Any], Mapping[str, Any] | None], str]
+    deadline: str | float | None = None
 
     @property
     def name(self) -> str:
@@ -111,6 +115,7 @@ class JobTemplate(NamedTuple):
             None if task is None else task.unique,
             NO_METADATA if task is None else task.metadata,
             encode if task is None else task.encode,
+            other_options.get(DEADLINE),
         )
 
     def with_options(self, **options: object) -> JobTemplate:
@@ -163,7 +168,7 @@ class JobTemplate(NamedTuple):
         Raises:
             ConfigurationError: The id would be derived from a time span, but the caller gave one; or the task
                 is not registered here, so that a rule cannot name its arguments.
-            ValueError: The job would wait for itself.
+            ValueError: The job would wait for itself, or its deadline is not after its due time.
         """
         extras, span = self.extras, None
         # A text is a unique key itself, and a rule gives the job one, or the id of a time span.
@@ -190,8 +195,13 @@ class JobTemplate(NamedTuple):
             passes_results=parents.passes_results,
             debouncing=debouncing,
         )
-        # The due time decides the time span, and so the id of the job.
-        if span is not None:
+        if isinstance(self.deadline, float):
+            job = replace(job, deadline_s=self.deadline)
+        elif (deadline := instant_of(self.deadline)) is not None:
+            check_order(deadline, row.execution_time)
+        # The due time decides the time span, and so the id of the job. It also decides when the job must have
+        # ended, unless the caller has given an instant.
+        if span is not None or job.deadline_s is not None:
             job = job.due_at(row.execution_time)
         if job.job_id in parents.job_ids:
             raise ValueError(f"after contains {job.job_id!r}, the id of the job itself; remove it")

@@ -17,8 +17,11 @@ from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import Repository, Statements, Transaction
 from pg_scheduler.events.types import BY_CALLER
-from pg_scheduler.jobs.error_text import EXPIRED
+from pg_scheduler.jobs.deadlines import error_at, instant_of
+from pg_scheduler.jobs.error_text import EXPIRED, normalized
 from pg_scheduler.jobs.model import Job, JobCounts, Page
+from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
 from pg_scheduler.queue.uncounted import UncountedJobs
@@ -31,6 +34,12 @@ MAX_CANCELLED_JOBS: Final = 1000
 """The maximum number of jobs that one statement cancels."""
 
 SET_BY_CALLER: Final = "status set by a caller"
+
+PAST_DEADLINE: Final = normalized(describe(error_at(EPOCH)))
+"""The text of all jobs that have passed their deadlines, whose errors name the instants."""
+
+COUNT_OF_OVERRUNS: Final = "the count of jobs that have passed their deadlines"
+"""What a statement writes in addition, as the log names it."""
 
 COUNT_OF_EXPIRED: Final = "the count of expired jobs"
 """What a statement writes in addition, as the log names it."""
@@ -98,6 +107,21 @@ class OverdueName(NamedTuple):
     busy_workers: int
 
 
+class OverrunJob(NamedTuple):
+    """A pending job that has passed its deadline, and has failed.
+
+    Attributes:
+        error: The error of its row.
+        deadline: The deadline; None if its text, which was written by hand, is no instant.
+    """
+
+    job_id: str
+    job_name: str
+    attempt: int
+    error: str
+    deadline: datetime | None
+
+
 class ExpiredJob(NamedTuple):
     """A job that expired before a worker could claim it."""
 
@@ -151,6 +175,10 @@ class JobRepository(Repository):
         self._unique_keys = unique_keys
         self._uncounted_jobs = uncounted_jobs
         self._refused_corrections = RefusedRows("due time of job {} from a wrong clock not corrected")
+        self._refused_overruns = RefusedRows("job {} not failed at its deadline")
+        self._refused_entries = RefusedRows(
+            "entry {} about the deadline of a job not deleted", are_jobs=False
+        )
         self._refused_expiries = RefusedRows("job {} not expired")
 
     # -- change ----------------------------------------------------------------------------------------
@@ -414,6 +442,37 @@ class JobRepository(Repository):
             rows = await self._expire_accepted(*args, unexpiring_names)
         await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
         return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
+
+    async def end_past_deadlines(self, limit: int) -> list[OverrunJob]:
+        """Fail pending jobs that have passed their deadlines, at most so many, with all consequences.
+
+        A job that the table refuses to change is left out for some time.
+        """
+        args = self._statements.now, limit, PAST_DEADLINE
+        rows = await with_record(
+            COUNT_OF_OVERRUNS,
+            lambda: self._refused_overruns.fetch("end_past_deadlines", *args, statements=self._statements),
+            note_unrecorded=lambda rows: self._uncounted_jobs.note(
+                {row["job_id"]: PAST_DEADLINE for row in rows}
+            ),
+        )
+        await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
+        return [
+            OverrunJob(
+                row["job_id"],
+                row["job_name"],
+                row["attempt"],
+                row["error_message"],
+                instant_of(row["deadline"]),
+            )
+            for row in rows
+        ]
+
+    async def forget_deadlines(self, limit: int) -> int:
+        """Delete entries about deadlines of jobs that have ended, at most so many; return their number."""
+        return await self._refused_entries.number(
+            "forget_deadlines", self._statements.now, limit, statements=self._statements
+        )
 
     async def _expire(self, *args: Any, left_out: Collection[str] = ()) -> list[Record]:
         """Expire jobs, and count them; count them later if the server refuses or delays that."""

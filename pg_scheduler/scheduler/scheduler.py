@@ -505,6 +505,7 @@ class Scheduler:
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        deadline: datetime | float | timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
@@ -532,6 +533,10 @@ class Scheduler:
                 task's, else one hour.
             keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
                 not at all. Default: the task's, else not at all.
+            deadline: When the job must have ended, over all of its attempts, retries, sleeps and children: a
+                timezone-aware instant, or a time from its due time in seconds or as a timedelta. A job that
+                passes it fails with a `DeadlineExceededError` and is not retried. None for no deadline.
+                Default: the task's, else none.
             metadata: A JSON object for people and filters, merged into that of the task.
             after: Ids of jobs that must end before this one may start. Its misfire grace time starts then.
                 None, which ``schedule_bulk()`` returns for a job that was not inserted, is skipped.
@@ -555,9 +560,9 @@ class Scheduler:
         Raises:
             TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
                 has the wrong type.
-            ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction that the call
-                needs, ``notify`` is given without one, a job in ``after`` keeps no result that
-                ``pass_results`` asks for, or another value is out of range.
+            ValueError: ``execution_time`` is naive, ``deadline`` is not after it, ``connection`` is not in a
+                transaction that the call needs, ``notify`` is given without one, a job in ``after`` keeps no
+                result that ``pass_results`` asks for, or another value is out of range.
             ConfigurationError: ``connection`` leads to another database than the Scheduler.
             PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
                 ``max_payload_bytes``. Nothing is stored.
@@ -590,6 +595,7 @@ class Scheduler:
             misfire_grace_time,
             timeout=timeout,
             keep_result=keep_result,
+            deadline=deadline,
             metadata=metadata,
             after=after,
             after_outcome=after_outcome,
@@ -613,6 +619,7 @@ class Scheduler:
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        deadline: datetime | float | timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
@@ -641,6 +648,7 @@ class Scheduler:
                 task's, else one hour.
             keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
                 not at all. Default: the task's, else not at all.
+            deadline: When the job must have ended, as in ``schedule()``.
             metadata: A JSON object for people and filters, merged into that of the task.
             after: Ids of jobs that must end before this one may start, as in ``schedule()``.
             after_outcome: ``"completed"`` or ``"ended"``, as in ``schedule()``.
@@ -678,6 +686,7 @@ class Scheduler:
             misfire_grace_time,
             timeout=timeout,
             keep_result=keep_result,
+            deadline=deadline,
             metadata=metadata,
             after=after,
             after_outcome=after_outcome,
@@ -743,6 +752,7 @@ class Scheduler:
         *,
         timeout: float | timedelta | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        deadline: datetime | float | timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
@@ -764,6 +774,7 @@ class Scheduler:
             misfire_grace_time: Seconds of grace, as in ``schedule()``.
             timeout: Time limit of one attempt in seconds or as a timedelta, as in ``schedule()``.
             keep_result: How long the result is kept, as in ``schedule()``.
+            deadline: When the job must have ended, as in ``schedule()``.
             metadata: A JSON object, as in ``schedule()``. Its key ``trace`` may have trace context of another
                 program: strings by name, at most 8 KiB.
             after: Ids of jobs that must end before this one may start, as in ``schedule()``.
@@ -788,6 +799,7 @@ class Scheduler:
             misfire_grace_time,
             timeout=timeout,
             keep_result=keep_result,
+            deadline=deadline,
             metadata=metadata,
             after=after,
             after_outcome=after_outcome,
@@ -1249,6 +1261,7 @@ class Scheduler:
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        deadline: float | timedelta | Unset | None = UNSET,
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
@@ -1272,6 +1285,7 @@ class Scheduler:
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        deadline: float | timedelta | Unset | None = UNSET,
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
@@ -1294,6 +1308,7 @@ class Scheduler:
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        deadline: float | timedelta | Unset | None = UNSET,
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
@@ -1317,6 +1332,7 @@ class Scheduler:
             priority: Default priority, as in ``@job()``.
             executor: Where its jobs run, as in ``@job()``.
             keep_result: How long results are kept, as in ``@job()``.
+            deadline: Default time within which a job must have ended, as in ``@job()``.
             typed: Whether pydantic validates its arguments, as in ``@job()``.
             metadata: Metadata of its jobs, as in ``@job()``.
             limits: How many attempts may run or start, as in ``@job()``.
@@ -1348,6 +1364,7 @@ class Scheduler:
             priority=priority,
             executor=executor,
             keep_result=keep_result,
+            deadline=deadline,
             typed=typed,
             metadata=metadata,
             limits=check_limits(limits),

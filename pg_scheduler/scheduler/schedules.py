@@ -100,6 +100,7 @@ class Schedules:
         timeout: float | timedelta | Unset | None = UNSET,
         misfire_grace_time: int | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        deadline: float | timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         connection: AnyConnection | None = None,
@@ -135,6 +136,8 @@ class Schedules:
                 Default: the task's at each fire time, else the Scheduler's.
             keep_result: How long the results of its jobs are kept; None for not at all. Default: the task's
                 at each fire time.
+            deadline: The time from its due time within which a job must have ended, in seconds or as a
+                timedelta; None for no deadline. Default: the task's at each fire time.
             metadata: Labels for people and filters: a JSON object.
             conflict_resolution: The behaviour when the id exists. If the trigger is equal, REPLACE keeps the
                 timing, the counters and a pause, so you can call it at every start. A finished schedule is
@@ -186,6 +189,7 @@ class Schedules:
             timeout=timeout,
             misfire_grace_time=misfire_grace_time,
             keep_result=keep_result,
+            deadline=deadline,
             metadata=metadata,
         )
         definition = _with_options_of(func, definition)
@@ -228,6 +232,7 @@ class Schedules:
         timeout: float | timedelta | Unset | None = UNSET,
         misfire_grace_time: int | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        deadline: float | timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
         connection: AnyConnection | None = None,
     ) -> Schedule:
@@ -256,6 +261,7 @@ class Schedules:
             timeout: See ``add()``.
             misfire_grace_time: See ``add()``.
             keep_result: See ``add()``.
+            deadline: See ``add()``.
             metadata: See ``add()``.
             connection: A connection of yours in a transaction, as in ``add()``. The schedule is changed if
                 and only if that transaction commits. Its row is locked until then, so it does not fire
@@ -299,6 +305,7 @@ class Schedules:
             timeout=timeout,
             misfire_grace_time=misfire_grace_time,
             keep_result=keep_result,
+            deadline=deadline,
             metadata=metadata,
         )
         definition = _with_options_of(func, definition)

@@ -208,6 +208,7 @@ class Tasks:
             executor=task.executor,
             typed=task.typed is not None,
             keep_result=None if keep_s is None else timedelta(seconds=keep_s),
+            deadline=None if task.deadline is None else timedelta(seconds=task.deadline),
             metadata=deepcopy(dict(task.metadata)),
             unique=task.unique,
             on_failure=task.on_failure,

@@ -15,7 +15,7 @@ from pg_scheduler.jobs.codec import PayloadCodec, is_encoded
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
 from pg_scheduler.jobs.payload import check_size, decode, encode, encode_object, is_equal_json, object_from
-from pg_scheduler.jobs.task import JOB_OPTIONS, as_stored
+from pg_scheduler.jobs.task import COMMON_CHECKS, as_stored
 from pg_scheduler.jobs.validation import (
     check_count,
     check_execution_time,
@@ -55,6 +55,7 @@ class Definition:
     timeout: float | timedelta | Unset | None = UNSET
     misfire_grace_time: int | Unset | None = UNSET
     keep_result: timedelta | Unset | None = UNSET
+    deadline: float | timedelta | Unset | None = UNSET
     metadata: Mapping[str, Any] | Unset | None = UNSET
 
     def new_row(
@@ -136,9 +137,7 @@ class Definition:
             metadata = "{}" if self.metadata is None else json.dumps(check_metadata(values["metadata"]))
             changes["metadata"] = _kept(check_size(metadata, max_bytes), old.metadata)
         options = {
-            name: as_stored(option.check(values[name]))
-            for name, option in JOB_OPTIONS.items()
-            if name in values
+            name: as_stored(check(values[name])) for name, check in COMMON_CHECKS.items() if name in values
         }
         # Options that are not given stay as they are in the row, unless they are to follow the task again.
         if options or resets_options:

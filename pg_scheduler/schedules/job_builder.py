@@ -18,7 +18,7 @@ from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.payload import decode, encode, has_encoded_arguments
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
-from pg_scheduler.jobs.task import JOB_OPTIONS, Task, check_schedulable
+from pg_scheduler.jobs.task import COMMON_CHECKS, Task, check_schedulable
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.jobs.worker_report import ReportedOptions
@@ -108,16 +108,19 @@ class JobBuilder:
     def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
         """Return the job of a fire time.
 
-        Its misfire grace time counts from now, so a fire time that was missed while no node ran still runs.
+        Its misfire grace time and its deadline count from now, so a fire time that was missed while no node
+        ran still runs.
         """
         job_id = fire_time_job_id(self.schedule_id, fire_time, owner=self.owner)
-        grace = self.common_row.misfire_grace_time
-        # The database counts the misfire grace time from the due time, so the time since then is added.
+        grace, template = self.common_row.misfire_grace_time, self.template
+        late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
+        # Both times count from the due time, so the time since then is added.
         if grace is not None:
-            late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
             grace = min(grace + late_s, MAX_INTEGER)
+        if isinstance(template.deadline, float):
+            template = template._replace(deadline=template.deadline + late_s)
         row = self.common_row._replace(job_id=job_id, execution_time=due, misfire_grace_time=grace)
-        return self._finish(row, self.template.with_options(fire_time=fire_time.isoformat()))
+        return self._finish(row, template.with_options(fire_time=fire_time.isoformat()))
 
     def manual_job(self, now: datetime) -> ExtendedJob:
         """Return a job without a fire time that is due now."""
@@ -296,7 +299,7 @@ def _read_priority(number: object) -> JobPriority:
 
 
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **{name: option.check for name, option in JOB_OPTIONS.items()},
+    **COMMON_CHECKS,
     "priority": _read_priority,
     "keep_result": lambda seconds: None if seconds is None else to_seconds("keep_result", seconds),
 }

@@ -61,6 +61,9 @@ class Schedule:
     """Seconds of grace, None for no limit; UNSET for those of the task."""
     keep_result: timedelta | Unset | None
     """How long results are kept, None for not at all; UNSET for the task's value."""
+    deadline: timedelta | Unset | None
+    """The time from its due time within which a job must have ended, None for no deadline; UNSET for the
+    task's value."""
     metadata: Mapping[str, Any]
     """Labels for people and filters; merged into those of its jobs."""
     anchor: datetime
@@ -186,6 +189,7 @@ def schedule_from_row(row: ScheduleRow, codec: PayloadCodec | None = None) -> Sc
         timeout=_span(options, "timeout"),
         misfire_grace_time=grace,
         keep_result=_span(options, "keep_result"),
+        deadline=_span(options, "deadline"),
         metadata=object_from(row.metadata),
         anchor=row.anchor,
         next_fire_at=_next_fire_at(row, trigger),

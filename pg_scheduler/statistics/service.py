@@ -23,6 +23,7 @@ from pg_scheduler.events import (
     Event,
     EventBus,
     JobCancelled,
+    JobDeadlineExceeded,
     JobEvent,
     JobExpired,
     JobFailed,
@@ -75,6 +76,7 @@ def new_meter(statements: Statements, events: EventBus) -> Meter:
 
 _OUTCOMES: Final[dict[type[Event], str]] = {
     JobFailed: "failed",
+    JobDeadlineExceeded: "failed",
     JobRetried: "retried",
     JobReleased: "released",
     JobSnoozed: "snoozed",

@@ -11,6 +11,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from contextvars import copy_context
+from datetime import datetime
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -31,9 +33,11 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import LOCK_TAKEN
 from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError, check_returned
 from pg_scheduler.jobs.context import RunningAttempt, RunningJob, cancellation, current
+from pg_scheduler.jobs.deadlines import deadline_of, error_at
 from pg_scheduler.jobs.executors import ASYNC
 from pg_scheduler.jobs.outcome import (
     CrashResult,
+    DeadlineResult,
     ErrorResult,
     InterruptResult,
     Result,
@@ -134,6 +138,9 @@ class AttemptRunner:
         self._lock_pause = LockPause()
         self.durability = Durability(Completions(node, progress).block, partial(node.new_steps, node))
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
+        self._statements = node.store.statements
+        # As in TimeoutQueue, a timer in the context of the attempt would keep its arguments alive.
+        self._timer_context = copy_context()
 
     async def run(self, attempt: Attempt) -> Result:
         """Run an attempt, and return its result: how its code ended.
@@ -202,6 +209,29 @@ class AttemptRunner:
             return UnrunnableResult(error)
         return result
 
+    async def run_until(self, attempt: Attempt, deadline: datetime, key: int | None) -> Result:
+        """Run an attempt until the deadline of its job; do not begin if the deadline has passed.
+
+        Other than for a timeout, the time counts that the attempt waits for its executor or its lock. The
+        clock of the server decides, as far as this process knows it. If another session has changed the row
+        meanwhile, the fence refuses the outcome, whatever it is.
+
+        Args:
+            attempt: The attempt.
+            deadline: The deadline.
+            key: The key of its advisory lock; None for none.
+        """
+        left_s = (deadline - self._statements.local_now).total_seconds()
+        if left_s <= 0:
+            return DeadlineResult(error_at(deadline))
+        timer = asyncio.get_running_loop().call_later(
+            left_s, self.end_at_deadline, attempt, context=self._timer_context
+        )
+        try:
+            return await (self.run(attempt) if key is None else self.run_under_lock(attempt, key))
+        finally:
+            timer.cancel()
+
     async def stop(self) -> None:
         """Stop watching time limits, and stop the executors."""
         self._timeouts.close()
@@ -216,6 +246,12 @@ class AttemptRunner:
         if attempt.steps is not None and attempt.steps.suspend_at_timeout():
             return
         attempt.has_timed_out = True
+        attempt.interrupt()
+
+    @staticmethod
+    def end_at_deadline(attempt: Attempt) -> None:
+        """Interrupt an attempt whose job has passed its deadline."""
+        attempt.has_passed_deadline = True
         attempt.interrupt()
 
     async def _run_outside_loop(
@@ -378,9 +414,12 @@ def error_result(attempt: Attempt, error: BaseException) -> ErrorResult:
 
 
 def stopped_result(attempt: Attempt) -> Result:
-    """Return the result of an attempt that a revocation or its timeout has stopped."""
+    """Return the result of an attempt that a revocation, a deadline or its timeout has stopped."""
     if attempt.revocation is not None:
         return InterruptResult()
+    deadline = deadline_of(attempt.claim.options) if attempt.has_passed_deadline else None
+    if deadline is not None:
+        return DeadlineResult(error_at(deadline))
     return timeout_result(attempt.claim)
 
 

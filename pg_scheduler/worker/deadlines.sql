@@ -3,8 +3,9 @@
 -- Return the seconds until the first lease and the first pending job expire, and whether a job is overdue, "blocked"
 -- by a limit, or "queued" in a share.
 --
--- Also returns whether the consequences of a job that has "ended" are to be applied, and whether jobs are
--- "waiting" for others.
+-- Also returns whether the consequences of a job that has "ended" are to be applied, whether jobs are "waiting" for
+-- others, the seconds until the next deadline of a job, and whether one has "passed", for end_past_deadlines or
+-- forget_deadlines.
 -- Negative for one that has expired, NULL for none. Only jobs due within $2 seconds are read. Of running rows
 -- only those count that lock_orphans may find: of workers without a row, and those that were not renewed of this one
 -- ($4) and of stopping ones. The lease of the worker stands for the others. A heartbeat in the future counts as expired
@@ -45,6 +46,10 @@ SELECT
     ELSE (extract(epoch FROM least((SELECT min(lease_until) FROM {schema}scheduler_workers), min(lapse)))
         - extract(epoch FROM coalesce($1, {now})))::double precision END AS lapse_in,
     (extract(epoch FROM min(expiry)) - extract(epoch FROM coalesce($1, {now})))::double precision AS expiry_in,
+    (extract(epoch FROM (SELECT min(at) FROM {schema}scheduler_deadlines WHERE at >= coalesce($1, {now})))
+        - extract(epoch FROM coalesce($1, {now})))::double precision AS deadline_in,
+    EXISTS (SELECT FROM {schema}scheduler_deadlines AS entry
+            WHERE entry.at < coalesce($1, {now}) AND ({ends_job} OR {is_forgotten})) AS passed,
     coalesce(bool_or(overdue), false) AS overdue,
     EXISTS (SELECT FROM {schema}scheduled_jobs 
             WHERE finished_at IS NOT NULL AND on_end IS NOT NULL) AS ended,
@@ -57,7 +62,7 @@ FROM unfinished;
 -- name: next_instants
 -- route: sticky
 -- Return the seconds until the next pending job is due, and until the next expiry of a job, of another's lease or of
--- the pause of a task.
+-- the pause of a task, or the next deadline.
 --
 -- For the test kit, which moves its clock from one to the next. Only instants after now count, so that a job that
 -- no function claims does not stop the clock. A job that waits for the turn of its tenant counts: a pass moves it
@@ -89,9 +94,97 @@ SELECT
         (SELECT min(lease_until)
          FROM {schema}scheduler_workers
          WHERE worker_id <> $2
-           AND lease_until >= coalesce($1, {now}))
+           AND lease_until >= coalesce($1, {now})),
+        (SELECT min(entry.at)
+         FROM {schema}scheduler_deadlines AS entry
+         JOIN {schema}scheduled_jobs AS job ON job.job_id = entry.job_id
+         WHERE entry.at >= coalesce($1, {now}) AND job.finished_at IS NULL)
     )) + 0.000001, (
         SELECT extract(epoch FROM min(paused_until))
         FROM {schema}scheduler_tasks
         WHERE paused_until > coalesce($1, {now})
     )) - extract(epoch FROM coalesce($1, {now})))::double precision AS expiry_in;
+
+-- Whether a pending job ($1 is now) has passed its deadline, which the entry of scheduler_deadlines found.
+--
+-- The deadline in the row decides: the entry may be that of an earlier definition. Both are texts of the same width in
+-- UTC, which are in the order of their instants, so that no text in a row that was written by hand is cast.
+
+-- fragment: has_passed_deadline
+status = 'pending' AND ((options ->> 'deadline') COLLATE "C" < to_char(
+        coalesce($1, {now}) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
+
+-- fragment: ends_job
+coalesce((
+        SELECT {has_passed_deadline} FROM {schema}scheduled_jobs AS job WHERE job.job_id = entry.job_id
+    ), false)
+
+-- Whether an entry means nothing any more: its job has ended, has another deadline, or does not exist. One of a job that
+-- runs stays, since the job may become pending again. After a minute, the transaction that wrote an entry before its job
+-- has ended, and so has a retry that began before the deadline.
+
+-- fragment: is_forgotten
+(entry.at < (coalesce($1, {now}) - interval '1 minute') AND NOT EXISTS (
+        SELECT FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id = entry.job_id AND (status = 'running' OR {has_passed_deadline})
+        OFFSET 0
+    ))
+
+-- name: end_past_deadlines
+-- route: tuned
+-- Fail at most $2 pending jobs that have passed their deadlines, whatever they wait for; $3 is the text by which they
+-- count.
+--
+-- An attempt that runs is ended by its worker, so its row is left alone; if its worker has died, the row is pending soon.
+-- The row is locked, and its status is compared under the lock: a claim that was first makes the job running, and a later
+-- one finds that the job has ended.
+WITH past AS MATERIALIZED (
+    SELECT entry.job_id
+    FROM {schema}scheduler_deadlines AS entry
+    WHERE entry.at < coalesce($1, {now}) AND {ends_job}{left_out}
+    ORDER BY entry.at
+    LIMIT $2
+),
+old AS (
+    SELECT job_id, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited, $3::text AS text
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM past)) AND {has_passed_deadline}
+    ORDER BY job_id COLLATE "C"
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        status        = 'failed',
+        finished_at   = coalesce($1, {now}),
+        error_message = concat_ws('; ',
+            format('DeadlineExceededError: the job passed its deadline of %s UTC',
+                replace(left(job.options ->> 'deadline', 19), 'T', ' ')),
+            'error of the last attempt: ' || job.error_message),
+        blocked_on    = NULL,
+        options       = {options_with_wait},
+        on_end        = {kept_on_end}
+    FROM old
+    WHERE job.job_id = old.job_id
+    RETURNING job.job_id, {named}, job.attempt, job.status, NULL::text AS worker_id, job.finished_at, old.text,
+        job.error_message, job.options ->> 'deadline' AS deadline, job.on_end IS NOT NULL AS has_consequences
+),
+ended AS (SELECT * FROM changed){counted_failures}
+SELECT job_id, job_name, attempt, error_message, deadline, has_consequences FROM ended;
+
+-- name: forget_deadlines
+-- route: tuned
+-- Delete at most $2 entries that mean nothing any more, and return their number.
+WITH past AS (
+    SELECT entry.entry_id
+    FROM {schema}scheduler_deadlines AS entry
+    WHERE {is_forgotten}{left_out}
+    ORDER BY entry.at
+    LIMIT $2
+    FOR UPDATE OF entry SKIP LOCKED
+),
+changed AS (
+    DELETE FROM {schema}scheduler_deadlines
+    WHERE entry_id = ANY (ARRAY (SELECT entry_id FROM past))
+    RETURNING 1
+)
+SELECT count(*) FROM changed;

@@ -33,6 +33,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.deadlines import deadline_of
 from pg_scheduler.jobs.executors import PROCESS
 from pg_scheduler.jobs.history import kept_lines, kept_log, note_step, step_of
 from pg_scheduler.jobs.outcome import (
@@ -305,9 +306,13 @@ class Executor:
             attempt.log = kept_log.begin()
         try:
             try:
+                key = _advisory_lock_of(attempt.claim)
                 if attempt.revocation is not None:
                     result: Result = InterruptResult()
-                elif (key := _advisory_lock_of(attempt.claim)) is None:
+                # Plain jobs have no options, and so no deadline.
+                elif (deadline := deadline_of(attempt.claim.options)) is not None:
+                    result = await self._runner.run_until(attempt, deadline, key)
+                elif key is None:
                     result = await self._runner.run(attempt)
                 else:
                     result = await self._runner.run_under_lock(attempt, key)
@@ -441,7 +446,7 @@ class Executor:
     def _cancellation_result(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
         """Return the result of an attempt whose task ended by a cancellation."""
         # The library has cancelled the task.
-        if attempt.has_timed_out or attempt.revocation is not None:
+        if attempt.has_timed_out or attempt.has_passed_deadline or attempt.revocation is not None:
             result = stopped_result(attempt)
             # If the cancellation met the function of a step, it has the name of that step. The error of the
             # timeout gets the name too, for the history of the job.

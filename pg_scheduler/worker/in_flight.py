@@ -171,6 +171,7 @@ class Attempt:
         "durability",
         "exit_error",
         "has_begun",
+        "has_passed_deadline",
         "has_timed_out",
         "is_awaited",
         "is_replaced",
@@ -192,7 +193,7 @@ class Attempt:
         self.call: JobCall | None = None
         self.log: deque[str] | None = None
         self.has_begun = False
-        self.has_timed_out = False
+        self.has_timed_out = self.has_passed_deadline = False
         self.is_awaited = False
         self.is_replaced = False
         self.runs_in_executor = False
@@ -320,9 +321,14 @@ class Attempt:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why it was to stop: ``cancelled``, ``lost``, ``shutdown`` or ``timeout``; None if it was not."""
+        """Why it was to stop; None if it was not.
+
+        It is ``cancelled``, ``lost``, ``shutdown``, ``deadline`` or ``timeout``.
+        """
         if self.revocation is not None:
             return self.revocation.name.lower()
+        if self.has_passed_deadline:
+            return "deadline"
         return "timeout" if self.has_timed_out else None
 
     @property

@@ -1,9 +1,16 @@
 """Find what is overdue: leases, pending jobs, and what a crash left undone.
 
-One read-only statement scans for all of it, so an idle worker makes few statements. The scanner signals when
-a lease or a misfire grace time expires, for the rescuer and the expirer. It reads jobs of unregistered names,
-consequences that are left and jobs that wait for others only if the scan found some. The scan is repeated for
-rows that were written after it.
+One read-only statement scans for all of it, so an idle worker makes few statements. The scanner signals
+when a lease or a misfire grace time expires, for the rescuer and the expirer. It fails pending jobs that
+have passed their deadlines, and reads jobs of unregistered names, consequences that are left and jobs that
+wait for others, only if the scan found some. The scan is repeated for rows that were written after it.
+
+The row of a job decides whether the job passes its deadline or completes. A running job belongs to its
+attempt: its worker stops that at the deadline, and writes the failure under the fencing token, as any
+outcome. A pending job belongs to no attempt, so any scanner fails it under the lock of its row. So a
+completion that is committed first counts. If a worker dies, the rescuer makes the job pending, and then it
+fails. If a claim takes a job between its deadline and the scan, its worker sees in the options that it must
+not begin.
 """
 
 from __future__ import annotations
@@ -13,7 +20,7 @@ import time
 from typing import ClassVar
 
 from pg_scheduler.base.threads import run_in_thread
-from pg_scheduler.events import JobExpired, UnregisteredName
+from pg_scheduler.events import JobDeadlineExceeded, JobExpired, UnregisteredName
 from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.queue.dependencies import ScanPosition
 from pg_scheduler.worker.node import Node
@@ -42,6 +49,8 @@ class DeadlineScanner(Service):
     """Jobs of each priority that one report reads."""
     max_ended = 500
     """Ended jobs whose consequences one pass applies."""
+    max_passed = 500
+    """Jobs that one pass ends because of their deadlines."""
     max_blocks = 100
     """Blocks of edges between waiting jobs that one pass reads."""
     max_waiting = 1000
@@ -75,6 +84,10 @@ class DeadlineScanner(Service):
                 delays.append(0.0)
             elif (pause_s := self._node.store.consequences.next_attempt_in()) is not None:
                 delays.append(pause_s)
+        if scan.has_passed:
+            delays.append(await self._end_past_deadlines())
+        if scan.deadline_in is not None:
+            delays.append(scan.deadline_in + random.uniform(0, self.spread_s))  # noqa: S311 - jitter, no secret
         if scan.has_waiting:
             await self._repair_waiting()
         signals_of_ends = (
@@ -130,6 +143,19 @@ class DeadlineScanner(Service):
         )
         applied_count = await consequences.apply_lost(limit)
         return reported_count + applied_count > 0
+
+    async def _end_past_deadlines(self) -> float:
+        """Fail pending jobs that have passed their deadlines; return the seconds until the next scan."""
+        jobs = await self._node.store.jobs.end_past_deadlines(self.max_passed)
+        for job in jobs:
+            self._events.publish(
+                JobDeadlineExceeded(
+                    job.job_id, job.job_name, job.attempt, error=job.error, deadline=job.deadline
+                )
+            )
+        forgotten_count = await self._node.store.jobs.forget_deadlines(self.max_passed)
+        # Another session may have locked the row of a job that was left.
+        return 0.0 if self.max_passed in {len(jobs), forgotten_count} else self.retry_interval_s
 
     async def _repair_waiting(self) -> None:
         """Read a part of the jobs that wait for others, and correct what does not agree with other rows.

@@ -93,6 +93,8 @@ class Deadlines:
     Attributes:
         lapse_in: Seconds until the first lease expires; negative if it has expired, None if none will.
         expiry_in: Seconds until the first pending job expires; negative if it should have, None if none will.
+        deadline_in: Seconds until the next deadline of a job; None if there is none.
+        has_passed: Whether a pending job has passed its deadline, or an entry about one is to be deleted.
         has_overdue: Whether a pending job was due 30 seconds ago.
         has_ended: Whether the consequences of a job that has ended are to be applied.
         has_waiting: Whether jobs wait for other jobs.
@@ -102,6 +104,8 @@ class Deadlines:
 
     lapse_in: float | None
     expiry_in: float | None
+    deadline_in: float | None = None
+    has_passed: bool = False
     has_overdue: bool = False
     has_ended: bool = False
     has_waiting: bool = False
@@ -358,6 +362,8 @@ class WorkerRepository:
         return Deadlines(
             row["lapse_in"],
             row["expiry_in"],
+            row["deadline_in"],
+            has_passed=row["passed"],
             has_overdue=row["overdue"],
             has_ended=row["ended"],
             has_waiting=row["waiting"],

@@ -74,6 +74,6 @@ async def test_scheduler_that_verifies_changes_no_schema(empty_dsn: str, prepare
     await is_refused("tables of pg_scheduler are missing in schema 'public': scheduler_tasks")
     await migrate(owner)
     await owner.execute("DELETE FROM scheduler_migrations")
-    missing = "0001, 0002, 0003, 0004, 0005"
+    missing = "0001, 0002, 0003, 0004, 0005, 0006"
     await is_refused(f"the tables of pg_scheduler in schema 'public' lack the migrations {missing}")
     await owner.close()

@@ -173,7 +173,7 @@ def test_failed_migration_leaves_nothing_behind(empty_dsn: str) -> None:
 
 @pytest.mark.parametrize("direction", [[], ["--backwards"]])
 def test_sqlmigrate_prints_what_migrate_executes(empty_dsn: str, dsn: str, direction: list[str]) -> None:
-    names = ["0001", "0002", "0003", "0004", "0005"][:: -1 if direction else 1]
+    names = ["0001", "0002", "0003", "0004", "0005", "0006"][:: -1 if direction else 1]
     printed = "\n".join(manage(dsn, "sqlmigrate", "pg_scheduler", name, *direction) for name in names)
     target = dsn if direction else empty_dsn
 

@@ -176,7 +176,8 @@ async def test_verify_names_the_missing_migrations(connection: asyncpg.Connectio
         await verify(connection, schema="nowhere")
     await migrate(connection, target=0)
     with pytest.raises(
-        SchemaMissingError, match=r"lack the migrations 0001, 0002, 0003, 0004, 0005; .*initialize_db\(\)"
+        SchemaMissingError,
+        match=r"lack the migrations 0001, 0002, 0003, 0004, 0005, 0006; .*initialize_db\(\)",
     ):
         await verify(connection)
 

@@ -56,6 +56,7 @@ INSERT_ROWS = {
         "INSERT INTO scheduler_bulk_runs VALUES"
         " ('kept', NULL, now(), 'me', 1, now(), 'me', 'running', now(), now())"
     ),
+    "scheduler_deadlines": "INSERT INTO scheduler_deadlines VALUES (gen_random_uuid(), 'kept', now())",
     "scheduler_failures": (
         "INSERT INTO scheduler_failures VALUES"
         " (gen_random_uuid(), 'kept', 'mail', 'lost', 'failed', 1, now(), NULL, 'a')"

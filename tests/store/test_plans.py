@@ -70,6 +70,8 @@ TYPES = {
     "find_uncorrected": "timestamptz",
     "overdue_names": "timestamptz, text[], integer, text",
     "scan_deadlines": "timestamptz, double precision, double precision, text",
+    "end_past_deadlines": "timestamptz, integer, text",
+    "forget_deadlines": "timestamptz, integer",
     "lock_parents": "text[]",
     "mark_parents": "text[]",
     "lock_children": "text[], text[]",
@@ -173,6 +175,8 @@ VALUES = {
     "find_uncorrected": INSTANT,
     "overdue_names": f"{INSTANT}, '{{{NAME}}}', 100, 'w1'",
     "scan_deadlines": f"{INSTANT}, 30, 120, 'w1'",
+    "end_past_deadlines": f"{INSTANT}, 100, 'late'",
+    "forget_deadlines": f"{INSTANT}, 100",
     "lock_parents": IDS,
     "mark_parents": IDS,
     "lock_children": f"{IDS}, {IDS}",
@@ -314,7 +318,10 @@ EXPECTED = {
         CLAIM,
         ("Index Only Scan", "scheduled_jobs_ended"),
         ("Index Only Scan", "scheduled_jobs_blocked"),
+        KEY,
     },
+    "end_past_deadlines": {KEY},
+    "forget_deadlines": {KEY},
     "lock_parents": {KEY},
     "mark_parents": {KEY},
     "lock_children": {KEY},
@@ -545,6 +552,8 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.jobs.expire("w1", [NAME], 1)
         await store.jobs.overdue_names("w1", [NAME], 1)
         await store.workers.scan_deadlines(30, 120)
+        await store.jobs.end_past_deadlines(1)
+        await store.jobs.forget_deadlines(1)
         await store.workers.restart_leases()
         await store.jobs.correct_due_times(10)
         await store.jobs.find_uncorrected()

@@ -649,6 +649,8 @@ async def use_path(store: Store) -> object:
     assert await store.claims.release_unacknowledged("w1", {}) == []
     await store.jobs.overdue_names("w1", [NAME], 10)
     await store.jobs.expire("w1", [NAME], 10)
+    assert await store.jobs.end_past_deadlines(10) == []
+    assert await store.jobs.forget_deadlines(10) == 0
     job = await store.jobs.get_job("a")
     assert await store.jobs.get_jobs(["a", "missing"]) == [job]
     assert job

@@ -93,6 +93,9 @@ delete_jobs: call after jobs results steps
 free_fire_times: call after jobs results
 move_jobs: call jobs
 expire_jobs: skips failures jobs
+note_deadlines: own deadlines
+end_past_deadlines: skips failures jobs
+forget_deadlines: skips deadlines
 keep_results: limited results
 vacuum_results: skips results
 block_surplus: skips jobs
@@ -217,7 +220,7 @@ HOW: Final = {
 
 OWN: Final = {
     *("workers", "jobs", "audit", "stats", "totals", "vacuum_passes", "vacuum_ranges", "vacuum_stats"),
-    *("failures", "error_groups", "error_counts"),
+    *("failures", "error_groups", "error_counts", "deadlines"),
 }
 """The tables of statements that are ``own``. Of jobs they change those of the worker that are not locked."""
 
@@ -342,7 +345,7 @@ def hold_job(kind: str) -> Hold:
     return Hold(text, "jobs", frozenset() if kind == "ended" else frozenset({f"held {kind}"}))
 
 
-JOBS: Final = ("due", "late", "orphan", "old", "ended", "child", "waiting", "running")
+JOBS: Final = ("due", "late", "overrun", "orphan", "old", "ended", "child", "waiting", "running")
 """The kinds of jobs in the world; "ended" has consequences for "child"."""
 
 HOLDS: Final = {
@@ -360,6 +363,7 @@ HOLDS: Final = {
     "own worker against deletion": Hold(
         "SELECT FROM scheduler_workers WHERE worker_id = 'me' FOR KEY SHARE", "workers"
     ),
+    "deadline": hold_row("deadlines", "scheduler_deadlines", "job_id", "deadline"),
     "starts": Hold("SELECT FROM scheduler_starts FOR UPDATE", "starts"),
     "records": Hold("SELECT FROM scheduler_audit FOR UPDATE", "audit"),
     "bulk run": Hold("SELECT FROM scheduler_bulk_runs FOR UPDATE", "bulk_runs"),
@@ -393,6 +397,14 @@ FILL: Final = """
     SELECT side || ' steps', 'step', 'step', 1, now() - interval '400 days'
     FROM unnest(ARRAY ['held', 'free']) AS side;
 
+    INSERT INTO scheduler_deadlines (job_id, at)
+    SELECT side || kind, now() - interval '1 hour'
+    FROM unnest(ARRAY ['held', 'free']) AS side CROSS JOIN unnest(ARRAY [' deadline', ' overrun']) AS kind;
+
+    UPDATE scheduled_jobs
+    SET options = '{"deadline": "2020-01-01T00:00:00.000000+00:00"}', blocked_on = 'limit:none:'
+    WHERE job_id LIKE '% overrun';
+
     UPDATE scheduled_jobs SET finished_at = now() - interval '400 days' WHERE job_id LIKE '% old';
 
     UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now() WHERE job_id LIKE '% ended';
@@ -418,12 +430,14 @@ STATE: Final = """
     UNION ALL SELECT name, 'paused' FROM scheduler_tasks
     UNION ALL SELECT job_id, 'kept' FROM scheduler_results
     UNION ALL SELECT job_id, 'stored' FROM scheduler_steps
+    UNION ALL SELECT job_id, 'noted' FROM scheduler_deadlines WHERE job_id LIKE '% deadline'
     UNION ALL SELECT 'dead worker', 'registered' FROM scheduler_workers WHERE worker_id = 'gone'
 """
 
 DONE: Final = {
     "due": "running",
     "late": "expired",
+    "overrun": "failed",
     "orphan": "pending",
     "old": None,
     "child": "pending",
@@ -432,6 +446,7 @@ DONE: Final = {
     "task": None,
     "result": None,
     "steps": None,
+    "deadline": None,
     "schedule": "fired",
     "dead worker": None,
 }
@@ -478,7 +493,7 @@ class World:
         for side in sides:
             late = new_job(f"{side} late", "unregistered", execution_time=hour_ago, misfire_grace_time=1)
             await store.inserts.insert(
-                [late, *(new_job(f"{side} {kind}", "work") for kind in ("old", "ended"))]
+                [late, *(new_job(f"{side} {kind}", "work") for kind in ("old", "ended", "overrun"))]
             )
             await store.jobs.set_status(f"{side} old", JobStatus.COMPLETED, LEASE)
             await add(

@@ -144,6 +144,14 @@ async def vacuum_results(store: Store, _: object) -> int:
     return await store.kept_results.vacuum(100)
 
 
+async def end_past_deadlines(store: Store, _: object) -> int:
+    return len(await store.jobs.end_past_deadlines(100))
+
+
+async def forget_deadlines(store: Store, _: object) -> int:
+    return await store.jobs.forget_deadlines(100)
+
+
 async def vacuum_steps(store: Store, _: object) -> None:
     assert await store.retention.vacuum_steps("", 100) is None
 
@@ -267,6 +275,25 @@ CASES: Final = {
         setup="INSERT INTO scheduler_results (job_id, status, attempts, finished_at, expires_at) "
         "SELECT job_id, 'completed', 1, now(), now() FROM scheduled_jobs",
     ),
+    "end_past_deadlines": Case(
+        end_past_deadlines,
+        [KEY],
+        "SELECT job_id FROM scheduled_jobs WHERE status = 'failed'",
+        "job bad not failed at its deadline",
+        setup="""UPDATE scheduled_jobs SET options = '{"deadline": "2020-01-01T00:00:00.000000+00:00"}'; """
+        "INSERT INTO scheduler_deadlines (job_id, at) SELECT job_id, '2020-01-01Z' FROM scheduled_jobs",
+    ),
+    "forget_deadlines": Case(
+        forget_deadlines,
+        [None],
+        DELETED.format("job_id FROM scheduler_deadlines"),
+        "entry 00000000-0000-0000-0000-000000000000 about the deadline of a job not deleted",
+        table="scheduler_deadlines",
+        on="DELETE",
+        setup="INSERT INTO scheduler_deadlines (entry_id, job_id, at) SELECT CASE WHEN job_id = 'bad' "
+        "THEN '00000000-0000-0000-0000-000000000000' ELSE gen_random_uuid() END, job_id, '2020-01-01Z' "
+        "FROM scheduled_jobs",
+    ),
     "vacuum_steps": Case(
         vacuum_steps,
         [None],
@@ -287,7 +314,7 @@ TREATMENTS: Final = {
         add_names advance_run announce_subscriptions await_jobs begin_run cancel_job cancel_jobs
         change_job complete_own delete_child_edges delete_edges delete_jobs delete_steps_from end_run
         end_sleep end_step enqueue_due_job enqueue_extended_due_job enqueue_extended_generated_job
-        enqueue_extended_jobs enqueue_generated_job enqueue_job enqueue_jobs find_children
+        enqueue_extended_jobs enqueue_generated_job enqueue_job enqueue_jobs find_children note_deadlines
         free_fire_times hold_schedules hold_tasks insert_audit insert_edges
         insert_extended_jobs insert_generated_job insert_generated_jobs insert_job insert_jobs
         insert_schedule keep_holders_results keep_job mark_awaited move_jobs pause_schedule pause_task

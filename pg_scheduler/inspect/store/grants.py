@@ -49,7 +49,7 @@ _OPERATOR: Final = (
     Grant(("UPDATE",), ("scheduler_schedules", "scheduler_workers")),
     Grant(("INSERT", "DELETE"), ("scheduler_after",)),
     Grant(("INSERT", "UPDATE", "DELETE"), ("scheduler_tasks", "scheduler_steps")),
-    Grant(("INSERT",), ("scheduler_audit",)),
+    Grant(("INSERT",), ("scheduler_audit", "scheduler_deadlines")),
 )
 
 GRANTS: Final[Mapping[Role, tuple[Grant, ...]]] = {

@@ -235,6 +235,7 @@ class Worker(ReadOnlyModel):
 
 _KEYS: Final = {
     "AuditRecord": ("scheduler_audit", "id"),
+    "Deadline": ("scheduler_deadlines", "entry_id"),
     "Database": ("scheduler_database", "id"),
     "BulkRun": ("scheduler_bulk_runs", "run_id"),
     "Dependency": ("scheduler_after", "parent_id", "child_id"),

@@ -1,0 +1,3 @@
+-- Drop the deadlines of jobs: jobs that have one are not ended by it any more.
+
+DROP TABLE {schema}scheduler_deadlines;

@@ -1,0 +1,567 @@
+"""A job has ended when its deadline has passed, whatever it did before; it fails and is not retried."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    UNSET,
+    ConflictResolution,
+    JobCall,
+    JobExecutor,
+    JobSpec,
+    JobStatus,
+    Limit,
+    RetryPolicy,
+    Scheduler,
+    Share,
+    call,
+    current_job,
+)
+from pg_scheduler.errors import ConfigurationError, DeadlineExceededError, JobFailedError
+from pg_scheduler.events import JobCompleted, JobDeadlineExceeded, JobFailed, JobRetried, JobStarted
+from pg_scheduler.testing import TestScheduler
+from pg_scheduler.triggers import Every
+from tests.api.conftest import Make
+from tests.support.worker import PATIENCE, Gate, Recorder
+
+pytestmark = pytest.mark.usefixtures("own_catalogue")
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+ERROR = "DeadlineExceededError: the job passed its deadline of 2030-01-01 02:00:00 UTC"
+
+
+async def noop(*_: Any, **__: Any) -> None: ...
+
+
+async def wait_in_step(kind: str) -> None:
+    """Wait longer than any deadline of these tests."""
+    steps = current_job().steps
+    match kind:
+        case "sleep":
+            await steps.sleep("sleep", DAY)
+        case "signal":
+            await steps.wait("signal")
+        case "child":
+            await steps.child("child", call(noop), delay=DAY, deadline=None)
+
+
+async def fail() -> None:
+    raise OSError("no route")
+
+
+async def seen(t: TestScheduler, job_id: str = "job") -> tuple[JobStatus, str | None]:
+    job = await t.scheduler.get_job(job_id)
+    assert job is not None
+    return job.status, job.error_message
+
+
+# -- a deadline ends whatever the job waits for -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sleep", "signal", "child"])
+async def test_suspended_job_fails_at_its_deadline(pool: asyncpg.Pool, kind: str) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        events = Recorder(t.scheduler)
+        await t.scheduler.enqueue(wait_in_step, args=(kind,), job_id="job", deadline=2 * HOUR)
+        await t.run_until(2 * HOUR - SECOND)
+        assert (await seen(t))[0] is JobStatus.PENDING
+        await t.run_until(2 * SECOND)
+        assert await seen(t) == (JobStatus.FAILED, ERROR)
+        (event,) = events.of(JobDeadlineExceeded, job_id="job")
+        assert (event.error, event.deadline) == (ERROR, START + 2 * HOUR)
+        assert events.of(JobFailed, job_id="job") == [event], "subscribers to failures get it too"
+        await t.run_until(2 * DAY)
+        assert await seen(t) == (JobStatus.FAILED, ERROR), "what it waited for wakes it no more"
+
+
+async def test_job_that_waits_for_its_retry_fails_at_its_deadline(pool: asyncpg.Pool) -> None:
+    async with TestScheduler(pool, now=START, retry_policy=RetryPolicy(DAY, 1.0, DAY)) as t:
+        events = Recorder(t.scheduler)
+        await t.scheduler.enqueue(fail, job_id="job", max_retries=5, deadline=2 * HOUR)
+        await t.run_until(3 * HOUR)
+        assert await seen(t) == (JobStatus.FAILED, f"{ERROR}; error of the last attempt: OSError: no route")
+        assert len(events.of(JobRetried)) == 1
+
+
+async def test_job_that_is_due_later_fails_at_its_deadline(pool: asyncpg.Pool) -> None:
+    """The due time of a job may be moved beyond its deadline, which stays."""
+    async with TestScheduler(pool, now=START) as t:
+        await t.scheduler.enqueue(noop, job_id="job", delay=HOUR, deadline=HOUR)
+        (moved,) = await t.scheduler._parts.store.jobs.move(["job"], to=START + DAY)
+        assert moved.changed
+        await t.run_until(2 * HOUR + SECOND)
+        assert await seen(t) == (JobStatus.FAILED, ERROR)
+
+
+async def test_job_that_waits_for_others_fails_at_its_deadline(pool: asyncpg.Pool) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        await t.scheduler.enqueue(noop, job_id="parent", delay=DAY)
+        await t.scheduler.enqueue(noop, job_id="job", after=["parent"], deadline=2 * HOUR)
+        await t.scheduler.enqueue(noop, job_id="grandchild", after=["job"])
+        await t.run_until(2 * HOUR + SECOND)
+        assert await seen(t) == (JobStatus.FAILED, ERROR)
+        assert (await seen(t, "grandchild"))[0] is JobStatus.CANCELLED
+        await t.run_until(DAY)
+        assert await seen(t) == (JobStatus.FAILED, ERROR), "the end of the other job wakes it no more"
+
+
+async def test_job_that_waits_for_a_limit_or_its_turn_fails_at_its_deadline(pool: asyncpg.Pool) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        t.scheduler.register(noop, name="limited", limits=[Limit("day", max_starts=1, per=DAY)])
+        await t.scheduler.enqueue("limited", job_id="first")
+        await t.scheduler.enqueue("limited", job_id="job", deadline=2 * HOUR)
+        await t.run_until(HOUR)
+        blocked = await t.scheduler.get_job("job")
+        assert blocked is not None
+        assert blocked.blocked_on == "limit:day:"
+        await t.run_until(HOUR + SECOND)
+        assert await seen(t) == (JobStatus.FAILED, ERROR)
+
+
+async def test_deadline_holds_while_the_task_is_paused(pool: asyncpg.Pool) -> None:
+    """A pause that suspends the misfire grace time does not move a deadline, which is an instant."""
+    async with TestScheduler(pool, now=START) as t:
+        t.scheduler.register(noop, name="paused", share=Share("tenants", key=lambda: "a"))
+        await t.scheduler.tasks.pause("paused", suspend_expiry=True)
+        await t.scheduler.enqueue("paused", job_id="job", deadline=2 * HOUR, misfire_grace_time=60)
+        await t.run_until(2 * HOUR + SECOND)
+        assert await seen(t) == (JobStatus.FAILED, ERROR)
+
+
+# -- attempts -----------------------------------------------------------------------------------------------
+
+
+async def test_running_attempt_is_cancelled_at_the_deadline_and_not_retried(
+    scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    seen_events, cancelled = Recorder(scheduler), asyncio.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    job_id = await scheduler.enqueue(hang, max_retries=5, deadline=0.2, timeout=None, keep_result=HOUR)
+    (event,) = await seen_events.until(JobDeadlineExceeded)
+    assert cancelled.is_set()
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    assert job.deadline is not None
+    assert (job.status, job.attempt, event.deadline) == (JobStatus.FAILED, 1, job.deadline)
+    assert job.finished_at is not None
+    assert job.finished_at >= job.deadline
+    (entry,) = job.errors
+    assert (entry.outcome, entry.error_type) == ("timeout", "pg_scheduler.errors.DeadlineExceededError")
+    result = await scheduler.get_job_result(job_id)
+    assert result is not None
+    with pytest.raises(JobFailedError, match="DeadlineExceededError: the job passed its deadline of"):
+        result.unwrap()
+
+
+async def test_thread_sees_the_deadline(scheduler: Scheduler) -> None:
+    """A thread cannot be stopped: it sees its cancellation, and what it returns then does not count."""
+    events, is_told = Recorder(scheduler), threading.Event()
+
+    def work_in_thread() -> None:
+        while not current_job().is_cancelled:
+            time.sleep(0.001)
+        is_told.set()
+
+    scheduler.register(work_in_thread, name="threaded")
+    await scheduler.enqueue("threaded", max_retries=5, deadline=0.2)
+    await events.until(JobDeadlineExceeded)
+    assert is_told.is_set()
+
+
+async def test_attempt_that_is_claimed_after_the_deadline_does_not_begin(pool: asyncpg.Pool) -> None:
+    """A claim may be before the scan, so the worker reads the deadline itself."""
+    begun = []
+
+    async def note() -> None:
+        begun.append(1)
+
+    async with TestScheduler(pool, now=START) as t:
+        events = Recorder(t.scheduler)
+        await t.scheduler.enqueue(note, job_id="job", delay=HOUR, deadline=HOUR)
+        # Without its entry, no scan finds the job.
+        await pool.execute("DELETE FROM scheduler_deadlines")
+        await t.scheduler._parts.store.jobs.move(["job"], to=START + 3 * HOUR)
+        await t.run_until(4 * HOUR)
+        assert await seen(t) == (JobStatus.FAILED, ERROR)
+        assert begun == []
+        assert len(events.of(JobDeadlineExceeded)) == 1
+
+
+class Waiting(JobExecutor):
+    """An executor that runs one job, which never ends by itself."""
+
+    capacity = 1
+
+    async def run(self, call: JobCall) -> Any:
+        await asyncio.Event().wait()
+
+
+async def test_attempt_that_waits_for_its_executor_ends_at_the_deadline(make: Make) -> None:
+    def work() -> None: ...
+
+    scheduler = make(executors={"waiting": Waiting()})
+    events = Recorder(scheduler)
+    await scheduler.start()
+    scheduler.register(work, name="task", executor="waiting", timeout=None)
+    await scheduler.enqueue("task", job_id="first")
+    await events.until(JobStarted)
+    await scheduler.enqueue("task", job_id="second", deadline=0.2)
+    await events.until(JobDeadlineExceeded, job_id="second")
+    assert not events.of(JobStarted, job_id="second")
+
+
+async def test_job_whose_worker_dies_fails_at_its_deadline(pool: asyncpg.Pool) -> None:
+    """The rescuer makes the job pending, and then its deadline ends it."""
+    async with TestScheduler(pool, now=START) as t:
+
+        async def die() -> None:
+            t.crash()
+
+        await t.scheduler.enqueue(die, job_id="job", deadline=30)
+        await t.run_until(10 * MINUTE)
+        job = await t.scheduler.get_job("job")
+        assert job is not None
+        assert (job.status, job.crash_count) == (JobStatus.FAILED, 1)
+        assert job.error_message is not None
+        assert job.error_message.startswith("DeadlineExceededError")
+
+
+async def test_job_that_ends_in_time_completes(pool: asyncpg.Pool) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        events = Recorder(t.scheduler)
+        await t.scheduler.enqueue(noop, job_id="job", deadline=HOUR)
+        await t.run_until(HOUR + 5 * MINUTE)
+        assert await seen(t) == (JobStatus.COMPLETED, None)
+        assert len(events.of(JobCompleted)) == 1
+        assert not events.of(JobFailed)
+        assert await pool.fetchval("SELECT count(*) FROM scheduler_deadlines") == 0, "no entry is left"
+
+
+async def test_run_job_has_the_error_as_its_cause(scheduler: Scheduler) -> None:
+    with pytest.raises(JobFailedError) as raised:
+        await scheduler.run_job(asyncio.sleep, args=(PATIENCE,), deadline=0.1)
+    assert isinstance(raised.value.__cause__, DeadlineExceededError)
+    assert isinstance(raised.value.__cause__, TimeoutError)
+
+
+# -- children, alerts, dependents --------------------------------------------------------------------------
+
+
+async def children_of(t: TestScheduler) -> dict[str, datetime | None]:
+    page = await t.scheduler.list_jobs()
+    return {job.job_id: job.deadline for job in page}
+
+
+async def test_children_inherit_the_instant(pool: asyncpg.Pool) -> None:
+    """That of the job replaces that of the task of a child."""
+    async with TestScheduler(pool, now=START) as t:
+        t.scheduler.register(wait_in_step, name="child", deadline=DAY)
+
+        async def parent() -> None:
+            steps = current_job().steps
+            await steps.gather(
+                "all",
+                [
+                    call(wait_in_step, "sleep"),
+                    call(wait_in_step, "signal"),
+                ],
+            )
+
+        await t.scheduler.enqueue(parent, job_id="job", deadline=2 * HOUR)
+        await t.drain()
+        assert await children_of(t) == {
+            "job": START + 2 * HOUR,
+            "job:all:0": START + 2 * HOUR,
+            "job:all:1": START + 2 * HOUR,
+        }
+        await t.run_until(2 * HOUR + SECOND)
+        for job_id in await children_of(t):
+            assert await seen(t, job_id) == (JobStatus.FAILED, ERROR)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, 2 * HOUR),
+        ({"deadline": HOUR}, HOUR),
+        ({"deadline": START + 90 * MINUTE}, 90 * MINUTE),
+        ({"deadline": None}, None),
+    ],
+)
+async def test_step_gives_its_child_a_deadline(
+    pool: asyncpg.Pool, given: dict[str, Any], expected: timedelta | None
+) -> None:
+    async with TestScheduler(pool, now=START) as t:
+
+        async def parent() -> None:
+            await current_job().steps.child("child", call(wait_in_step, "signal"), **given)
+
+        await t.scheduler.enqueue(parent, job_id="job", deadline=2 * HOUR)
+        await t.drain()
+        deadline = None if expected is None else START + expected
+        assert (await children_of(t))["job:child"] == deadline
+
+
+async def test_parent_gets_the_error_of_a_child_that_passed_its_deadline(pool: asyncpg.Pool) -> None:
+    errors: list[JobFailedError] = []
+
+    async def parent() -> str:
+        try:
+            await current_job().steps.child("child", call(wait_in_step, "signal"), deadline=HOUR)
+        except JobFailedError as error:
+            errors.append(error)
+        return "went without it"
+
+    async with TestScheduler(pool, now=START) as t:
+        await t.scheduler.enqueue(parent, job_id="job", keep_result=DAY)
+        await t.run_until(HOUR + MINUTE)
+        result = await t.scheduler.get_job_result("job", wait=False)
+        assert result is not None
+        assert result.value == "went without it"
+        (error,) = errors
+        assert "DeadlineExceededError: the job passed its deadline of 2030-01-01 01:00:00 UTC" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["signal", "running"])
+async def test_alert_of_the_failure_is_enqueued_once(pool: asyncpg.Pool, kind: str) -> None:
+    alerts: list[dict[str, Any]] = []
+
+    async def page(**kwargs: Any) -> None:
+        alerts.append(kwargs)
+
+    async with TestScheduler(pool, now=START) as t:
+        t.scheduler.register(page, name="page")
+        t.scheduler.register(wait_in_step, name="task", on_failure="page")
+        await t.scheduler.enqueue("task", args=("signal",), job_id="job", deadline=2 * HOUR)
+        if kind == "running":
+            await pool.execute("DELETE FROM scheduler_deadlines")
+            await t.scheduler._parts.store.jobs.move(["job"], to=START + 3 * HOUR)
+        await t.run_until(DAY)
+        (alert,) = alerts
+        assert (alert["job_id"], alert["job_name"], alert["error"]) == ("job", "task", ERROR)
+
+
+async def test_failure_counts_once_among_the_errors_of_its_task(pool: asyncpg.Pool) -> None:
+    """Both ways to the failure count under one text, although their errors name instants."""
+    async with TestScheduler(pool, now=START) as t:
+        for number, job_id in enumerate(("swept", "claimed")):
+            await t.scheduler.enqueue(
+                wait_in_step, args=("signal",), job_id=job_id, delay=number, deadline=HOUR + number * SECOND
+            )
+        await t.drain()
+        await pool.execute("DELETE FROM scheduler_deadlines WHERE job_id = 'claimed'")
+        await t.scheduler._parts.store.jobs.move(["claimed"], to=START + 3 * HOUR)
+        await t.run_until(4 * HOUR)
+        rows = await pool.fetch("SELECT text, sum(jobs) AS jobs FROM scheduler_failures GROUP BY text")
+        text = "DeadlineExceededError: the job passed its deadline of #-#-# # UTC"
+        assert [tuple(row) for row in rows] == [(text, 2)]
+
+
+# -- where a deadline comes from -----------------------------------------------------------------------------
+
+
+async def deadline(scheduler: Scheduler, job_id: str) -> datetime | None:
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    return job.deadline
+
+
+async def test_each_way_in_gives_the_deadline(pool: asyncpg.Pool) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        due, at = START + HOUR, START + DAY
+        scheduler = t.scheduler
+        scheduler.register(noop, name="task")
+        ids: dict[str, Any] = {
+            "schedule": await scheduler.schedule(noop, execution_time=due, deadline=HOUR),
+            "schedule, instant": await scheduler.schedule(noop, execution_time=due, deadline=at),
+            "enqueue": await scheduler.enqueue(noop, deadline=3600),
+            "enqueue, delay": await scheduler.enqueue(noop, delay=HOUR, deadline=3600.5),
+            "enqueue, instant": await scheduler.enqueue(noop, delay=HOUR, deadline=at),
+            "schedule_job": await scheduler.schedule_job("task", due, {}, deadline=HOUR),
+            "none": await scheduler.enqueue(noop, deadline=None),
+            "replaced": await scheduler.enqueue(
+                noop, job_id="x", delay=HOUR, deadline=HOUR, conflict_resolution=ConflictResolution.REPLACE
+            ),
+        }
+        (ids["bulk"], ids["bulk, due"]) = await scheduler.schedule_bulk(
+            [JobSpec(noop, deadline=HOUR), JobSpec(noop, due, deadline=at)]
+        )
+        async with pool.acquire() as connection, connection.transaction():
+            ids["transaction"] = await scheduler.enqueue(noop, connection=connection, deadline=HOUR)
+        deadlines = {way: await deadline(scheduler, job_id) for way, job_id in ids.items()}
+        assert deadlines == {
+            "schedule": due + HOUR,
+            "schedule, instant": at,
+            "enqueue": START + HOUR,
+            "enqueue, delay": due + HOUR + timedelta(seconds=0.5),
+            "enqueue, instant": at,
+            "schedule_job": due + HOUR,
+            "none": None,
+            "replaced": due + HOUR,
+            "bulk": START + HOUR,
+            "bulk, due": at,
+            "transaction": START + HOUR,
+        }
+        noted = {row["job_id"]: row["at"] for row in await pool.fetch("SELECT * FROM scheduler_deadlines")}
+        assert noted == {ids[way]: instant for way, instant in deadlines.items() if instant}
+
+
+async def test_transaction_that_rolls_back_leaves_no_entry(pool: asyncpg.Pool, scheduler: Scheduler) -> None:
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await scheduler.enqueue(noop, connection=connection, delay=HOUR, deadline=HOUR)
+        await transaction.rollback()
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_deadlines") == 0
+
+
+async def test_call_replaces_the_deadline_of_the_task(pool: asyncpg.Pool) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        t.scheduler.register(noop, name="task", deadline=DAY)
+        ids = [await t.scheduler.enqueue("task", deadline=given) for given in (UNSET, HOUR, None)]
+        assert [await deadline(t.scheduler, job_id) for job_id in ids] == [START + DAY, START + HOUR, None]
+        (info,) = [info for info in await t.scheduler.tasks.list() if info.name == "task"]
+        assert info.deadline == DAY
+
+
+async def test_jobs_of_a_schedule_have_its_deadline(pool: asyncpg.Pool) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        t.scheduler.register(wait_in_step, name="task", deadline=DAY)
+        schedule = await t.scheduler.schedules.add(
+            "task", Every(hours=1), schedule_id="s", args=("signal",), deadline=HOUR, start=START + HOUR
+        )
+        assert schedule.deadline == HOUR
+        await t.run_until(HOUR + SECOND)
+        (job,) = await t.scheduler.list_jobs()
+        assert job.deadline == START + 2 * HOUR
+        schedule = await t.scheduler.schedules.update("s", deadline=None)
+        assert schedule.deadline is None
+
+
+async def test_late_fire_time_has_the_whole_time(pool: asyncpg.Pool) -> None:
+    """Suppose no node ran for a day: the job of the missed fire time has not failed when it is enqueued."""
+    async with TestScheduler(pool, now=START) as t:
+        t.scheduler.register(wait_in_step, name="task")
+        await t.scheduler.schedules.add(
+            "task", Every(days=1), schedule_id="s", args=("signal",), deadline=MINUTE, start=START + HOUR
+        )
+        t.advance(HOUR + 10 * MINUTE)
+        await t.drain()
+        (job,) = await t.scheduler.list_jobs()
+        assert job.status is JobStatus.PENDING
+        assert job.deadline == START + HOUR + 11 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "match"),
+    [
+        (0, ConfigurationError, "more than 0"),
+        (-HOUR, ConfigurationError, "more than 0"),
+        (float("nan"), ConfigurationError, "more than 0"),
+        (1e12, ConfigurationError, "at most"),
+        ("tomorrow", TypeError, "deadline must be"),
+        (True, TypeError, "deadline must be"),
+        (datetime(2030, 1, 1), ValueError, "has no time zone"),  # noqa: DTZ001 - the subject
+        (START, ValueError, "is not after the due time"),
+    ],
+)
+async def test_deadline_that_cannot_be_is_refused(
+    make: Make, value: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        await make().schedule(noop, execution_time=START, deadline=value)
+
+
+async def test_instant_for_all_jobs_of_a_task_is_refused(make: Make) -> None:
+    scheduler = make()
+    with pytest.raises(TypeError, match="pass the instant where a job is scheduled"):
+        scheduler.register(noop, deadline=START)  # type: ignore[call-overload] # the subject
+    with pytest.raises(TypeError, match="pass the instant where a job is scheduled"):
+        await scheduler.schedules.add(noop, Every(hours=1), deadline=START)  # type: ignore[arg-type] # the subject
+
+
+# -- retries, new definitions --------------------------------------------------------------------------------
+
+
+async def test_retry_drops_a_deadline_that_has_passed(pool: asyncpg.Pool) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        await t.scheduler.enqueue(wait_in_step, args=("sleep",), job_id="job", deadline=2 * HOUR)
+        await t.run_until(3 * HOUR)
+        assert await seen(t) == (JobStatus.FAILED, ERROR)
+        assert await t.scheduler.retry_job("job")
+        assert await deadline(t.scheduler, "job") is None
+        await t.run_until(DAY)
+        assert (await seen(t))[0] is JobStatus.COMPLETED, (
+            "the sleep had begun before, and ends as it would have"
+        )
+
+
+async def test_retry_keeps_a_deadline_of_the_future(pool: asyncpg.Pool) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        await t.scheduler.enqueue(fail, job_id="job", deadline=2 * HOUR)
+        await t.run_until(MINUTE)
+        assert (await seen(t))[1] == "OSError: no route"
+        t.scheduler.register(fail, max_retries=0)
+        await pool.execute("UPDATE scheduled_jobs SET max_retries = 5")
+        assert await t.scheduler.retry_job("job")
+        assert await deadline(t.scheduler, "job") == START + 2 * HOUR
+
+
+async def test_new_definition_has_its_own_deadline(pool: asyncpg.Pool) -> None:
+    """The entry of the former definition means nothing any more."""
+    async with TestScheduler(pool, now=START) as t:
+        for given in (HOUR, 3 * HOUR):
+            await t.scheduler.enqueue(
+                wait_in_step,
+                args=("signal",),
+                job_id="job",
+                deadline=given,
+                conflict_resolution=ConflictResolution.REPLACE,
+            )
+            await t.drain()
+        await t.run_until(2 * HOUR)
+        assert (await seen(t))[0] is JobStatus.PENDING
+        assert await pool.fetchval("SELECT count(*) FROM scheduler_deadlines") == 1, (
+            "that of the former is gone"
+        )
+        await t.run_until(HOUR + SECOND)
+        assert (await seen(t))[0] is JobStatus.FAILED
+
+
+async def test_definition_that_waited_for_a_running_job_has_its_deadline(
+    scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    gate, events = Gate(), Recorder(scheduler)
+    scheduler.register(gate.job, name="task")
+    await scheduler.enqueue("task", job_id="job", deadline=DAY)
+    await gate.wait_begun()
+    replace = ConflictResolution.REPLACE
+    await scheduler.enqueue("task", job_id="job", delay=DAY, deadline=HOUR, conflict_resolution=replace)
+    gate.open.set()
+    await events.until(JobCompleted, job_id="job")
+    job = await scheduler.get_job("job")
+    assert job is not None
+    assert job.deadline is not None
+    assert job.status is JobStatus.PENDING
+    assert job.deadline - job.execution_time == HOUR
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_deadlines WHERE at = $1", job.deadline) == 1
