@@ -52,6 +52,7 @@ NAMES = [
     "CurrentJob",
     "DatabaseCopyError",
     "DatabaseUnavailableError",
+    "DeadlineExceededError",
     "DuplicateStepError",
     "First",
     "Injected",

@@ -28,6 +28,7 @@ from .values import (
     Metadata,
     Priority,
     Retries,
+    read_deadline,
     read_duration,
     read_json,
     read_time,
@@ -55,6 +56,10 @@ async def add(
     keep_result: Annotated[
         str | None, typer.Option(metavar="1h", help="How long the result is kept for jobs result.")
     ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="TIME|1h", help="When it must have ended, or how long after its due time."),
+    ] = None,
     jobs: CodeModules = None,
 ) -> None:
     """Schedule a job by the name of its task, and print it.
@@ -74,6 +79,7 @@ async def add(
         "max_retries": UNSET if retries is None else retries,
         "conflict_resolution": on_conflict,
         "keep_result": UNSET if keep_s is None else timedelta(seconds=keep_s),
+        "deadline": UNSET if deadline is None else read_deadline("--deadline", deadline, command.output.zone),
         "metadata": _with_tags(read_json("--metadata", metadata, dict), tag or ()),
     }
     import_code(jobs)

@@ -145,7 +145,7 @@ def progress_text(progress: JobProgress) -> str:
 _DETAILS: Final = (
     "job_id", "job_name", "status", "execution_time", "priority", "args", "kwargs", "metadata", "tags",
     "attempt", "retry_count", "max_retries", "crash_count", "created_at", "started_at", "finished_at",
-    "expires_at", "timeout", "worker_id", "blocked_on", "parents", "unique_key", "schedule_id",
+    "expires_at", "timeout", "deadline", "worker_id", "blocked_on", "parents", "unique_key", "schedule_id",
     "fire_time", "progress", "error_message", "result",
 )  # fmt: skip
 

@@ -187,6 +187,9 @@ class DefinitionOptions:
     retries: Retries = None
     timeout: Annotated[str | None, typer.Option(metavar="5m", help="Time limit of an attempt.")] = None
     keep_result: Annotated[str | None, typer.Option(metavar="1h", help="How long results are kept.")] = None
+    deadline: Annotated[
+        str | None, typer.Option(metavar="1h", help="How long after its due time a job must have ended.")
+    ] = None
     metadata: Metadata = None
 
     def read(self, command: Command) -> dict[str, Any]:
@@ -212,6 +215,7 @@ class DefinitionOptions:
             "keep_result": _optional_value(
                 self.keep_result, lambda text: timedelta(seconds=read_duration("--keep-result", text))
             ),
+            "deadline": _optional_value(self.deadline, lambda text: read_duration("--deadline", text)),
             "metadata": read_json("--metadata", self.metadata, dict),
         }
         parameters: dict[str, Any] = {}

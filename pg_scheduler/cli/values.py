@@ -74,6 +74,22 @@ def read_duration(name: str, text: str) -> float:
     return duration_s
 
 
+def read_deadline(name: str, text: str, zone: tzinfo) -> datetime | timedelta:
+    """Return the deadline of a text: a time, or a duration from the due time such as 2h.
+
+    Args:
+        name: The option, for the message.
+        text: The deadline.
+        zone: The zone of times without a zone.
+
+    Raises:
+        CommandError: The text is neither.
+    """
+    if read_seconds(text.strip()) is not None:
+        return timedelta(seconds=read_duration(name, text))
+    return read_time(name, text, zone)
+
+
 def read_time(name: str, text: str, zone: tzinfo, *, is_past: bool = False) -> datetime:
     """Return the instant of a text: a time such as 2027-01-31T09:00, or a duration from now such as 2h.
 

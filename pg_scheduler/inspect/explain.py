@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.errors import DeadlineExceededError
 from pg_scheduler.facts.job_state import ended_state
 from pg_scheduler.inspect.job_facts import JobFacts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
@@ -21,6 +22,9 @@ from pg_scheduler.inspect.texts import estimated, instant, later, length, listed
 from pg_scheduler.inspect.timeline import retries_used
 from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.history import PARENT
+
+PASSED_DEADLINE: Final = f"{DeadlineExceededError.__name__}: "
+"""How the error of a job begins that has passed its deadline."""
 
 MAX_STANDBY_LAG_S: Final = 1.0
 
@@ -135,6 +139,8 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
         yield Reason(ReasonCode.QUARANTINED, job.error_message, remedy, job.finished_at, command)
     else:
         remedy = f"correct the cause, then {retry}"
+        if job.deadline is not None and job.error_message and job.error_message.startswith(PASSED_DEADLINE):
+            remedy = f"{retry}, which drops the deadline, or schedule such jobs with a later deadline="
         retries = f", {retries_used(job)}" if job.max_retries else ""
         error_part = f": {error}" if error else ""
         text = f"failed{retries}{error_part}"

@@ -299,6 +299,8 @@ def _ahead(job: Job, now: datetime) -> Iterator[Event]:
     """Yield what an unfinished job waits for, and how many retries it has left."""
     if job.status is JobStatus.PENDING:
         yield from _conditions(job, now)
+    if job.deadline is not None:
+        yield Event(job.deadline, "fails at its deadline unless it has ended", is_ahead=True)
     retries = job.max_retries - job.retry_count
     if retries > 0:
         noun = "retry" if retries == 1 else "retries"

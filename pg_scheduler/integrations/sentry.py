@@ -19,7 +19,7 @@ from sentry_sdk.utils import capture_internal_exceptions, event_from_exception
 
 from pg_scheduler.base.foreign import is_a, traceback_lines
 from pg_scheduler.errors import ConfigurationError, SchedulerError
-from pg_scheduler.events import JobFailed
+from pg_scheduler.events import JobDeadlineExceeded, JobFailed
 from pg_scheduler.events.types import TEXTS
 from pg_scheduler.jobs.call import JobCall
 from pg_scheduler.jobs.context import CurrentJob
@@ -49,6 +49,8 @@ MAX_REPORTED: Final = 10_000
 DJANGO_LOGGERS: Final = frozenset({"django.tasks", "django_tasks"})
 """The loggers by which Django reports the end of each task, with the exception of one that has failed."""
 
+FAILURE_TEXTS: Final = frozenset({TEXTS[JobFailed], TEXTS[JobDeadlineExceeded]})
+"""The texts by which this library logs that a job has failed."""
 MAX_SLUG: Final = 50
 """Characters of the name of a monitor."""
 
@@ -361,7 +363,7 @@ def _process(event: Event, hint: Hint) -> Event | None:
     """
     record = hint.get("log_record")
     # This is the record by which this library logs a failed attempt. One that was not reported is kept.
-    if record is not None and record.name == "pg_scheduler" and record.msg == TEXTS[JobFailed]:
+    if record is not None and record.name == "pg_scheduler" and record.msg in FAILURE_TEXTS:
         with _lock:
             key = (getattr(record, "job_id", ""), getattr(record, "attempt", 0))
             if key in _reported:

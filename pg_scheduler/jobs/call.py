@@ -113,8 +113,9 @@ class JobCall:
         """The thread that calls the function; None if there is none, or if the executor does not set it."""
         self.trace: Mapping[str, str] | None = None
         self.cancelled_by: str | None = None
-        """Why the attempt was cancelled: ``timeout``, ``deadline``, ``cancelled``, ``lost`` (its lease), ``shutdown``,
-        ``middleware``, or ``suspended`` (a later attempt continues the job). None if it was not cancelled."""
+        """Why the attempt was cancelled: ``timeout``, ``deadline`` (of its job), ``cancelled``, ``lost`` (its
+        lease), ``shutdown``, ``middleware``, or ``suspended`` (a later attempt continues the job). None if it
+        was not cancelled."""
 
     @property
     def job(self) -> CurrentJob:

@@ -267,7 +267,7 @@ class InsertRepository(Repository):
     async def _note_deadlines(self, jobs: Sequence[ExtendedJob], connection: Connection | None) -> None:
         """Note when jobs must have ended, before they are inserted; do nothing without a deadline.
 
-        A job is never without its entry then, wherever the process dies. An entry without a job means nothing.
+        A job is never without its entry then, wherever the process dies. An entry alone means nothing.
         """
         deadlines = [(job.job_id, deadline) for job in jobs if (deadline := job.deadline) is not None]
         if deadlines:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError

@@ -13,6 +13,7 @@ from pg_scheduler.events import (
     Event,
     JobCancelled,
     JobCompleted,
+    JobDeadlineExceeded,
     JobEvent,
     JobExpired,
     JobFailed,
@@ -33,6 +34,7 @@ from pg_scheduler.worker.progress_writer import ProgressWriter
 OUTCOMES: Final[Mapping[type[Event], str]] = {
     JobCompleted: "completed",
     JobFailed: "failed",
+    JobDeadlineExceeded: "failed",
     JobRetried: "retried",
     JobSnoozed: "snoozed",
     JobSuspended: "snoozed",

@@ -650,6 +650,19 @@ async def test_snooze_recipe_asks_again_every_ten_minutes(
     assert capsys.readouterr().out == "captured payment 17\n"
 
 
+@recipe("guides/retries.md deadline.py")
+async def test_deadline_recipe_ends_a_job_that_waits(load: Load, pool: Pool) -> None:
+    module = await load("guides/retries.md deadline.py")
+    async with TestScheduler(pool, now=datetime(2030, 1, 1, 9, tzinfo=UTC)) as t:
+        job_id = await t.scheduler.enqueue(module.ship, args=(7,))
+        await t.run_until(timedelta(days=2, seconds=1))
+        job = await job_of(t.scheduler, job_id)
+    assert job.status is JobStatus.FAILED
+    assert (
+        job.error_message == "DeadlineExceededError: the job passed its deadline of 2030-01-03 09:00:00 UTC"
+    )
+
+
 @recipe("guides/retries.md retry_after.py")
 async def test_retry_recipe_waits_as_long_as_the_service_asks_until_its_retries_are_used_up(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]

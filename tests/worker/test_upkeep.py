@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Collection
 from datetime import datetime, timedelta
 
@@ -13,8 +14,10 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsReclaimed
+from pg_scheduler.events import EventBus, JobDeadlineExceeded, JobExpired, JobFailed, JobsReclaimed
+from pg_scheduler.jobs.deadlines import DEADLINE, deadline_text
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
+from pg_scheduler.jobs.rows import ExtendedJob, Extras
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import rescuer as rescuer_module
 from pg_scheduler.worker.overdue import DeadlineScanner
@@ -615,6 +618,21 @@ async def test_scanner_signals_an_expired_lease(parts: Parts, clock: FakeClock) 
     assert await statuses(parts.store, "a") == ["pending"]
     assert await scanner.run_once() == DeadlineScanner.interval_s
     assert parts.calls == ["lease_expired", "asked dead", "worker_gone", "due"]
+
+
+async def test_scanner_scans_at_the_next_deadline_of_a_job(
+    parts: Parts, clock: FakeClock, bus: EventBus
+) -> None:
+    options = json.dumps({DEADLINE: deadline_text(clock.now + timedelta(seconds=7))})
+    job = new_job("job", execution_time=clock.now + timedelta(hours=1))
+    await parts.store.inserts.insert_extended([ExtendedJob(job, Extras(options=options))])
+    scanner, events = parts.scanner(), Recorder(bus)
+    assert await scanner.run_once() == pytest.approx(7)
+    clock.advance(timedelta(seconds=7, microseconds=1))
+    assert await scanner.run_once() == DeadlineScanner.retry_interval_s
+    assert [event.job_id for event in events.of(JobDeadlineExceeded)] == ["job"]
+    assert await statuses(parts.store, "job") == ["failed"]
+    assert await scanner.run_once() == DeadlineScanner.interval_s
 
 
 async def test_scanner_finds_running_rows_that_no_worker_renews(

@@ -42,7 +42,9 @@ PERIODS: Final = {
 }
 """The ranges in words, after "the last"."""
 
-SETTINGS: Final = ("max_retries", "timeout", "misfire_grace_time", "priority", "executor", "keep_result")
+SETTINGS: Final = (
+    *("max_retries", "timeout", "misfire_grace_time", "priority", "executor", "keep_result", "deadline"),
+)
 
 
 async def build(request: PageRequest) -> View:

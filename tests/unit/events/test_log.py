@@ -136,6 +136,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         FIELDS,
     ),
     (
+        events.JobDeadlineExceeded(*ATTEMPT, error="DeadlineExceededError: too late"),
+        "ERROR",
+        f"{JOB} passed its deadline, no retry: DeadlineExceededError: too late",
+        FIELDS,
+    ),
+    (
         events.JobExpired(*ATTEMPT),
         "WARNING",
         f"{JOB} expired: not started within its misfire grace time",
