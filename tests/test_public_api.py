@@ -265,14 +265,14 @@ PERIODIC = (
     "start=None, end=None, pause_after_failures=None"
 )
 LATER = (
-    "timeout=UNSET, keep_result=UNSET, metadata=None, after=(), after_outcome='completed', "
+    "timeout=UNSET, keep_result=UNSET, deadline=UNSET, metadata=None, after=(), after_outcome='completed', "
     "pass_results=False, unique=UNSET"
 )
 CALLER = "connection=None, notify=None"
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
-    "keep_result=UNSET, typed=UNSET, metadata=None, limits=(), share=None, unique=UNSET, "
+    "keep_result=UNSET, deadline=UNSET, typed=UNSET, metadata=None, limits=(), share=None, unique=UNSET, "
     "on_failure=None, version=UNSET"
 )
 FOUND = "args=None, kwargs=None, after=None, at=None, tolerance=10.0"
