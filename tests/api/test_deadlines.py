@@ -29,6 +29,7 @@ from pg_scheduler.errors import ConfigurationError, DeadlineExceededError, JobFa
 from pg_scheduler.events import JobCompleted, JobDeadlineExceeded, JobFailed, JobRetried, JobStarted
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
+from pg_scheduler.worker.attempt_runner import AttemptRunner
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder
 
@@ -144,29 +145,28 @@ async def test_deadline_holds_while_the_task_is_paused(pool: asyncpg.Pool) -> No
 # -- attempts -----------------------------------------------------------------------------------------------
 
 
+def pass_deadline(scheduler: Scheduler) -> None:
+    """Do what the timer of the only running attempt does at the deadline."""
+    assert scheduler._parts.runtime
+    (attempt,) = scheduler._parts.runtime.node.in_flight.attempts.values()
+    AttemptRunner.end_at_deadline(attempt)
+
+
 async def test_running_attempt_is_cancelled_at_the_deadline_and_not_retried(
     scheduler: Scheduler, pool: asyncpg.Pool
 ) -> None:
-    seen_events, cancelled = Recorder(scheduler), asyncio.Event()
-
-    async def hang() -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    job_id = await scheduler.enqueue(hang, max_retries=5, deadline=0.2, timeout=None, keep_result=HOUR)
-    (event,) = await seen_events.until(JobDeadlineExceeded)
-    assert cancelled.is_set()
+    events, gate = Recorder(scheduler), Gate()
+    scheduler.register(gate.job, name="task")
+    job_id = await scheduler.enqueue("task", max_retries=5, deadline=HOUR, timeout=None, keep_result=HOUR)
+    await gate.wait_begun()
+    pass_deadline(scheduler)
+    (event,) = await events.until(JobDeadlineExceeded)
+    assert gate.cancelled == 1
     job = await scheduler.get_job(job_id)
     assert job is not None
-    assert job.deadline is not None
-    assert (job.status, job.attempt, event.deadline) == (JobStatus.FAILED, 1, job.deadline)
-    assert job.finished_at is not None
-    assert job.finished_at >= job.deadline
+    assert (job.status, job.attempt, job.deadline) == (JobStatus.FAILED, 1, event.deadline)
     (entry,) = job.errors
-    assert (entry.outcome, entry.error_type) == ("timeout", "pg_scheduler.errors.DeadlineExceededError")
+    assert (entry.outcome, entry.error_type) == ("timeout", "pg_scheduler.DeadlineExceededError")
     result = await scheduler.get_job_result(job_id)
     assert result is not None
     with pytest.raises(JobFailedError, match="DeadlineExceededError: the job passed its deadline of"):
@@ -183,7 +183,9 @@ async def test_thread_sees_the_deadline(scheduler: Scheduler) -> None:
         is_told.set()
 
     scheduler.register(work_in_thread, name="threaded")
-    await scheduler.enqueue("threaded", max_retries=5, deadline=0.2)
+    await scheduler.enqueue("threaded", max_retries=5, deadline=HOUR)
+    await events.until(JobStarted)
+    pass_deadline(scheduler)
     await events.until(JobDeadlineExceeded)
     assert is_told.is_set()
 
