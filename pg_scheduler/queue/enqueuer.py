@@ -325,8 +325,9 @@ def _first_due(jobs: Sequence[AnyJob]) -> datetime | None:
 def needs_time(job: AnyJob, conflict_resolution: ConflictResolution) -> bool:
     """Return whether a delayed job needs its due time before the statement that inserts it.
 
-    The id of a time span follows from the due time, and so does a deadline, and a debounced job stores when its
-    series began. The statements for jobs that wait for others, and those that replace jobs, take no delay.
+    The id of a time span follows from the due time, and so does a deadline, and a debounced job stores when
+    its series began. The statements for jobs that wait for others, and those that replace jobs, take no
+    delay.
     """
     if isinstance(job, ExtendedJob) and (
         job.span is not None or job.deadline_s is not None or job.after or job.debouncing is not None

@@ -45,7 +45,7 @@ from pg_scheduler.jobs.outcome import (
     SkippedResult,
     UnrunnableResult,
 )
-from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.payload import decode, object_from
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import MARK
 from pg_scheduler.jobs.task import Task
@@ -187,6 +187,16 @@ class AttemptRunner:
         if inheritance.generation != generation:
             end_child()
         return return_result(claim, value)
+
+    async def run_with_options(self, attempt: Attempt) -> Result:
+        """Run an attempt of a job that may have a deadline or an advisory lock."""
+        key = _advisory_lock_of(attempt.claim)
+        deadline = deadline_of(attempt.claim.options)
+        if deadline is not None:
+            return await self.run_until(attempt, deadline, key)
+        if key is not None:
+            return await self.run_under_lock(attempt, key)
+        return await self.run(attempt)
 
     async def run_under_lock(self, attempt: Attempt, key: int) -> Result:
         """Run an attempt while it holds its advisory lock; skip the attempt if another one holds the lock.
@@ -428,3 +438,14 @@ def timeout_result(claim: Claim) -> ErrorResult:
     seconds = claim.timeout_seconds or 0.0
     message = f"the job ran longer than its timeout of {exact(seconds)} {plural(seconds, 'second')}"
     return ErrorResult(TimeoutError(message), timed_out=True)
+
+
+def _advisory_lock_of(claim: Claim) -> int | None:
+    """Return the key of the advisory lock under which an attempt runs; None if it runs without a lock.
+
+    Only jobs of schedules have one. A role that may insert plain jobs alone can write the key, but not the
+    schedule, so it cannot hold the lock of a schedule and have its jobs skipped.
+    """
+    if claim.lock_key is None or object_from(claim.options).get("schedule_id") is None:
+        return None
+    return claim.lock_key

@@ -33,7 +33,6 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import BY_CALLER
-from pg_scheduler.jobs.deadlines import deadline_of
 from pg_scheduler.jobs.executors import PROCESS
 from pg_scheduler.jobs.history import kept_lines, kept_log, note_step, step_of
 from pg_scheduler.jobs.outcome import (
@@ -48,7 +47,6 @@ from pg_scheduler.jobs.outcome import (
     UnrunnableResult,
     decide,
 )
-from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.result import keep_seconds
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import version_of
@@ -306,16 +304,13 @@ class Executor:
             attempt.log = kept_log.begin()
         try:
             try:
-                key = _advisory_lock_of(attempt.claim)
                 if attempt.revocation is not None:
                     result: Result = InterruptResult()
-                # Plain jobs have no options, and so no deadline.
-                elif (deadline := deadline_of(attempt.claim.options)) is not None:
-                    result = await self._runner.run_until(attempt, deadline, key)
-                elif key is None:
+                # A plain job has no options, and so neither a deadline nor an advisory lock.
+                elif attempt.claim.options is None:
                     result = await self._runner.run(attempt)
                 else:
-                    result = await self._runner.run_under_lock(attempt, key)
+                    result = await self._runner.run_with_options(attempt)
             except asyncio.CancelledError as error:
                 # stop() has cancelled this task, but the thread of the attempt runs on after the shutdown. So
                 # there is no outcome yet.
@@ -520,17 +515,6 @@ def _with_evidence(attempt: Attempt, result: Result) -> Result:
             result = replace(result, log=tuple(kept_lines(attempt.log)))
     trace = None if attempt.call is None else attempt.call.trace
     return result if trace is None else replace(result, trace=trace)
-
-
-def _advisory_lock_of(claim: Claim) -> int | None:
-    """Return the key of the advisory lock under which an attempt runs; None if it runs without a lock.
-
-    Only jobs of schedules have one. A role that may insert plain jobs alone can write the key, but not the
-    schedule, so it cannot hold the lock of a schedule and have its jobs skipped.
-    """
-    if claim.lock_key is None or object_from(claim.options).get("schedule_id") is None:
-        return None
-    return claim.lock_key
 
 
 def _in_stored_form(claim: Claim, task: Task, result: ReturnResult) -> ReturnResult:
