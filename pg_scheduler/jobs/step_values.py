@@ -34,6 +34,12 @@ DEFINITION: Final = "definition"
 CHILD_OF: Final = "child_of"
 """The key in the ``options`` of a child that names its parent."""
 
+DETACHED: Final = "detached"
+"""The key in the ``options`` of a child that continues if its parent is cancelled with its children.
+
+It is not a part of the value of ``CHILD_OF``, which nodes of earlier releases compare as a whole.
+"""
+
 MAX_NAME_BYTES: Final = 200
 RESERVED_NAME: Final = re.compile("(?:result|child|again|next):[0-9a-f]{64}")
 """The names of results that were passed to a job."""

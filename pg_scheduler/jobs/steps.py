@@ -67,7 +67,7 @@ class Child:
     func: Call[Any]
     """The ``call()`` with the arguments of the child."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of ``enqueue()``."""
+    """Arguments of ``enqueue()``, and ``detached``, as in ``Steps.child()``."""
 
 
 class First(NamedTuple):
@@ -447,14 +447,15 @@ class Steps(ABC):
 
         The child is a normal job with the id ``"<id of this job>:<name>"``, which runs on any worker, with
         retries of its own. If the child of another step has that id, a hash follows. It continues if this job
-        is cancelled.
+        is cancelled, but is cancelled with it by ``cancel_job(children=True)`` unless it is detached.
 
         Args:
             name: The name of the step, as in ``run()``.
             func: A ``call()`` with the arguments of the child.
             options: Arguments of ``enqueue()``, such as ``max_retries`` or ``delay``. The result is kept for
                 an hour, unless ``keep_result`` is given; this job gets a copy. The deadline is that of this
-                job, unless ``deadline`` is given.
+                job, unless ``deadline`` is given. With ``detached=True`` the child and its own children
+                continue if this job is cancelled with its children.
 
         Returns:
             The value that the child returned, as JSON carries it.
@@ -517,7 +518,7 @@ class Steps(ABC):
         """
 
     @abstractmethod
-    async def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
+    async def gather(self, name: str, calls: Sequence[Call[R]], *, detached: bool = False) -> list[R]:
         """Run other jobs at once, wait until all have ended, and return their values.
 
         Args:
@@ -525,6 +526,8 @@ class Steps(ABC):
                 ``"<id of this job>:<name>:<number>"``, from 0.
             calls: At most 1,000 values of ``call()``. The order and the arguments are those of the first
                 attempt that comes here.
+            detached: Whether the children continue if this job is cancelled with its children, as in
+                ``child()``.
 
         Returns:
             The values, in the order of the calls.

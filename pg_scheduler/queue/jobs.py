@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -15,7 +16,8 @@ from pg_scheduler.database.faults import REFUSALS, SuppressedChangeError, is_ref
 from pg_scheduler.database.records import job_from
 from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Connection, Record
-from pg_scheduler.database.statements import Repository, Statements, Transaction
+from pg_scheduler.database.statements import CallersTransaction, Repository, Statements, Transaction
+from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.deadlines import error_at, instant_of
 from pg_scheduler.jobs.error_text import EXPIRED, normalized
@@ -24,8 +26,15 @@ from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
+from pg_scheduler.queue.families import BusyFamilyError, FamilyRepository, descendants
 from pg_scheduler.queue.uncounted import UncountedJobs
-from pg_scheduler.queue.unique_keys import UniqueKeyRepository
+from pg_scheduler.queue.unique_keys import (
+    ENDED,
+    MAX_ROUNDS,
+    UniqueKeyRepository,
+    UniqueKeyTakenError,
+    detecting_taken_keys,
+)
 
 MAX_EXAMINED_ROWS: Final = 20_000
 """The maximum number of rows that one call with a metadata filter examines."""
@@ -168,8 +177,11 @@ class JobRepository(Repository):
         dependencies: DependencyRepository,
         unique_keys: UniqueKeyRepository,
         uncounted_jobs: UncountedJobs,
+        *,
+        families: FamilyRepository,
     ) -> None:
         super().__init__(statements)
+        self._families = families
         self._consequences = consequences
         self._dependencies = dependencies
         self._unique_keys = unique_keys
@@ -198,6 +210,82 @@ class JobRepository(Repository):
         # The last parameter, True, is whether this transaction applies the consequences afterwards.
         change = partial(self._statements.fetch, "cancel_job", job_id, self._statements.now, reason, True)
         return _status_change(await self._change_with_others(change, job_id, transaction))
+
+    async def cancel_family(
+        self, job_id: str, reason: str, within: Connection | None = None
+    ) -> list[CancelledJob]:
+        """Cancel a job and all that is unfinished of its family; return those that were cancelled.
+
+        Raises:
+            SuppressedChangeError: A trigger, a rule or a policy of the application keeps one as it is.
+        """
+
+        async def cancel(transaction: Transaction) -> list[CancelledJob]:
+            members = await self._families.lock([job_id], transaction, for_retry=False)
+            ids = [member.job_id for member in members if not member.has_ended]
+            cancelled = await self._cancel_locked(ids, reason, JobFilters(), transaction)
+            if len(cancelled) < len(ids):
+                raise SuppressedChangeError
+            await self._consequences.follow(ids, transaction)
+            return cancelled
+
+        return await self._statements.run_retrying(cancel, within=within)
+
+    async def _cancel_families(
+        self, job_ids: Sequence[str], filters: JobFilters, reason: str, transaction: Transaction
+    ) -> list[CancelledJob]:
+        """Cancel those of the jobs that still match the filters, and what is unfinished of their families.
+
+        The families of the other jobs are locked too, since locks are taken in one order.
+        """
+        members = await self._families.lock(job_ids, transaction, for_retry=False)
+        cancelled = await self._cancel_locked(job_ids, reason, filters, transaction)
+        matching_ids = {job.job_id for job in cancelled}
+        unfinished_ids = {member.job_id for member in members if not member.has_ended} - matching_ids
+        others = [
+            member.job_id for member in descendants(matching_ids, members) if member.job_id in unfinished_ids
+        ]
+        cancelled += await self._cancel_locked(others, reason, JobFilters(), transaction)
+        await self._consequences.follow([job.job_id for job in cancelled], transaction)
+        return cancelled
+
+    async def _cancel_locked(
+        self, job_ids: Sequence[str], reason: str, filters: JobFilters, transaction: Transaction
+    ) -> list[CancelledJob]:
+        """Cancel those of the locked jobs that match the filters. The caller applies the consequences."""
+        if not job_ids:
+            return []
+        on, now = transaction.connection, self._statements.now
+        # As in cancel(): only the commit would mark jobs for which the caller's transaction has added others.
+        if isinstance(transaction, CallersTransaction):
+            await self._statements.fetch("mark_awaited", job_ids, on=on)
+        # The last parameter, True, is whether the consequences are applied afterwards.
+        rows = await self._statements.fetch("cancel_jobs", job_ids, now, reason, *filters, True, on=on)
+        return [_cancelled_job(row) for row in rows if row["changed"]]
+
+    async def retry_family(self, job_id: str, within: Connection | None = None) -> list[datetime]:
+        """Retry a job, and what has failed, expired or been cancelled of its family.
+
+        Return when each of the retried jobs is due. The list is empty, and nothing is changed, if none of
+        them can be retried, or if the attempt of a cancelled one may still run.
+
+        Raises:
+            JobConflictError: Another unfinished job has the unique key of one of them.
+        """
+
+        async def retry(transaction: Transaction) -> list[datetime]:
+            members = await self._families.lock([job_id], transaction, for_retry=True)
+            rows = await self._families.retry(members, transaction)
+            return [row["execution_time"] for row in rows]
+
+        for _ in range(MAX_ROUNDS):
+            # A new job may take the unique key of one of them after the statement has looked for it.
+            with suppress(UniqueKeyTakenError), detecting_taken_keys():
+                try:
+                    return await self._statements.run_retrying(retry, within=within)
+                except BusyFamilyError:
+                    return []
+        raise JobConflictError(job_id, ENDED)
 
     async def retry(self, job_id: str, connection: Connection | None = None) -> datetime | None:
         """Make a finished job due now, as if it had had no retries and crashes; return when it is due.
@@ -316,6 +404,8 @@ class JobRepository(Repository):
         filters: JobFilters,
         reason: str = BY_CALLER,
         within: Connection | None = None,
+        *,
+        children: bool = False,
     ) -> tuple[list[CancelledJob], str | None]:
         """Cancel the matching pending and running jobs among the next rows.
 
@@ -324,6 +414,7 @@ class JobRepository(Repository):
             filters: The jobs to cancel.
             reason: The reason that the rows state.
             within: The connection of a caller in a transaction; None for transactions of its own.
+            children: Whether the families of these jobs are cancelled too.
 
         Returns:
             The cancelled jobs, and the id after which to continue; None at the end.
@@ -337,6 +428,9 @@ class JobRepository(Repository):
         end = ids[-1] if len(ids) == MAX_CANCELLED_JOBS else _end_of(candidates)
         if not ids:
             return [], end
+        if children:
+            cancel_families = partial(self._cancel_families, ids, filters, reason)
+            return await self._statements.run_retrying(cancel_families, within=within), end
         now, run = self._statements.now, self._statements.fetch_retrying
         # As in cancel(): only the commit would mark jobs for which the caller's transaction has added others.
         if within is not None:

@@ -13,6 +13,7 @@ from pg_scheduler.database.statements import Statements
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
+from pg_scheduler.queue.families import FamilyRepository
 from pg_scheduler.queue.inserts import InsertRepository
 from pg_scheduler.queue.jobs import JobRepository
 from pg_scheduler.queue.kept_results import KeptResultRepository
@@ -46,11 +47,17 @@ class QueueStore:
         self.consequences.set_handlers(
             result=self.kept_results.keep_ended, child=self.dependencies.release_children
         )
+        self.families: Final = FamilyRepository(self.statements, self.dependencies)
         self.unique_keys: Final = UniqueKeyRepository(self.statements)
         self.inserts: Final = InsertRepository(self.statements, self.consequences)
         self.uncounted: Final = UncountedJobs(self.statements)
         self.jobs: Final = JobRepository(
-            self.statements, self.consequences, self.dependencies, self.unique_keys, self.uncounted
+            self.statements,
+            self.consequences,
+            self.dependencies,
+            self.unique_keys,
+            self.uncounted,
+            families=self.families,
         )
         self.locks: Final = LockRepository(self.statements)
 

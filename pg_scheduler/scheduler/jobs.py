@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import check_step_name
 from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_list, check_text
-from pg_scheduler.queue.jobs import JobFilters
+from pg_scheduler.queue.jobs import CancelledJob, JobFilters
 from pg_scheduler.scheduler.parts import Parts
 
 MAX_PAGE_LENGTH: Final = 10_000
@@ -70,36 +70,59 @@ class Jobs:
             )
         return change.changed
 
-    async def cancel_all(self, filters: JobFilters, connection: Connection | None) -> int:
-        """Cancel the jobs that match the filters, in the caller's transaction if given; return how many."""
+    async def cancel_family(self, job_id: str, connection: Connection | None) -> int:
+        """Cancel a job and its children, in the caller's transaction if given; return how many."""
+        if connection is not None:
+            await self._parts.store.connections.check_isolation(connection)
+        jobs = await self._parts.store.jobs.cancel_family(job_id, self._reason("cancelled"), connection)
+        await self._report_cancelled(jobs, connection)
+        return len(jobs)
+
+    async def cancel_all(
+        self, filters: JobFilters, connection: Connection | None, *, children: bool = False
+    ) -> int:
+        """Cancel the jobs that match the filters, in the caller's transaction if given; return how many.
+
+        ``children`` is whether their families are cancelled too.
+        """
         if all(value is None for value in filters):
             raise ValueError(
                 "cancel_jobs() needs a filter; to cancel all jobs, pass status=['pending', 'running']"
             )
         if connection is None:
-            return await self._cancel_batches(filters, None)
+            return await self._cancel_batches(filters, None, children=children)
+        if children:
+            await self._parts.store.connections.check_isolation(connection)
         async with self._parts.store.statements.transaction(within=connection):
-            return await self._cancel_batches(filters, connection)
+            return await self._cancel_batches(filters, connection, children=children)
 
-    async def _cancel_batches(self, filters: JobFilters, connection: Connection | None) -> int:
+    async def _cancel_batches(
+        self, filters: JobFilters, connection: Connection | None, *, children: bool
+    ) -> int:
         """Cancel the jobs that match the filters, batch by batch; return how many."""
         reason = self._reason("cancelled")
         # Each batch begins after the last job of the one before it.
         cancelled_count, after = 0, None
         while True:
-            jobs, after = await self._parts.store.jobs.cancel_next(after, filters, reason, connection)
+            jobs, after = await self._parts.store.jobs.cancel_next(
+                after, filters, reason, connection, children=children
+            )
             cancelled_count += len(jobs)
-            for worker_id in {job.worker_id for job in jobs}:
-                await self._notify_owner(worker_id, connection)
-            for job in jobs:
-                # As in cancel(), a worker that runs the job publishes the event itself, and there is no event
-                # in the transaction of a caller.
-                if job.worker_id is None and connection is None:
-                    self._parts.events.publish(
-                        JobCancelled(job.job_id, job.job_name, job.attempt, reason=BY_CALLER)
-                    )
+            await self._report_cancelled(jobs, connection)
             if after is None:
                 return cancelled_count
+
+    async def _report_cancelled(self, jobs: Sequence[CancelledJob], connection: Connection | None) -> None:
+        """Notify the workers that run cancelled jobs, and publish the events of the others."""
+        for worker_id in {job.worker_id for job in jobs}:
+            await self._notify_owner(worker_id, connection)
+        for job in jobs:
+            # As in cancel(), a worker that runs the job publishes the event itself, and there is no event in
+            # the transaction of a caller.
+            if job.worker_id is None and connection is None:
+                self._parts.events.publish(
+                    JobCancelled(job.job_id, job.job_name, job.attempt, reason=BY_CALLER)
+                )
 
     async def retry(self, job_id: str, from_step: str | None, connection: Connection | None) -> bool:
         """Run a finished job again, from a stored step on if one is given; return whether it had finished."""
@@ -113,6 +136,15 @@ class Jobs:
             return False
         await self._parts.outbox.notify_due(due_at, connection)
         return True
+
+    async def retry_family(self, job_id: str, connection: Connection | None) -> int:
+        """Retry a job and its children that ended without success; return how many jobs were retried."""
+        if connection is not None:
+            await self._parts.store.connections.check_isolation(connection)
+        due_times = await self._parts.store.jobs.retry_family(job_id, connection)
+        if due_times:
+            await self._parts.outbox.notify_due(min(due_times), connection)
+        return len(due_times)
 
     async def run_now(self, job_id: str, connection: Connection | None) -> bool:
         """Make a pending job due now; return whether it was pending."""

@@ -880,24 +880,56 @@ class Scheduler:
             names = self._parts.tasks.names_like(check_text("job_name", job_name))
         return await self._parts.store.jobs.count_jobs(names)
 
-    async def cancel_job(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
-        """Cancel a pending or running job.
+    @overload
+    async def cancel_job(
+        self,
+        job_id: str,
+        *,
+        children: Literal[False] = False,
+        connection: AnyConnection | None = None,
+    ) -> bool: ...
+
+    @overload
+    async def cancel_job(
+        self,
+        job_id: str,
+        *,
+        children: bool,
+        connection: AnyConnection | None = None,
+    ) -> int: ...
+
+    async def cancel_job(
+        self, job_id: str, *, children: bool = False, connection: AnyConnection | None = None
+    ) -> int:
+        """Cancel a pending or running job, with ``children=True`` all jobs that its steps have started too.
 
         The task of a running job is cancelled within a second, on whichever worker runs it.
 
         Args:
             job_id: The job.
+            children: Whether the unfinished children of the job are cancelled with it, and their children,
+                and so on: all of them in one transaction. Children with ``detached=True`` go their own way,
+                with their children. If the job itself has finished, its unfinished children are cancelled.
             connection: A connection of yours, as in ``schedule()``: the job is cancelled if and only if its
                 transaction commits. The row is locked until then.
 
         Returns:
-            True if the job was pending or running, False if it has finished or does not exist.
+            True if the job was pending or running, False if it has finished or does not exist. With
+            ``children=True`` the number of cancelled jobs.
 
         Raises:
-            TypeError: ``connection`` is no connection of a supported library.
-            ValueError: ``connection`` is not in a transaction that the call needs.
+            TypeError: ``connection`` is no connection of a supported library, or ``children`` is no bool.
+            ValueError: ``connection`` is not in a transaction that the call needs; with ``children=True``,
+                its isolation level is not READ COMMITTED.
+
+        Example::
+
+            cancelled = await scheduler.cancel_job("order:7", children=True)
         """
+        check_kind("children", children, bool)
         usable_connection = await self._parts.store.connections.check_call(connection)
+        if children:
+            return await self._jobs.cancel_family(check_job_id(job_id), usable_connection)
         return await self._jobs.cancel(check_job_id(job_id), usable_connection)
 
     async def cancel_jobs(
@@ -909,6 +941,7 @@ class Scheduler:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         metadata: Mapping[str, Any] | None = None,
+        children: bool = False,
         connection: AnyConnection | None = None,
     ) -> int:
         """Cancel every pending or running job that matches all filters, in bounded batches.
@@ -923,23 +956,26 @@ class Scheduler:
             due_from: Only jobs due at or after this time.
             due_before: Only jobs due before this time.
             metadata: Only jobs whose metadata contain these keys and values.
+            children: Whether the children of these jobs are cancelled with them, as in ``cancel_job()``,
+                whether they match the filters or not. A job and its children belong to one batch.
             connection: A connection of yours in a transaction, as in ``cancel_job()``. All batches belong to
                 that transaction, so the jobs are cancelled if and only if it commits. Their rows are locked
                 until then.
 
         Returns:
-            The number of cancelled jobs.
+            The number of cancelled jobs, with their children.
 
         Raises:
-            TypeError: ``connection`` is no connection of a supported library.
+            TypeError: ``connection`` is no connection of a supported library, or ``children`` is no bool.
             ValueError: No filter is given, a status is unknown, a time is naive, or ``connection`` is not in
-                a transaction.
+                a transaction; with ``children=True``, its isolation level is not READ COMMITTED.
             PayloadError: JSON cannot represent the metadata; a ValueError.
 
         Example::
 
             cancelled = await scheduler.cancel_jobs(metadata={"tenant": 7})
         """
+        check_kind("children", children, bool)
         usable_connection = await self._parts.store.connections.check_call(connection)
         filters = self._jobs.check_filters(
             status=status,
@@ -949,11 +985,36 @@ class Scheduler:
             due_before=due_before,
             metadata=metadata,
         )
-        return await self._jobs.cancel_all(filters, usable_connection)
+        return await self._jobs.cancel_all(filters, usable_connection, children=children)
+
+    @overload
+    async def retry_job(
+        self,
+        job_id: str,
+        *,
+        from_step: str | None = None,
+        children: Literal[False] = False,
+        connection: AnyConnection | None = None,
+    ) -> bool: ...
+
+    @overload
+    async def retry_job(
+        self,
+        job_id: str,
+        *,
+        from_step: None = None,
+        children: bool,
+        connection: AnyConnection | None = None,
+    ) -> int: ...
 
     async def retry_job(
-        self, job_id: str, *, from_step: str | None = None, connection: AnyConnection | None = None
-    ) -> bool:
+        self,
+        job_id: str,
+        *,
+        from_step: str | None = None,
+        children: bool = False,
+        connection: AnyConnection | None = None,
+    ) -> int:
         """Run a finished job again now, with its retries and crashes reset.
 
         The job may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored
@@ -964,19 +1025,34 @@ class Scheduler:
             from_step: The name of a stored step. This step runs again, and so do the steps that were stored
                 after it, because all of them are deleted. Cursors that were written after it are deleted too.
                 Signals that have come stay, unless ``from_step`` is the name of one. None to keep all steps.
+            children: Whether the children that failed, expired or were cancelled run again too, and such
+                children of theirs, all in one transaction. Each parent that has finished repeats its first
+                step with such a child, and the later steps, as with ``from_step=``. A parent that still
+                waits for such a child waits for its new end. Completed children are not repeated.
             connection: A connection of yours in a transaction, as in ``schedule()``. The job is retried if
                 and only if that transaction commits. Its row is locked until then.
 
         Returns:
             True if the job had finished and is pending now, False if it is unfinished or does not exist. It
             is also False if the attempt of a cancelled job still runs while other jobs or a schedule wait for
-            it.
+            it. With ``children=True`` the number of retried jobs: 0, and nothing is changed, while a
+            cancelled attempt of one of them still runs.
 
         Raises:
-            JobConflictError: Another unfinished job has its unique key; a ValueError.
-            TypeError: ``connection`` is no connection of a supported library.
-            ValueError: ``connection`` is not in a transaction, or the job has not stored ``from_step``.
+            JobConflictError: Another unfinished job has its unique key, or that of a child; a ValueError.
+            TypeError: ``connection`` is no connection of a supported library, or ``children`` is no bool.
+            ValueError: ``connection`` is not in a transaction, the job has not stored ``from_step``, or both
+                ``from_step`` and ``children=True`` are given. With ``children=True``, the isolation level of
+                ``connection`` is not READ COMMITTED.
         """
+        if check_kind("children", children, bool):
+            if from_step is not None:
+                raise ValueError(
+                    "retry_job() takes either from_step= or children=True, which chooses the step of each "
+                    f"job itself; omit from_step={from_step!r}, or retry the children by their ids first"
+                )
+            usable_connection = await self._parts.store.connections.check_call(connection)
+            return await self._jobs.retry_family(check_job_id(job_id), usable_connection)
         usable_connection = await self._parts.store.connections.check_call(connection)
         return await self._jobs.retry(check_job_id(job_id), from_step, usable_connection)
 

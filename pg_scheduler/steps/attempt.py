@@ -58,6 +58,7 @@ from pg_scheduler.jobs.step_retries import (
 from pg_scheduler.jobs.step_values import (
     CHILD,
     CURSOR,
+    DETACHED,
     FIRST,
     NO_TIMEOUT,
     RETRY,
@@ -440,14 +441,17 @@ class AttemptSteps(OpenSteps):
         value: R = self._only_value(name, values)
         return value
 
-    async def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
+    async def gather(self, name: str, calls: Sequence[Call[R]], *, detached: bool = False) -> list[R]:
         """Run calls as jobs, wait for the ends of all, and return their values in order. See `Steps`."""
         check_step_name(name)
         argument: Any = calls  # which may have any type, whatever the annotation is
         if not isinstance(argument, Iterable):
             kind = type(argument).__name__
             raise TypeError(f"gather() needs a list of calls, not {kind}; pass [call(function, argument)]")
-        jobs = [ChildJob.of(self._claim.job_id, name, number, call) for number, call in enumerate(calls)]
+        options = {DETACHED: detached}
+        jobs = [
+            ChildJob.of(self._claim.job_id, name, number, call, options) for number, call in enumerate(calls)
+        ]
         return await self._values_of(name, jobs)
 
     async def _values_of(self, name: str, jobs: Sequence[ChildJob]) -> list[Any]:

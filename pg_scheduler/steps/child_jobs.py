@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from pg_scheduler.database.session import Connection
 from pg_scheduler.jobs.model import Call, ConflictResolution
 from pg_scheduler.jobs.rows import EPOCH, with_options
-from pg_scheduler.jobs.step_values import CHILD_OF
+from pg_scheduler.jobs.step_values import CHILD_OF, DETACHED
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.queue.enqueuer import Enqueuer
@@ -28,12 +28,14 @@ class ChildSpec(NamedTuple):
         job_id: Its id.
         mark: Whose child it is.
         options: Arguments of ``enqueue()``.
+        is_detached: Whether it continues if its job is cancelled with its children.
     """
 
     call: Call[Any]
     job_id: str
     mark: Mapping[str, Any]
     options: Mapping[str, Any]
+    is_detached: bool = False
 
 
 EnqueueChild: TypeAlias = Callable[[ChildSpec, ConflictResolution, Connection], Awaitable[str]]
@@ -65,6 +67,8 @@ class ChildEnqueuer:
         spec = JobSpec(child.call, due, job_id=child.job_id, **options)
         (job,) = self._preparer.prepare((spec,), allows_names=True, allows_now=True)
         child_job = with_options(job, **{CHILD_OF: dict(child.mark)})
+        if child.is_detached:
+            child_job = with_options(child_job, **{DETACHED: True})
         # The step of the parent needs the result, also if the task keeps none.
         if not child_job.keeps_result:
             child_job = with_options(child_job, keep_result=CHILD_KEEPS.total_seconds())

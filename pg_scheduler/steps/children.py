@@ -25,9 +25,9 @@ from pg_scheduler.jobs.deadlines import DEADLINE, deadline_of
 from pg_scheduler.jobs.model import Call, ConflictResolution
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, StoredStep
+from pg_scheduler.jobs.step_values import CHILD, DETACHED, NO_TIMEOUT, StoredStep
 from pg_scheduler.jobs.task import JobSpec
-from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id
+from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id, check_kind
 from pg_scheduler.queue.failure_alerts import SUFFIX as ALERT_SUFFIX
 from pg_scheduler.steps.child_jobs import CHILD_KEEPS, ChildSpec, EnqueueChild
 from pg_scheduler.steps.statements import (
@@ -52,7 +52,7 @@ OPTIONS: Final = tuple(
     for name in ("delay", *(option.name for option in fields(JobSpec)))
     if name not in RESERVED | {"func", "execution_time"}
 )
-"""The arguments of ``enqueue()`` that a child takes."""
+"""The arguments of ``enqueue()`` that a child takes. It also takes ``detached``."""
 
 
 class ChildJob(NamedTuple):
@@ -65,6 +65,7 @@ class ChildJob(NamedTuple):
         number: Its number in the step; None for a single child.
         call: Its function and arguments.
         options: Arguments of ``enqueue()``.
+        is_detached: Whether it continues if its job is cancelled with its children.
     """
 
     job_id: str
@@ -72,6 +73,7 @@ class ChildJob(NamedTuple):
     number: int | None
     call: Call[Any]
     options: Mapping[str, Any]
+    is_detached: bool = False
 
     @classmethod
     def of(
@@ -89,22 +91,25 @@ class ChildJob(NamedTuple):
             step: The name of the step.
             number: The number of the child in the step; None for a single one.
             call: The function and arguments of the child.
-            options: Arguments of ``enqueue()``.
+            options: Arguments of ``enqueue()``, and ``detached``.
 
         Raises:
-            TypeError: The function is no ``call()``, or an option is not for children.
+            TypeError: The function is no ``call()``, an option is not for children, or ``detached`` is no
+                bool.
             ValueError: The id is too long.
         """
         if not isinstance(call, Call):
             raise TypeError(f"a child needs a call(), not {call!r}; pass call(function, argument)")
         child_options = dict(options or {})
+        is_detached: bool = check_kind(DETACHED, child_options.pop(DETACHED, False), bool)
         if refused := sorted(child_options.keys() & RESERVED):
             raise TypeError(
                 f"a child takes no {refused[0]}=: its id follows from the step, its arguments from call(); "
                 "omit it, or enqueue the job in a step of its own"
             )
         if unknown := [option for option in child_options if option not in OPTIONS]:
-            raise TypeError(f"a child has no option {unknown[0]}=; its options are {', '.join(OPTIONS)}")
+            options_text = ", ".join((*OPTIONS, DETACHED))
+            raise TypeError(f"a child has no option {unknown[0]}=; its options are {options_text}")
         own_part = step if number is None else f"{step}:{number}"
         child_id = check_job_id(f"{job_id}:{own_part}")
         # A job "a" with a step "b:c" and a job "a:b" with a step "c" have children of the same id. The hash
@@ -114,7 +119,7 @@ class ChildJob(NamedTuple):
         other_id = f"{child_id}:{parts_hash}"
         if len(other_id.encode()) > MAX_ID_BYTES:
             other_id = child_id
-        return cls(child_id, other_id, number, call, child_options)
+        return cls(child_id, other_id, number, call, child_options, is_detached)
 
 
 class Children:
@@ -232,7 +237,8 @@ class Children:
             # A child of an earlier definition of the parent is replaced. Any other job is a conflict.
             resolution = ConflictResolution.REPLACE if row.state == FORMER else ConflictResolution.RAISE
             try:
-                spec = ChildSpec(job.call, job_id, mark, {**inherited, **job.options})
+                options = {**inherited, **job.options}
+                spec = ChildSpec(job.call, job_id, mark, options, job.is_detached)
                 return await self._enqueue_child(spec, resolution, connection)
             except JobConflictError as conflict:
                 # Another job has the unique key of the child, and stands for the child.

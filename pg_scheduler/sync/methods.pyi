@@ -435,8 +435,19 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.count_jobs()``.
         """
-    def cancel_job(self, job_id: str, *, connection: AnySyncConnection | None = None) -> bool:
-        """Cancel a pending or running job.
+    @overload
+    def cancel_job(
+        self, job_id: str, *, children: Literal[False] = False, connection: AnySyncConnection | None = None
+    ) -> bool:
+        """Cancel a pending or running job, with ``children=True`` all jobs that its steps have started too.
+
+        The task of a running job is cancelled within a second, on whichever worker runs it.
+
+        Parameters, values and errors are those of ``Scheduler.cancel_job()``.
+        """
+    @overload
+    def cancel_job(self, job_id: str, *, children: bool, connection: AnySyncConnection | None = None) -> int:
+        """Cancel a pending or running job, with ``children=True`` all jobs that its steps have started too.
 
         The task of a running job is cancelled within a second, on whichever worker runs it.
 
@@ -451,6 +462,7 @@ class BlockingMethods(Blocking):
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         metadata: Mapping[str, Any] | None = None,
+        children: bool = False,
         connection: AnySyncConnection | None = None,
     ) -> int:
         """Cancel every pending or running job that matches all filters, in bounded batches.
@@ -460,9 +472,31 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.cancel_jobs()``.
         """
+    @overload
     def retry_job(
-        self, job_id: str, *, from_step: str | None = None, connection: AnySyncConnection | None = None
+        self,
+        job_id: str,
+        *,
+        from_step: str | None = None,
+        children: Literal[False] = False,
+        connection: AnySyncConnection | None = None,
     ) -> bool:
+        """Run a finished job again now, with its retries and crashes reset.
+
+        The job may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored
+        steps stay.
+
+        Parameters, values and errors are those of ``Scheduler.retry_job()``.
+        """
+    @overload
+    def retry_job(
+        self,
+        job_id: str,
+        *,
+        from_step: None = None,
+        children: bool,
+        connection: AnySyncConnection | None = None,
+    ) -> int:
         """Run a finished job again now, with its retries and crashes reset.
 
         The job may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored

@@ -303,9 +303,9 @@ class BlockingSteps:
         winner: First = _Call(self._attempt, "first").run_method(name, *waits)
         return winner
 
-    def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
+    def gather(self, name: str, calls: Sequence[Call[R]], *, detached: bool = False) -> list[R]:
         """Run several jobs, and return their values when all have ended. See ``Steps.gather()``."""
-        values: list[R] = _Call(self._attempt, "gather").run_method(name, calls)
+        values: list[R] = _Call(self._attempt, "gather").run_method(name, calls, detached=detached)
         return values
 
     def predecessors(self) -> Iterator[JobResult]:

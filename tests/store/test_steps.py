@@ -106,13 +106,13 @@ async def test_step_waits_for_the_transaction_that_reclaims_its_job_and_is_refus
     assert await stored(pool) == {"a": 1}
 
 
-async def until_a_lock_is_awaited(pool: Pool) -> None:
+async def until_a_lock_is_awaited(pool: Pool, sessions: int = 1) -> None:
     waits = (
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
     async with asyncio.timeout(PATIENCE):
-        while not await pool.fetchval(waits):
+        while await pool.fetchval(waits) < sessions:
             pass
 
 

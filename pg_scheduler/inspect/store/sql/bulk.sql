@@ -8,35 +8,6 @@ WHERE job_id = ANY ($1::text[])
 ORDER BY job_id COLLATE "C"
 FOR NO KEY UPDATE;
 
--- name: retry_jobs
--- route: caller
--- Make those of the jobs $1 that have finished pending and due now, as retry_job does, and return them.
---
--- It leaves jobs whose unique key an unfinished job has; of several with one key it takes the first by id.
-WITH found AS (
-    SELECT job_id, unique_key
-    FROM {schema}scheduled_jobs
-    WHERE job_id = ANY ($1::text[]) AND finished_at IS NOT NULL AND NOT {may_run_on}
-),
-free AS (
-    SELECT job_id FROM found WHERE unique_key IS NULL
-    UNION ALL
-    SELECT min(job_id)
-    FROM found
-    WHERE unique_key IS NOT NULL AND (  -- not EXISTS, which may become a join that reads every key
-        SELECT holder.job_id
-        FROM {schema}scheduled_jobs AS holder
-        WHERE holder.unique_key = found.unique_key
-          AND holder.unique_key IS NOT NULL
-          AND holder.finished_at IS NULL
-    ) IS NULL
-    GROUP BY unique_key
-)
-UPDATE {schema}scheduled_jobs SET
-    {retried_values}
-WHERE job_id = ANY (ARRAY (SELECT job_id FROM free))
-RETURNING job_id, execution_time, {parent_of_child} AS parent;
-
 -- name: begin_run
 -- route: caller
 -- Write that the run $1 is started or resumed by the actor $2 with the jobs $3; return how often it has begun.

@@ -1,0 +1,63 @@
+-- The family of a job: the job, the children of its steps, their children, and so on. The step rows of a job have the
+-- ids of its children, so a family is found by primary keys alone.
+
+-- fragment: is_child_of_step
+-- Whether the job "child" is a child of the step "step" of the job "job". A job that only stands for a child, because it
+-- has the unique key of the child, is none. The id of a child begins with that of its parent, so that it is longer:
+-- without this condition, marks that were written by hand could close a circle.
+({child_mark} ->> 'job') = job.job_id
+          AND ({child_mark} ->> 'step') = step.name
+          AND ({child_mark} ->> 'definition') = (job.options ->> 'definition')
+          AND octet_length(child.job_id) > octet_length(job.job_id)
+
+-- fragment: children_of_step
+{schema}scheduler_steps AS step
+        CROSS JOIN LATERAL jsonb_array_elements_text(
+            CASE WHEN jsonb_typeof(step.value) = 'array' THEN step.value ELSE jsonb_build_array() END
+        ) AS wanted (id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM {schema}scheduled_jobs WHERE job_id = wanted.id
+            OFFSET 0  -- not joined in another way, which reads all jobs
+        ) AS child
+
+-- name: lock_families
+-- route: caller
+-- Lock the families of the jobs $1, and return them. $2 is whether they are to be retried, else they are cancelled.
+--
+-- A cancellation passes over detached children, with their families. A retry passes over completed jobs, and over the
+-- steps of unfinished jobs that have ended: those have their results. $1 themselves are always returned.
+--
+-- The longest ids are locked first, and an id is longer than that of the parent: so a child is locked before its parent,
+-- as by the end of a child, and all such calls lock in one order. A parent may insert children until it is locked. This
+-- snapshot lacks them, so the statement is repeated until it returns no job that it has not locked before.
+WITH RECURSIVE family (job_id, parent_id, step, stored_at) AS (
+    SELECT job_id, NULL::text, NULL::text, NULL::timestamptz
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($1::text[])
+    UNION
+    SELECT member.job_id, family.job_id, member.step, member.stored_at
+    FROM family
+    CROSS JOIN LATERAL (
+        SELECT child.job_id, step.name AS step, step.started_at AS stored_at
+        FROM (
+            SELECT job_id, options, finished_at FROM {schema}scheduled_jobs WHERE job_id = family.job_id
+            OFFSET 0  -- not joined in another way, which reads all jobs
+        ) AS job
+        CROSS JOIN {children_of_step}
+        WHERE step.job_id = family.job_id
+          AND step.kind = 'child'
+          AND (job.options -> 'steps') IS NOT NULL
+          AND {of_definition}
+          AND {is_child_of_step}
+          AND CASE WHEN $2::boolean
+              THEN child.status <> 'completed' AND (job.finished_at IS NOT NULL OR step.ended_at IS NULL)
+              ELSE (child.options -> 'detached') IS NULL END
+        OFFSET 0
+    ) AS member
+)
+SELECT job.job_id, family.parent_id, family.step, family.stored_at, job.status, job.finished_at IS NOT NULL AS has_ended,
+    job.finished_at IS NOT NULL AND {may_run_on} AS may_run_on
+FROM family JOIN {schema}scheduled_jobs AS job ON job.job_id = family.job_id
+WHERE job.job_id = ANY (ARRAY (SELECT member.job_id FROM family AS member))
+ORDER BY octet_length(job.job_id) DESC, job.job_id COLLATE "C"
+FOR NO KEY UPDATE OF job;
