@@ -50,6 +50,8 @@ class BulkChange:
     """Whether nothing was changed."""
     done: int
     """Jobs that were changed, or that a dry run would change."""
+    children: int
+    """Children that were changed with their jobs, by --children."""
     refused: int
     """Jobs whose state does not allow it."""
     skipped: int
@@ -73,6 +75,7 @@ BULK: Final = Shape(
     (
         Column("action", "action"),
         Column("done", "done"),
+        Column("children", "child jobs"),
         Column("refused", "refused"),
         Column("skipped", "skipped"),
         Column("searched", "jobs searched"),
@@ -107,6 +110,16 @@ Since = Annotated[
 FromStep = Annotated[
     str | None,
     typer.Option("--from", metavar="NAME", help="Repeat this stored step of the jobs and the later ones."),
+]
+CancelChildren = Annotated[
+    bool, typer.Option("--children", help="Also their children, except detached ones, and those of these.")
+]
+RetryChildren = Annotated[
+    bool,
+    typer.Option(
+        "--children",
+        help="Also their children that ended without success; parents repeat the step that waited for them.",
+    ),
 ]
 To = Annotated[
     str,
@@ -155,10 +168,11 @@ class BulkOptions:
         return {"where": self.where, "tz": command.output.zone}
 
 
-async def cancel(command: Command, options: BulkOptions) -> ExitCode:
+async def cancel(command: Command, options: BulkOptions, *, children: CancelChildren = False) -> ExitCode:
     """Cancel pending or running jobs."""
     async with command.inspector() as inspector:
-        return await _change(command, "cancel", options, inspector.cancel_jobs)
+        cancel_jobs = partial(inspector.cancel_jobs, children=children)
+        return await _change(command, "cancel", options, cancel_jobs, has_children=children)
 
 
 async def retry(
@@ -167,16 +181,22 @@ async def retry(
     group: Group = None,
     since: Since = None,
     from_step: FromStep = None,
+    *,
+    children: RetryChildren = False,
 ) -> ExitCode:
     """Run finished jobs again now. A search leaves out completed jobs unless it has status:completed."""
     # A search has its own condition for the time.
     if since is not None and group is None:
         raise UsageError("--since needs --group; for a search, write finished:>-1h")
+    if children and from_step is not None:
+        raise UsageError("pass either --from or --children, which chooses the step of each job itself")
     ended_since = None if since is None else read_since("--since", since, command.output.zone)
     async with command.inspector() as inspector:
         error_group = None if group is None else await _find_group(inspector, group, ended_since)
-        retry_jobs = partial(inspector.retry_jobs, group=error_group, from_step=from_step)
-        return await _change(command, "retry", options, retry_jobs, has_group=group is not None)
+        retry_jobs = partial(inspector.retry_jobs, group=error_group, from_step=from_step, children=children)
+        return await _change(
+            command, "retry", options, retry_jobs, has_group=group is not None, has_children=children
+        )
 
 
 async def delete(command: Command, options: BulkOptions) -> ExitCode:
@@ -228,11 +248,18 @@ async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | 
 
 
 async def _change(
-    command: Command, action: BulkAction, options: BulkOptions, start: Start, *, has_group: bool = False
+    command: Command,
+    action: BulkAction,
+    options: BulkOptions,
+    start: Start,
+    *,
+    has_group: bool = False,
+    has_children: bool = False,
 ) -> ExitCode:
     """Change the jobs, and write what was done. If a search names them, a question comes first.
 
-    ``start`` is the method of the `Inspector` that changes jobs, and yields the progress.
+    ``start`` is the method of the `Inspector` that changes jobs, and yields the progress. ``has_children`` is
+    whether it changes their children too.
     """
     parameters = options.jobs(command, has_group=has_group)
     parameters |= {"limit": options.limit, "after": options.after}
@@ -247,7 +274,8 @@ async def _change(
         _show_first_jobs(command, action, step)
         # Without jobs in this step and without a cursor to further ones, there is nothing to change.
         if not options.dry_run and (step.done or step.cursor):
-            confirm(f"{action.capitalize()} every job of this search?", yes=False)
+            children_text = " with its children" if has_children else ""
+            confirm(f"{action.capitalize()} every job of this search{children_text}?", yes=False)
     run = _Run(command, action, options)
     try:
         await run.follow(start(**parameters, rate=rate, dry_run=options.dry_run))
@@ -302,7 +330,7 @@ class _Run:
         has_search = not self._options.job_ids
         code = self._write_summary(step) if has_search else self._write_changes()
         # The list of the jobs that ids name suffices, unless the action ended before the last of them.
-        if has_search or step.cursor is not None:
+        if has_search or step.cursor is not None or step.children:
             self._output.say(step.summary)
         # The rule states which jobs the action takes: why some were refused, or why a search found none.
         rule = RULES[self._action]
@@ -326,10 +354,12 @@ class _Run:
         """Write the numbers of changed, refused and skipped jobs."""
         dry_run = self._options.dry_run
         change = copy_fields(BulkChange, step, action=self._action, dry_run=dry_run, after=step.cursor)
-        # The last column states how to continue, which a table omits if nothing is left.
-        is_short = self._output.is_table and step.cursor is None
-        columns = BULK.columns[:-1] if is_short else BULK.columns
-        self._output.write_one(replace(BULK, columns=columns), change)
+        # A table omits how to continue if nothing is left, and the children if there are none.
+        omitted = {name for name, value in (("after", step.cursor), ("children", step.children)) if not value}
+        columns = [
+            column for column in BULK.columns if not self._output.is_table or column.key not in omitted
+        ]
+        self._output.write_one(replace(BULK, columns=tuple(columns)), change)
         return ExitCode.DONE
 
     def _result(self, change: JobChange) -> ChangeResult:

@@ -16,7 +16,7 @@ from pg_scheduler.inspect.pages import Wanted, find_page
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction, ChangeOutcome, JobChange
 from pg_scheduler.inspect.store.searches import Condition, Scan
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.inspect.texts import extent_of
+from pg_scheduler.inspect.texts import counted, extent_of
 from pg_scheduler.jobs.model import Job
 
 BATCH_SIZE: Final = 500
@@ -60,11 +60,14 @@ class Progress:
     """Jobs that were examined, including those that earlier calls examined before the cursor."""
     changes: Sequence[JobChange] = field(default=(), repr=False)
     """The jobs of the latest batch."""
+    children: int = 0
+    """Children that were changed with their jobs, if the action includes them. A dry run counts none."""
 
     @property
     def summary(self) -> str:
         """The numbers of changed, refused, skipped and searched jobs in one line, as in every front end."""
-        counts = f"{self.done:,} done, {self.refused:,} refused, {self.skipped:,} skipped"
+        children = f" with {counted(self.children, 'child job')}" if self.children else ""
+        counts = f"{self.done:,} done{children}, {self.refused:,} refused, {self.skipped:,} skipped"
         extent = extent_of(self.searched, self.total_estimate, is_complete=self.cursor is None)
         return f"{counts}; searched {extent}"
 
@@ -136,7 +139,8 @@ class BulkRun:
                 # which it is created. The consumer of the steps may be another author.
                 with acting_as(self.author):
                     task = asyncio.ensure_future(self.store.bulk.change(batch))
-                progress = _added(progress, await _finish(task))
+                changes = await _finish(task)
+                progress = _added(progress, changes.jobs, children=changes.children)
             yield progress
             if progress.cursor is None or progress.done == self.limit:
                 return
@@ -205,7 +209,7 @@ class BulkRun:
         return JobChange(job_id, job.job_name, job.status, outcome)
 
 
-def _added(progress: Progress, changes: Sequence[JobChange]) -> Progress:
+def _added(progress: Progress, changes: Sequence[JobChange], *, children: int = 0) -> Progress:
     """Return the progress after a batch: the numbers so far plus those of these changes."""
     counts = Counter(change.outcome for change in changes)
     return replace(
@@ -214,6 +218,7 @@ def _added(progress: Progress, changes: Sequence[JobChange]) -> Progress:
         skipped=progress.skipped + counts[ChangeOutcome.SKIPPED],
         refused=progress.refused + counts[ChangeOutcome.REFUSED],
         changes=tuple(changes),
+        children=progress.children + children,
     )
 
 

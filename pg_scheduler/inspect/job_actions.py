@@ -124,13 +124,15 @@ class JobActions(InspectorBase):
         # The term of the names that the caller may change. For a list of ids it is the only condition.
         visible = None if names is None else names_term(names)
         visible_terms = () if visible is None else (visible,)
+        conditions = conditions_of(Search(visible_terms, datetime.now(UTC)))
         run = BulkRun(
             store=self._store,
             reads=self._reads,
             author=self._author(),
             batch=replace(
                 batch,
-                conditions=conditions_of(Search(visible_terms, datetime.now(UTC))),
+                conditions=conditions,
+                family_conditions=conditions if batch.children else (),
                 details={**(details or {}), **search_details, **batch.details},
                 matches=_both(batch.matches, matches),
                 subject=None if run_id is None else check_text("run_id", run_id),
@@ -154,7 +156,9 @@ class JobActions(InspectorBase):
         return run.steps()
 
     @_shows_options(_change)
-    def cancel_jobs(self, **options: Unpack[BulkOptions]) -> AsyncGenerator[Progress, None]:
+    def cancel_jobs(
+        self, *, children: bool = False, **options: Unpack[BulkOptions]
+    ) -> AsyncGenerator[Progress, None]:
         """Cancel the pending and running jobs of a search or a list, and yield the progress.
 
         The jobs are read and changed in batches of 500. Each batch is a transaction. It locks the jobs,
@@ -164,6 +168,9 @@ class JobActions(InspectorBase):
         continue there.
 
         Args:
+            children: Whether the children of these jobs are cancelled with them, and their children, as by
+                `cancel_job()`. A job counts as done if it or one of them was cancelled. Children that the
+                caller may not change by ``names`` stay as they are.
             ids: The ids of the jobs.
             where: A search instead, as for `search_jobs()`.
             limit: The number of jobs to change; None for no limit.
@@ -191,7 +198,8 @@ class JobActions(InspectorBase):
             async for step in inspector.cancel_jobs(where="status:pending name:mail.*"):
                 print(step.summary)
         """
-        return self._change(Batch("cancel"), [StatusTerm(UNFINISHED)], **options)
+        batch = _with_children(Batch("cancel"), children)
+        return self._change(batch, [StatusTerm(UNFINISHED)], **options)
 
     @_shows_options(_change)
     def retry_jobs(
@@ -199,6 +207,7 @@ class JobActions(InspectorBase):
         *,
         group: ErrorGroup | None = None,
         from_step: str | None = None,
+        children: bool = False,
         **options: Unpack[BulkOptions],
     ) -> AsyncGenerator[Progress, None]:
         """Run finished jobs again now, as `retry_job()` does, and yield the progress.
@@ -212,6 +221,12 @@ class JobActions(InspectorBase):
                 So no job is retried that `error_groups()` did not count. ``where`` can be omitted.
             from_step: Only jobs that have stored this step. The step and the steps after it are deleted, as
                 by `retry_job()`. Other jobs are refused. None to keep all steps.
+            children: Whether the children that ended without success run again too, as by `retry_job()`. A
+                job counts as done if it or one of them was retried. It is refused, with all of them, if one
+                of them cannot be retried.
+
+        Raises:
+            ValueError: Both ``from_step`` and ``children=True`` are given; or as in `cancel_jobs()`.
 
         Example::
 
@@ -219,7 +234,12 @@ class JobActions(InspectorBase):
                 print(step.summary)
         """
         terms: list[Term] = [StatusTerm(UNSUCCESSFUL_STATUSES)]
-        batch = Batch("retry")
+        batch = _with_children(Batch("retry"), children)
+        if children and from_step is not None:
+            raise ValueError(
+                "retry_jobs() takes either from_step= or children=True, which chooses the step of each job "
+                f"itself; omit from_step={from_step!r}"
+            )
         if from_step is not None:
             batch = replace(batch, from_step=check_step_name(from_step), details={"from_step": from_step})
         if group is not None:
@@ -334,6 +354,13 @@ _ALL: Final[Mapping[BulkAction, str]] = {
     "move": "status:pending",
 }
 """For each action, a search for all jobs that it can change, which an error message recommends."""
+
+
+def _with_children(batch: Batch, children: bool) -> Batch:
+    """Return a batch that changes the families of its jobs with them, if ``children`` is True."""
+    if not check_kind("children", children, bool):
+        return batch
+    return replace(batch, children=True, details={**batch.details, "children": True})
 
 
 def _check_rate(rate: object) -> None:

@@ -387,3 +387,56 @@ def test_closed_pipe_is_no_error(fill: Fill, query: Query) -> None:
     assert piped.stdout == "0\n"
     assert "Traceback" not in piped.stderr
     assert query("SELECT count(*) FROM scheduled_jobs WHERE status = 'cancelled'") == 600
+
+
+FAMILY = """
+    UPDATE scheduled_jobs SET options = '{"steps": 1, "definition": "d"}' WHERE job_id = 'pack:00001';
+    UPDATE scheduled_jobs SET options = jsonb_build_object('child_of',
+        '{"job": "pack:00001", "step": "label", "definition": "d"}'::jsonb) WHERE job_id = 'pack:00001:label';
+    INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, definition)
+        VALUES ('pack:00001', 'label', 'child', '["pack:00001:label"]', 1, now(), 'd');
+"""
+
+
+@pytest.fixture
+def family(fill: Fill, dsn: str) -> None:
+    """Insert the job ``pack:00001`` with a child."""
+    fill(1, prefix="pack:")
+    fill(1, prefix="pack:00001:label")
+
+    async def link(connection: Connection) -> None:
+        await connection.execute(
+            "UPDATE scheduled_jobs SET job_id = 'pack:00001:label' WHERE length(job_id) > 10"
+        )
+        await connection.execute(FAMILY)
+
+    run_on(dsn, link)
+
+
+@pytest.mark.usefixtures("family")
+def test_children_are_cancelled_and_retried_with_their_job(call: Run, query: Query) -> None:
+    statuses = "SELECT string_agg(status, ' ' ORDER BY job_id) FROM scheduled_jobs"
+    ran = call("jobs", "cancel", "pack:00001", "--children")
+    assert ran.code == 0, ran.err
+    assert "1 done with 1 child job, 0 refused" in ran.err
+    assert query(statuses) == "cancelled cancelled"
+    ran = call("jobs", "retry", "--where", "name:mail.* id:pack:00001", "--children", "--yes")
+    assert ran.code == 0, ran.err
+    assert (summary(ran)["done"], summary(ran)["children"]) == (1, 1)
+    assert query(statuses) == "pending pending"
+    ran = call("jobs", "cancel", "pack:00001")
+    assert ran.code == 0, ran.err
+    assert query(statuses) == "cancelled pending"
+
+
+def test_step_and_children_are_not_named_together(call: Run, fill: Fill) -> None:
+    fill(1)
+    ran = call("jobs", "retry", "mail:00000", "--from", "a", "--children")
+    assert ran.code == ExitCode.USAGE
+    assert "pass either --from or --children" in ran.err
+
+
+def test_question_names_the_children(call: Run, fill: Fill) -> None:
+    fill(1)
+    ran = call("jobs", "cancel", "--where", "name:mail.*", "--children")
+    assert "Cancel every job of this search with its children?" in ran.err

@@ -37,7 +37,7 @@ class RetryInBulk(Op):
     job_id: str
 
     async def run(self, store: Store) -> bool:
-        (change,) = await InspectionStore(store).bulk.change(Batch("retry", [self.job_id]))
+        (change,) = (await InspectionStore(store).bulk.change(Batch("retry", [self.job_id]))).jobs
         return change.outcome is ChangeOutcome.DONE
 
 

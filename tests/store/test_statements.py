@@ -428,7 +428,7 @@ async def use_path(store: Store) -> object:
     actions: dict[BulkAction, bool] = {"retry": False, "cancel": True}
     for action, changed in actions.items():
         batch = await people.bulk.change(Batch(action, ["n", "o"], subject=f"run:{action}"))
-        became = [each.outcome for each in batch]
+        became = [each.outcome for each in batch.jobs]
         assert became == ["refused", "done" if changed else "refused"], "the key is taken, and n has ended"
     assert await store.jobs.retry("n")
     await store.inserts.replace_extended([extended])

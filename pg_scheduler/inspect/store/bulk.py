@@ -17,13 +17,14 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.audit import AuditRepository
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Statements, Transaction
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError
 from pg_scheduler.events import JobCancelled
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.inspect.store.searches import Condition, Scan, SearchRepository
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
+from pg_scheduler.queue.families import BusyFamilyError, FamilyRepository, Member, descendants
 from pg_scheduler.queue.jobs import JobFilters
 from pg_scheduler.queue.locks import LockRepository
 from pg_scheduler.queue.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
@@ -55,6 +56,8 @@ class Batch:
         to: When moved jobs are due; None to move each job from its own due time.
         by_s: Seconds by which each job is moved if ``to`` is None.
         from_step: The stored step from which jobs are retried; None to keep all steps.
+        children: Whether the families of the jobs are changed with them: cancelled, or retried.
+        family_conditions: The conditions that the other jobs of the families must fulfil.
         details: Why these jobs were chosen, for the record in the audit.
         subject: The id of the run of the batch, which is the subject of its record. A batch of a run has a
             record even if no job was changed. None without a run: the subject is the job if only one was
@@ -72,6 +75,8 @@ class Batch:
     to: datetime | None = None
     by_s: float = 0.0
     from_step: str | None = None
+    children: bool = False
+    family_conditions: Sequence[Condition] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     subject: str | None = None
     after: str | None = None
@@ -108,6 +113,18 @@ class JobChange:
     """The outcome of the action for it."""
 
 
+class Changes(NamedTuple):
+    """The effects of a batch.
+
+    Attributes:
+        jobs: The outcome for each of its jobs.
+        children: Jobs of their families that were changed with them.
+    """
+
+    jobs: list[JobChange]
+    children: int = 0
+
+
 class _Effects(NamedTuple):
     """The jobs that a transaction changed, and the messages that it sends."""
 
@@ -127,16 +144,20 @@ class BulkRepository:
         audit: AuditRepository,
         *,
         dependencies: DependencyRepository,
+        families: FamilyRepository,
     ) -> None:
         self._statements = statements
+        self._families = families
         self._consequences = consequences
         self._dependencies = dependencies
         self._searches = searches
         self._locks = locks
         self._audit = audit
 
-    async def change(self, batch: Batch) -> list[JobChange]:
+    async def change(self, batch: Batch) -> Changes:
         """Change the jobs of a batch whose states allow it, with a record; return the outcome of each.
+
+        With families, a job counts as changed if any job of its family was.
 
         The record and the rows of cancelled jobs name the author of the caller's context.
 
@@ -153,42 +174,53 @@ class BulkRepository:
             f"jobs with the unique keys of this batch were inserted {MAX_ROUNDS} times while it was retried"
         )
 
-    async def _change(self, batch: Batch, transaction: Transaction) -> list[JobChange]:
+    async def _change(self, batch: Batch, transaction: Transaction) -> Changes:
         """Change the jobs of a batch in a transaction, which also has the record and the messages.
 
         Return the outcome for each job of the batch, in their order.
         """
         connection = transaction.connection
+        # All jobs of the families are locked first, because they are locked in an order of their own.
+        members: Sequence[Member] = ()
+        if batch.children:
+            members = await self._families.lock(batch.job_ids, transaction, for_retry=batch.action == "retry")
         # The jobs were searched before they were locked, and may have changed in between. While they are
         # locked they cannot change, so the conditions are examined once more.
         rows = await self._statements.fetch("lock_batch", list(batch.job_ids), on=connection)
         matching_ids = await self._still_searched(batch, [row["job_id"] for row in rows], connection)
-        effects = await self._act(batch, matching_ids, transaction) if matching_ids else _Effects()
+        effects = _Effects()
+        if matching_ids and batch.children:
+            effects = await self._act_on_families(batch, matching_ids, members, transaction)
+        elif matching_ids:
+            effects = await self._act(batch, matching_ids, transaction)
         if effects.job_ids or batch.subject is not None:
             details = {**_job_details(effects.job_ids), **batch.details}
             subject = batch.subject
-            # The subject of the record is the run, or else the only changed job.
+            # The subject of the record is the run, or else the only changed job, or that of the only family.
             if subject is not None:
                 details |= await self._advance(subject, batch, len(effects.job_ids), connection)
             elif len(effects.job_ids) == 1:
                 subject = next(iter(effects.job_ids))
+            elif batch.children and len(matching_ids) == 1:
+                subject = matching_ids[0]
             await self._audit.record(f"{batch.action}_jobs", subject, on=connection, **details)
         if effects.messages:
             await self._locks.notify(effects.messages, connection=connection)
         rows_by_id = {row["job_id"]: row for row in rows}
         changed_ids, matching_id_set = frozenset(effects.job_ids), frozenset(matching_ids)
+        changed_families = _families_with(changed_ids, matching_id_set, members)
         changes = []
         for job_id in batch.job_ids:
             # A job that still matched, and was not changed, has a state that does not allow the change.
             outcome = ChangeOutcome.REFUSED if job_id in matching_id_set else ChangeOutcome.SKIPPED
-            if job_id in changed_ids:
+            if job_id in changed_ids or job_id in changed_families:
                 outcome = ChangeOutcome.DONE
             # A job without a row does not exist.
             row = rows_by_id.get(job_id)
             name = None if row is None else row["job_name"]
             status = None if row is None else JobStatus(row["status"])
             changes.append(JobChange(job_id, name, status, outcome))
-        return changes
+        return Changes(changes, len(changed_ids.difference(batch.job_ids)))
 
     async def _advance(
         self, run_id: str, batch: Batch, changed: int, connection: Connection
@@ -233,6 +265,16 @@ class BulkRepository:
         examined = await self._searches.ids(job_ids, scan, on=connection)
         return [job.job_id for job, _ in examined.jobs if batch.matches is None or batch.matches(job)]
 
+    async def _fulfilling(
+        self, conditions: Sequence[Condition], job_ids: Sequence[str], transaction: Transaction
+    ) -> Sequence[str]:
+        """Return those of the jobs that fulfil conditions."""
+        if not job_ids or not conditions:
+            return job_ids
+        scan = Scan(conditions, limit=len(job_ids), rows=len(job_ids))
+        examined = await self._searches.ids(job_ids, scan, on=transaction.connection)
+        return [job.job_id for job, _ in examined.jobs]
+
     async def _act(self, batch: Batch, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
         """Cancel, retry, delete or move these jobs, as the batch states.
 
@@ -252,6 +294,39 @@ class BulkRepository:
                     "move_jobs", job_ids, batch.to, batch.by_s, now, on=connection
                 )
                 return _effects_of_due([row for row in rows if row["changed"]])
+
+    async def _act_on_families(
+        self, batch: Batch, job_ids: Sequence[str], members: Sequence[Member], transaction: Transaction
+    ) -> _Effects:
+        """Cancel or retry these jobs with what the conditions allow of their families, which are locked."""
+        family_ids = {member.job_id for member in descendants(job_ids, members)} - {*job_ids}
+        visible_ids = {*await self._fulfilling(batch.family_conditions, sorted(family_ids), transaction)}
+        chosen = [member for member in members if member.job_id in visible_ids.union(job_ids)]
+        if batch.action == "cancel":
+            unfinished_ids = dict.fromkeys(member.job_id for member in chosen if not member.has_ended)
+            return await self._cancel(list(unfinished_ids), transaction)
+        return _effects_of_due(await self._retry_families(job_ids, chosen, transaction))
+
+    async def _retry_families(
+        self, job_ids: Sequence[str], members: Sequence[Member], transaction: Transaction
+    ) -> list[asyncpg.Record]:
+        """Retry locked families, and return the rows of the retried jobs.
+
+        A family is left as it is if one of its jobs cannot be retried.
+        """
+        try:
+            async with self._statements.transaction(within=transaction) as savepoint:
+                return await self._families.retry(members, savepoint)
+        except (BusyFamilyError, JobConflictError):
+            # One family suffices for that, so each is retried alone.
+            if len(job_ids) == 1:
+                return []
+        rows: list[asyncpg.Record] = []
+        for job_id in job_ids:
+            ids = {job_id, *(member.job_id for member in descendants([job_id], members))}
+            family = [member for member in members if member.job_id in ids]
+            rows += await self._retry_families([job_id], family, transaction)
+        return rows
 
     async def _retry(
         self, job_ids: Sequence[str], from_step: str | None, connection: Connection
@@ -300,6 +375,21 @@ class BulkRepository:
         )
         messages = _heartbeat_requests(row["worker_id"] for row in changed)
         return _Effects([row["job_id"] for row in changed], messages)
+
+
+def _families_with(
+    changed_ids: Collection[str], job_ids: Collection[str], members: Sequence[Member]
+) -> set[str]:
+    """Return those of the jobs in whose families jobs were changed."""
+    parents = {member.job_id: member.parent_id for member in members if member.parent_id is not None}
+    families: set[str] = set()
+    for changed_id in changed_ids:
+        job_id: str | None = changed_id
+        while job_id is not None:
+            if job_id in job_ids:
+                families.add(job_id)
+            job_id = parents.get(job_id)
+    return families
 
 
 def _effects_of_due(rows: Sequence[asyncpg.Record]) -> _Effects:

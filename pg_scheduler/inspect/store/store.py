@@ -56,6 +56,7 @@ class InspectionStore:
             store.locks,
             self.audit,
             dependencies=store.dependencies,
+            families=store.families,
         )
         self.bulk_runs: Final = BulkRunRepository(self.statements, self.audit)
 
