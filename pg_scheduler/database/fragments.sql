@@ -11,7 +11,7 @@ statement_timestamp()
 -- replacement.
 
 -- fragment: definition_keys
-ARRAY ['replacement', 'in_vain', 'schedule', 'on_failure', 'failed_tasks', 'alive', 'result']
+ARRAY ['replacement', 'in_vain', 'schedule', 'on_failure', 'failed_tasks', 'on_cancel', 'alive', 'result']
 
 -- The definition that a job gets at the end of the attempt that runs. One that has waited for other jobs in vain is under
 -- another key, with the "reason": it is cancelled then. A worker of an earlier checkout does not know that key, so it

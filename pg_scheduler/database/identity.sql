@@ -46,8 +46,8 @@ ON CONFLICT (id) DO UPDATE SET
 -- $1 by $3; return their number. A pause without an end stays. One that has an end loses it until the task is resumed,
 -- and the note, which begins with $2 then, keeps what it was: see resume_held_tasks.
 --
--- A job names its task, that of its alert, and both of the definition that replaces it. The alert of a job that has
--- ended may not have been enqueued yet.
+-- A job names its task, those of its alert and of its clean-up, and all of these of the definition that replaces it. The
+-- alert or the clean-up of a job that has ended may not have been enqueued yet.
 WITH held AS (
     INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, note, actor)
     SELECT known.name, coalesce($4, {now}), $1, $3
@@ -55,15 +55,19 @@ WITH held AS (
         SELECT named.name
         FROM {schema}scheduled_jobs AS job
         CROSS JOIN LATERAL (
-            VALUES (job.job_name), (job.function), (job.on_end ->> 'on_failure'),
+            VALUES (job.job_name), (job.function), (job.on_end ->> 'on_failure'), (job.on_end ->> 'on_cancel'),
                 (job.on_end #>> ARRAY ['replacement', 'job_name']), (job.on_end #>> ARRAY ['replacement', 'function']),
                 (job.on_end #>> ARRAY ['replacement', 'on_end', 'on_failure']),
+                (job.on_end #>> ARRAY ['replacement', 'on_end', 'on_cancel']),
                 (job.on_end #>> ARRAY ['in_vain', 'job_name']), (job.on_end #>> ARRAY ['in_vain', 'function']),
-                (job.on_end #>> ARRAY ['in_vain', 'on_end', 'on_failure'])
+                (job.on_end #>> ARRAY ['in_vain', 'on_end', 'on_failure']),
+                (job.on_end #>> ARRAY ['in_vain', 'on_end', 'on_cancel'])
         ) AS named (name)
         WHERE job.finished_at IS NULL
         UNION
-        SELECT on_end ->> 'on_failure' FROM {schema}scheduled_jobs WHERE finished_at IS NOT NULL AND on_end IS NOT NULL
+        SELECT unnest(ARRAY [on_end ->> 'on_failure', on_end ->> 'on_cancel'])
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NOT NULL AND on_end IS NOT NULL
         UNION
         SELECT task FROM {schema}scheduler_schedules
         UNION

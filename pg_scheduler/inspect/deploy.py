@@ -35,6 +35,7 @@ from pg_scheduler.jobs.step_values import STEP, ReturnType, step_value
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.typed import problems
 from pg_scheduler.jobs.validation import check_count, check_kind, check_text
+from pg_scheduler.queue.clean_ups import EXAMPLE_STEPS, clean_up_arguments
 from pg_scheduler.queue.failure_alerts import alert_arguments
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.scheduler.parts import Parts, parts_of
@@ -82,7 +83,8 @@ class DeployCode(StrEnum):
     ARGUMENTS = "ARGUMENTS"
     """The function cannot be called with the arguments of the jobs, so their attempts fail."""
     ALERT = "ALERT"
-    """The task of ``on_failure=`` is not registered, or does not fit a failed job, so no alert is sent."""
+    """The task of ``on_failure=`` or ``on_cancel=`` is not registered, or does not fit a failed or cancelled
+    job, so no alert is sent, or no clean-up runs."""
     KEY = "KEY"
     """The key function of a limit raises, or returns an invalid key, so the jobs fail."""
     SCHEDULE = "SCHEDULE"
@@ -298,8 +300,8 @@ class _DeployCheck:
         self._codec = parts.store.statements.codec
         self._pattern = pattern
         self._findings = _Findings()
-        # By the names of tasks that alert: what is wrong with them, or None.
-        self._alert_problems: dict[str, str | None] = {}
+        # By the option and the task that it names: what is wrong with that task, or None.
+        self._follower_problems: dict[tuple[str, str], str | None] = {}
 
     async def run(self, most: int) -> DeployReport:
         """Examine at most ``most`` unfinished jobs and all schedules, and return the report."""
@@ -308,7 +310,7 @@ class _DeployCheck:
         migrated_tables = await self._store.deploy.tables()
         is_migrated = bool(migrated_tables)
         has_steps = STEPS in migrated_tables
-        self._examine_declared_alerts()
+        self._examine_declared_followers()
         job_count, is_complete = await self._examine_jobs(most, is_migrated=is_migrated, has_steps=has_steps)
         schedule_count = await self._examine_schedules() if is_migrated else 0
         total: int | None = job_count
@@ -334,7 +336,8 @@ class _DeployCheck:
             jobs = page[: most - examined]
             examined += len(jobs)
             for job in jobs:
-                self._examine_alert(job.task, job.on_failure, job.job_id)
+                self._examine_follower(job.task, "on_failure", job.on_failure, job.job_id)
+                self._examine_follower(job.task, "on_cancel", job.on_cancel, job.job_id)
             # Only jobs that have stored steps have a version.
             if has_steps:
                 await self._examine_steps([job for job in jobs if job.version is not None])
@@ -364,29 +367,35 @@ class _DeployCheck:
             self._findings.add(code, job.task, reason, job.job_id)
         return _Examined.DONE
 
-    def _examine_declared_alerts(self) -> None:
-        """Examine the alerts that the code declares for its tasks, whether or not jobs have them."""
+    def _examine_declared_followers(self) -> None:
+        """Examine the alerts and clean-ups that the code declares, whether or not jobs have them."""
         for task in self._tasks.tasks():
-            self._examine_alert(task.name, task.on_failure)
+            self._examine_follower(task.name, "on_failure", task.on_failure)
+            self._examine_follower(task.name, "on_cancel", task.on_cancel)
 
-    def _examine_alert(self, name: str, alert: str | None, *job_ids: str) -> None:
-        """Add a finding if the task ``alert`` cannot alert of failures of these jobs of the task ``name``."""
-        if alert is None or not self._is_selected(name):
+    def _examine_follower(self, name: str, option: str, follower: str | None, *job_ids: str) -> None:
+        """Add a finding if a task cannot follow the ends of these jobs of the task ``name``.
+
+        ``option`` is the option that names it, ``on_failure`` or ``on_cancel``.
+        """
+        if follower is None or not self._is_selected(name):
             return
-        if alert not in self._alert_problems:
-            self._alert_problems[alert] = self._alert_problem_of(alert)
-        problem = self._alert_problems[alert]
+        if (option, follower) not in self._follower_problems:
+            self._follower_problems[option, follower] = self._follower_problem_of(option, follower)
+        problem = self._follower_problems[option, follower]
         if problem is not None:
-            reason = f"on_failure={alert!r}: {problem}"
+            reason = f"{option}={follower!r}: {problem}"
             self._findings.add(DeployCode.ALERT, name, reason, *job_ids, count=len(job_ids))
 
-    def _alert_problem_of(self, alert: str) -> str | None:
-        """Return why a task cannot alert of failed jobs; None if it can."""
-        task = self._tasks.resolve(alert)
+    def _follower_problem_of(self, option: str, follower: str) -> str | None:
+        """Return why a task cannot be called for failed or cancelled jobs; None if it can."""
+        task = self._tasks.resolve(follower)
         if task is None:
-            return self._why_unknown(alert)
-        arguments = encode((), alert_arguments("id", alert, "ValueError: example", 1))
-        problem = self._problem_of(task, arguments, alert)
+            return self._why_unknown(follower)
+        arguments = alert_arguments("id", follower, "ValueError: example", 1)
+        if option == "on_cancel":
+            arguments = clean_up_arguments("id", follower, "cancelled by example", EXAMPLE_STEPS)
+        problem = self._problem_of(task, encode((), arguments), follower)
         return None if problem is None else problem[1]
 
     def _problem_of(self, task: Task, task_data: str, job_name: str) -> tuple[DeployCode, str] | None:

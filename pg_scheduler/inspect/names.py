@@ -145,6 +145,8 @@ def _missing(reported: ReportedOptions, options: Mapping[str, Any]) -> list[str]
     missing = [key for key in reported.in_code if key != "unique" or options.get(key, UNSET) is UNSET]
     if reported.on_failure is not None:
         missing.append("on_failure")
+    if reported.on_cancel is not None:
+        missing.append("on_cancel")
     return missing
 
 

@@ -36,6 +36,7 @@ def job(
     share: Share | None = None,
     unique: Unique | str | Unset | None = UNSET,
     on_failure: str | None = None,
+    on_cancel: str | None = None,
     version: int | Unset = UNSET,
 ) -> Callable[[F], F]:
     """Declare a function as a job of every Scheduler of the process.
@@ -71,6 +72,10 @@ def job(
         on_failure: The name of a task to enqueue when a job has failed finally or expired, in the same
             transaction. It is called with ``job_id=``, ``job_name=``, ``error=`` and ``attempts=``, the
             number of its failed attempts. None for no such task.
+        on_cancel: The name of a task to enqueue when a job that has begun is cancelled, for example while it
+            is suspended. It is called with ``job_id=``, ``job_name=``, ``reason=`` and ``steps=``, a list
+            of what the job has done: objects with the ``name``, the ``kind`` and the ``value`` of a step, and
+            with ``is_omitted``, whether the value is left out. None for no such task.
         version: The version of the code, from 1, which a job stores with its first durable step; see
             ``current_job().steps.version``. 1 if omitted.
 
@@ -108,6 +113,7 @@ def job(
         share=share,
         unique=unique,
         on_failure=on_failure,
+        on_cancel=on_cancel,
         version=version,
     )
 

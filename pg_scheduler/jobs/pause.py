@@ -120,6 +120,8 @@ class TaskInfo:
     """Which of its jobs exclude one another; None for none."""
     on_failure: str | None = field(default=None, kw_only=True)
     """The task that is enqueued when a job has failed finally; None for none."""
+    on_cancel: str | None = field(default=None, kw_only=True)
+    """The task that is enqueued when a job that has begun is cancelled; None for none."""
     paused_at: datetime | None = None
     """When the task was paused; None if it is not paused."""
     paused_until: datetime | None = None

@@ -311,6 +311,7 @@ class TaskOptions:
     share: Share | None = None
     unique: Uniqueness | Unset | None = UNSET
     on_failure: str | None = None
+    on_cancel: str | None = None
     version: int | Unset = UNSET
 
 
@@ -334,6 +335,7 @@ class Task:
         share: The share whose tenants take turns; None for no tenants.
         unique: Which of its jobs exclude one another; None for none.
         on_failure: The task that is enqueued when a job fails; None for none.
+        on_cancel: The task that is enqueued when a job that has begun is cancelled; None for none.
         version: The version of its durable steps.
         arity: The arguments that the function accepts.
         common_limits: What `limits_of_job()` returns for each of its jobs; None if that depends on arguments.
@@ -357,6 +359,7 @@ class Task:
     share: Share | None = field(default=None, kw_only=True)
     unique: Uniqueness | None = field(default=None, kw_only=True)
     on_failure: str | None = field(default=None, kw_only=True)
+    on_cancel: str | None = field(default=None, kw_only=True)
     version: int = field(default=1, kw_only=True)
     arity: Arity = field(init=False, repr=False, compare=False)
     common_limits: Sequence[tuple[str, LimitNumbers]] | None = field(init=False, repr=False, compare=False)
@@ -482,6 +485,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "share": check_share,
     "unique": check_unique,
     "on_failure": check_name,
+    "on_cancel": check_name,
     "version": partial(check_count, "version", least=1),
 }
 """The checks of the options of tasks, except for those that depend on the function."""

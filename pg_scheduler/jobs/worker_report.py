@@ -229,6 +229,7 @@ class ReportedOptions(NamedTuple):
     """The options that only the code can apply."""
     on_failure: str | None = None
     metadata: Mapping[str, Any] = NO_METADATA
+    on_cancel: str | None = None
 
 
 class Parameter(NamedTuple):
@@ -326,6 +327,7 @@ class ReportedSettings:
             [name for name in UNREPORTED if name in in_code],
             _checked(check_name, options.get("on_failure")),
             _checked(check_metadata, metadata) or NO_METADATA,
+            _checked(check_name, options.get("on_cancel")),
         )
 
     def parameters_of(self, task: str) -> list[Parameter] | None:

@@ -35,11 +35,11 @@ FIRST_PAUSE_S: Final = 0.25
 LOCKED_PAUSE_S: Final = 4.0
 """Seconds for which a scan leaves out a job if a row that its consequences change is still locked."""
 
-ORDER: Final = ("result", "child", "schedule", "fixed_delay", "on_failure")
+ORDER: Final = ("result", "child", "schedule", "fixed_delay", "on_failure", "on_cancel")
 """The keys of ``on_end`` in the order in which their consequences are applied.
 
-The result of a job is kept first, since the jobs that wait for it get a copy. The alert of a failure is last,
-since nothing waits for it.
+The result of a job is kept first, since the jobs that wait for it get a copy. The alert of a failure and the
+clean-up of a cancellation are last, since nothing waits for them.
 """
 
 MAX_GENERATIONS: Final = 100

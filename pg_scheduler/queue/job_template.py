@@ -90,7 +90,7 @@ class JobTemplate(NamedTuple):
             options: The checked options that a call or a schedule gives. The others are those of the task.
             misfire_grace_time: The seconds for jobs to which neither the call nor the task gives any.
             marks: What else is in the JSON of their options, such as the id of a schedule.
-            consequences: What follows their ends besides the alert of the task.
+            consequences: What follows their ends besides the alert and the clean-up of the task.
             failed_tasks: For an alert: the tasks of the alerts that failed before it, and its own task. If
                 the alert fails too, no task among these is enqueued again, or alerts would never end.
         """
@@ -102,6 +102,8 @@ class JobTemplate(NamedTuple):
             on_end["on_failure"] = task.on_failure
             if failed_tasks:
                 on_end["failed_tasks"] = [*failed_tasks]
+        if task is not None and task.on_cancel is not None:
+            on_end["on_cancel"] = task.on_cancel
         extras = NO_EXTRAS
         if other_options or on_end:
             extras = Extras(

@@ -266,13 +266,13 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- route: pool
 -- Delete those of the jobs $1 that do not run and whose end has no consequences that are left, and return all.
 --
--- Others may wait for a job with "on_end", unless it only has to report a failure. A deleted job waits for no other
+-- Others may wait for a job with "on_end", unless it only names tasks that follow a failure or a cancellation. A deleted job waits for no other
 -- job any more. A step that is locked is left to the vacuum: a signal locks it before the row of the job. The result of
 -- the last end stays, and that of an earlier one is deleted.
 WITH found AS (
     SELECT job_id, status,
         CASE WHEN status = 'pending' AND jsonb_typeof(on_end) = 'object'
-            THEN on_end - 'on_failure' = jsonb_build_object()
+            THEN on_end - ARRAY ['on_failure', 'on_cancel'] = jsonb_build_object()
             ELSE status <> 'running' AND on_end IS NULL END AS is_free
     FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($1){within_lock_limit}

@@ -161,30 +161,42 @@ class JobPreparer:
             row, arguments, unique, share, parents, has_id=job_id is not None, debouncing=debouncing
         )
 
-    def prepare_alert(
-        self, name: str, due: datetime, kwargs: Mapping[str, Any], *, job_id: str, failed_tasks: Sequence[str]
+    def prepare_follower(
+        self,
+        name: str,
+        due: datetime,
+        kwargs: Mapping[str, Any],
+        *,
+        job_id: str,
+        failed_tasks: Sequence[str] = (),
+        readable_kwargs: Mapping[str, Any] | None = None,
     ) -> AnyJob:
-        """Return the row of a job that follows the failure of another one, with the defaults of its task.
+        """Return the row of a job that follows the end of another one, with the defaults of its task.
 
-        The arguments are not checked here, because the caller writes the final failure in the same
-        transaction, and an error would undo it. So the attempt of the alert reports wrong arguments.
+        The arguments are not checked here, because the caller writes the end in the same transaction, and an
+        error would undo it. So the attempt of the follower reports wrong arguments.
 
         Args:
             name: The task.
             due: When it is due.
             kwargs: Its arguments.
             job_id: Its id. If the task is unique with a time span, the job gets the id of the span instead.
-            failed_tasks: The tasks of the alerts that failed before it. If this one fails too, none of them
-                is enqueued again.
+            failed_tasks: The tasks of the alerts that failed before it; none for a clean-up. If this one
+                fails too, none of them is enqueued again.
+            readable_kwargs: The arguments that are stored instead if the codec fails to encode them; None for
+                the same ones.
         """
         task = self._tasks.resolve(name)
         template = JobTemplate.of(name, task, {}, misfire_grace_time=None, failed_tasks=(*failed_tasks, name))
         task_data = arguments = encode((), kwargs)
         if self._codec is not None:
-            # If the codec fails, the arguments are stored readable. They are the id, the name, the error and
-            # the number of attempts of the failed job, which its own row has as readable text too.
-            with suppress(PayloadError):
+            # If the codec fails, the arguments of an alert are stored readable. They are the id, the name,
+            # the error and the number of attempts of the failed job, which are readable in its row too.
+            try:
                 task_data = self._codec.encode_arguments(arguments, name)
+            except PayloadError:
+                if readable_kwargs is not None:
+                    task_data = arguments = encode((), readable_kwargs)
         share = None
         if task is not None:
             # If the key function fails, the job is in no share, and starts without taking turns.

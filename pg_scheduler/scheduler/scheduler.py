@@ -62,6 +62,7 @@ from pg_scheduler.jobs.step_values import check_step_name
 from pg_scheduler.jobs.task import JobSpec, TaskOptions
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import check_count, check_delay, check_job_id, check_kind, check_text
+from pg_scheduler.queue.clean_ups import CleanUps
 from pg_scheduler.queue.enqueuer import Enqueuer
 from pg_scheduler.queue.failure_alerts import FailureAlerts
 from pg_scheduler.queue.outbox import Outbox
@@ -307,7 +308,9 @@ class Scheduler:
             life=Lifecycle(events, self._new_worker_id(), self._build),
         )
         # These need objects that were made later than the store.
-        store.consequences.set_handlers(on_failure=FailureAlerts(store, preparer).enqueue)
+        store.consequences.set_handlers(
+            on_failure=FailureAlerts(store, preparer).enqueue, on_cancel=CleanUps(store, preparer).enqueue
+        )
         store.statements.publish = events.publish
         store.statements.get_author = self._parts.get_author
         self._parts.use_middleware(middleware)
@@ -1344,6 +1347,7 @@ class Scheduler:
         share: Share | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
+        on_cancel: str | None = None,
         version: int | Unset = UNSET,
     ) -> F: ...
 
@@ -1368,6 +1372,7 @@ class Scheduler:
         share: Share | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
+        on_cancel: str | None = None,
         version: int | Unset = UNSET,
     ) -> Callable[[F], F]: ...
 
@@ -1391,6 +1396,7 @@ class Scheduler:
         share: Share | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
+        on_cancel: str | None = None,
         version: int | Unset = UNSET,
     ) -> Any:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
@@ -1415,6 +1421,7 @@ class Scheduler:
             share: The share whose tenants take turns, as in ``@job()``.
             unique: Which of its jobs exclude one another, as in ``@job()``.
             on_failure: The task to enqueue when a job has failed finally, as in ``@job()``.
+            on_cancel: The task to enqueue when a job that has begun is cancelled, as in ``@job()``.
             version: The version of the code, for durable steps, as in ``@job()``.
 
         Returns:
@@ -1447,6 +1454,7 @@ class Scheduler:
             share=share,
             unique=unique,
             on_failure=on_failure,
+            on_cancel=on_cancel,
             version=version,
         )
 

@@ -212,6 +212,7 @@ class Tasks:
             metadata=deepcopy(dict(task.metadata)),
             unique=task.unique,
             on_failure=task.on_failure,
+            on_cancel=task.on_cancel,
             **pause_fields,
         )
 

@@ -338,8 +338,8 @@ def _may_follow_jobs(row: ScheduleRow) -> bool:
 def _consequences(row: ScheduleRow, reported: ReportedOptions) -> dict[str, Any]:
     """Return the consequences of the end of a job, as the column ``on_end`` of its row lists them.
 
-    They concern the schedule. For a task that is not registered here, the reported alert of a failure is
-    added.
+    They concern the schedule. For a task that is not registered here, the reported alert of a failure and the
+    reported clean-up of a cancellation are added.
     """
     consequences: dict[str, Any] = {}
     follows_jobs = _may_follow_jobs(row)
@@ -351,4 +351,6 @@ def _consequences(row: ScheduleRow, reported: ReportedOptions) -> dict[str, Any]
         consequences["fixed_delay"] = row.schedule_id
     if reported.on_failure is not None:
         consequences["on_failure"] = reported.on_failure
+    if reported.on_cancel is not None:
+        consequences["on_cancel"] = reported.on_cancel
     return consequences

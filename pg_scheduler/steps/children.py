@@ -28,6 +28,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import CHILD, DETACHED, NO_TIMEOUT, StoredStep
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id, check_kind
+from pg_scheduler.queue.clean_ups import SUFFIX as CLEAN_UP_SUFFIX
 from pg_scheduler.queue.failure_alerts import SUFFIX as ALERT_SUFFIX
 from pg_scheduler.steps.child_jobs import CHILD_KEEPS, ChildSpec, EnqueueChild
 from pg_scheduler.steps.statements import (
@@ -306,7 +307,8 @@ class Children:
 def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:
     """Return the id that a child has or gets, and the row that has this id now.
 
-    The id is ``other_id`` if the child is stored under it, or if another child or an alert has ``job_id``.
+    The id is ``other_id`` if the child is stored under it, or if another child, an alert or a clean-up has
+    ``job_id``.
     """
     row, other_row = family.rows[job.job_id], family.rows[job.other_id]
     # The child is stored under its other id.
@@ -315,10 +317,10 @@ def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:
     # The child is stored under this id, or is going to replace a child of an earlier definition.
     if row.state in {OWN, COMPLETED, FORMER}:
         return job.job_id, row
-    # Another child has this id. Or the id ends with the suffix of the alert of a failed job, so such an alert
-    # may get the id while the child exists.
+    # Another child has this id. Or the id ends with the suffix of the alert of a failed job, or with that of
+    # the clean-up of a cancelled one, so such a job may get the id while the child exists.
     is_of_other_child = row.state == TAKEN and row.is_child
-    if is_of_other_child or job.job_id.endswith(ALERT_SUFFIX):
+    if is_of_other_child or job.job_id.endswith((ALERT_SUFFIX, CLEAN_UP_SUFFIX)):
         return job.other_id, other_row
     # The id is free, or a job of the application has it, which is a conflict.
     return job.job_id, row

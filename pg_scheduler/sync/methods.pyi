@@ -629,6 +629,7 @@ class BlockingMethods(Blocking):
         share: Share | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
+        on_cancel: str | None = None,
         version: int | Unset = UNSET,
     ) -> F:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
@@ -658,6 +659,7 @@ class BlockingMethods(Blocking):
         share: Share | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
+        on_cancel: str | None = None,
         version: int | Unset = UNSET,
     ) -> Callable[[F], F]:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.

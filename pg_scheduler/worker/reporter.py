@@ -214,6 +214,8 @@ def _options_of_task(task: Task) -> dict[str, Any]:
     options["code"] = _names_of_code_options(task)
     if task.on_failure is not None:
         options["on_failure"] = task.on_failure
+    if task.on_cancel is not None:
+        options["on_cancel"] = task.on_cancel
     return options
 
 

@@ -27,7 +27,8 @@ from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed
 from pg_scheduler.jobs.outcome import RELEASE, Outcome
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
-from pg_scheduler.queue.failure_alerts import alert_id, distinct_alert_id
+from pg_scheduler.queue.failure_alerts import alert_id
+from pg_scheduler.queue.followers import distinct_id
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
@@ -452,7 +453,7 @@ def test_id_of_an_alert_is_shortened_when_it_would_be_too_long() -> None:
     ids = {alert_id(longest), alert_id(longest[:-1] + "e"), alert_id(longest[:-1] + "f")}
     assert len(ids) == 3
     assert all(len(each.encode()) <= MAX_ID_BYTES and each.endswith(":failed") for each in ids)
-    others = {distinct_alert_id(alert_id) for alert_id in [*ids, *ids, "a"]}
+    others = {distinct_id(alert_id) for alert_id in [*ids, *ids, "a"]}
     assert len(others) == 7
     assert all(len(alert_id.encode()) <= MAX_ID_BYTES for alert_id in others)
 

@@ -259,7 +259,7 @@ DUE_NOW = GeneratedIdJob(*new_job(execution_time=EPOCH)._replace(misfire_grace_t
 LIMITS = [("limit:a:", LimitNumbers(1, None, None))]
 KEEP = {"limit:a:": 0.0}
 
-CHECKED = CheckedJob("a", NAME, NAME, None, None, None, 9)
+CHECKED = CheckedJob("a", NAME, NAME, None, None, None, None, 9)
 CHECKED_STEP = CheckedStep("a", "step", "step", None, 9)
 SCAN = Scan((), 1, 1)
 PLACE: Any = SimpleNamespace(

@@ -32,6 +32,7 @@ TYPES = {
     "delete_completed": "text[]",
     "lock_batch": "text[]",
     "lock_dependents": "text[], text[]",
+    "lock_families": "text[], boolean",
     "retry_jobs": "text[], timestamptz",
     "move_jobs": "text[], timestamptz, double precision, timestamptz",
     "claim_one": "text, text, timestamptz",
@@ -74,6 +75,7 @@ VALUES = {
     "delete_completed": LAST_JOBS,
     "lock_batch": LAST_JOBS,
     "lock_dependents": f"{LAST_JOBS}, {LAST_JOBS}",
+    "lock_families": "'{tree}', false",
     "retry_jobs": f"{LAST_JOBS}, {INSTANT}",
     "move_jobs": f"{LAST_JOBS}, NULL, 60, {INSTANT}",
     "claim_one": f"'w1', 'job-2', {INSTANT}",
@@ -139,6 +141,11 @@ EXPECTED = {
     },
     "lock_batch": {("Index Scan", "scheduled_jobs_pkey")},
     "lock_dependents": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduled_jobs_unique")},
+    "lock_families": {
+        ("Index Only Scan", "scheduled_jobs_pkey"),
+        ("Index Scan", "scheduled_jobs_pkey"),
+        ("Index Scan", "scheduler_steps_pkey"),
+    },
     "retry_jobs": {
         ("Index Scan", "scheduled_jobs_pkey"),
         ("Index Scan", "scheduled_jobs_unique"),
@@ -224,6 +231,7 @@ READ_AT_MOST = {
     "delete_completed": 1500,
     "lock_batch": 500,
     "lock_dependents": 500,
+    "lock_families": 350,  # each of 100 children as a child, as a parent, and to be locked
     "retry_jobs": 1000,
     "move_jobs": 1000,
     "claim_one": 2,
@@ -265,6 +273,19 @@ FILL = f"""
     INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at)
     SELECT 'job-' || n, 'work', {INSTANT}, CASE WHEN n % 2 = 0 THEN 'pending' ELSE 'completed' END,
         CASE WHEN n % 2 = 1 THEN timestamptz {INSTANT} END
+    FROM generate_series(1, {ROWS}) AS n;
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, options)
+    SELECT 'tree' || coalesce(':kids:' || n, ''), 'tree', timestamptz {INSTANT}, 'failed',
+        timestamptz {INSTANT},
+        CASE WHEN n IS NULL THEN jsonb_build_object('steps', 1, 'definition', 'd')
+            ELSE jsonb_build_object('child_of', jsonb_build_object(
+                'job', 'tree', 'definition', 'd', 'step', 'kids', 'number', n)) END
+    FROM unnest(ARRAY[NULL::integer] || ARRAY (SELECT generate_series(0, 99))) AS n;
+    INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, definition)
+    SELECT 'tree', 'kids', 'child', jsonb_agg('tree:kids:' || n), 1, timestamptz {INSTANT}, 'd'
+    FROM generate_series(0, 99) AS n
+    UNION ALL
+    SELECT 'other-' || n, 'kids', 'child', '["x"]', 1, {INSTANT}, 'd'
     FROM generate_series(1, {ROWS}) AS n;
     INSERT INTO scheduler_results (job_id, status, attempts, finished_at, expires_at)
     SELECT 'job-' || n, 'completed', 1, at, at + (n - 3000) * interval '1 minute'
@@ -333,7 +354,7 @@ async def test_statements_read_few_rows_by_index_on_large_tables(session: Connec
         await session.execute(
             "ANALYZE scheduler_schedules, scheduled_jobs, scheduler_results, scheduler_stats,"
             " scheduler_audit, scheduler_bulk_runs, scheduler_failures, scheduler_error_groups,"
-            " scheduler_error_counts"
+            " scheduler_error_counts, scheduler_steps"
         )
     costs = {name: await scans_of(session, name) for name in TYPES}
     assert {name: scans for name, (scans, _) in costs.items()} == EXPECTED

@@ -37,6 +37,7 @@ class CheckedJob(NamedTuple):
         task: The name under which its function must be registered.
         version: The version of its stored steps; None if it has none.
         on_failure: The task that is to alert of its failure; None for none.
+        on_cancel: The task that is to clean up after its cancellation; None for none.
         task_data: Its arguments; None if they are large.
         size: The size of the arguments in bytes, as stored.
     """
@@ -46,6 +47,7 @@ class CheckedJob(NamedTuple):
     task: str
     version: str | None
     on_failure: str | None
+    on_cancel: str | None
     task_data: str | None
     size: int
 

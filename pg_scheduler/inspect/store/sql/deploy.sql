@@ -29,7 +29,8 @@ LIMIT $1::bigint;
 -- name: check_unmigrated
 -- route: tuned
 -- Return $1 pending or running jobs of pg-scheduler 0.2 after the id $2. Its indexes have no order to continue in.
-SELECT job_id, job_name, job_name AS task, NULL::text AS version, NULL::text AS on_failure, {small_task_data} AS task_data,
+SELECT job_id, job_name, job_name AS task, NULL::text AS version, NULL::text AS on_failure,
+    NULL::text AS on_cancel, {small_task_data} AS task_data,
     pg_column_size(task_data) AS size, job_id AS last_id
 FROM {schema}scheduled_jobs
 WHERE job_id > $2::text
@@ -75,7 +76,7 @@ JOIN {schema}scheduler_steps AS step ON step.job_id = wanted.job_id AND step.nam
 -- fragment: checked_columns
 -- A job as check_waiting returns it. "version" is that of its steps.
 job_id, {named}, coalesce(function, job_name) AS task, options ->> 'steps' AS version,
-    on_end ->> 'on_failure' AS on_failure, {small_task_data} AS task_data, pg_column_size(task_data) AS size
+    on_end ->> 'on_failure' AS on_failure, on_end ->> 'on_cancel' AS on_cancel, {small_task_data} AS task_data, pg_column_size(task_data) AS size
 
 -- fragment: small_task_data
 -- The arguments of a job, as a page has them: NULL if they are large, or compressed, which hides their size.
