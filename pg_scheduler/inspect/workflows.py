@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.steps import StepState
@@ -36,6 +37,15 @@ class Family:
         rows = (row for children in self.children.values() for row in children)
         return [row for row in rows if row.job_name is not None and row.finished_at is None]
 
+    @property
+    def has_failed_children(self) -> bool:
+        """Whether a child exists that has failed, expired or was cancelled."""
+        rows = (row for children in self.children.values() for row in children)
+        return any(
+            row.job_name is not None and row.finished_at is not None and row.state != JobStatus.COMPLETED
+            for row in rows
+        )
+
 
 async def read_family(
     inspector: Inspector, job_id: str, steps: Sequence[StepState], sees_name: Callable[[str], bool]
@@ -61,6 +71,17 @@ async def read_family(
         cut_step=rows[-1].step if len(rows) > MAX_CHILDREN else None,
         owner=owner if is_owner_visible else None,
     )
+
+
+async def count_family(
+    inspector: Inspector, job_id: str, sees_name: Callable[[str], bool], *, for_retry: bool = False
+) -> int:
+    """Return how many visible jobs are cancelled with a job and its children, or retried with them.
+
+    The job itself does not count. At most 10,000 jobs of the family are examined.
+    """
+    counts = await tables_of(inspector).reads.workflows.family(job_id, for_retry=for_retry)
+    return sum(count.jobs for count in counts if sees_name(count.job_name))
 
 
 def is_result_of_child(step: StepState) -> bool:

@@ -20,17 +20,12 @@
             OFFSET 0  -- not joined in another way, which reads all jobs
         ) AS child
 
--- name: lock_families
--- route: caller
--- Lock the families of the jobs $1, and return them. $2 is whether they are to be retried, else they are cancelled.
+-- fragment: families
+-- The families of the jobs $1 as the rows of "family": those that are to be retried if $2, else cancelled.
 --
 -- A cancellation passes over detached children, with their families. A retry passes over completed jobs, and over the
--- steps of unfinished jobs that have ended: those have their results. $1 themselves are always returned.
---
--- The longest ids are locked first, and an id is longer than that of the parent: so a child is locked before its parent,
--- as by the end of a child, and all such calls lock in one order. A parent may insert children until it is locked. This
--- snapshot lacks them, so the statement is repeated until it returns no job that it has not locked before.
-WITH RECURSIVE family (job_id, parent_id, step, stored_at) AS (
+-- steps of unfinished jobs that have ended: those have their results. $1 themselves are always rows.
+family (job_id, parent_id, step, stored_at) AS (
     SELECT job_id, NULL::text, NULL::text, NULL::timestamptz
     FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($1::text[])
@@ -55,6 +50,15 @@ WITH RECURSIVE family (job_id, parent_id, step, stored_at) AS (
         OFFSET 0
     ) AS member
 )
+
+-- name: lock_families
+-- route: caller
+-- Lock the families of the jobs $1, and return them. $2 is whether they are to be retried, else they are cancelled.
+--
+-- The longest ids are locked first, and an id is longer than that of the parent: so a child is locked before its parent,
+-- as by the end of a child, and all such calls lock in one order. A parent may insert children until it is locked. This
+-- snapshot lacks them, so the statement is repeated until it returns no job that it has not locked before.
+WITH RECURSIVE {families}
 SELECT job.job_id, family.parent_id, family.step, family.stored_at, job.status, job.finished_at IS NOT NULL AS has_ended,
     job.finished_at IS NOT NULL AND {may_run_on} AS may_run_on
 FROM family JOIN {schema}scheduled_jobs AS job ON job.job_id = family.job_id

@@ -426,6 +426,7 @@ async def test_sleeping_workflow_is_cancelled_after_a_question(kit: TestSchedule
     await start(kit, "fan", "fan:1")
     asked = Page((await send(app, "/actions/jobs/cancel?id=fan:1", {})).text).text
     assert "3 child jobs of it would not end with it" in " ".join(asked.split())
+    assert "Cancel 3 child jobs too" in asked
 
 
 async def test_run_now_of_an_old_page_ends_the_sleep(kit: TestScheduler, app: App) -> None:
@@ -435,17 +436,36 @@ async def test_run_now_of_an_old_page_ends_the_sleep(kit: TestScheduler, app: Ap
     assert (await job_of(kit, "order:1")).status is JobStatus.COMPLETED
 
 
-async def test_job_is_cancelled_with_its_children(kit: TestScheduler, app: App) -> None:
+async def test_job_is_cancelled_and_retried_with_its_children(kit: TestScheduler, app: App) -> None:
     await start(kit, "fan", "fan:1")
-    target = "/actions/jobs/cancel-family?id=fan:1"
+    family = ("fan:1", "fan:1:part-0", "fan:1:part-1", "fan:1:part-2")
+    target = "/actions/jobs/cancel?id=fan:1"
     question = Page((await send(app, target, {})).text)
-    assert "Cancel this job and 3 of its children" in question.text
-    rows = [str(field["value"]) for field in question.all("input") if field.get("name") == "row"]
-    answer = await send(app, target, {"confirm": "yes", "row": rows})
+    (box,) = [field for field in question.all("input") if field.get("type") == "checkbox"]
+    assert (box["name"], box["value"], "checked" in box) == ("children", "yes", False)
+    answer = await send(app, target, {"confirm": "yes", "children": "yes"})
     assert (answer.status, answer.headers["location"]) == (303, "/job?id=fan%3A1")
-    for job_id in ("fan:1", "fan:1:part-0", "fan:1:part-1", "fan:1:part-2"):
+    assert answer.did == "cancel.4.0.0"
+    for job_id in family:
         assert (await job_of(kit, job_id)).status is JobStatus.CANCELLED, job_id
-    assert "cancel_family" not in (await request(app, "/job?id=fan:1", headers=JSON)).data["actions"]
+    assert "Retry now…</button>" in (await request(app, "/job?id=fan:1")).text
+    target = "/actions/jobs/retry?id=fan:1"
+    question = Page((await send(app, target, {})).text)
+    assert "3 child jobs of it ended without success" in " ".join(question.text.split())
+    (box,) = [field for field in question.all("input") if field.get("type") == "checkbox"]
+    assert "checked" in box
+    assert (await send(app, target, {"confirm": "yes", "children": "yes"})).did == "retry.4.0.0"
+    for job_id in family:
+        assert (await job_of(kit, job_id)).status is JobStatus.PENDING, job_id
+
+
+async def test_job_is_cancelled_and_retried_without_its_children(kit: TestScheduler, app: App) -> None:
+    await start(kit, "fan", "fan:1")
+    assert (await send(app, "/actions/jobs/cancel?id=fan:1", {"confirm": "yes"})).did == "cancel.1.0.0"
+    assert (await job_of(kit, "fan:1:part-0")).status is JobStatus.PENDING
+    await kit.scheduler.cancel_job("fan:1", children=True)
+    assert (await send(app, "/actions/jobs/retry?id=fan:1", {"confirm": "yes"})).did == "retry.1.0.0"
+    assert (await job_of(kit, "fan:1:part-0")).status is JobStatus.CANCELLED
 
 
 async def test_ended_job_is_repeated_from_a_step(kit: TestScheduler, app: App) -> None:
@@ -473,8 +493,8 @@ async def test_actions_need_their_rights(kit: TestScheduler) -> None:
     await start(kit)
     for access in (Access("eve", "viewer"), Access("bob", "admin", names=("other.*",))):
         app = dashboard(kit.scheduler, authorize=partial(allow, access))
-        for verb in ("wake", "run", "cancel-family", "repeat"):
-            fields = {"confirm": "yes", "row": "order%3A1", "from_step": "label"}
+        for verb in ("wake", "run", "cancel", "retry", "repeat"):
+            fields = {"confirm": "yes", "children": "yes", "from_step": "label"}
             assert (await send(app, f"/actions/jobs/{verb}?id=order:1", fields)).status in {403, 404}, verb
     assert (await job_of(kit, "order:1")).suspended_by == "sleep"
 

@@ -431,6 +431,11 @@ async def use_path(store: Store) -> object:
         became = [each.outcome for each in batch.jobs]
         assert became == ["refused", "done" if changed else "refused"], "the key is taken, and n has ended"
     assert await store.jobs.retry("n")
+    assert [each.job_id for each in await store.jobs.cancel_family("n", "why")] == ["n"]
+    async with store.statements.transaction() as transaction:
+        members = await store.families.lock(["n"], transaction, for_retry=True)
+        assert [row["job_id"] for row in await store.families.retry(members, transaction)] == ["n"]
+    assert await store.jobs.retry_family("n") == []
     await store.inserts.replace_extended([extended])
     assert await store.dependencies.repair(ScanPosition(), blocks=9, jobs=9) == ScanPosition()
     async with store.statements.transaction() as transaction:

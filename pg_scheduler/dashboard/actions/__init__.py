@@ -67,13 +67,12 @@ class Action(NamedTuple):
 
 ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/cancel": Action({"cancel"}, jobs.cancel),
-    "/actions/jobs/retry": Action({"retry"}, partial(jobs.change, "retry")),
+    "/actions/jobs/retry": Action({"retry"}, jobs.retry),
     "/actions/jobs/run": Action({"move"}, jobs.run),
     "/actions/jobs/move": Action({"move"}, jobs.move),
     "/actions/jobs/keep": Action({"move"}, jobs.keep),
     "/actions/jobs/delete": Action({"delete"}, jobs.delete),
     "/actions/jobs/wake": Action({"move"}, jobs.wake),
-    "/actions/jobs/cancel-family": Action({"cancel"}, jobs.cancel_family),
     "/actions/jobs/repeat": Action({"retry"}, jobs.repeat),
     "/actions/jobs/signal": Action({"signal"}, job_forms.signal),
     "/actions/jobs/stack": Action({"look"}, jobs.show_stack),

@@ -9,7 +9,7 @@ from typing import Any
 from pg_scheduler.base.messages import LOG, STACK
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.actions.bulk import change_all
-from pg_scheduler.dashboard.actions.request import MAX_ROWS, ActionRequest, ConfirmPage, Redirect
+from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Redirect
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.dashboard.pages.job_values import read_job
@@ -18,20 +18,22 @@ from pg_scheduler.dashboard.workflow import own_steps
 from pg_scheduler.inspect import Progress
 from pg_scheduler.inspect.looks import request_look
 from pg_scheduler.inspect.store.bulk import BulkAction
+from pg_scheduler.inspect.store.workflows import MAX_FAMILY
 from pg_scheduler.inspect.texts import counted, listed
-from pg_scheduler.inspect.workflows import read_family
+from pg_scheduler.inspect.workflows import count_family
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import SLEEP
 
 
 async def cancel(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Cancel pending and running jobs; a single job that has begun only after the user has confirmed it."""
+    """Cancel pending and running jobs; a job that has begun or has children only after a question."""
     is_single = request.is_one and not request.is_for_all
     if is_single and not request.is_confirmed:
         (job_id,) = request.ids
         job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
         # change() below reports a job that is missing or hidden.
         if job is not None and request.access.sees_name(job.job_name):
+            children = await count_family(request.page.inspector, job_id, request.access.sees_name)
             question = ""
             if job.status is JobStatus.RUNNING:
                 question = (
@@ -39,25 +41,65 @@ async def cancel(request: ActionRequest) -> Redirect | ConfirmPage:
                 )
             elif job.suspended_by is not None:
                 question = await _question_about_steps(job, request)
+            elif children:
+                question = "Cancel this job?"
+            if children:
+                question += f" {_children(children)} of it would not end with it."
             if question:
-                return ConfirmPage(question, "Cancel the job", "/job", rows=[job_id])
-    return await change("cancel", request)
+                return ConfirmPage(
+                    question,
+                    "Cancel the job",
+                    "/job",
+                    rows=[job_id],
+                    children=f"Cancel {_children(children)} too" if children else "",
+                )
+    return await change("cancel", request, **_with_children(request))
 
 
 async def _question_about_steps(job: Job, request: ActionRequest) -> str:
     """Return the question that is asked before a workflow that sleeps or waits is cancelled."""
     steps = (await request.page.inspector.steps(job.job_id)).items
-    family = await read_family(request.page.inspector, job.job_id, steps, request.access.sees_name)
     ended_steps = [step for step in own_steps(steps) if step.ended_at is not None]
     waits = listed([step.name for step in steps if step.ended_at is None])
     verb = "sleeps" if job.suspended_by == SLEEP else "waits"
     text = f"Cancel this workflow, which {verb} in {waits}?" if waits else "Cancel this workflow?"
     if ended_steps:
         text += f" {counted(len(ended_steps), 'step')} of it ended, and what it did stays done."
-    if family.open_children:
-        children = counted(len(family.open_children), "child job", is_capped=family.has_more_children)
-        text += f" {children} of it would not end with it; Cancel with children ends them too."
     return text
+
+
+async def retry(request: ActionRequest) -> Redirect | ConfirmPage:
+    """Run finished jobs again. If children of a single job ended without success, ask about them first."""
+    if request.is_one and not request.is_for_all and not request.is_confirmed:
+        job, _ = await read_job(request.page)
+        children = await count_family(
+            request.page.inspector, job.job_id, request.access.sees_name, for_retry=True
+        )
+        if children and job.finished_at is not None:
+            question = (
+                f"Run this job again? {_children(children)} of it ended without success, so a step that "
+                "waited for one of them raises its error again."
+            )
+            return ConfirmPage(
+                question,
+                "Run again",
+                "/job",
+                rows=[job.job_id],
+                children=f"Run {_children(children)} again too, and the steps that waited for them",
+                is_with_children=job.status is not JobStatus.COMPLETED,
+            )
+    return await change("retry", request, **_with_children(request))
+
+
+def _children(number: int) -> str:
+    """Return a number of children as text."""
+    return counted(number, "child job", is_capped=number >= MAX_FAMILY)
+
+
+def _with_children(request: ActionRequest) -> dict[str, Any]:
+    """Return the argument by which a confirmed action includes the children of a single job."""
+    is_single = request.is_one and not request.is_for_all
+    return {"children": True} if is_single and request.text("children") == "yes" else {}
 
 
 async def move(request: ActionRequest) -> Redirect | ConfirmPage:
@@ -147,28 +189,6 @@ async def _end_sleep(request: ActionRequest, job: Job) -> Redirect:
     return Redirect("/job", "sleep_ended", {"id": job.job_id})
 
 
-async def cancel_family(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Cancel a job and those of its children that have not ended, after a question."""
-    job, _ = await read_job(request.page)
-    if request.is_confirmed:
-        rows = [job_id for job_id in request.rows if job_id != job.job_id]
-        # The job is cancelled first, because the end of its last child would continue it.
-        jobs = ActionRequest(replace(request.page, parameters={}), {"row": [job.job_id, *rows]})
-        result = await change("cancel", jobs)
-        if not isinstance(result, Redirect):
-            return result
-        return replace(result, path="/job", parameters={"id": job.job_id}, job_id="")
-    steps = (await request.page.inspector.steps(job.job_id)).items
-    family = await read_family(request.page.inspector, job.job_id, steps, request.access.sees_name)
-    open_children = family.open_children
-    # The form has a row for each of these jobs, and one for the job itself.
-    chosen_children = [child.job_id for child in open_children[: MAX_ROWS - 1]]
-    question = f"Cancel this job and {len(chosen_children):,} of its children, which have not ended?"
-    if len(open_children) > len(chosen_children) or family.has_more_children:
-        question += " It may have other children that have not ended, which stay as they are."
-    return ConfirmPage(question, "Cancel with children", "/job", rows=[job.job_id, *chosen_children])
-
-
 async def repeat(request: ActionRequest) -> Redirect | ConfirmPage:
     """Let an ended job run again from one of its steps."""
     name = request.text("from_step")
@@ -200,7 +220,9 @@ async def change(
     last_step = [step async for step in steps][-1]
     if request.is_one and not last_step.done and not last_step.refused:
         raise NotFoundError("there is no such job, or you may not see it")
-    code = code_of(did or verb, last_step.done, last_step.refused, last_step.skipped)
+    # If a family was changed, the number in the message includes the children.
+    done = last_step.done + last_step.children
+    code = code_of(did or verb, done, last_step.refused, last_step.skipped)
     parameters = request.page.parameters
     if request.is_one and verb != "delete":
         return Redirect("/job", code, {"id": parameters["id"]})

@@ -85,6 +85,10 @@ class ConfirmPage:
     """The first jobs that the search finds; none for selected rows."""
     choices: Mapping[str, str] = field(default_factory=dict)
     """The choices of jobs, by the value of the field ``take``; the first is the default."""
+    children: str = ""
+    """The label of the check box ``children``; empty for none."""
+    is_with_children: bool = False
+    """Whether that box is checked at first."""
 
     @property
     def shown(self) -> Sequence[str]:

@@ -154,7 +154,7 @@ async def build(request: PageRequest) -> View:
         workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in worker_ids},
         look=await look_at(raw, request),
         runs_on=await _runs_on(job, request),
-        actions=list(_actions(raw, dependencies, steps, family, request)),
+        actions=list(_actions(raw, dependencies, steps, request)),
         _state=state,
         _cause=cause_of(
             job,
@@ -327,14 +327,11 @@ def _actions(
     job: Job,
     dependencies: Dependencies,
     steps: Sequence[StepState],
-    family: Family,
     request: PageRequest,
 ) -> Iterator[str]:
     """Yield the actions that the request may make and that can succeed, in the order of their buttons."""
     if job.status in ALLOWED["cancel"] and request.may("cancel"):
         yield "cancel"
-        if family.open_children:
-            yield "cancel_family"
     can_retry = job.status in ALLOWED["retry"] and request.may("retry")
     # "repeat" is a retry that also repeats steps of the job, so it needs a step that the job itself has run.
     if can_retry and any(step.kind != RESULT for step in steps):

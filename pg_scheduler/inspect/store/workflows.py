@@ -14,6 +14,9 @@ from pg_scheduler.database.statements import Repository
 MAX_CHILDREN: Final = 1_000
 """The maximum number of children of one job that are returned."""
 
+MAX_FAMILY: Final = 10_000
+"""Jobs of a family that are counted."""
+
 MAX_OPEN: Final = 1_000
 """Open steps of each kind that are counted."""
 
@@ -53,6 +56,13 @@ class OwnerRow:
     job_name: str | None
     """Its name; None if it does not exist any more."""
     status: JobStatus | None
+
+
+class FamilyCount(NamedTuple):
+    """The number of jobs of a family that have a name."""
+
+    job_name: str
+    jobs: int
 
 
 class OpenStep(NamedTuple):
@@ -109,6 +119,10 @@ class WorkflowRepository(Repository):
     async def children(self, job_id: str) -> list[ChildRow]:
         """Return the children of a job: one more than are shown if there are more."""
         return await self._rows(ChildRow, "inspect_children", job_id, self._statements.now, MAX_CHILDREN + 1)
+
+    async def family(self, job_id: str, *, for_retry: bool) -> list[FamilyCount]:
+        """Count by name which other jobs are cancelled with a job and its children, or retried with them."""
+        return await self._rows(FamilyCount, "inspect_family", [job_id], for_retry, MAX_FAMILY)
 
     async def owner(self, job_id: str) -> OwnerRow | None:
         """Return the job whose child a job is; None for a job that no step has started."""

@@ -35,6 +35,20 @@ LEFT JOIN LATERAL (
 ) AS passed ON true
 ORDER BY wait.started_at, wait.step, wait.number;
 
+-- name: inspect_family
+-- route: pool
+-- Count by name which other jobs would be retried ($2) or cancelled with the jobs $1, among the first $3 that belong to
+-- their families.
+WITH RECURSIVE {families}
+SELECT coalesce(job.function, job.job_name) AS job_name, count(*) AS jobs
+FROM (SELECT family.job_id FROM family WHERE family.job_id <> ALL ($1) LIMIT $3::bigint) AS member
+CROSS JOIN LATERAL (
+    SELECT function, job_name, finished_at FROM {schema}scheduled_jobs WHERE job_id = member.job_id
+    OFFSET 0  -- not joined in another way, which reads all jobs
+) AS job
+WHERE (job.finished_at IS NOT NULL) = $2
+GROUP BY coalesce(job.function, job.job_name);
+
 -- name: inspect_owner
 -- route: pool
 -- Return the job for which the job $1 was started by a step, with the step; its name is NULL if it has gone.
