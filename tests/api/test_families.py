@@ -318,6 +318,25 @@ async def test_steps_after_a_retried_child_are_repeated(t: TestScheduler, plan: 
     assert plan.runs == ["one", "two", "none+two", "one", "one+two"], "the completed child ran once"
 
 
+async def test_first_step_with_a_retried_child_is_repeated(t: TestScheduler, plan: Plan) -> None:
+    async def tolerant() -> list[str]:
+        values = []
+        for name in ("one", "two"):
+            try:
+                values.append(await current_job().steps.child(name, call(plan.leaf, name)))
+            except JobFailedError:
+                values.append("none")
+        return values
+
+    plan.failing = {"one", "two"}
+    await enqueue(t, tolerant)
+    await t.drain()
+    plan.failing.clear()
+    assert await t.scheduler.retry_job("job", children=True) == 3
+    await t.drain()
+    assert (await t.scheduler.get_job_result("job")).unwrap() == ["one", "two"]
+
+
 async def test_job_that_waits_for_others_waits_for_the_retried_child_too(
     t: TestScheduler, plan: Plan
 ) -> None:

@@ -113,7 +113,12 @@ PAUSED: Final = "UPDATE scheduler_schedules SET paused_at = now() WHERE schedule
 CALLS: Final = {
     "cancel": LockedCall(HELD_JOB, lambda it, _: it.cancel_job("held")),
     "cancel several": LockedCall(HELD_JOB, lambda it, _: it.cancel_jobs(job_name="locked.work")),
+    "cancel with children": LockedCall(HELD_JOB, lambda it, _: it.cancel_job("held", children=True)),
+    "cancel several with children": LockedCall(
+        HELD_JOB, lambda it, _: it.cancel_jobs(job_name="locked.work", children=True)
+    ),
     "retry": LockedCall(HELD_JOB, lambda it, _: it.retry_job("held"), ENDED),
+    "retry with children": LockedCall(HELD_JOB, lambda it, _: it.retry_job("held", children=True), ENDED),
     "run now": LockedCall(HELD_JOB, lambda it, _: it.run_job_now("held")),
     "set a status": LockedCall(HELD_JOB, lambda it, _: it.update_job_status("held", JobStatus.FAILED)),
     "end a sleep": LockedCall(HELD_JOB, lambda it, _: it.end_sleep("held"), SLEEPING),

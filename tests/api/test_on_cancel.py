@@ -237,23 +237,36 @@ async def test_clean_up_of_a_running_job_begins_after_its_attempt(make: Make) ->
     assert [arguments["steps"] for arguments in calls] == [[step("reserve", 2)]]
 
 
+class FailingCodec(KeyedCodec):
+    """A codec whose encoding fails."""
+
+    def encode(self, data: bytes, job_name: str) -> bytes:
+        raise OSError("no key server")
+
+
 async def test_encoded_values_are_passed_on_encoded_or_not_at_all(pool: Pool) -> None:
     calls.clear()
     async with TestScheduler(pool, now=START, codec=KeyedCodec("a")) as t:
-        for number in (1, 2):
+        for number in (1, 2, 3, 4):
             await t.scheduler.enqueue(order, job_id=f"job:{number}")
         await t.drain()
         assert await t.scheduler.cancel_job("job:1")
         # A process without the codec cannot read the values.
         assert await Scheduler(pool).cancel_job("job:2")
+        # One that only decodes would store them readable, as would one whose codec fails.
+        assert await Scheduler(pool, codec=KeyedCodec("a", encrypt=False)).cancel_job("job:3")
+        assert await Scheduler(pool, codec=FailingCodec("a")).cancel_job("job:4")
         rows = await pool.fetch("SELECT job_id, task_data::text FROM scheduled_jobs")
         texts: dict[str, str] = {row[0]: row[1] for row in rows}
         assert "reserve" not in texts["job:1:cancelled"]
-        assert "reserve" in texts["job:2:cancelled"]
+        for number in (2, 3, 4):
+            assert "reserve" in texts[f"job:{number}:cancelled"]
         await t.drain()
     by_id = {arguments["job_id"]: arguments["steps"] for arguments in calls}
     assert by_id["job:1"] == DONE
-    assert by_id["job:2"] == [step(name, None, is_omitted=True) for name in ("reserve", "charge")]
+    for number in (2, 3, 4):
+        omitted = [step(name, None, is_omitted=True) for name in ("reserve", "charge")]
+        assert by_id[f"job:{number}"] == omitted
 
 
 async def test_step_may_have_the_name_of_the_suffix(t: TestScheduler) -> None:

@@ -166,6 +166,32 @@ async def test_alerts_of_jobs_and_of_the_code_are_compared_with_the_tasks(pool: 
     assert (await check(scheduler, name="mail.*")).findings == ()
 
 
+async def test_clean_ups_of_jobs_and_of_the_code_are_compared_with_the_tasks(
+    pool: Pool, world: World
+) -> None:
+    async def work() -> None: ...
+
+    async def undo(
+        job_id: str, job_name: str, reason: str | None, steps: list[dict[str, object]]
+    ) -> None: ...
+
+    async def page(job_id: str, job_name: str, error: str | None, attempts: int) -> None: ...
+
+    scheduler = Scheduler(pool)
+    scheduler.register(work, name="shop.work", on_cancel="shop.undo")
+    scheduler.register(undo, name="shop.undo")
+    scheduler.register(page, name="alert.page")
+    await world.job("job-1", "shop.work", on_end={"on_cancel": "shop.undo"})
+    assert (await check(scheduler)).findings == ()
+    scheduler.register(work, name="shop.other", on_cancel="alert.page", on_failure="alert.page")
+    await world.job("job-2", "shop.work", on_end={"on_cancel": "shop.old"})
+    misfit, unknown = (await check(scheduler)).findings
+    assert (misfit.code, misfit.name) == (DeployCode.ALERT, "shop.other")
+    assert misfit.reason.startswith("on_cancel='alert.page': ")
+    assert (unknown.name, unknown.ids) == ("shop.work", ("job-2",))
+    assert unknown.reason == "on_cancel='shop.old': no function is registered under this name"
+
+
 async def test_arguments_are_compared_with_the_signature(
     scheduler: Scheduler, pool: Pool, world: World
 ) -> None:

@@ -95,6 +95,7 @@ READINGS = {
     "inspect_parents": Reading(f"{MIDDLE}, {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
     "inspect_linked_jobs": Reading(f"{MIDDLE}, {MAX_LINKED}", KEY, 2 * MAX_LINKED, pages=5),
     "inspect_children": Reading(f"{MIDDLE}, {INSTANT}, 1001", KEY, 1, pages=5),
+    "inspect_family": Reading(f"ARRAY[{MIDDLE}], false, 10000", KEY, 4, pages=8),
     "inspect_owner": Reading(MIDDLE, KEY, 1, pages=5),
     "inspect_open_counts": Reading("{rows}, 40", KEY, ROWS, 2, pages=5),
     "inspect_limit": Reading("'stripe', NULL, {rows}", KEY, MAX_STARTS, pages=5),

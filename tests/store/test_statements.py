@@ -476,6 +476,7 @@ async def use_path(store: Store) -> object:
     assert await people.limits.queue(["limit:a:"], 9) == []
     assert await people.inspections.expiring(["nothing"], [None]) == (0, 0, None, [0], False)
     assert await people.inspections.estimate_due() >= 0
+    assert await people.workflows.family("nobody", for_retry=False) == []
     assert await people.workflows.children("a") == []
     assert await people.workflows.owner("a") is None
     assert await people.workflows.open_steps("signal", 9) == []

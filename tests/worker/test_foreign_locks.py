@@ -54,6 +54,8 @@ report_gone: skips jobs
 lock_parents: limited
 hold_parents: call
 lock_dependents: call
+lock_families: call
+retry_jobs: call jobs
 mark_awaited: limited jobs
 mark_parents: limited jobs
 insert_edges: limited after

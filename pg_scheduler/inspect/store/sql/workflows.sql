@@ -36,7 +36,7 @@ LEFT JOIN LATERAL (
 ORDER BY wait.started_at, wait.step, wait.number;
 
 -- name: inspect_family
--- route: pool
+-- route: tuned
 -- Count by name which other jobs would be retried ($2) or cancelled with the jobs $1, among the first $3 that belong to
 -- their families.
 WITH RECURSIVE {families}
