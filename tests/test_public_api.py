@@ -273,7 +273,7 @@ SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
     "keep_result=UNSET, deadline=UNSET, typed=UNSET, metadata=None, limits=(), share=None, unique=UNSET, "
-    "on_failure=None, version=UNSET"
+    "on_failure=None, on_cancel=None, version=UNSET"
 )
 FOUND = "args=None, kwargs=None, after=None, at=None, tolerance=10.0"
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
@@ -300,15 +300,15 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
             Scheduler.schedule_job,
             f"(job_name, execution_time, task_data, {SCHEDULE}, *, {LATER}, {CALLER})",
         ),
-        (Scheduler.cancel_job, "(job_id, *, connection=None)"),
+        (Scheduler.cancel_job, "(job_id, *, children=False, connection=None)"),
         (
             Scheduler.cancel_jobs,
             (
                 "(*, status=None, job_name=None, worker_id=None, due_from=None, due_before=None, "
-                "metadata=None, connection=None)"
+                "metadata=None, children=False, connection=None)"
             ),
         ),
-        (Scheduler.retry_job, "(job_id, *, from_step=None, connection=None)"),
+        (Scheduler.retry_job, "(job_id, *, from_step=None, children=False, connection=None)"),
         (Scheduler.run_job_now, "(job_id, *, connection=None)"),
         (Scheduler.end_sleep, "(job_id)"),
         (Scheduler.signal, "(job_id, name, value=None, *, connection=None)"),

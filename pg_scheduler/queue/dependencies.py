@@ -19,8 +19,9 @@ A transaction of the application holds only the keys of the second group from it
 writes these rows at the commit. Suppose another transaction wrote such a row before it took the locks of the
 first group. Then it would wait for that commit, and the commit would wait for the row.
 
-The end and the retry of a job first lock the job and then those that wait for it, whatever their ids are. So
-such a transaction and one that locks several jobs by id may deadlock. The library repeats its own
+The end and the retry of a job first lock the job and then those that wait for it, whatever their ids are.
+``FamilyRepository.lock()`` locks children before parents, too. So such a transaction and one that locks
+several jobs by id may deadlock. The library repeats its own
 transaction, but PostgreSQL may end one of the application.
 """
 

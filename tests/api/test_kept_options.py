@@ -208,6 +208,7 @@ class World:
             "pass_results": options.get("steps"),
             "share": share if waits or row["blocked_on"] else None,
             "on_failure": on_end.get("on_failure"),
+            "on_cancel": on_end.get("on_cancel"),
             "schedule_id": options.get("schedule_id"),
             "pause_after_failures": on_end.get("schedule"),
             "use_advisory_lock": row["lock_key"],
@@ -238,9 +239,20 @@ async def world(make: Make, pool: asyncpg.Pool) -> AsyncIterator[World]:
     async def other(*_args: object, **_kwargs: object) -> None: ...
 
     scheduler.register(
-        full, name="kept.full", share=Share("full", key=tenant), on_failure="kept.alert", keep_result=HOUR
+        full,
+        name="kept.full",
+        share=Share("full", key=tenant),
+        on_failure="kept.alert",
+        on_cancel="kept.undo",
+        keep_result=HOUR,
     )
-    scheduler.register(other, name="kept.other", share=Share("other", key=tenant), on_failure="kept.page")
+    scheduler.register(
+        other,
+        name="kept.other",
+        share=Share("other", key=tenant),
+        on_failure="kept.page",
+        on_cancel="kept.redo",
+    )
     world = World(scheduler, pool, clock)
     await scheduler.enqueue(full, job_id="parent", delay=DAY)
     await scheduler.enqueue(full, job_id="other parent", delay=DAY)

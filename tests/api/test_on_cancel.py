@@ -13,10 +13,12 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, JobStatus, RetryPolicy, Scheduler, call, current_job, job
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.decorator import job as decorate
 from pg_scheduler.queue.clean_ups import MAX_VALUES_BYTES
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
 from tests.support.codecs import KeyedCodec
@@ -169,6 +171,21 @@ async def test_process_that_does_not_know_the_task_enqueues_it(t: TestScheduler,
     assert await other.cancel_job("job")
     await t.drain()
     assert [arguments["steps"] for arguments in calls] == [DONE]
+
+
+async def test_process_of_an_earlier_release_cancels_without_a_clean_up(t: TestScheduler, pool: Pool) -> None:
+    """Its consequences have no handler of the key ``on_cancel``."""
+    await t.scheduler.enqueue(order, job_id="job")
+    await t.drain()
+    store = Store(Connections(pool))
+    assert (await store.jobs.cancel("job")).changed
+    assert await t.scheduler.retry_job("job")
+    await t.drain()
+    assert calls == []
+    assert await t.scheduler.cancel_job("job")
+    await t.drain()
+    assert [arguments["steps"] for arguments in calls] == [DONE], "the retried job has its clean-up again"
+    await store.connections.release_held()
 
 
 async def test_values_are_bounded_and_children_and_sleeps_are_listed(t: TestScheduler) -> None:

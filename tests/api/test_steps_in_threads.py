@@ -356,7 +356,8 @@ async def test_job_in_a_thread_waits_for_other_jobs(t: TestScheduler) -> None:
     def place() -> list[int]:
         steps = current_steps()
         first = steps.child("first", call(double, 1), delay=HOUR)
-        return [first, *steps.gather("others", [call(double, 2), call(double, 3)])]
+        others = [call(double, 2), call(double, 3)]
+        return [first, *steps.gather("others", others, detached=True)]
 
     t.scheduler.register(double, name="threads.double")
     seen = Recorder(t.scheduler)

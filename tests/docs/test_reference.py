@@ -153,7 +153,10 @@ def test_reference_contains_no_unconverted_docstring_markup() -> None:
         ("errors", "class PayloadError(SchedulerError, TypeError, ValueError)\n"),
         ("scheduler", "    retry_policy: RetryPolicy = RetryPolicy(),\n"),  # not the name of the constant
         ("scheduler", ") -> Callable[[F], F]\n"),  # the second overload of register()
-        ("inspect", "    from_step: str | None = None,\n    ids: Iterable[str] | None = None,\n"),
+        (
+            "inspect",
+            "    children: bool = False,\n    ids: Iterable[str] | None = None,\n",
+        ),
         ("scheduler", "- `LEASE_DURATION: float = 60`: "),
         ("scheduler", "- `is_running: bool`: "),
         ("scheduler", "- `tasks: Tasks`: "),  # a cached property

@@ -68,7 +68,9 @@ def test_schedule_stores_a_job_when_it_returns(scheduler: SyncScheduler) -> None
     assert (job.status, job.args) == (JobStatus.PENDING, (7,))
     assert scheduler.schedule_bulk([JobSpec(work, LATER), JobSpec(work, LATER)])[0] is not None
     assert scheduler.count_jobs().pending == 3
-    assert scheduler.cancel_job(job_id)
+    assert scheduler.cancel_job(job_id, children=True) == 1
+    assert scheduler.retry_job(job_id, children=True) == 1
+    assert scheduler.cancel_job(job_id) is True
 
 
 def test_errors_of_the_scheduler_reach_the_caller(scheduler: SyncScheduler) -> None:
