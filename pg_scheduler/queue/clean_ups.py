@@ -23,7 +23,7 @@ from pg_scheduler.queue.followers import Followers, following_id, task_of
 from pg_scheduler.queue.prepare import JobPreparer
 from pg_scheduler.queue.store import QueueStore
 
-SUFFIX: Final = ":cancelled"
+SUFFIX: Final = ":on_cancel"
 
 MAX_VALUE_BYTES: Final = 8192
 """Bytes that the value of a step may have, as stored. A longer one is omitted."""

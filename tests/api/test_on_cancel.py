@@ -78,7 +78,7 @@ async def test_suspended_job_that_is_cancelled_gets_one_clean_up_with_its_steps(
     (arguments,) = calls
     assert arguments.pop("reason").startswith("cancelled by ")
     assert arguments == {"job_id": "job", "job_name": NAME, "steps": DONE}
-    assert await ids(t.scheduler) == {"job", "job:cancelled"}
+    assert await ids(t.scheduler) == {"job", "job:on_cancel"}
 
 
 async def test_job_that_has_not_begun_gets_none(t: TestScheduler) -> None:
@@ -250,7 +250,7 @@ async def test_clean_up_of_a_running_job_begins_after_its_attempt(make: Make) ->
     assert await scheduler.cancel_job("job")
     assert await ids(scheduler) == {"job"}
     may_end.set()
-    await seen.until(JobCompleted, job_id="job:cancelled")
+    await seen.until(JobCompleted, job_id="job:on_cancel")
     assert [arguments["steps"] for arguments in calls] == [[step("reserve", 2)]]
 
 
@@ -275,9 +275,9 @@ async def test_encoded_values_are_passed_on_encoded_or_not_at_all(pool: Pool) ->
         assert await Scheduler(pool, codec=FailingCodec("a")).cancel_job("job:4")
         rows = await pool.fetch("SELECT job_id, task_data::text FROM scheduled_jobs")
         texts: dict[str, str] = {row[0]: row[1] for row in rows}
-        assert "reserve" not in texts["job:1:cancelled"]
+        assert "reserve" not in texts["job:1:on_cancel"]
         for number in (2, 3, 4):
-            assert "reserve" in texts[f"job:{number}:cancelled"]
+            assert "reserve" in texts[f"job:{number}:on_cancel"]
         await t.drain()
     by_id = {arguments["job_id"]: arguments["steps"] for arguments in calls}
     assert by_id["job:1"] == DONE
@@ -291,9 +291,9 @@ async def test_step_may_have_the_name_of_the_suffix(t: TestScheduler) -> None:
         return 1
 
     async def parent() -> int:
-        return await current_job().steps.child("cancelled", call(kid))
+        return await current_job().steps.child("on_cancel", call(kid))
 
-    await t.scheduler.enqueue(kid, job_id="job:cancelled", delay=HOUR)
+    await t.scheduler.enqueue(kid, job_id="job:on_cancel", delay=HOUR)
     await t.scheduler.enqueue(parent, job_id="job", keep_result=HOUR)
     await t.drain()
     assert (await t.scheduler.get_job_result("job")).unwrap() == 1
