@@ -8,7 +8,8 @@
 SELECT job.job_id, step.name, step.kind, step.value::text AS value, coalesce(step.is_omitted, false) AS is_omitted
 FROM {schema}scheduled_jobs AS job
 LEFT JOIN LATERAL (
-    SELECT done.name, done.kind, done.place, CASE WHEN done.is_short AND done.bytes <= $3::bigint THEN done.value END AS value,
+    SELECT done.name, done.kind, done.place,
+        CASE WHEN done.is_short AND done.bytes <= $3::bigint THEN done.value END AS value,
         done.value IS NOT NULL AND NOT (done.is_short AND done.bytes <= $3::bigint) AS is_omitted
     FROM (
         SELECT step.name, step.kind, step.value, size.bytes <= $2::bigint AS is_short, row_number() OVER stored AS place,

@@ -266,9 +266,9 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- route: pool
 -- Delete those of the jobs $1 that do not run and whose end has no consequences that are left, and return all.
 --
--- Others may wait for a job with "on_end", unless it only names tasks that follow a failure or a cancellation. A deleted job waits for no other
--- job any more. A step that is locked is left to the vacuum: a signal locks it before the row of the job. The result of
--- the last end stays, and that of an earlier one is deleted.
+-- Others may wait for a job with "on_end", unless it only names tasks that follow a failure or a cancellation. A deleted
+-- job waits for no other job any more. A step that is locked is left to the vacuum: a signal locks it before the row of
+-- the job. The result of the last end stays, and that of an earlier one is deleted.
 WITH found AS (
     SELECT job_id, status,
         CASE WHEN status = 'pending' AND jsonb_typeof(on_end) = 'object'

@@ -76,7 +76,8 @@ JOIN {schema}scheduler_steps AS step ON step.job_id = wanted.job_id AND step.nam
 -- fragment: checked_columns
 -- A job as check_waiting returns it. "version" is that of its steps.
 job_id, {named}, coalesce(function, job_name) AS task, options ->> 'steps' AS version,
-    on_end ->> 'on_failure' AS on_failure, on_end ->> 'on_cancel' AS on_cancel, {small_task_data} AS task_data, pg_column_size(task_data) AS size
+    on_end ->> 'on_failure' AS on_failure, on_end ->> 'on_cancel' AS on_cancel,
+    {small_task_data} AS task_data, pg_column_size(task_data) AS size
 
 -- fragment: small_task_data
 -- The arguments of a job, as a page has them: NULL if they are large, or compressed, which hides their size.
