@@ -48,6 +48,7 @@ from pg_scheduler.jobs.retry import (
     snooze_of,
 )
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import shown_name
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.jobs.validation import check_delay
 
@@ -268,7 +269,9 @@ class Outcome:
         """Make the job pending again, to wait for its suspensions. The history has no entry about it."""
         first = suspensions[0]
         change = RowChange(JobStatus.PENDING, suspensions=suspensions)
-        return cls(change, partial(JobSuspended, step=first.step, kind=first.kind, until=first.until))
+        return cls(
+            change, partial(JobSuspended, step=shown_name(first.step), kind=first.kind, until=first.until)
+        )
 
     @classmethod
     def skip(cls, reason: str) -> Outcome:

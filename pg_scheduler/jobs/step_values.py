@@ -43,6 +43,10 @@ It is not a part of the value of ``CHILD_OF``, which nodes of earlier releases c
 MAX_NAME_BYTES: Final = 200
 RESERVED_NAME: Final = re.compile("(?:result|child|again|next):[0-9a-f]{64}")
 """The names of results that were passed to a job."""
+MAX_DIGITS: Final = 4
+"""Digits of the number of a message in the name of its row."""
+MESSAGE_NAME: Final = re.compile(r"\x01mail:([0-9]{4}):(.+)", re.DOTALL)
+"""The names of signals that are messages of a mailbox: with the number of the message and the mailbox."""
 MAX_STEPS: Final = 1000
 """Steps that one job may store. As many signals to it may come before it waits for them."""
 MAX_STEP_BYTES: Final = 64 * 2**20
@@ -149,6 +153,36 @@ def check_step_name(name: object, *, noun: str = "step") -> str:
     if text.startswith("\x01") or RESERVED_NAME.fullmatch(text):
         raise ValueError(f"{subject} must not be {text!r}, which is reserved; use another name")
     return text
+
+
+def message_name(mailbox: str, number: int) -> str:
+    """Return the name of the signal that is a message of a mailbox; the first one has the number 1."""
+    return f"\x01mail:{number:0{MAX_DIGITS}}:{mailbox}"
+
+
+def mailbox_of(name: str) -> str | None:
+    """Return the mailbox of which the signal of a name is a message; None if the step is none."""
+    message = MESSAGE_NAME.fullmatch(name)
+    return None if message is None else message[2]
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a step as people see it: a message is ``orders#3``, the third of ``orders``."""
+    message = MESSAGE_NAME.fullmatch(name)
+    return name if message is None else f"{message[2]}#{int(message[1])}"
+
+
+def stored_name(name: str) -> str:
+    """Return the name that the row of a message has, from the name that people see; another name as it is."""
+    mailbox, _, number = name.rpartition("#")
+    is_message = mailbox and number.isascii() and number.isdigit() and len(number) <= MAX_DIGITS
+    return message_name(mailbox, int(number)) if is_message else name
+
+
+def described_signal(name: str) -> str:
+    """Return which signal or message has a name, for a sentence."""
+    message = MESSAGE_NAME.fullmatch(name)
+    return f"signal {name!r}" if message is None else f"message {int(message[1])} of {message[2]!r}"
 
 
 def check_step_function(func: Any) -> None:
@@ -312,6 +346,6 @@ class SignalType:
             return self._type.read(plain)
         except ValidationError as error:
             raise Abort(
-                f"the value of the signal {name!r} does not fit kind={self._kind!r}: {error}; send a value "
-                "that fits, or accept this one"
+                f"the value of the {described_signal(name)} does not fit kind={self._kind!r}: {error}; "
+                "send a value that fits, or accept this one"
             ) from error

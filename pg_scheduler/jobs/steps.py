@@ -441,6 +441,56 @@ class Steps(ABC):
             ...     return f"approved by {name}"
         """
 
+    @overload
+    async def receive(self, name: str, *, timeout: float | timedelta | None = None, kind: type[T]) -> T: ...
+    @overload
+    async def receive(
+        self, name: str, *, timeout: float | timedelta | None = None, kind: None = None
+    ) -> Any: ...
+    @abstractmethod
+    async def receive(
+        self, name: str, *, timeout: float | timedelta | None = None, kind: type[Any] | None = None
+    ) -> Any:
+        """Return the next message that ``send()`` of a Scheduler has put into a mailbox of the job.
+
+        The first call returns the first message of this name, the second call the second one, and so on. A
+        message that has come is returned at once. Otherwise the attempt ends, as in ``sleep()``, and the job
+        continues when the message has come or the timeout is over. Each later attempt gets the same messages
+        in the same order, so call it where each attempt comes to it in the same order.
+
+        Args:
+            name: The name of the mailbox, as in ``run()``. A step, a signal and a mailbox may have the same
+                name.
+            timeout: Seconds or a timedelta, at most 100 years, from the first time that the job waits for
+                this message; None for no limit.
+            kind: The type of the value, for pydantic; None for the value as JSON carries it.
+
+        Returns:
+            The value of the message, the same in each later attempt.
+
+        Raises:
+            TimeoutError: No message came in time. The next call waits for the same message. One that comes
+                after the timeout is kept for that call. Later attempts raise the error again at this call.
+            Abort: The value does not fit ``kind``, so the job fails. If the code catches it, the next call
+                returns the message after this one.
+            ConfigurationError: pydantic does not support ``kind``.
+            TypeError: A value has the wrong type.
+            ValueError: The name or the timeout is out of range.
+            JobLostError: As in ``run()``.
+            PayloadError: The job has 1,000 steps. Each message that the job had to wait for is one.
+            RuntimeError: The call comes from the function of a step.
+            DatabaseUnavailableError: As in ``run()``.
+
+        Example:
+            >>> from pg_scheduler import current_job
+            >>> async def pack(item: str) -> None: ...
+            >>> async def fill_box(items: int) -> None:
+            ...     steps = current_job().steps
+            ...     for number in range(items):
+            ...         item = await steps.receive("items", kind=str)
+            ...         await steps.run(f"pack-{number}", pack, item)
+        """
+
     @abstractmethod
     async def child(self, name: str, func: Call[R], /, **options: Any) -> R:
         """Run another job, wait until it has ended, and return its value. The wait is as in ``sleep()``.

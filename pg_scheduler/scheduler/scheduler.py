@@ -61,7 +61,14 @@ from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.step_values import check_step_name
 from pg_scheduler.jobs.task import JobSpec, TaskOptions
 from pg_scheduler.jobs.unique import Unique
-from pg_scheduler.jobs.validation import check_count, check_delay, check_job_id, check_kind, check_text
+from pg_scheduler.jobs.validation import (
+    check_count,
+    check_delay,
+    check_job_id,
+    check_kind,
+    check_list,
+    check_text,
+)
 from pg_scheduler.queue.clean_ups import CleanUps
 from pg_scheduler.queue.enqueuer import Enqueuer
 from pg_scheduler.queue.failure_alerts import FailureAlerts
@@ -77,7 +84,7 @@ from pg_scheduler.scheduler.periodic_jobs import PeriodicJobs, check_key
 from pg_scheduler.scheduler.results import RUN_JOB_KEEPS, FailureRecord, read_result
 from pg_scheduler.scheduler.runtime import Runtime, Slices
 from pg_scheduler.scheduler.schedules import Schedules
-from pg_scheduler.scheduler.signals import end_sleep, send_signal
+from pg_scheduler.scheduler.signals import broadcast, end_sleep, send_message, send_signal
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.scheduler.tasks import Tasks, find_unregistered
 from pg_scheduler.scheduler.wiring import connect
@@ -87,6 +94,7 @@ from pg_scheduler.schedules.job_builder import JobBuilders
 from pg_scheduler.statistics.service import new_meter
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.steps.child_jobs import ChildEnqueuer
+from pg_scheduler.steps.signals import Audience
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.executors import check_executors
 from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
@@ -1292,6 +1300,100 @@ class Scheduler:
         check_job_id(job_id)
         check_step_name(name, noun="signal")
         return await send_signal(self._parts, job_id, name, value, usable_connection)
+
+    async def send(
+        self, job_id: str, name: str, value: object = None, *, connection: AnyConnection | None = None
+    ) -> bool:
+        """Send a message to a mailbox of a job: ``steps.receive(name)`` of the job returns the value.
+
+        The job may wait for it before or after this call. Unlike a signal, each call adds one more message,
+        and the job receives all of them once, in the order of the commits. So a call that you repeat sends
+        two messages. If the job was replaced while it runs, the message is for the new definition.
+
+        Args:
+            job_id: The job, which need not wait yet.
+            name: The name of the mailbox, at most 200 bytes of UTF-8.
+            value: A value as in ``signal()``.
+            connection: A connection of yours in a transaction, as in ``schedule()``. The job receives the
+                message if and only if that transaction commits. Other senders to this mailbox wait until
+                then. The row of a job that has not stored any step is locked until then.
+
+        Returns:
+            True if the message is stored, False if the job has ended.
+
+        Raises:
+            JobNotFoundError: There is no such job; a LookupError.
+            PayloadError: The value cannot be serialized, would not arrive equal (such as a SecretStr) or is
+                too large, or 1,000 messages have come before the job waited for them; a ValueError. Those
+                that the job has received meanwhile count too.
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is not in a transaction, or the name is empty or too long.
+            DatabaseUnavailableError: The database is unavailable, or its response was lost and the message
+                may be stored. If a second one would harm, pass ``connection`` and insert a row of your own
+                with an id of the message in the same transaction. If that transaction is stricter than READ
+                COMMITTED, the cause may also be a conflict with another session. Repeat the transaction then.
+
+        Example::
+
+            await scheduler.enqueue("shop.cart", args=(7,), job_id="cart:7")
+            await scheduler.send("cart:7", "items", {"sku": "A-1"})
+            await scheduler.send("cart:7", "items", {"sku": "B-2"})
+        """
+        usable_connection = await self._parts.store.connections.check_call(connection)
+        check_job_id(job_id)
+        check_step_name(name, noun="mailbox")
+        return await send_message(self._parts, job_id, name, value, usable_connection)
+
+    async def broadcast(
+        self,
+        name: str,
+        value: object = None,
+        *,
+        job_name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        job_ids: Iterable[str] | None = None,
+        connection: AnyConnection | None = None,
+    ) -> int:
+        """Give one value to all jobs that wait for a signal or a message of this name now.
+
+        A job waits for it in ``steps.wait(name)``, in a `Wait` of ``steps.first()``, or in
+        ``steps.receive(name)``. All jobs get the value in one transaction, each of them once. A job that
+        begins to wait during the call may be missed, and one that does not wait gets nothing.
+
+        Args:
+            name: The name of the signal or the mailbox.
+            value: A value as in ``signal()``.
+            job_name: Only jobs with this name of a task.
+            metadata: Only jobs whose metadata contain these keys and values.
+            job_ids: Only jobs with these ids, such as those that a search of the inspector has found.
+            connection: A connection of yours in a transaction, as in ``schedule()``. The jobs receive the
+                value if and only if that transaction commits. Other signals to them wait until then.
+
+        Returns:
+            The number of jobs that got the value.
+
+        Raises:
+            PayloadError: The value or the metadata cannot be serialized; a ValueError. No job gets the value.
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is not in a transaction, or a name or an id is empty or too long.
+            DatabaseUnavailableError: The database is unavailable, and no job has got the value, or all have
+                and the response was lost. A repetition reaches the jobs that wait then: those that have got a
+                signal do not wait for it any more, but a job may wait for its next message.
+
+        Example::
+
+            await scheduler.broadcast("prices", {"EUR": 1.08}, job_name="shop.quote")
+        """
+        usable_connection = await self._parts.store.connections.check_call(connection)
+        check_step_name(name, noun="signal")
+        filters = self._jobs.check_filters(
+            status=None, job_name=job_name, worker_id=None, due_from=None, due_before=None, metadata=metadata
+        )
+        ids = None if job_ids is None else check_list("job_ids", job_ids, "list of ids")
+        for job_id in ids or ():
+            check_job_id(job_id)
+        audience = Audience(filters.names, filters.metadata, ids)
+        return await broadcast(self._parts, name, value, audience, usable_connection)
 
     async def end_sleep(self, job_id: str) -> bool:
         """End the sleep of a job now: ``steps.sleep()`` of the job returns as it does at its time.

@@ -21,7 +21,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -70,7 +70,10 @@ from pg_scheduler.jobs.step_values import (
     StoredStep,
     check_step_function,
     check_step_name,
+    described_signal,
+    message_name,
     row_of_retries,
+    shown_name,
     step_text,
     step_value,
     version_of,
@@ -178,6 +181,8 @@ class AttemptSteps(OpenSteps):
         self._used_up: set[str] = set()
         # How often the waits for each signal have timed out in this attempt, by the name of the step.
         self._timeouts = Counter[str]()
+        # By mailbox the number below which all messages have been received in this attempt.
+        self._next_numbers: dict[str, int] = {}
         # By the names of cursors whose blocks Python has closed: set when the value of the cursor is written.
         self._closed_cursors: dict[str, asyncio.Event] = {}
         self._is_closed = False
@@ -385,7 +390,28 @@ class AttemptSteps(OpenSteps):
         self, name: str, *, timeout: float | timedelta | None = None, kind: type[Any] | None = None
     ) -> Any:
         """Wait for a signal to the job, and return its value. See `Steps`."""
+        check_step_name(name)
         return await self._wait_for(self._signal(name, timeout, kind))
+
+    async def receive(
+        self, name: str, *, timeout: float | timedelta | None = None, kind: type[Any] | None = None
+    ) -> Any:
+        """Return the next message of a mailbox; wait until it comes. See `Steps`.
+
+        A message is the signal of a name that contains its number, and its wait is a wait for that signal.
+        So each attempt gets the messages in the same order, without a write for those that have come before.
+        """
+        check_step_name(name, noun="mailbox")
+        # This may have to wait. What follows uses the name of the message before another call can do so.
+        await self._check_open()
+        number = self._next_numbers.setdefault(name, 1)
+        # A message whose wait has timed out or was cancelled is free again, so the next call waits for it.
+        while (message := message_name(name, number)) in self._names:
+            number += 1
+        value = await self._wait_for(self._signal(message, timeout, kind))
+        if number == self._next_numbers[name]:
+            self._next_numbers[name] += 1
+        return value
 
     async def first(self, name: str, *waits: Wait | Sleep | Child) -> First:
         """Wait until one of several waits has ended, and return its name and value. See `Steps`.
@@ -685,8 +711,8 @@ class AttemptSteps(OpenSteps):
                 # The stored end may be that of another wait, so it does not count for this one.
                 return stored._replace(until=NO_TIMEOUT, left_s=None)
             elif count < len(stored.timeouts):
-                # This wait timed out in an earlier attempt, and another one followed.
-                return stored._replace(value=None, has_ended=True, until=stored.timeouts[count])
+                # This wait timed out in an earlier attempt, and another one or a message followed.
+                return _timed_out(stored, count)
             else:
                 # The wait begins again if the one before it timed out in this attempt, or if the stored wait
                 # has no timeout and this one has.
@@ -695,9 +721,10 @@ class AttemptSteps(OpenSteps):
                 if last_timed_out_here or gets_timeout:
                     stored = await self._repeat_wait(name, count, seconds, end)
             if not stored.has_ended and await self._end_if_over(stored):
-                # A signal may have come just before the end of the wait. To store the step again changes
-                # nothing, but returns that value.
-                stored = await store()
+                # A value may have come just before the end of the wait, and a message also just after it.
+                stored = await self._read_again(name)
+                if count < len(stored.timeouts):
+                    return _timed_out(stored, count)
             return stored
 
         async def value_of(stored: StoredStep) -> Any:
@@ -707,9 +734,9 @@ class AttemptSteps(OpenSteps):
                 self._timeouts[name] += 1
                 self._names.discard(name)
                 raise TimeoutError(
-                    f"no signal {name!r} came for job {self._claim.job_id!r} until {stored.until}"
+                    f"no {described_signal(name)} came for job {self._claim.job_id!r} until {stored.until}"
                 )
-            return value_type.from_json(name, step_value(name, stored.value, self._codec))
+            return value_type.from_json(name, step_value(shown_name(name), stored.value, self._codec))
 
         return PendingWait(name, SIGNAL, find, value_of)
 
@@ -756,9 +783,9 @@ class AttemptSteps(OpenSteps):
         return PendingWait(name, CHILD, find, value_of)
 
     async def _wait_for(self, wait: PendingWait) -> Any:
-        """Wait for one step, and return its value."""
+        """Wait for one step, whose name is checked, and return its value."""
         self._check_may_wait(wait.name)
-        async with self._step(wait.name, wait.kind):
+        async with self._checked_step(wait.name, wait.kind):
             await wait.update()
         # The wait is outside of the block, because the attempt cannot be suspended within it.
         try:
@@ -818,6 +845,10 @@ class AttemptSteps(OpenSteps):
         repeat = partial(self._repository.repeat_wait, self._worker_id, self._claim, name, count)
         await self._persistently(partial(repeat, delay_s=seconds, until=end))
         # The statement does not return the step, and a signal may have ended it meanwhile.
+        return await self._read_again(name)
+
+    async def _read_again(self, name: str) -> StoredStep:
+        """Return a step that is stored as it is now."""
         steps = await self._persistently(lambda: self._repository.load(self._claim.job_id))
         self._loaded.refresh(steps, {name})
         return (await self._loaded.get())[name]
@@ -833,8 +864,15 @@ class AttemptSteps(OpenSteps):
 
     # -- a step ----------------------------------------------------------------------------------------
 
+    def _step(
+        self, name: str, kind: str, connection: Any = None, *, is_held: bool = False
+    ) -> AbstractAsyncContextManager[StoredStep | None]:
+        """Check the name of a step, and use it in a block. See ``_checked_step()``."""
+        check_step_name(name)
+        return self._checked_step(name, kind, connection, is_held=is_held)
+
     @asynccontextmanager
-    async def _step(
+    async def _checked_step(
         self, name: str, kind: str, connection: Any = None, *, is_held: bool = False
     ) -> AsyncIterator[StoredStep | None]:
         """Use the name of a step in a block, and yield the step that an earlier attempt has stored under it.
@@ -843,7 +881,6 @@ class AttemptSteps(OpenSteps):
         transaction. The attempt is not suspended within the block. If the block raises an exception, its name
         may be used again. ``is_held`` is whether the caller has used the name for this step before.
         """
-        check_step_name(name)
         self._connections.check_loop()
         await self._check_open(connection)
         self._waits.note_thread()
@@ -1072,14 +1109,19 @@ class AttemptSteps(OpenSteps):
         # A task that the function has begun may outlive it, and may wait then.
         if call is not None and call.is_running:
             raise RuntimeError(
-                f"step {name!r} waits within the function of step {call.step!r}, which would never end; "
-                "wait between steps"
+                f"step {shown_name(name)!r} waits within the function of step {call.step!r}, which would "
+                "never end; wait between steps"
             )
 
 
 def _is_over(failed: StoredStep) -> bool:
     """Return whether a step that has failed may be called: its wait is over, or its retries were used up."""
     return failed.has_ended or failed.left_s is None or failed.left_s <= 0
+
+
+def _timed_out(stored: StoredStep, count: int) -> StoredStep:
+    """Return a wait for a signal as it was when it had timed out, after ``count`` earlier timeouts."""
+    return stored._replace(value=None, has_ended=True, until=stored.timeouts[count])
 
 
 class AttemptCursor(StepCursor):

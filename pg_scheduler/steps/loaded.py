@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError, PoolClosedError
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS, StoredStep
+from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS, StoredStep, shown_name
 from pg_scheduler.steps.statements import StepRepository
 from pg_scheduler.worker.lease import Lease
 
@@ -117,8 +117,9 @@ class LoadedSteps:
         number = max(step_count, count)
         if number > MAX_STEPS:
             raise PayloadError(
-                f"step {name!r} is number {number} of job {self._claim.job_id!r}, more than {MAX_STEPS}; "
-                "store the values of several steps in one, or divide the work among several jobs"
+                f"step {shown_name(name)!r} is number {number} of job {self._claim.job_id!r}, more than "
+                f"{MAX_STEPS}; store the values of several steps in one, or divide the work among several "
+                "jobs"
             )
         # A new value takes the place of the stored value of its step.
         size = self._bytes + len(text or "") - size_of(stored.get(name))

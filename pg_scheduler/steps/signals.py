@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -9,10 +10,16 @@ from pg_scheduler.database.faults import SuppressedChangeError
 from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import Repository, Transaction
 from pg_scheduler.errors import JobNotFoundError, PayloadError
-from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
+from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS, described_signal, message_name
 
 MAX_ROUNDS: Final = 100
 """Repetitions of a statement while other sessions change the job or its signals in between."""
+MAX_MESSAGES: Final = 2 * MAX_STEPS
+"""Messages of a mailbox: as many as the job may wait for, and as many may come before it waits."""
+BROADCAST_PAGE: Final = 100_000
+"""Jobs that one statement of a broadcast finds."""
+BROADCAST_SIZE: Final = 5_000
+"""Jobs that one statement of a broadcast changes."""
 
 
 class SentSignal(NamedTuple):
@@ -21,10 +28,38 @@ class SentSignal(NamedTuple):
     Attributes:
         is_stored: Whether the job has it.
         due: When the job is due that waited for it; None if none did.
+        has_ended: Whether the job has ended, so that it is not stored.
     """
 
     is_stored: bool
     due: datetime | None = None
+    has_ended: bool = False
+
+
+class Audience(NamedTuple):
+    """The jobs to which a broadcast is sent if they wait for it; None for any.
+
+    Attributes:
+        names: The names of a task.
+        metadata: JSON text that the metadata of a job contain.
+        job_ids: Ids of jobs.
+    """
+
+    names: Sequence[str] | None = None
+    metadata: str | None = None
+    job_ids: Sequence[str] | None = None
+
+
+class Reached(NamedTuple):
+    """The jobs that got the value of a broadcast.
+
+    Attributes:
+        jobs: Their number.
+        due: When the first of them is due that was suspended; None if none was.
+    """
+
+    jobs: int
+    due: datetime | None
 
 
 class SignalRepository(Repository):
@@ -67,6 +102,44 @@ class SignalRepository(Repository):
 
         return await self._statements.run_retrying(send, within=connection, savepoints=False)
 
+    async def send_message(
+        self, job_id: str, mailbox: str, value: str, connection: Connection | None = None
+    ) -> SentSignal:
+        """Add a message to a mailbox, unless the job has ended, and make a job due that waits for it.
+
+        The arguments and errors are those of ``send()``.
+        """
+
+        async def send(transaction: Transaction) -> SentSignal:
+            """Store the message in a transaction, which is repeated after a deadlock."""
+            return await self._send_message(job_id, mailbox, value, transaction.connection)
+
+        return await self._statements.run_retrying(send, within=connection, savepoints=False)
+
+    async def broadcast(
+        self,
+        name: str,
+        audience: Audience,
+        value_for: Callable[[str], str],
+        connection: Connection | None = None,
+    ) -> Reached:
+        """Give a value to each job whose wait for a signal or a message is open, in one transaction.
+
+        No job that it reaches can wait for another message before the commit, so each gets the value once.
+
+        Args:
+            name: The name of the signal and of the mailbox.
+            audience: The jobs.
+            value_for: Returns the value as JSON for the jobs of a task, whose name is the argument.
+            connection: The transaction of a caller; None for one of its own.
+        """
+
+        async def send(transaction: Transaction) -> Reached:
+            """Send the value in a transaction, which is repeated after a deadlock."""
+            return await self._broadcast(name, audience, value_for, transaction.connection)
+
+        return await self._statements.run_retrying(send, within=connection, savepoints=False)
+
     async def end_sleep(self, job_id: str) -> datetime | None:
         """End the sleeps of a suspended job; return when the job is due, or None if it does not sleep."""
 
@@ -93,12 +166,12 @@ class SignalRepository(Repository):
             (state,) = states
             # The job has ended, or has got a value of this signal already, of which the first one counts.
             if state["has_ended"] or state["is_taken"]:
-                return SentSignal(is_stored=False)
+                return SentSignal(is_stored=False, has_ended=state["has_ended"])
             if not state["has_room"]:
                 raise PayloadError(
-                    f"job {job_id!r} has no room for the signal {name!r}: it stores at most {MAX_STEPS} "
-                    f"signals for which it has not waited, with {MAX_STEP_BYTES} bytes of JSON; send fewer "
-                    "names, or store large values elsewhere"
+                    f"job {job_id!r} has no room for the {described_signal(name)}: it stores at most "
+                    f"{MAX_STEPS} signals and {MAX_STEPS} messages for which it has not waited, each with "
+                    f"{MAX_STEP_BYTES} bytes of JSON; send fewer, or store large values elsewhere"
                 )
             # The second statement finds no reason: another session has changed the job between the two.
         else:
@@ -108,3 +181,50 @@ class SignalRepository(Repository):
             return SentSignal(is_stored=True)
         rows = await statements.fetch("wake_signalled", job_id, statements.now, name, on=connection)
         return SentSignal(is_stored=True, due=rows[0]["due"] if rows else None)
+
+    async def _send_message(
+        self, job_id: str, mailbox: str, value: str, connection: Connection
+    ) -> SentSignal:
+        """Store a value as the next message of a mailbox. See ``send_message()``."""
+        # In each round that stores nothing, another session has stored the message of that number.
+        for _ in range(MAX_MESSAGES + MAX_ROUNDS):
+            rows = await self._statements.fetch("next_message", job_id, mailbox, on=connection)
+            if not rows:
+                raise JobNotFoundError(job_id)
+            message = message_name(mailbox, rows[0]["number"])
+            sent = await self._send(job_id, message, value, connection)
+            if sent.is_stored or sent.has_ended:
+                return sent
+        raise SuppressedChangeError
+
+    async def _broadcast(
+        self, name: str, audience: Audience, value_for: Callable[[str], str], connection: Connection
+    ) -> Reached:
+        """Give a value to the jobs that wait for it. See ``broadcast()``."""
+        statements, now = self._statements, self._statements.now
+        reached_count = 0
+        due_times: list[datetime] = []
+        last_id: str | None = None
+        while True:
+            waits = await statements.fetch(
+                "find_waiting", name, BROADCAST_PAGE, last_id, *audience, MAX_MESSAGES, on=connection
+            )
+            if not waits:
+                return Reached(reached_count, min(due_times, default=None))
+            # Without encryption this is one value, which may be large.
+            values = list({value_for(row["job_name"]): None for row in waits})
+            places = {value: place for place, value in enumerate(values, start=1)}
+            for start in range(0, len(waits), BROADCAST_SIZE):
+                batch = waits[start : start + BROADCAST_SIZE]
+                ids, names = [row["job_id"] for row in batch], [row["name"] for row in batch]
+                value_places = [places[value_for(row["job_name"])] for row in batch]
+                args = ids, names, values, value_places, now
+                stored = await statements.fetch("store_broadcast", *args, on=connection)
+                reached_count += len(stored)
+                # The statement returns the waits in any order, and their jobs are locked in that of the ids.
+                reached = sorted((row["job_id"], row["name"]) for row in stored)
+                ids, names = [job_id for job_id, _ in reached], [step for _, step in reached]
+                due_at = await statements.value("wake_broadcast", ids, names, now, on=connection)
+                if due_at is not None:
+                    due_times.append(due_at)
+            last_id = waits[-1]["job_id"]

@@ -3,10 +3,11 @@
 -- and deletion take both away. Rows of older releases name no definition, and count for that of the mark.
 --
 -- The names of steps and signals begin with no chr(1). With "signal:" after it, a row is a signal whose name a step has
--- taken; with "next:", a signal to the definition that waits for the end of a running attempt; with "retry:", the
--- failed attempts of a step that is retried. That row is open while the step is called again, until its next attempt,
--- and has ended when the step is stored or its retries are used up: then they begin again if the step is called again.
--- Nodes of earlier checkouts load it under a name that no step has.
+-- taken; with "next:", a signal to the definition that waits for the end of a running attempt; with "mail:", four digits
+-- and ":", the message of this number of a mailbox. A message is a signal in all but this: it may follow a timeout. With
+-- "retry:", it is the failed attempts of a step that is retried. That row is open while the step is called again, until
+-- its next attempt, and has ended when the step is stored or its retries are used up: then they begin again if the step is
+-- called again. Nodes of earlier checkouts load it under a name that no step has.
 
 -- A text that distinguishes a definition of a job from all others with its id.
 
@@ -370,28 +371,36 @@ SELECT step.job_id FROM {named_steps};
 -- fragment: coming_name
 (CASE WHEN {has_no_coming_definition} THEN $2::text ELSE concat(chr(1), 'next:', $2::text) END)
 
+-- Whether the signal $2 is a message of a mailbox.
+
+-- fragment: is_message
+(left($2::text, 6) = concat(chr(1), 'mail:'))
+
 -- Whether a job may have one more signal: it waits for that, or has less than $4 for which nothing waited, with $5 bytes
--- at most. Steps are not counted.
+-- at most. Steps are not counted, and neither are messages for signals that are none, or the other way round.
 
 -- fragment: has_room_for_signal
 (
-        SELECT count(*) FILTER (WHERE step.ended_at IS NULL) > 0
+        SELECT count(*) FILTER (WHERE step.value IS NULL) > 0
             OR count(*) FILTER (WHERE step.until IS NULL AND step.name <> {coming_name}) < $4::bigint
             AND coalesce(sum(pg_column_size(value)) FILTER (WHERE step.until IS NULL AND step.name <> {coming_name}), 0)
                 + octet_length($3::text) <= $5::bigint
         FROM {schema}scheduler_steps AS step
         WHERE step.job_id = $1 AND step.kind = 'signal'
           AND (step.until IS NULL OR step.name = {coming_name})
+          AND {is_message} = (left(step.name, 6) = concat(chr(1), 'mail:')
+              OR left(step.name, 12) = concat(chr(1), 'next:', chr(1), 'mail:'))
           AND coalesce(step.definition = ({coming_options} ->> 'definition'), true)
     )
 
--- Whether the job has the signal $2 already, or a step of that name.
+-- Whether the job has the signal $2 already, or a step of that name, or its wait has timed out and it is no message.
 
 -- fragment: has_signal
 EXISTS (
         SELECT FROM {schema}scheduler_steps AS step
         WHERE step.job_id = $1
           AND (step.name = {coming_name} AND (step.kind <> 'signal' OR step.ended_at IS NOT NULL)
+               AND NOT ({is_message} AND step.value IS NULL)
                OR {has_no_coming_definition} AND step.name = concat(chr(1), 'signal:', $2::text))
           AND coalesce(step.definition = ({coming_options} ->> 'definition'), true)
     )
@@ -403,6 +412,9 @@ EXISTS (
 -- If a definition waits for the end of the running attempt, the signal is for that one. Such a signal, and one to a job
 -- that is not marked, locks the row of the job until the commit. find_signal has the reason for no row, but for one:
 -- another session has changed the row of the job or of the signal meanwhile, which this snapshot lacks.
+--
+-- A message may follow a timeout of its wait. The row keeps that timeout then, so that later attempts time out again
+-- where the one before did, and get the message in the wait that follows.
 WITH fresh AS MATERIALIZED (
     SELECT {new_definition} AS definition, {new_definition} AS coming_definition
 ),
@@ -461,12 +473,38 @@ ON CONFLICT (job_id, name) DO UPDATE SET
     started_at = CASE WHEN {is_stale} THEN EXCLUDED.started_at ELSE step.started_at END,
     ended_at   = EXCLUDED.ended_at,
     definition = EXCLUDED.definition,
-    timeouts   = CASE WHEN {is_stale} THEN NULL ELSE step.timeouts END
-WHERE step.kind = 'signal' AND step.ended_at IS NULL OR {is_stale}
+    timeouts   = CASE WHEN {is_stale} THEN NULL
+        WHEN step.ended_at IS NULL THEN step.timeouts
+        ELSE array_append(step.timeouts, (SELECT {bounded_until} FROM (SELECT step.until) AS wait)) END
+WHERE step.kind = 'signal' AND (step.ended_at IS NULL OR {is_message} AND step.value IS NULL) OR {is_stale}
 RETURNING until IS NOT NULL AS was_awaited;
 
 -- fragment: is_stale
 (EXISTS (SELECT FROM marked) OR coalesce(step.definition <> EXCLUDED.definition, false))
+
+-- name: next_message
+-- route: caller
+-- Return the number of the next message to the mailbox $2 of the job $1; no row if there is no such job.
+--
+-- Two sessions may get the same number. The key of the table lets one of them store it, after the commit of the other or
+-- instead of it, so the numbers have the order of the commits, and no gaps.
+SELECT (
+    SELECT coalesce(max(substr(step.name, length(mailbox.prefix) + 1, 4)), '0')::integer + 1
+    FROM {schema}scheduler_steps AS step
+    WHERE step.job_id = $1
+      AND step.kind = 'signal'
+      AND step.value IS NOT NULL
+      AND left(step.name, length(mailbox.prefix)) = mailbox.prefix
+      AND substr(step.name, length(mailbox.prefix) + 1, 4) ~ '^[0-9][0-9][0-9][0-9]$'
+      AND substr(step.name, length(mailbox.prefix) + 5) = concat(':', $2::text)
+      AND ({coming_options} -> 'steps') IS NOT NULL
+      AND coalesce(step.definition = ({coming_options} ->> 'definition'), true)
+) AS number
+FROM {schema}scheduled_jobs AS job
+CROSS JOIN LATERAL (
+    SELECT concat(CASE WHEN {has_no_coming_definition} THEN '' ELSE concat(chr(1), 'next:') END, chr(1), 'mail:') AS prefix
+) AS mailbox
+WHERE job.job_id = $1;
 
 -- name: find_signal
 -- route: caller
@@ -487,6 +525,100 @@ UPDATE {schema}scheduled_jobs AS job SET execution_time = coalesce($2, {now}), l
 WHERE job_id = $1 AND status = 'pending' AND blocked_on IS NULL AND execution_time > coalesce($2, {now})
   AND (({suspension}) @> to_jsonb($3::text) OR {was_suspended_unmarked})
 RETURNING execution_time AS due;
+
+-- name: find_waiting
+-- route: caller
+-- Return $2 jobs with an open wait for the signal $1 or a message of the mailbox $1, in the order of ids after $3.
+--
+-- Only jobs with one of the names $4, with the metadata $5 and with one of the ids $6; NULL for any. A loser of first()
+-- for which a suspended job does not wait is left out. Of a job with several such waits it is that for the message with
+-- the lowest number. The numbers of messages end at $7. Whether there is a wait for a name is one probe of the index of
+-- open steps, by its order: for "name =" the planner may read the whole table, if it expects many waits for each name.
+WITH wanted AS MATERIALIZED (
+    SELECT known.name
+    FROM (
+        SELECT $1::text AS name
+        UNION ALL
+        SELECT concat(chr(1), 'mail:', lpad(number::text, 4, '0'), ':', $1::text)
+        FROM generate_series(1, $7::integer) AS number
+    ) AS known
+    CROSS JOIN LATERAL (
+        SELECT name FROM {schema}scheduler_steps
+        WHERE ended_at IS NULL AND kind = 'signal' AND name >= known.name
+        ORDER BY kind, name, job_id
+        LIMIT 1
+    ) AS first
+    WHERE first.name = known.name
+)
+SELECT DISTINCT ON (step.job_id COLLATE "C") step.job_id, step.name, job.job_name
+FROM (
+    SELECT job_id, name, definition
+    FROM {schema}scheduler_steps
+    WHERE ended_at IS NULL AND kind = 'signal' AND name = ANY (ARRAY (SELECT name FROM wanted))
+    OFFSET 0
+) AS step
+CROSS JOIN LATERAL (
+    SELECT {named}
+    FROM {schema}scheduled_jobs AS job
+    WHERE job.job_id = step.job_id
+      AND job.finished_at IS NULL
+      AND (job.options -> 'steps') IS NOT NULL
+      AND ($4::text[] IS NULL OR coalesce(job.function, job.job_name) = ANY ($4) OR job.job_name = ($4::text[])[1])
+      AND ($5::text IS NULL OR job.task_data -> 'metadata' @> ($5::text)::jsonb)
+      AND {has_no_coming_definition}
+      AND {of_definition}
+      AND {is_its_wait}
+    OFFSET 0  -- not joined in another way, which reads all jobs
+) AS job
+WHERE ($3::text IS NULL OR step.job_id COLLATE "C" > $3::text)
+  AND ($6::text[] IS NULL OR step.job_id = ANY (ARRAY (SELECT unnest($6::text[]))))
+ORDER BY step.job_id COLLATE "C", step.name COLLATE "C"
+LIMIT $2::bigint;
+
+-- name: store_broadcast
+-- route: caller
+-- End those of the waits $2 of the jobs $1 that are still open with the values $3 at the places $4; return their jobs.
+--
+-- The rows are locked in the given order, that of the ids, so that two broadcasts do not wait for one another. A wait
+-- that another session has ended since find_waiting is left: its job has a value, has timed out, or has ended.
+WITH held AS MATERIALIZED (
+    SELECT step.job_id, step.name, sent.place
+    FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($4::integer[])) AS sent (id, name, place)
+    CROSS JOIN LATERAL (
+        SELECT job_id, name
+        FROM {schema}scheduler_steps
+        WHERE job_id = sent.id AND name = sent.name AND ended_at IS NULL
+        FOR NO KEY UPDATE
+    ) AS step
+)
+UPDATE {schema}scheduler_steps AS step SET value = ($3::text[])[held.place]::jsonb, ended_at = coalesce($5, {now})
+FROM held
+WHERE step.job_id = held.job_id AND step.name = held.name
+RETURNING step.job_id, step.name;
+
+-- name: wake_broadcast
+-- route: caller
+-- Make those of the jobs $1 due now that are suspended for their waits $2, and return when the first one is.
+--
+-- A statement of its own, for the same reason as wake_signalled. It locks the rows in the given order, that of the ids.
+WITH held AS MATERIALIZED (
+    SELECT job.job_id
+    FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS sent (id, name)
+    CROSS JOIN LATERAL (
+        SELECT job_id
+        FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id = sent.id
+          AND job.status = 'pending' AND job.blocked_on IS NULL AND job.execution_time > coalesce($3, {now})
+          AND (({suspension}) @> to_jsonb(sent.name) OR {was_suspended_unmarked})
+        FOR NO KEY UPDATE
+    ) AS job
+),
+woken AS (
+    UPDATE {schema}scheduled_jobs AS job SET execution_time = coalesce($3, {now}), last_heartbeat = coalesce($3, {now})
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM held)) AND status = 'pending'
+    RETURNING execution_time
+)
+SELECT min(execution_time) AS due FROM woken;
 
 -- name: end_sleep
 -- route: caller

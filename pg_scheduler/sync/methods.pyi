@@ -597,6 +597,35 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.signal()``.
         """
+    def send(
+        self, job_id: str, name: str, value: object = None, *, connection: AnySyncConnection | None = None
+    ) -> bool:
+        """Send a message to a mailbox of a job: ``steps.receive(name)`` of the job returns the value.
+
+        The job may wait for it before or after this call. Unlike a signal, each call adds one more message,
+        and the job receives all of them once, in the order of the commits. So a call that you repeat sends
+        two messages. If the job was replaced while it runs, the message is for the new definition.
+
+        Parameters, values and errors are those of ``Scheduler.send()``.
+        """
+    def broadcast(
+        self,
+        name: str,
+        value: object = None,
+        *,
+        job_name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        job_ids: Iterable[str] | None = None,
+        connection: AnySyncConnection | None = None,
+    ) -> int:
+        """Give one value to all jobs that wait for a signal or a message of this name now.
+
+        A job waits for it in ``steps.wait(name)``, in a `Wait` of ``steps.first()``, or in
+        ``steps.receive(name)``. All jobs get the value in one transaction, each of them once. A job that
+        begins to wait during the call may be missed, and one that does not wait gets nothing.
+
+        Parameters, values and errors are those of ``Scheduler.broadcast()``.
+        """
     def end_sleep(self, job_id: str) -> bool:
         """End the sleep of a job now: ``steps.sleep()`` of the job returns as it does at its time.
 

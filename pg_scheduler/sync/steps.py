@@ -284,6 +284,20 @@ class BlockingSteps:
         """
         return _Call(self._attempt, "wait").run_method(name, timeout=timeout, kind=kind)
 
+    @overload
+    def receive(self, name: str, *, timeout: float | timedelta | None = None, kind: type[T]) -> T: ...
+    @overload
+    def receive(self, name: str, *, timeout: float | timedelta | None = None, kind: None = None) -> Any: ...
+    def receive(
+        self, name: str, *, timeout: float | timedelta | None = None, kind: type[Any] | None = None
+    ) -> Any:
+        """Return the next message that ``send()`` of a Scheduler has put into a mailbox of the job.
+
+        If it has not come yet, the attempt ends by `AttemptEnded`, as in ``sleep()``, and a later attempt
+        continues. See ``Steps.receive()``.
+        """
+        return _Call(self._attempt, "receive").run_method(name, timeout=timeout, kind=kind)
+
     def child(self, name: str, func: Call[R], /, **options: Any) -> R:
         """Run another job, and return its value when it has ended. See ``Steps.child()``."""
         value: R = _Call(self._attempt, "child").run_method(name, func, **options)

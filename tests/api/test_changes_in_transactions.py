@@ -91,6 +91,10 @@ async def is_signalled(app: Application) -> object:
     return await app.call("signal", "waiting", "go") is False
 
 
+async def has_no_open_wait(app: Application) -> object:
+    return await app.call("broadcast", "box") == 0
+
+
 CHANGES: Final[dict[str, Change]] = {
     "schedule": Change((work,), {"execution_time": SPAN[0], "job_id": "new"}, has_status("new", "pending")),
     "enqueue": Change((work,), {"job_id": "new"}, has_status("new", "pending")),
@@ -101,6 +105,8 @@ CHANGES: Final[dict[str, Change]] = {
     "retry_job": Change(("ended",), {}, has_status("ended", "pending")),
     "run_job_now": Change(("waiting",), {}, is_due),
     "signal": Change(("waiting", "go"), {}, is_signalled),
+    "send": Change(("waiting", "box"), {}, has_no_open_wait),
+    "broadcast": Change(("box",), {}, has_no_open_wait),
     "schedules.add": Change((work, Every(hours=1)), {"schedule_id": "new"}, is_paused("new", paused=False)),
     "schedules.update": Change(("hourly",), {"trigger": Every(minutes=5)}, is_replaced),
     "schedules.pause": Change(("hourly",), {"until": SPAN[0], "note": "a"}, is_paused("hourly", paused=True)),
@@ -189,6 +195,11 @@ async def world(app: Application) -> None:
         "WHERE job_id = 'of-hourly'"
     )
     await app.execute("UPDATE scheduler_schedules SET last_job_id = 'of-hourly' WHERE schedule_id = 'hourly'")
+    await app.execute("UPDATE scheduled_jobs SET options = '{\"steps\": 1}' WHERE job_id = 'waiting'")
+    await app.execute(
+        "INSERT INTO scheduler_steps (job_id, name, kind, attempt, until, started_at) "
+        "VALUES ('waiting', concat(chr(1), 'mail:0001:box'), 'signal', 0, '9999-01-01Z', now())"
+    )
     await settled(app.commit())
 
 

@@ -108,6 +108,12 @@ SLEEPING: Final = """
     INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at, until)
     VALUES ('held', 'nap', 'sleep', 0, now(), '2099-01-01');
 """
+AWAITING: Final = """
+    UPDATE scheduled_jobs SET options = '{"steps": 1, "suspended": {"attempt": 0, "steps": ["go"]}}'
+    WHERE job_id = 'held';
+    INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at, until)
+    VALUES ('held', 'go', 'signal', 0, now(), '2099-01-01');
+"""
 PAUSED: Final = "UPDATE scheduler_schedules SET paused_at = now() WHERE schedule_id = 'held'"
 
 CALLS: Final = {
@@ -123,6 +129,8 @@ CALLS: Final = {
     "set a status": LockedCall(HELD_JOB, lambda it, _: it.update_job_status("held", JobStatus.FAILED)),
     "end a sleep": LockedCall(HELD_JOB, lambda it, _: it.end_sleep("held"), SLEEPING),
     "signal": LockedCall(HELD_JOB, lambda it, number: it.signal("held", f"s{number}")),
+    "message": LockedCall(HELD_JOB, lambda it, _: it.send("held", "mailbox")),
+    "broadcast": LockedCall(HELD_JOB, lambda it, _: it.broadcast("go"), AWAITING),
     "replace": LockedCall(
         HELD_JOB, lambda it, _: it.enqueue(work, delay=LATER, job_id="held", conflict_resolution=REPLACE)
     ),

@@ -45,14 +45,14 @@ class Signal(Op):
     name: str = "go"
 
     async def run(self, store: Store) -> bool | None:
-        text, session = f"{self.value}", _session(store)
+        session = _session(store)
         if self.isolation is None:
-            return (await store.signals.send("job", self.name, text)).is_stored
+            return await self.send(store, None)
         transaction = session._connection.transaction(isolation=self.isolation)
         await transaction.start()
         try:
             await session.fetch("SELECT count(*) FROM scheduled_jobs", timeout=30)  # its snapshot may be old
-            sent = await store.signals.send("job", self.name, text, session)
+            is_stored = await self.send(store, session)
             await session.wait()
         except BaseException:
             await transaction.rollback()
@@ -61,7 +61,10 @@ class Signal(Op):
             await transaction.rollback()
             return ABORTED
         await transaction.commit()
-        return sent.is_stored
+        return is_stored
+
+    async def send(self, store: Store, session: Any) -> bool:
+        return (await store.signals.send("job", self.name, f"{self.value}", session)).is_stored
 
 
 @dataclass
@@ -69,11 +72,14 @@ class Wait(Op):
     """A wait, whose answer is the value that it finds at once, or None if the job is suspended."""
 
     claim: Claim
+    name: str = "go"
 
     async def run(self, store: Store) -> str | None:
-        step = await store.steps.store("w1", self.claim, "go", SIGNAL, None, version=1, delay_s=TIMEOUT_S)
+        step = await store.steps.store(
+            "w1", self.claim, self.name, SIGNAL, None, version=1, delay_s=TIMEOUT_S
+        )
         if not step.has_ended:
-            outcome = Outcome.suspend((Suspension(SIGNAL, "go", DEADLINE),))
+            outcome = Outcome.suspend((Suspension(SIGNAL, self.name, DEADLINE),))
             assert await store.results.settle("w1", [(self.claim, outcome)]) == {"job"}
         return step.value
 

@@ -50,7 +50,7 @@ from pg_scheduler.queue.passed_results import Edge
 from pg_scheduler.queue.unique_keys import Holder
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.statements import Plannable, ScheduleChange
-from pg_scheduler.steps.signals import SentSignal
+from pg_scheduler.steps.signals import Audience, Reached, SentSignal
 from pg_scheduler.worker.claims import NO_IDS
 from tests.support.store import (
     LEASE,
@@ -597,6 +597,9 @@ async def use_path(store: Store) -> object:
     assert await store.signals.job_name("a") == NAME
     assert await store.signals.end_sleep("a") is None
     assert await store.signals.send("a", "go", "[1]") == SentSignal(is_stored=True)
+    assert await store.signals.send_message("a", "mail", "[1]") == SentSignal(is_stored=True)
+    audience = Audience(["any"], '{"a": 1}', ["a"])
+    assert await store.signals.broadcast("go", audience, lambda _: "[1]") == Reached(0, None)
     await store.inserts.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
     outcomes: list[Outcome] = [
         COMPLETE,

@@ -461,6 +461,37 @@ async def test_job_that_waits_for_a_signal_passes(crash: CrashEverywhere, hours:
     assert ("look_at_waits" in report.statements) == (hours > 24), "the wait suspended the job"
 
 
+async def receive_orders() -> list[str]:
+    """Receive a message after a timeout; each of the two ships once."""
+    steps = current_job().steps
+    received: list[str] = []
+    while len(received) < 2:
+        try:
+            message = str(await steps.receive("orders", timeout=timedelta(hours=10)))
+        except TimeoutError:
+            message = "timeout"
+        received.append(message)
+        await steps.transaction(f"ship-{len(received)}", ship, message)
+    return received
+
+
+async def test_job_that_receives_messages_passes(crash: CrashEverywhere) -> None:
+    seen: list[list[str]] = []
+
+    async def send(scheduler: Scheduler) -> None:
+        for value in ("late", "unread"):
+            assert await scheduler.send("crash_everywhere", "orders", value)
+
+    async def observe(pool: Pool) -> list[str]:
+        seen.append(await read_table(pool))
+        return seen[-1]
+
+    at, until = {timedelta(hours=12): send}, timedelta(days=1)
+    report = await crash(receive_orders, at=at, until=until, observe=observe)
+    assert seen[0] == ["late", "timeout"]
+    assert report.most(ship) == 3
+
+
 async def double(number: int) -> int:
     await insert_once(f"{number}")
     return 2 * number

@@ -98,6 +98,7 @@ def measure(path: str) -> None:
     assert_type(steps.run("size", fetch_size, path, retry=RetryPolicy(), max_retries=2), float)
     assert_type(steps.transaction("store", store_size, 1.5), int)
     assert_type(steps.wait("approval", kind=datetime), datetime)
+    assert_type(steps.receive("orders", kind=datetime), datetime)
     with steps.cursor("lines", start=0) as cursor:
         cursor.set(cursor.value + 1)
 

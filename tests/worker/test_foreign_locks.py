@@ -173,6 +173,8 @@ is_locked_by: step
 delete_steps_from: call after jobs steps
 store_signal: call jobs steps
 wake_signalled: call jobs
+store_broadcast: call steps
+wake_broadcast: call jobs
 end_sleep: call jobs steps
 look_at_waits: skips jobs steps
 find_children: step jobs

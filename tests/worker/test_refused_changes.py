@@ -320,8 +320,8 @@ TREATMENTS: Final = {
         insert_schedule keep_holders_results keep_job mark_awaited move_jobs pause_schedule pause_task
         record_database remove_schedule repeat_wait replace_debounced_jobs replace_extended_jobs
         replace_jobs request_state restore_schedules resume_held_tasks
-        resume_schedule resume_tasks retry_job retry_jobs set_status stop_run store_signal store_step
-        wait_again wake_signalled write_own_progress write_schedule
+        resume_schedule resume_tasks retry_job retry_jobs set_status stop_run store_broadcast store_signal
+        store_step wait_again wake_broadcast wake_signalled write_own_progress write_schedule
     """,
     "one row, of which the pause watcher or the worker itself has the errors": """
         delete_renewed deregister_worker mark_stopping register_worker remove_look renew_worker
