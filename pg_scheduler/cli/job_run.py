@@ -1,9 +1,10 @@
-"""``jobs add``, ``run``, ``signal``, ``wait``, ``result``: schedule and start jobs, and see how they end."""
+"""Start jobs, send signals and messages to them, and see how they end: ``jobs add`` to ``jobs result``."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -13,13 +14,14 @@ from pg_scheduler import UNSET, ConflictResolution, Job, JobResult, JobStatus, S
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.names import with_reported_options
-from pg_scheduler.inspect.texts import counted
+from pg_scheduler.inspect.texts import counted, term
 from pg_scheduler.tools import find_task, server_now
 
-from .commands import Command, reject_empty
+from .commands import Command, confirm, reject_empty
 from .completion import TaskName
 from .errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from .job_show import JOB, RESULT, JobId, job_row, pause_of, progress_text
+from .output import Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .values import (
     Args,
@@ -28,6 +30,7 @@ from .values import (
     Metadata,
     Priority,
     Retries,
+    Yes,
     read_deadline,
     read_duration,
     read_json,
@@ -243,6 +246,64 @@ async def signal(
         # The job may have been deleted meanwhile.
         job = await scheduler.get_job(job_id)
     command.output.write_list(JOB, [] if job is None else [job_row(job)])
+
+
+async def send(
+    command: Command,
+    job_id: JobId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The mailbox that the job receives from.")],
+    value: Annotated[
+        str | None, typer.Argument(metavar="JSON", help='The message, such as \'{"sku": "A-1"}\' [null].')
+    ] = None,
+) -> None:
+    """Send a message to a mailbox of a job. Refused if the job has ended."""
+    message = read_json("the value", value)
+    async with command.scheduler() as scheduler:
+        if not await scheduler.send(job_id, name, message):
+            raise RefusedError(f"job {job_id!r} has ended")
+        await Inspector(scheduler).record_action("signal_job", job_id, name=name)
+        # The job may have been deleted meanwhile.
+        job = await scheduler.get_job(job_id)
+    command.output.write_list(JOB, [] if job is None else [job_row(job)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broadcast:
+    """What became of a broadcast."""
+
+    name: str
+    """The signal or the mailbox."""
+    jobs: int
+    """The number of jobs that waited for it, and have got the value."""
+
+
+BROADCAST: Final = Shape("broadcast", Broadcast, (Column("name", "name"), Column("jobs", "jobs")))
+
+
+async def broadcast(
+    command: Command,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The signal or mailbox.")],
+    value: Annotated[
+        str | None, typer.Argument(metavar="JSON", help="The value, such as '\"yes\"' [null].")
+    ] = None,
+    *,
+    where: Annotated[
+        str | None, typer.Option(metavar="SEARCH", help="Only jobs of a search [all that wait for NAME].")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Send a value to all jobs that wait for a signal or a message of this name now, in one transaction."""
+    signal_value = read_json("the value", value)
+    wanted = " ".join(filter(None, [term("signal", name), where]))
+    async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        pages = inspector.search_pages(wanted, tz=command.output.zone)
+        job_ids = [job.job_id async for page in pages for job in page.items]
+        if job_ids:
+            confirm(f"Send the value to {counted(len(job_ids), 'job')}?", yes=yes)
+        reached = await scheduler.broadcast(name, signal_value, job_ids=job_ids)
+        await inspector.record_action("broadcast", name, where=where, count=reached)
+    command.output.write_one(BROADCAST, Broadcast(name=name, jobs=reached))
 
 
 PROGRESS_INTERVAL_S: Final = 1.0

@@ -208,6 +208,8 @@ COMMANDS: Final = Group(
         "add": job_run.add,
         "run": job_run.run,
         "signal": job_run.signal,
+        "send": job_run.send,
+        "broadcast": job_run.broadcast,
         "wait": job_run.wait,
         "result": job_run.result,
         "export": export,

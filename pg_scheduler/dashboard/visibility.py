@@ -98,11 +98,13 @@ class Visibility:
     def _step_value(self, step: StepState) -> Any:
         """Return the value of a step without what ``redact=`` hides in it.
 
-        The name of the step counts as the key of its value. So if this key is hidden, the whole value is.
+        The name of the step, of a message that of its mailbox, counts as the key of its value. So if this key
+        is hidden, the whole value is.
         """
         if step.value is None:
             return None
-        return HIDDEN if self.redaction.is_hidden(step.name) else self.redaction.value(step.value)
+        is_hidden = self.redaction.is_hidden(step.mailbox or step.name)
+        return HIDDEN if is_hidden else self.redaction.value(step.value)
 
     def explanation(self, explanation: Explanation, job: Job, *, sees_task: bool) -> Explanation:
         """Return the explanation of a job's state, without what belongs to hidden jobs or arguments.

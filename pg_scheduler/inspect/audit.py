@@ -37,6 +37,7 @@ ACTIONS: Final = (
         "add_job",
         "run_job",
         "signal_job",
+        "broadcast",
         "wake_job",
         "show_stack",
     ),

@@ -20,9 +20,12 @@ from pg_scheduler.jobs.step_values import (
     SLEEP,
     STEP,
     check_step_name,
+    mailbox_of,
+    shown_name,
     step_value,
+    stored_name,
 )
-from pg_scheduler.jobs.validation import check_job_id
+from pg_scheduler.jobs.validation import check_job_id, check_kind
 
 SLEEPING: Final = "sleeping"
 WAITING: Final = "waiting"
@@ -64,6 +67,8 @@ class StepState:
     """How often its function has failed since its retries began; 0 for a step without ``retry=``."""
     errors: tuple[StepError, ...] = ()
     """The newest of these failures, at most five, the oldest first, and those of earlier retries of it."""
+    mailbox: str | None = None
+    """The mailbox of which the signal is a message, whose ``name`` is ``orders#3``; None for other steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,9 @@ class StepReads(InspectorBase):
             for step in (await inspector.steps("mail:9")).items:
                 print(step.name, step.kind, step.state, step.value)
         """
-        name = None if name is None else check_step_name(name)
+        if name is not None:
+            # The number of a message may make its name longer than one that a caller may choose.
+            check_step_name(mailbox_of(stored_name(check_kind("name", name, str))) or name)
         rows = await self._reads.inspections.steps(check_job_id(job_id), name)
         codec = self._reads.statements.codec
         items = [_state_from(job_id, row, codec) for row in rows[:MAX_STEPS]]
@@ -116,21 +123,22 @@ def has_suspended(steps: Iterable[StepState]) -> bool:
 
 def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepState:
     """Return the step of a row, with its value or with the reason why the value is missing."""
+    name = shown_name(row.name)
     value, reason = None, None
     # The statement returns the size of a large value without the value. A step that has only failed has no
     # value, and no row but that of its failures.
     has_failed_only = row.kind == RETRY
     if row.value is None and row.size and not has_failed_only:
-        read = command("jobs", "steps", job_id, row.name)
+        read = command("jobs", "steps", job_id, name)
         reason = f"it is large: {row.size:,} bytes as stored; read it alone: {read}"
     elif not has_failed_only:
         try:
-            value = step_value(row.name, row.value, codec)
+            value = step_value(name, row.value, codec)
         except Abort as error:
             reason = str(error)
     failures = failures_from(row.failures)
     return StepState(
-        name=row.name,
+        name=name,
         kind=STEP if has_failed_only else row.kind,
         state=_state(row),
         value=value,
@@ -141,6 +149,7 @@ def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepSt
         until=row.until,
         failures=failures.count,
         errors=failures.errors,
+        mailbox=mailbox_of(row.name),
     )
 
 

@@ -30,7 +30,15 @@ from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE, share_of
 from pg_scheduler.jobs.step_retries import failures_from
-from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, RETRY, SIGNAL, SLEEP
+from pg_scheduler.jobs.step_values import (
+    CHILD,
+    NO_TIMEOUT,
+    RETRY,
+    SIGNAL,
+    SLEEP,
+    mailbox_of,
+    shown_name,
+)
 
 START_DELAY: Final = timedelta(seconds=10)
 """How long after its due time a job without an obstacle may still be pending: two polls, and a margin."""
@@ -229,14 +237,18 @@ def _suspended(facts: JobFacts) -> Iterator[Reason]:
     retries = [wait for wait in open_waits if wait.kind == RETRY]
     children = [wait for wait in open_waits if wait.kind == CHILD]
     if signals:
-        # A signal that came before the job waits for it is no open wait.
-        early_names = [repr(wait.name) for wait in facts.waits if not wait.is_open]
+        # A signal that came before the job waits for it is no open wait. Messages that have come are no
+        # remark: the job has received those before the one that it waits for.
+        early_names = [repr(wait.name) for wait in facts.waits if not (wait.is_open or mailbox_of(wait.name))]
         early = f"; other signals, sent before a wait: {listed(early_names)}" if early_names else ""
-        send = f"{command('jobs', 'signal', facts.job.job_id, signals[0].name)} JSON"
+        mailbox = mailbox_of(signals[0].name)
+        noun, verb = ("signal", "signal") if mailbox is None else ("message", "send")
+        send = f"{command('jobs', verb, facts.job.job_id, mailbox or signals[0].name)} JSON"
+        names = [_described(signal, facts.now) for signal in signals]
         yield Reason(
             ReasonCode.SIGNAL,
-            f"waits for the signal {listed([_described(signal, facts.now) for signal in signals])}{early}",
-            f"send the signal: {send}",
+            f"waits for the {noun} {listed(names)}{early}",
+            f"send the {noun}: {send}",
             signals[0].since,
             send,
         )
@@ -265,8 +277,8 @@ def _suspended(facts: JobFacts) -> Iterator[Reason]:
 def _described(wait: WaitRow, now: datetime) -> str:
     """Return the name of a wait, and when it ends."""
     if wait.until is None or wait.until >= NO_TIMEOUT:
-        return f"{wait.name!r} without a timeout"
-    return f"{wait.name!r} until {instant(wait.until)} (in {length(wait.until - now)})"
+        return f"{shown_name(wait.name)!r} without a timeout"
+    return f"{shown_name(wait.name)!r} until {instant(wait.until)} (in {length(wait.until - now)})"
 
 
 def _holding(facts: JobFacts) -> Iterator[Reason]:

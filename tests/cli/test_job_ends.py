@@ -123,6 +123,62 @@ class TestSignal:
         assert message in ran.err
 
 
+class TestSend:
+    def test_messages_are_stored_in_order_and_recorded(self, on: Run, execute: Callable[[str], None]) -> None:
+        job_of(on("jobs", "add", "signal.order", "--id", "order:7", "--in", "1h"))
+        for number in range(2):
+            job = job_of(on("jobs", "send", "order:7", "items", f"{number}"))
+            assert (job["job_id"], job["status"]) == ("order:7", "pending")
+        execute("""DO $$ BEGIN ASSERT (
+            SELECT array_agg(value ORDER BY name) = ARRAY ['0', '1']::jsonb[] FROM scheduler_steps
+        ); END $$""")
+        record = on("audit", "--action", "signal_job").lines[0]
+        assert (record["subject"], record["details"]["name"]) == ("order:7", "items")
+        steps = on("jobs", "steps", "order:7").lines
+        assert [step["name"] for step in steps] == ["items#1", "items#2"]
+
+    def test_job_that_has_ended_refuses_a_message(self, on: Run) -> None:
+        job_of(on("jobs", "add", "signal.order", "--id", "order:7", "--in", "1h"))
+        on("jobs", "cancel", "order:7")
+        ran = on("jobs", "send", "order:7", "items")
+        assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+        assert "job 'order:7' has ended" in ran.err
+
+
+class TestBroadcast:
+    def waiting(self, on: Run, execute: Callable[[str], None]) -> None:
+        for job_id, region in (("order:7", "eu"), ("order:8", "us")):
+            metadata = json.dumps({"region": region})
+            job_of(on("jobs", "add", "shop.order", "--id", job_id, "--in", "1h", "--metadata", metadata))
+        execute("""
+            UPDATE scheduled_jobs SET attempt = 1,
+                options = '{"steps": 1, "suspended": {"attempt": 1, "steps": ["go"]}}';
+            INSERT INTO scheduler_steps (job_id, name, kind, attempt, until, started_at)
+            SELECT job_id, 'go', 'signal', 1, '9999-01-01Z', now() FROM scheduled_jobs
+        """)
+
+    def test_jobs_of_a_search_get_the_value_and_one_record_states_how_many(
+        self, on: Run, execute: Callable[[str], None]
+    ) -> None:
+        self.waiting(on, execute)
+        ran = on("jobs", "broadcast", "go", "7", "--where", "metadata.region:eu", "--yes")
+        assert json.loads(ran.out) == {"v": 1, "name": "go", "jobs": 1}
+        execute("""DO $$ BEGIN ASSERT (
+            SELECT array_agg(job_id) = ARRAY ['order:7'] FROM scheduler_steps WHERE value = '7'
+        ); END $$""")
+        record = on("audit", "--action", "broadcast").lines[0]
+        assert (record["subject"], record["via"], record["details"]["count"]) == ("go", "cli", 1)
+        for count in (1, 0):
+            ran = on("jobs", "broadcast", "go", "7", "--yes")
+            assert json.loads(ran.out) == {"v": 1, "name": "go", "jobs": count}
+
+    def test_nothing_is_sent_without_a_confirmation(self, on: Run, execute: Callable[[str], None]) -> None:
+        self.waiting(on, execute)
+        ran = on("jobs", "broadcast", "go", "7")
+        assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+        assert "Send the value to 2 jobs? Nothing was changed; pass --yes to confirm" in ran.err
+
+
 class TestAdd:
     def test_job_is_scheduled_with_its_options(self, on: Run) -> None:
         job = job_of(

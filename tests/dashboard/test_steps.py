@@ -130,6 +130,15 @@ async def test_values_are_hidden_by_their_keys_and_the_names_of_steps(build: Cal
         assert ("visa 4711" in answer.text, "hunter2" in answer.text) == (False, False)
 
 
+async def test_messages_are_hidden_by_the_name_of_their_mailbox(
+    build: Callable[..., App], world: World
+) -> None:
+    await world.step("order", "\x01mail:0001:token", "signal", value="hunter3", until=LATEST)
+    app = build(redact=["token"])
+    assert (await steps(app))["token#1"] == "[hidden]"
+    assert "hunter3" not in (await request(app, JOB)).text
+
+
 async def test_values_are_for_those_who_see_arguments(build: Callable[..., App]) -> None:
     app = build(authorize=lambda _: Access("ada", "admin", sees_arguments=False))
     assert set((await steps(app)).values()) == {None}
@@ -185,6 +194,28 @@ async def test_hostile_names_and_values_are_shown_as_text(text: str, operator: A
 
 
 # -- signals -----------------------------------------------------------------------------------------------
+
+
+async def test_form_sends_a_message_to_the_mailbox_that_the_job_waits_for(
+    operator: App, pool: asyncpg.Pool, world: World
+) -> None:
+    await pool.execute("DELETE FROM scheduler_steps WHERE name = 'approval'")
+    await world.step("order", "\x01mail:0001:items", "signal", value=1, until=LATEST)
+    await world.step("order", "\x01mail:0002:items", "signal", until=LATEST, ended=None)
+    words = " ".join(Page((await request(operator, JOB)).text).text.split())
+    assert "'items#2' without a timeout" in words
+    form = Page((await request(operator, FORM)).text)
+    fields = {each["name"]: each for each in form.all("input")}
+    assert fields["name"]["value"] == "items"
+    assert "checked" in fields["mailbox"]
+    for value in ("2", "3"):
+        answer = await send(operator, SEND, {"name": "items", "value": value, "mailbox": "on"})
+        assert (answer.status, answer.did) == (303, "signal_sent")
+    assert await value_of(pool, "\x01mail:0002:items") == "2"
+    assert await value_of(pool, "\x01mail:0003:items") == "3"
+    assert "items#3" in await steps(operator)
+    raw = await request(operator, f"/value?id=order&part=step&name={quote('items#3')}")
+    assert json.loads(raw.body) == 3
 
 
 async def test_form_sends_a_signal_that_is_recorded_without_its_value(

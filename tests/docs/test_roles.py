@@ -746,6 +746,9 @@ async def test_enqueuer_role_sends_signals_with_the_privileges_for_that(roles: R
         assert await scheduler.signal(job_id, "go") is False
         with pytest.raises(JobNotFoundError):
             await scheduler.signal("no such job", "go")
+        assert await scheduler.send(job_id, "mailbox", "secret") is True
+        with pytest.raises(SchemaForbiddenError):
+            await scheduler.broadcast("go")
         await owner.execute("UPDATE jobs.scheduler_steps SET until = now(), ended_at = NULL")
         assert await scheduler.signal(job_id, "go") is True
     for statement in (

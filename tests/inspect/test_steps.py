@@ -39,6 +39,11 @@ async def wait_for_ever() -> None:
     await current_job().steps.wait("approval")
 
 
+async def receive_orders() -> None:
+    while True:
+        await current_job().steps.receive("orders")
+
+
 async def wait_for_a_child() -> None:
     await current_job().steps.child("label", call(quote, 7), delay=DAY)
 
@@ -82,6 +87,7 @@ async def sleep_after_a_failure() -> None:
 async def kit(pool: asyncpg.Pool) -> AsyncIterator[TestScheduler]:
     async with TestScheduler(pool, now=START) as kit:
         used: list[JobFunction] = [place_order, wait_for_ever, wait_for_a_child, fail_while_asleep]
+        used.append(receive_orders)
         used += [sleep_after_a_failure, deliver_when_approved, pay]
         for function in used:
             kit.scheduler.register(function, name=f"steps.{function.__name__}")
@@ -275,6 +281,46 @@ async def test_signals_without_a_wait_and_the_missing_timeout_are_named(kit: Tes
     assert job is not None
     (ahead,) = [each for each in timeline_of(job, START) if each.is_ahead]
     assert (ahead.at, ahead.title) == (None, "continues with the signal that it waits for")
+
+
+async def test_job_that_waits_for_a_message_is_explained_with_its_number(kit: TestScheduler) -> None:
+    await enqueue(kit, "receive_orders")
+    for number in range(2):
+        assert await kit.scheduler.send("order", "orders", {"n": number})
+    await kit.scheduler.signal("order", "orders")
+    await kit.run_until(DAY)
+    (reason, *_) = (await Inspector(kit.scheduler).explain_job("order")).reasons
+    assert reason.code == ReasonCode.SIGNAL
+    assert reason.text == (
+        "waits for the message 'orders#3' without a timeout; other signals, sent before a wait: 'orders'"
+    )
+    assert reason.command == "pg-scheduler jobs send order orders JSON"
+
+
+async def test_messages_are_shown_by_mailbox_and_number(kit: TestScheduler) -> None:
+    await enqueue(kit, "receive_orders")
+    assert await kit.scheduler.send("order", "orders", "x" * 50_000)
+    assert await kit.scheduler.send("order", "orders", 2)
+    await kit.run_until(DAY)
+    inspector = Inspector(kit.scheduler)
+    found = await states(inspector)
+    assert {name: (kind, state) for name, (kind, state, _) in found.items()} == {
+        "orders#1": ("signal", "stored"),
+        "orders#2": ("signal", "stored"),
+        "orders#3": ("signal", "waiting"),
+    }
+    items = (await inspector.steps("order")).items
+    assert {step.mailbox for step in items} == {"orders"}
+    assert "pg-scheduler jobs steps order 'orders#1'" in str(items[0].no_value_reason)
+    (large,) = (await inspector.steps("order", name="orders#1")).items
+    assert len(large.value) == 50_000
+    for where in ("signal:orders", "step:orders", "signal:ord*"):
+        assert [job.job_id for job in (await inspector.search_jobs(where)).items] == ["order"], where
+    assert not (await inspector.search_jobs("signal:mail*")).items
+    workflows = tables_of(inspector).reads.workflows
+    assert [step.job_id for step in await workflows.open_steps("signal", 9, "orders#3")] == ["order"]
+    assert "orders#3" in {row.name for row in await workflows.count_open()}
+    assert (await workflows.progress(["order"]))["order"].name == "orders#3"
 
 
 async def test_job_that_waits_for_a_child_is_explained_with_its_id(kit: TestScheduler) -> None:

@@ -206,7 +206,7 @@ def code_of_job(
 
 
 async def signal(request: ActionRequest) -> Redirect | PageAnswer:
-    """Send a signal. The audit records the name of the signal, and not its value."""
+    """Send a signal, or a message to a mailbox. The audit records the name, and not the value."""
     form = await job_forms.build_signal(request.page)
     form = replace(form, values={name: request.text(name) for name in form.values})
     job_id, name = form.job.job_id, form.values["name"]
@@ -214,8 +214,10 @@ async def signal(request: ActionRequest) -> Redirect | PageAnswer:
         value = _json(form.values["value"], 'JSON, such as {"by": "ann"}, "yes" with its quotes, or 7', None)
     except ValueError as error:
         return _form_again(form, {"value": str(error)})
+    scheduler = request.operations.scheduler
+    send = scheduler.send if form.values["mailbox"] else scheduler.signal
     try:
-        is_sent = await request.operations.scheduler.signal(job_id, name, value)
+        is_sent = await send(job_id, name, value)
     except JobNotFoundError as error:  # The job was deleted after the form had read it.
         raise NotFoundError.of("job", job_id) from error
     except PayloadError as error:

@@ -73,6 +73,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "add_job": ("added the job", "/job"),
     "run_job": ("ran the job", "/job"),
     "signal_job": ("signalled the job", "/job"),
+    "broadcast": ("sent to all jobs that waited", ""),
     "wake_job": ("ended the sleep of the job", "/job"),
     "show_stack": ("requested the stack of the job", "/job"),
     "mute_finding": ("muted the finding", "/doctor"),

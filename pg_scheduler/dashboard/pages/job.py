@@ -174,7 +174,7 @@ async def build(request: PageRequest) -> View:
         _links=links_of(job, state, dependencies, family, arguments),
         _workflow=workflow,
         _attempt_count=attempts[-1].number if attempts else 0,
-        _waiting=waiting_signals(steps),
+        _waiting=[step.name for step in waiting_signals(steps)],
         _end_at=_end_at(job, request.now),
         _times_out_at=_times_out_at(job),
         _is_slow=_is_slow(job, last_runs, request.now),

@@ -65,9 +65,9 @@ class SignalFormPage:
     arguments: str | None
     """Its arguments in one line; None if the request may not see them."""
     waiting: Sequence[str]
-    """The names of the signals that it waits for."""
+    """The names of the signals and the mailboxes that it waits for."""
     values: Mapping[str, str]
-    """``name``, and ``value`` as JSON."""
+    """``name``, ``value`` as JSON, and ``mailbox``, which is empty for a signal."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """What is wrong, by field. The empty name stands for the whole form."""
 
@@ -156,10 +156,13 @@ async def build_signal(request: PageRequest) -> SignalFormPage:
         raise RejectedError("you may not do this: it needs the right signal", 403)
     if job.finished_at is not None:
         raise RejectedError(f"the job is {job.status.value}, so it accepts no signal any more", 409)
-    waiting = waiting_signals(await read_steps(job.job_id, request))
+    waits = waiting_signals(await read_steps(job.job_id, request))
+    # The rows of messages have their numbers, and people send to the mailbox.
+    names = list(dict.fromkeys(wait.mailbox or wait.name for wait in waits))
+    awaits_message = bool(waits) and waits[0].mailbox is not None
     row = row_of(job, request)
-    values = {"name": waiting[0] if waiting else "", "value": ""}
-    return SignalFormPage(job, row.state, row.arguments, waiting, values)
+    values = {"name": names[0] if names else "", "value": "", "mailbox": "on" if awaits_message else ""}
+    return SignalFormPage(job, row.state, row.arguments, names, values)
 
 
 def can_change(raw: Job, request: PageRequest) -> bool:

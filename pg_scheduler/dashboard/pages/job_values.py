@@ -100,6 +100,6 @@ async def read_steps(job_id: str, request: PageRequest, name: str | None = None)
     return [request.visibility.step(step) for step in step_list.items]
 
 
-def waiting_signals(steps: Sequence[StepState]) -> list[str]:
-    """Return the names of the signals that a job waits for."""
-    return [step.name for step in steps if step.kind == SIGNAL and step.ended_at is None]
+def waiting_signals(steps: Sequence[StepState]) -> list[StepState]:
+    """Return the signals and messages that a job waits for."""
+    return [step for step in steps if step.kind == SIGNAL and step.ended_at is None]

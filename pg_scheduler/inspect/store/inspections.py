@@ -13,7 +13,7 @@ from pg_scheduler.database.records import job_from
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.step_values import MAX_STEPS
+from pg_scheduler.jobs.step_values import MAX_STEPS, stored_name
 
 MAX_BACKLOG_ROWS: Final = 50_000
 """Rows of the claim index that are examined."""
@@ -336,7 +336,8 @@ class InspectionRepository(Repository):
         Raises:
             JobNotFoundError: There is no such job.
         """
-        rows = await self._statements.fetch("inspect_steps", job_id, name, MAX_STEPS + 1)
+        message = None if name is None else stored_name(name)
+        rows = await self._statements.fetch("inspect_steps", job_id, name, MAX_STEPS + 1, message)
         if not rows:
             raise JobNotFoundError(job_id)
         # A job without steps has one row, without a name.

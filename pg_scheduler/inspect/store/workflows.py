@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.statements import Repository
+from pg_scheduler.jobs.step_values import shown_name, stored_name
 
 MAX_CHILDREN: Final = 1_000
 """The maximum number of children of one job that are returned."""
@@ -136,14 +137,24 @@ class WorkflowRepository(Repository):
     async def open_steps(
         self, kind: str, limit: int, name: str | None = None, after: tuple[str, str] = FIRST_OPEN
     ) -> list[OpenStep]:
-        """Return open steps of a kind in the order of their names and jobs, those behind a position."""
-        return await self._rows(OpenStep, "inspect_open_steps", kind, limit, name, *after)
+        """Return open steps of a kind in the order of their names and jobs, those behind a position.
+
+        ``name`` is the name of a step as people see it.
+        """
+        rows = await self._rows(OpenStep, "inspect_open_steps", kind, limit, name, *after)
+        # The name may be that of a message.
+        if not rows and name is not None and (message := stored_name(name)) != name:
+            rows = await self._rows(OpenStep, "inspect_open_steps", kind, limit, message, *after)
+        return rows
 
     async def count_open(self) -> list[OpenCount]:
         """Return the numbers of suspended jobs by what they wait for and by the name of the step."""
-        return await self._rows(OpenCount, "inspect_open_counts", MAX_OPEN, MAX_NAMES)
+        counts = await self._rows(OpenCount, "inspect_open_counts", MAX_OPEN, MAX_NAMES)
+        return [row if row.name is None else row._replace(name=shown_name(row.name)) for row in counts]
 
     async def progress(self, job_ids: Collection[str]) -> dict[str, StepProgress]:
         """Return how far each of these jobs has come in its steps, by the id of the job."""
         rows = await self._rows(StepProgress, "inspect_step_progress", list(job_ids), MAX_COUNTED)
-        return {row.job_id: row for row in rows}
+        return {
+            row.job_id: row if row.name is None else replace(row, name=shown_name(row.name)) for row in rows
+        }

@@ -264,7 +264,7 @@ CASE WHEN left(name, 8) = (chr(1) || 'signal:') THEN substr(name, 9)
 
 -- name: inspect_steps
 -- route: pool
--- Return $3 stored steps of the job $1, or the one named $2; no row if there is no such job.
+-- Return $3 stored steps of the job $1, or the one named $2, which is $4 if it is a message; no row if there is no such job.
 --
 -- Those of the job itself come first, the oldest first, and at most 10,000 rows are read. A row of NULLs stands for
 -- none. Large values, and compressed ones, which hide their size, are read by their names only. The failed attempts of a
@@ -294,7 +294,8 @@ LEFT JOIN LATERAL (
         FROM {schema}scheduler_steps AS step
         WHERE job_id = $1
           AND ($2::text IS NULL OR name = ANY (ARRAY [
-              $2, concat(chr(1), 'signal:', $2), concat(chr(1), 'next:', $2), concat(chr(1), 'retry:', $2)
+              $2, $4, concat(chr(1), 'signal:', $2), concat(chr(1), 'next:', $2), concat(chr(1), 'next:', $4::text),
+              concat(chr(1), 'retry:', $2)
           ]))
           AND ({of_definition} OR left(name, 6) = (chr(1) || 'next:'))
           AND NOT (kind = 'retry' AND EXISTS (

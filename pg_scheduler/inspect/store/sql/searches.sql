@@ -64,25 +64,28 @@ EXISTS (
 -- Only unfinished jobs with steps have open ones, so that other jobs cost no look at the table of steps. The key of
 -- that table begins with the id of the job, which bounds the rows of one job.
 
+-- fragment: searched_step_name
+-- The name of an open step; of a message the name of its mailbox. That of a step whose next attempt the job waits for
+-- is in the name of its failed attempts.
+(CASE
+    WHEN left(step.name, 6) = concat(chr(1), 'mail:') THEN substr(step.name, 12)
+    WHEN step.kind = 'retry' THEN substr(step.name, 8)
+    ELSE step.name END)
+
 -- fragment: search_step
 (finished_at IS NULL AND (options ->> 'steps') IS NOT NULL AND EXISTS (
     SELECT FROM {schema}scheduler_steps AS step
     CROSS JOIN (SELECT examined.options, examined.attempt) AS job
     WHERE step.job_id = examined.job_id AND {is_open_wait}
-      AND ({waiting_step_name} ~~ ANY ($1::text[]) OR {waiting_step_name} ~~* ANY ($2::text[]))
+      AND ({searched_step_name} ~~ ANY ($1::text[]) OR {searched_step_name} ~~* ANY ($2::text[]))
 ))
-
--- The name of an open step. That of one whose next attempt the job waits for is in the name of its failed attempts.
-
--- fragment: waiting_step_name
-(CASE WHEN step.kind = 'retry' THEN substr(step.name, 8) ELSE step.name END)
 
 -- fragment: search_signal
 (finished_at IS NULL AND (options ->> 'steps') IS NOT NULL AND EXISTS (
     SELECT FROM {schema}scheduler_steps AS step
     CROSS JOIN (SELECT examined.options, examined.attempt) AS job
     WHERE step.job_id = examined.job_id AND {is_open_wait} AND step.kind = 'signal'
-      AND (step.name ~~ ANY ($1::text[]) OR step.name ~~* ANY ($2::text[]))
+      AND ({searched_step_name} ~~ ANY ($1::text[]) OR {searched_step_name} ~~* ANY ($2::text[]))
 ))
 
 -- fragment: search_child
