@@ -64,13 +64,13 @@ EXISTS (
 -- Only unfinished jobs with steps have open ones, so that other jobs cost no look at the table of steps. The key of
 -- that table begins with the id of the job, which bounds the rows of one job.
 
+-- fragment: waiting_step_name
+-- The name of an open step. That of one whose next attempt the job waits for is in the name of its failed attempts.
+(CASE WHEN step.kind = 'retry' THEN substr(step.name, 8) ELSE step.name END)
+
 -- fragment: searched_step_name
--- The name of an open step; of a message the name of its mailbox. That of a step whose next attempt the job waits for
--- is in the name of its failed attempts.
-(CASE
-    WHEN left(step.name, 6) = concat(chr(1), 'mail:') THEN substr(step.name, 12)
-    WHEN step.kind = 'retry' THEN substr(step.name, 8)
-    ELSE step.name END)
+-- The name of an open step; of a message the name of its mailbox.
+(CASE WHEN left(step.name, 6) = concat(chr(1), 'mail:') THEN substr(step.name, 12) ELSE {waiting_step_name} END)
 
 -- fragment: search_step
 (finished_at IS NULL AND (options ->> 'steps') IS NOT NULL AND EXISTS (
