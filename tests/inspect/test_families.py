@@ -15,12 +15,12 @@ from pg_scheduler.testing import TestScheduler
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-NAME = "shop.order"
+NAME = "family.order"
 
 failing: set[str] = set()
 
 
-@job(name="shop.leaf")
+@job(name="family.leaf")
 async def leaf(name: str) -> str:
     await current_job().steps.wait("signal")
     if name in failing:
@@ -101,7 +101,7 @@ async def test_children_that_the_caller_may_not_change_stay(t: TestScheduler) ->
     assert (done.done, done.children) == (1, 0)
     done = await run(inspector.cancel_jobs(ids=["a"], names=["hidden.*"], children=True))
     assert (done.done, done.skipped) == (0, 1)
-    done = await run(inspector.retry_jobs(ids=["a"], names=["shop.*"], children=True))
+    done = await run(inspector.retry_jobs(ids=["a"], names=["family.*"], children=True))
     assert (done.done, done.children) == (1, 0)
     assert (await statuses(t))["a:leaves:1"] == "failed"
 
