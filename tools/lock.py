@@ -20,9 +20,9 @@ from tools.environment import LOCK, LOWEST_LOCK, ROOT, run
 FOR_DEVELOPMENT: Final = {"dev", "docs", "test"}
 """The extras that only the checkout needs."""
 
-NEWER: Final = {"mcp"}
-"""The extras that users install and that require a newer version of a dependency than the core does, as mcp
-requires a newer pydantic. With them, the lowest version of that dependency would not be tested."""
+NEWER: Final = {"mcp", "pydantic-ai"}
+"""The extras that users install and that require a newer version of a dependency than the core does, as both
+require a newer pydantic. With them, the lowest version of that dependency would not be tested."""
 
 COMMAND: Final = (
     *("uv", "pip", "compile", "--quiet", "--no-emit-index-url", "--no-emit-find-links", "--no-header"),

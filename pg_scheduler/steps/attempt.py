@@ -21,7 +21,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -86,7 +92,7 @@ from pg_scheduler.steps.child_jobs import EnqueueChild
 from pg_scheduler.steps.children import ChildJob, Children
 from pg_scheduler.steps.loaded import LoadedSteps, persistently
 from pg_scheduler.steps.statements import StepRepository
-from pg_scheduler.steps.waits import AttemptWaits, calling_thread
+from pg_scheduler.steps.waits import AttemptWaits, StandsStill, calling_thread
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.waiting import OWN_TASK_PREFIX
@@ -373,6 +379,10 @@ class AttemptSteps(OpenSteps):
             loop.call_soon_threadsafe(
                 lambda: start_in_background(write(), name_of_task, Context()), context=Context()
             )
+
+    def standing_still(self, stands_still: StandsStill) -> AbstractContextManager[None]:
+        """Let tasks of a library count as waiting within the block. See `AttemptWaits`."""
+        return self._waits.standing_still(stands_still)
 
     async def wait_for_cursors(self) -> None:
         """Wait until the values of cursors are written whose blocks Python has closed. See `OpenSteps`."""

@@ -44,6 +44,9 @@ LOOK_INTERVAL_S: Final = 1.0
 Refresh: TypeAlias = Callable[[Sequence[StoredStep], Collection[str]], None]
 """Replaces those of the loaded steps whose names are given."""
 
+StandsStill: TypeAlias = Callable[[asyncio.Task[Any]], bool]
+"""Returns whether a task does nothing before a step has ended for which another task waits."""
+
 calling_thread: Final[ContextVar[threading.Thread]] = ContextVar("pg_scheduler_calling_thread")
 """The thread that calls a step from outside of the event loop."""
 
@@ -85,6 +88,8 @@ class AttemptWaits:
         self._calls: dict[asyncio.Future[None], WaitingCall] = {}
         # The threads that have called steps.
         self._threads = WeakSet[threading.Thread]()
+        # Each returns whether a task stands still until steps have ended for which other tasks wait.
+        self._standing: list[StandsStill] = []
         # The number of blocks of progressing() that are open.
         self._in_progress = 0
         # Whether other code of the attempt was found at work, which keeps the attempt in memory.
@@ -106,6 +111,28 @@ class AttemptWaits:
         self._is_closed = True
         self._set_timer(None)
         self._release()
+
+    @contextmanager
+    def standing_still(self, stands_still: StandsStill) -> Iterator[None]:
+        """Let tasks count as waiting within the block, although Python does not know what they wait for.
+
+        A library may wait for its own tasks by events and queues. Only its integration knows that none of
+        these tasks continues before a step has ended.
+
+        Args:
+            stands_still: Returns whether a task is one of these.
+        """
+        self._standing.append(stands_still)
+        try:
+            yield
+        finally:
+            self._standing.remove(stands_still)
+
+    def _waits(self, task: asyncio.Task[Any]) -> bool:
+        """Return whether a task waits for steps only, or stands still until steps have ended."""
+        return waits_for_steps(task, self._calls) or any(
+            stands_still(task) for stands_still in self._standing
+        )
 
     @contextmanager
     def progressing(self) -> Iterator[None]:
@@ -199,7 +226,7 @@ class AttemptWaits:
     def decide(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         """Suspend the attempt if all of its tasks, which are given, wait for steps. See `Waiting`."""
         # The state may have changed between the request and the pass, so it is checked again.
-        if self._may_end and all(waits_for_steps(task, self._calls) for task in tasks):
+        if self._may_end and all(map(self._waits, tasks)):
             self._suspend()
         else:
             # A task of the attempt is at work, which keeps the attempt in memory.
@@ -227,7 +254,7 @@ class AttemptWaits:
             if not self._function_waits():
                 return False
             tasks = tasks_by_attempt(asyncio.get_running_loop())[self.key]
-            descriptions = [describe_task(task) for task in tasks if not waits_for_steps(task, self._calls)]
+            descriptions = [describe_task(task) for task in tasks if not self._waits(task)]
         claim = self._claim
         logger.warning(
             "job %s (id %s, attempt %s) is suspended at its timeout, since its function only waits; these "
@@ -245,7 +272,7 @@ class AttemptWaits:
     def _function_waits(self) -> bool:
         """Return whether the task that runs the function of the job waits for steps only."""
         task = self._attempt.task
-        return task is not None and waits_for_steps(task, self._calls)
+        return task is not None and self._waits(task)
 
     def _waiting_threads(self) -> set[threading.Thread]:
         """Return the threads whose calls of steps wait."""

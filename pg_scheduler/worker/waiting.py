@@ -74,13 +74,25 @@ def tasks_by_attempt(loop: asyncio.AbstractEventLoop) -> Mapping[int, Sequence[T
     """Return the unfinished tasks of attempts, by the ``id()`` of the attempt whose code has begun them."""
     tasks = defaultdict[int, list[Task]](list)
     for task in asyncio.all_tasks(loop):
-        context = _context_of(task)
+        context = context_of(task)
         # A task inherits the context of the code that creates it, which has the running job.
         running = None if context is None else context.get(current)
         is_of_library = task.get_name().startswith(OWN_TASK_PREFIX)
         if running is not None and running.attempt is not None and not is_of_library:
             tasks[id(running.attempt)].append(task)
     return tasks
+
+
+def context_of(task: Task) -> contextvars.Context | None:
+    """Return the context of a task; None if it cannot be found, before Python 3.12."""
+    if sys.version_info >= (3, 12):
+        return task.get_context()
+    # A task that is implemented in Python has this attribute, one in C does not.
+    context = getattr(task, "_context", None)
+    if context is None:
+        contexts = (referent for referent in gc.get_referents(task) if type(referent) is contextvars.Context)
+        context = next(contexts, None)
+    return context
 
 
 def waits_for_steps(task: Task, steps: Futures) -> bool:
@@ -215,18 +227,6 @@ class ChildWaits:
 
 
 # -- tasks ---------------------------------------------------------------------------------------------
-
-
-def _context_of(task: Task) -> contextvars.Context | None:
-    """Return the context of a task; None if it cannot be found, before Python 3.12."""
-    if sys.version_info >= (3, 12):
-        return task.get_context()
-    # A task that is implemented in Python has this attribute, one in C does not.
-    context = getattr(task, "_context", None)
-    if context is None:
-        contexts = (referent for referent in gc.get_referents(task) if type(referent) is contextvars.Context)
-        context = next(contexts, None)
-    return context
 
 
 def _task_waits(task: Task, steps: Futures, visited: set[Task]) -> bool:

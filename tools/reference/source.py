@@ -27,6 +27,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.integrations.fastapi",
     "pg_scheduler.integrations.fernet",
     "pg_scheduler.integrations.litestar",
+    "pg_scheduler.integrations.pydantic_ai",
     "pg_scheduler.integrations.sentry",
     "pg_scheduler.integrations.sqlalchemy",
     "pg_scheduler.migrate",
