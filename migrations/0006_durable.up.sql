@@ -12,3 +12,17 @@ CREATE TABLE {schema}scheduler_deadlines (
 );
 
 CREATE INDEX scheduler_deadlines_at ON {schema}scheduler_deadlines (at);
+
+-- What jobs show while they run: values under a name, and streams.
+
+-- Number 0 is the value that the job has published under the name, and the numbers from 1 on are the items of the stream of
+-- that name. Rows count for the job that has their definition under the key "streams" of its options. Such a row is
+-- written once, or replaced if it is a value, so the table needs no other index.
+CREATE TABLE {schema}scheduler_streams (
+    job_id     text NOT NULL,
+    definition text NOT NULL,
+    name       text NOT NULL,
+    number     integer NOT NULL,
+    value      jsonb NOT NULL,
+    CONSTRAINT scheduler_streams_pkey PRIMARY KEY (job_id, definition, name, number)
+);

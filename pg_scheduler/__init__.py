@@ -77,6 +77,7 @@ from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.retry import Abort, Retry, RetryPolicy, Snooze
 from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Steps, Wait
+from pg_scheduler.jobs.streams import JobStream, StreamItem
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.scheduler import Scheduler
@@ -128,6 +129,7 @@ __all__ = [
     "JobResult",
     "JobSpec",
     "JobStatus",
+    "JobStream",
     "Limit",
     "Middleware",
     "MigrationChangedError",
@@ -161,6 +163,7 @@ __all__ = [
     "Snooze",
     "StepCursor",
     "Steps",
+    "StreamItem",
     "TaskInfo",
     "ThreadExecutor",
     "TransientFault",

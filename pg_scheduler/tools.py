@@ -283,6 +283,7 @@ def vacuum_of(scheduler: Scheduler) -> Vacuum:
         scheduler.worker_id,
         schedules=parts.store.schedules,
         statistics=parts.store.statistics,
+        streams=parts.store.streams,
     )
 
 

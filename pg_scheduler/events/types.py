@@ -184,6 +184,15 @@ class JobProgressed(JobEvent):
     """A text for people; None for no text."""
 
 
+@logged(logging.DEBUG, f"{_JOB} has published values or items")
+@dataclass(frozen=True, slots=True)
+class JobPublished(JobEvent):
+    """The attempt has published values or appended items to streams, which other processes can read now.
+
+    One event stands for all that one statement has written.
+    """
+
+
 @logged(logging.WARNING, f"{_JOB} interrupted and released, attempt not counted")
 @dataclass(frozen=True, slots=True)
 class JobReleased(JobEvent):

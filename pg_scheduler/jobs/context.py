@@ -17,6 +17,7 @@ from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.progress import JobProgress, checked_progress
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.steps import Steps
+from pg_scheduler.jobs.streams import JobStream, Streams
 
 if TYPE_CHECKING:
     import asyncpg
@@ -47,6 +48,9 @@ class RunningAttempt(Protocol):
 
     def open_steps(self) -> Steps:
         """Return its durable steps."""
+
+    def open_streams(self) -> Streams:
+        """Return its values and streams."""
 
     def completing(self, connection: Any) -> AbstractAsyncContextManager[Any]:
         """Complete the job at the end of a block, in the transaction of the block."""
@@ -148,6 +152,54 @@ class CurrentJob:
             ...     return sum([result.unwrap(int) async for result in current_job().predecessors()])
         """
         return self._running().predecessors()
+
+    async def publish(self, name: str, value: Any) -> None:
+        """Publish a value under a name, which other processes read by ``Scheduler.get_value()``.
+
+        It is committed when the call returns, with all items that the attempt has appended to streams before.
+        A later value of the name replaces it. It is kept as long as the row of the job, also if an attempt
+        fails and another one follows.
+
+        Args:
+            name: The name, at most 200 bytes of UTF-8. A stream may have the same name.
+            value: A value that pydantic serializes to JSON, at most 64 KiB long.
+
+        Raises:
+            PayloadError: JSON cannot represent the value, it is too long, or the job has 100 other names.
+            ValueError: The name is empty or too long.
+            JobLostError: The attempt does not hold its job any more. Nothing was published.
+            DatabaseUnavailableError: The worker lost its lease while the database was unavailable.
+            NotRunningError: The job runs in a process, in a `job_context()` or in a thread. In a thread, call
+                `current_streams()` of ``pg_scheduler.sync`` instead.
+
+        Example:
+            >>> from pg_scheduler import current_job
+            >>> async def pay(order_id: int) -> None:
+            ...     await current_job().publish("payment_url", f"https://pay.example.org/{order_id}")
+        """
+        await self._running().open_streams().publish(name, value)
+
+    def stream(self, name: str) -> JobStream:
+        """Return a stream of the job, to which it appends items while it runs.
+
+        Other processes read the items by ``Scheduler.stream()``, from the first one on or behind one that
+        they have. The stream ends when the job has ended, and is kept as long as the row of the job.
+
+        Args:
+            name: The name of the stream, at most 200 bytes of UTF-8.
+
+        Raises:
+            ValueError: The name is empty or too long.
+            NotRunningError: As in ``publish()``.
+
+        Example:
+            >>> from pg_scheduler import current_job
+            >>> async def answer(question: str) -> None:
+            ...     stream = current_job().stream("words")
+            ...     for word in question.split():
+            ...         await stream.append(word)
+        """
+        return self._running().open_streams().stream(name)
 
     @property
     def is_cancelled(self) -> bool:
@@ -335,7 +387,7 @@ def _check_is_running(attempt: RunningAttempt | None, job_id: str) -> RunningAtt
     """Return the attempt. A job in a process has none there, so this raises NotRunningError for None."""
     if attempt is None:
         raise NotRunningError(
-            f"job {job_id!r} runs in a process, where it has no durable steps, no predecessors() "
+            f"job {job_id!r} runs in a process, where it has no durable steps, no streams, no predecessors() "
             "and cannot complete in a transaction; make it an async function without executor="
         )
     return attempt

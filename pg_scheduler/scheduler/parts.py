@@ -25,6 +25,7 @@ from pg_scheduler.scheduler.runtime import Runtime
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.job_builder import JobBuilders
+from pg_scheduler.streams.readers import StreamReaders
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -46,6 +47,7 @@ class Parts:
     declared: DeclaredSchedules
     job_builders: JobBuilders
     waiters: ResultWaiters
+    stream_readers: StreamReaders
     retry_policy: RetryPolicy
     executors: Mapping[str, JobExecutor]
     meter: Meter | None

@@ -100,6 +100,7 @@ class Runtime:
             node.worker_id,
             schedules=store.schedules,
             statistics=store.statistics,
+            streams=store.streams,
             deleted=deleted,
         )
         # The parts are in the order of their start. They stop in reverse order: claims end first, heartbeats

@@ -59,6 +59,7 @@ from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.rows import EPOCH
 from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.step_values import check_step_name
+from pg_scheduler.jobs.streams import MAX_ITEMS, StreamItem
 from pg_scheduler.jobs.task import JobSpec, TaskOptions
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import (
@@ -95,6 +96,8 @@ from pg_scheduler.statistics.service import new_meter
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.steps.child_jobs import ChildEnqueuer
 from pg_scheduler.steps.signals import Audience
+from pg_scheduler.streams.attempt import AttemptStreams
+from pg_scheduler.streams.readers import StreamReaders
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.executors import check_executors
 from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
@@ -298,11 +301,12 @@ class Scheduler:
             max_payload_bytes=max_payload_bytes,
             codec=payload_codec,
         )
+        cluster_events = EventBus(GapLog(self._get_worker_id), worker_id=self._get_worker_id)
         self._parts = Parts(
             config=config,
             store=store,
             events=events,
-            cluster_events=EventBus(GapLog(self._get_worker_id), worker_id=self._get_worker_id),
+            cluster_events=cluster_events,
             tasks=tasks,
             outbox=outbox,
             preparer=preparer,
@@ -310,6 +314,7 @@ class Scheduler:
             declared=DeclaredSchedules(store, store.schedules, periodic_catalogue),
             job_builders=JobBuilders(tasks, misfire_grace_time=misfire_grace_time, codec=payload_codec),
             waiters=ResultWaiters(store, config.polling.max_interval),
+            stream_readers=StreamReaders(store.streams, cluster_events, payload_codec),
             retry_policy=retry_policy,
             executors=check_executors(executors),
             meter=meter,
@@ -1421,6 +1426,80 @@ class Scheduler:
         """
         return await end_sleep(self._parts, check_job_id(job_id))
 
+    # -- values and streams of running jobs ----------------------------------------------------------------
+
+    async def get_value(
+        self, job_id: str, name: str, *, wait: bool = True, timeout: float | timedelta | None = None
+    ) -> Any:
+        """Return the value that a job has published under a name by ``current_job().publish()``.
+
+        A value can be read as long as the row of the job exists, also after the end of the job. If the job
+        has published several values under the name, this is the last one.
+
+        Args:
+            job_id: The job.
+            name: The name of the value.
+            wait: Whether to wait until the job has published the value or has ended.
+            timeout: The maximum wait in seconds or as a timedelta, 0 for one query; None for no limit.
+
+        Returns:
+            The value as JSON carries it; None if the job has ended without it, or if ``wait`` is False and
+            there is none yet.
+
+        Raises:
+            JobNotFoundError: There is no such job; a LookupError.
+            TimeoutError: The job did not publish the value in time. It runs on.
+            PayloadError: The codec of this process cannot read the value.
+            SchemaError: A table is missing, or the database role may not read it.
+
+        Example::
+
+            job_id = await scheduler.enqueue(pay, args=(7,))
+            url = await scheduler.get_value(job_id, "payment_url", timeout=10)
+        """
+        check_job_id(job_id)
+        check_step_name(name, noun="published value")
+        # Without this check, a number that the caller means as the timeout would be true.
+        check_kind("wait", wait, bool)
+        self._parts.store.connections.check_loop()
+        timeout_s = None if timeout is None else check_delay("timeout", timeout)
+        return await self._parts.stream_readers.value(job_id, name, wait=wait, timeout_s=timeout_s)
+
+    def stream(self, job_id: str, name: str, *, after: int = 0) -> AsyncIterator[StreamItem]:
+        """Iterate over the items that a job appends to a stream by ``current_job().stream(name)``.
+
+        The iteration yields the items that are stored, waits for the next ones, and ends when the job has
+        ended and all items were read. A job that is retried continues its stream, so the iteration waits. It
+        also ends if the job is replaced or deleted meanwhile.
+
+        A started Scheduler learns of new items by a notification. In other processes the call repeats a query
+        for all readers of the process, at intervals that grow from 50 ms to a second while nothing comes.
+
+        Args:
+            job_id: The job, which need not have started yet.
+            name: The name of the stream.
+            after: The number of the last item that you have, to continue behind it; 0 for all items.
+
+        Yields:
+            A `StreamItem` with ``number`` and ``value``, in the order of the numbers, without gaps.
+
+        Raises:
+            JobNotFoundError: There is no such job; a LookupError. The iteration raises it.
+            PayloadError: The codec of this process cannot read an item.
+            SchemaError: A table is missing, or the database role may not read it.
+
+        Example::
+
+            job_id = await scheduler.enqueue(answer, args=("what is a stream",))
+            async for item in scheduler.stream(job_id, "words"):
+                print(item.number, item.value)
+        """
+        check_job_id(job_id)
+        check_step_name(name, noun="stream")
+        check_count("after", after, most=MAX_ITEMS)
+        self._parts.store.connections.check_loop()
+        return self._parts.stream_readers.items(job_id, name, after)
+
     # -- tasks ---------------------------------------------------------------------------------------------
 
     @cached_property
@@ -1748,6 +1827,7 @@ class Scheduler:
             self._parts.life.worker_id,
             schedules=store.schedules,
             statistics=store.statistics,
+            streams=store.streams,
         )
         return {status.value: count for status, count in (await vacuum.run()).items()}
 
@@ -1891,5 +1971,6 @@ class Scheduler:
             meter=parts.meter,
             get_scheduler=SchedulerOfJobs(self),
             new_steps=partial(self._steps_class, parts.store.steps, enqueue_child),
+            new_streams=partial(AttemptStreams, parts.store.streams),
             starts_draining=parts.starts_draining,
         )

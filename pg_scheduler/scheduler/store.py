@@ -27,6 +27,7 @@ from pg_scheduler.statistics.errors import ErrorRepository
 from pg_scheduler.statistics.statements import StatisticsRepository
 from pg_scheduler.steps.signals import SignalRepository
 from pg_scheduler.steps.statements import StepRepository
+from pg_scheduler.streams.statements import StreamRepository
 from pg_scheduler.worker.store import WorkerStore
 from pg_scheduler.worker.worker_rows import SERVER_START_GRACE_S
 
@@ -57,6 +58,7 @@ class Store(WorkerStore):
         self.signals: Final = SignalRepository(self.statements)
         self.pauses: Final = PauseRepository(self.statements)
         self.steps: Final = StepRepository(self.statements)
+        self.streams: Final = StreamRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)
         self.shares: Final = ShareRepository(self.statements)
         self.statistics: Final = StatisticsRepository(self.statements)

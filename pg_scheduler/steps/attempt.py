@@ -90,10 +90,11 @@ from pg_scheduler.queue.passed_results import RESULTS_AT_ONCE
 from pg_scheduler.steps.callers_transactions import CallersTransactions
 from pg_scheduler.steps.child_jobs import EnqueueChild
 from pg_scheduler.steps.children import ChildJob, Children
-from pg_scheduler.steps.loaded import LoadedSteps, persistently
+from pg_scheduler.steps.loaded import LoadedSteps
 from pg_scheduler.steps.statements import StepRepository
 from pg_scheduler.steps.waits import AttemptWaits, StandsStill, calling_thread
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
+from pg_scheduler.worker.lease import persistently
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.waiting import OWN_TASK_PREFIX
 
@@ -1015,6 +1016,9 @@ class AttemptSteps(OpenSteps):
             delay_s=delay_s,
             until=until,
         )
+        # A reader that sees the step also sees what the job has published before it.
+        if self._attempt.streams is not None:
+            await self._attempt.streams.write(connection)
         if connection is not None:
             # The step exists already if the answer to an earlier commit was lost. Then the writes of the
             # caller must not be committed once more. A cursor, however, is stored many times.

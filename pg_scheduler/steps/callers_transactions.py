@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from pg_scheduler.database.session import Connection
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import StoredStep
-from pg_scheduler.steps.loaded import LoadedSteps, persistently, size_of
+from pg_scheduler.steps.loaded import LoadedSteps, size_of
 from pg_scheduler.steps.statements import StepRepository
 from pg_scheduler.steps.waits import caller
+from pg_scheduler.worker.lease import persistently
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.waiting import continues_after
 

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Collection, Mapping, Sequence
 
-from pg_scheduler.errors import DatabaseUnavailableError, PayloadError, PoolClosedError
+from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS, StoredStep, shown_name
 from pg_scheduler.steps.statements import StepRepository
-from pg_scheduler.worker.lease import Lease
-
-T = TypeVar("T")
-
-RETRY_DELAY_S: Final = 0.2
-"""Seconds between two attempts to reach the database."""
-
-
-async def persistently(lease: Lease, call: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of a call; repeat it while the database is unavailable and the lease is trusted."""
-    while True:
-        try:
-            return await call()
-        except DatabaseUnavailableError as fault:
-            # A closed pool opens no connection again. After its lease, the worker may have lost the job.
-            if isinstance(fault, PoolClosedError) or not lease.is_trusted:
-                raise
-        await asyncio.sleep(RETRY_DELAY_S)
+from pg_scheduler.worker.lease import Lease, persistently
 
 
 def size_of(step: StoredStep | None) -> int:

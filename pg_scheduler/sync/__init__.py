@@ -13,15 +13,19 @@ from pg_scheduler.sync.steps import (
     StepConnection,
     current_steps,
 )
+from pg_scheduler.sync.streams import BlockingStream, BlockingStreams, current_streams
 
 __all__ = [
     "AttemptEnded",
     "BlockingCursor",
     "BlockingSteps",
+    "BlockingStream",
+    "BlockingStreams",
     "StepConnection",
     "SyncScheduler",
     "current_scheduler",
     "current_steps",
+    "current_streams",
 ]
 
 for _name in __all__:

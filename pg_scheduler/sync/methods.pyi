@@ -33,6 +33,7 @@ from pg_scheduler.jobs.model import (
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.shares import Share
+from pg_scheduler.jobs.streams import StreamItem
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.schedules.declared import PeriodicJobConfig
@@ -633,6 +634,28 @@ class BlockingMethods(Blocking):
         does not help to move the job by ``move_jobs()``: the step keeps its end, so the job sleeps on.
 
         Parameters, values and errors are those of ``Scheduler.end_sleep()``.
+        """
+    def get_value(
+        self, job_id: str, name: str, *, wait: bool = True, timeout: float | timedelta | None = None
+    ) -> Any:
+        """Return the value that a job has published under a name by ``current_job().publish()``.
+
+        A value can be read as long as the row of the job exists, also after the end of the job. If the job
+        has published several values under the name, this is the last one.
+
+        Parameters, values and errors are those of ``Scheduler.get_value()``.
+        """
+    def stream(self, job_id: str, name: str, *, after: int = 0) -> BlockingIterator[StreamItem]:
+        """Iterate over the items that a job appends to a stream by ``current_job().stream(name)``.
+
+        The iteration yields the items that are stored, waits for the next ones, and ends when the job has
+        ended and all items were read. A job that is retried continues its stream, so the iteration waits. It
+        also ends if the job is replaced or deleted meanwhile.
+
+        A started Scheduler learns of new items by a notification. In other processes the call repeats a query
+        for all readers of the process, at intervals that grow from 50 ms to a second while nothing comes.
+
+        Parameters, values and errors are those of ``Scheduler.stream()``.
         """
     @property
     def tasks(self) -> BlockingTasks:

@@ -93,7 +93,7 @@ class StepConnection(ConnectionAdapter):
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
         """Call a method of the asyncpg connection in the event loop, and block until it has returned."""
         method = getattr(self._connection, name)
-        return _Call(self._attempt, name, "connection").run(method, *args, **options)
+        return LoopCall(self._attempt, name, "connection").run(method, *args, **options)
 
 
 class BlockingCursor:
@@ -115,9 +115,9 @@ class BlockingCursor:
         end writes the value that was set last.
         """
         # The cursor belongs to the event loop, so its method is called there.
-        _Call(self._attempt, "set", "cursor").run(self._cursor.set, value)
+        LoopCall(self._attempt, "set", "cursor").run(self._cursor.set, value)
         # The check follows the call, so that the cursor has the value of the work that is done.
-        _check_attempt(self._attempt)
+        check_attempt(self._attempt)
 
     def save(self, value: Any = UNSET, *, connection: StepConnection | None = None) -> None:
         """Write the value now, as ``StepCursor.save()``.
@@ -128,7 +128,7 @@ class BlockingCursor:
                 commit it at once.
         """
         asyncpg_connection = _asyncpg_of(connection)
-        _Call(self._attempt, "save", "cursor").run(self._cursor.save, value, connection=asyncpg_connection)
+        LoopCall(self._attempt, "save", "cursor").run(self._cursor.save, value, connection=asyncpg_connection)
 
 
 class BlockingSteps:
@@ -144,7 +144,7 @@ class BlockingSteps:
     @property
     def version(self) -> int:
         """The ``version=`` of the task when the job stored its first step; until then, the current one."""
-        call = _Call(self._attempt, "version")
+        call = LoopCall(self._attempt, "version")
         # Steps are used in the event loop only, and so is this property of them.
         version: int = call.run(lambda: self._attempt.steps_in_loop().version)
         return version
@@ -186,7 +186,7 @@ class BlockingSteps:
             >>> def place(order: int) -> None:
             ...     quote = current_steps().run("quote", fetch_quote, order, timeout=10, retry=RetryPolicy())
         """
-        call = _Call(self._attempt, "run")
+        call = LoopCall(self._attempt, "run")
         func_in_thread = _bound(call.in_thread(func), func, kwargs)
         value: R = call.run_method(name, func_in_thread, *args, retry=retry, max_retries=max_retries)
         return value
@@ -222,7 +222,7 @@ class BlockingSteps:
             >>> def place(order: int) -> None:
             ...     current_steps().transaction("reserve", reserve, order)
         """
-        call = _Call(self._attempt, "transaction")
+        call = LoopCall(self._attempt, "transaction")
 
         def with_connection(connection: Any, *args: Any, **kwargs: Any) -> R:
             """Call the function with blocking methods for the asyncpg connection of the step."""
@@ -252,7 +252,7 @@ class BlockingSteps:
             ...             ship(line)
             ...             cursor.set(line + 1)
         """
-        call = _Call(self._attempt, "cursor")
+        call = LoopCall(self._attempt, "cursor")
         # The block of the cursor is an asynchronous one, so the event loop enters and leaves it.
         block = call.run_method(name, start=start)
         cursor = BlockingCursor(self._attempt, call.run(block.__aenter__))
@@ -268,7 +268,7 @@ class BlockingSteps:
         self, name: str, delay: float | timedelta | None = None, *, until: datetime | None = None
     ) -> None:
         """Continue later, in another attempt: this one ends by `AttemptEnded`. See ``Steps.sleep()``."""
-        _Call(self._attempt, "sleep").run_method(name, delay, until=until)
+        LoopCall(self._attempt, "sleep").run_method(name, delay, until=until)
 
     @overload
     def wait(self, name: str, *, timeout: float | timedelta | None = None, kind: type[T]) -> T: ...
@@ -282,7 +282,7 @@ class BlockingSteps:
         If the value has not come yet, the attempt ends by `AttemptEnded`, as in ``sleep()``, and a later
         attempt continues. See ``Steps.wait()``.
         """
-        return _Call(self._attempt, "wait").run_method(name, timeout=timeout, kind=kind)
+        return LoopCall(self._attempt, "wait").run_method(name, timeout=timeout, kind=kind)
 
     @overload
     def receive(self, name: str, *, timeout: float | timedelta | None = None, kind: type[T]) -> T: ...
@@ -296,11 +296,11 @@ class BlockingSteps:
         If it has not come yet, the attempt ends by `AttemptEnded`, as in ``sleep()``, and a later attempt
         continues. See ``Steps.receive()``.
         """
-        return _Call(self._attempt, "receive").run_method(name, timeout=timeout, kind=kind)
+        return LoopCall(self._attempt, "receive").run_method(name, timeout=timeout, kind=kind)
 
     def child(self, name: str, func: Call[R], /, **options: Any) -> R:
         """Run another job, and return its value when it has ended. See ``Steps.child()``."""
-        value: R = _Call(self._attempt, "child").run_method(name, func, **options)
+        value: R = LoopCall(self._attempt, "child").run_method(name, func, **options)
         return value
 
     def first(self, name: str, *waits: Wait | Sleep | Child) -> First:
@@ -314,12 +314,12 @@ class BlockingSteps:
             ...     limit = Sleep("limit", timedelta(days=7))
             ...     return current_steps().first("decision", Wait("approved"), limit).name
         """
-        winner: First = _Call(self._attempt, "first").run_method(name, *waits)
+        winner: First = LoopCall(self._attempt, "first").run_method(name, *waits)
         return winner
 
     def gather(self, name: str, calls: Sequence[Call[R]], *, detached: bool = False) -> list[R]:
         """Run several jobs, and return their values when all have ended. See ``Steps.gather()``."""
-        values: list[R] = _Call(self._attempt, "gather").run_method(name, calls, detached=detached)
+        values: list[R] = LoopCall(self._attempt, "gather").run_method(name, calls, detached=detached)
         return values
 
     def predecessors(self) -> Iterator[JobResult]:
@@ -330,14 +330,14 @@ class BlockingSteps:
             >>> def total() -> int:
             ...     return sum(result.unwrap(int) for result in current_steps().predecessors())
         """
-        call = _Call(self._attempt, "predecessors")
+        call = LoopCall(self._attempt, "predecessors")
         # This is an asynchronous iterator, so each step of it is a call in the event loop.
         results = call.run_method()
         while (result := call.run(anext, results, None)) is not None:
             yield result
 
 
-class _Call:
+class LoopCall:
     """A call of a method in the event loop of the worker, and the thread that waits for it.
 
     Args:
@@ -356,7 +356,7 @@ class _Call:
 
     def run_method(self, *args: Any, **options: Any) -> Any:
         """Call the method of `Steps` in the event loop; raise AttemptEnded if the attempt should end."""
-        _check_attempt(self._attempt)
+        check_attempt(self._attempt)
         return self.run(lambda: getattr(self._attempt.steps_in_loop(), self._method)(*args, **options))
 
     def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -505,7 +505,7 @@ def _bound(
     return functools.partial(in_thread, **kwargs)
 
 
-def _check_attempt(attempt: AttemptInThread) -> None:
+def check_attempt(attempt: AttemptInThread) -> None:
     """Raise AttemptEnded if the attempt should end."""
     if attempt.flag is not None and attempt.flag.is_cancelled:
         raise _ended(attempt)

@@ -151,10 +151,10 @@ class CallingThread:
 
 
 def _reject(attempt: Attempt, *_: object) -> NoReturn:
-    """Reject durable steps, and a completion in a transaction."""
+    """Reject durable steps, streams, and a completion in a transaction."""
     raise NotRunningError(
         f"job {attempt.claim.job_id!r} runs in the thread of its test kit, which executes the statements, so "
-        "it has no durable steps and cannot complete in a transaction; use a TestScheduler"
+        "it has no durable steps and no streams, and cannot complete in a transaction; use a TestScheduler"
     )
 
 
@@ -169,7 +169,7 @@ class CallingThreadExecutor(ThreadExecutor):
         """Call the function of an attempt, without durable steps: they would wait for this thread."""
         running = current.get()
         attempt = Attempt(running.claim)
-        attempt.durability = Durability(_reject, _reject)
+        attempt.durability = Durability(_reject, _reject, _reject)
         current.set(replace(running, attempt=attempt))
         return super().invoke(call)
 

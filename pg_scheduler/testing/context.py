@@ -139,7 +139,7 @@ def job_context(
             complete(completion.value)
 
     attempt_of_test = _AttemptOfTest(claim, predecessors)
-    attempt_of_test.durability = Durability(completing, _no_steps)
+    attempt_of_test.durability = Durability(completing, _no_steps, _no_streams)
     job_token = current.set(RunningJob(claim, time.time(), get_scheduler, pass_on, attempt_of_test))
     cancellation_token = cancellation.set(SimpleNamespace(is_cancelled=is_cancelled))
     try:
@@ -166,6 +166,14 @@ def _no_steps(attempt: Attempt) -> NoReturn:
     """Reject the use of durable steps, which need the row of a job."""
     raise NotRunningError(
         f"job_context() has no durable steps for job {attempt.claim.job_id!r}; use a TestScheduler"
+    )
+
+
+def _no_streams(attempt: Attempt) -> NoReturn:
+    """Reject published values and streams, which need the row of a job."""
+    raise NotRunningError(
+        f"job_context() has no published values and no streams for job {attempt.claim.job_id!r}; "
+        "use a TestScheduler"
     )
 
 

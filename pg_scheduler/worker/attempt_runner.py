@@ -136,7 +136,9 @@ class AttemptRunner:
         self._stop_grace = node.config.stop_grace
         self._max_crashes = node.config.max_crashes
         self._lock_pause = LockPause()
-        self.durability = Durability(Completions(node, progress).block, partial(node.new_steps, node))
+        self.durability = Durability(
+            Completions(node, progress).block, partial(node.new_steps, node), partial(node.new_streams, node)
+        )
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
         self._statements = node.store.statements
         # As in TimeoutQueue, a timer in the context of the attempt would keep its arguments alive.
@@ -175,18 +177,17 @@ class AttemptRunner:
                     end_child(error)
                 raise
             finally:
-                # A cursor is how far a step has come, which is stored at the end of its block. If Python has
-                # closed such a block, the value is still being written. If Python closes this coroutine too,
-                # as at the end of the event loop, no task runs it, and it cannot wait.
-                if attempt.steps is not None and attempt.is_stepped:
-                    await attempt.steps.wait_for_cursors()
+                # If Python closes this coroutine, as at the end of the event loop, no task runs it, and it
+                # cannot wait.
+                if attempt.has_writes and attempt.is_stepped:
+                    await attempt.write_at_end()
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return error_result(attempt, error)
         finally:
             self._leave(attempt, running)
         if inheritance.generation != generation:
             end_child()
-        return return_result(claim, value)
+        return result_of(attempt, value)
 
     async def run_with_options(self, attempt: Attempt) -> Result:
         """Run an attempt of a job that may have a deadline or an advisory lock."""
@@ -313,11 +314,15 @@ class AttemptRunner:
         _ = call.job
         result: Result
         try:
-            if self._middleware:
-                value = await run_in_executor(self._middleware, executor, call)
-            else:
-                value = await executor.run(call)
-            result = return_result(claim, value)
+            try:
+                if self._middleware:
+                    value = await run_in_executor(self._middleware, executor, call)
+                else:
+                    value = await executor.run(call)
+            finally:
+                if attempt.streams is not None and attempt.is_stepped:
+                    await attempt.streams.write_at_end()
+            result = result_of(attempt, value)
         except RaisedError as raised:
             result = ErrorResult(raised.error)
         except CrashedError as crash:
@@ -369,6 +374,8 @@ class AttemptRunner:
         claim = attempt.claim
         if attempt.steps is not None:
             attempt.steps.close()
+        if attempt.streams is not None:
+            attempt.streams.close()
         # The context of the task keeps a copy that does not refer to the attempt. With that reference, the
         # context, the attempt and its task would form a circle, which only the garbage collector frees.
         current.set(running.without_attempt())
@@ -377,6 +384,15 @@ class AttemptRunner:
             self._meter.record_duration(claim.job_name, seconds, attempt.measured_for)
         if claim.timeout_seconds is not None:
             self._timeouts.remove(attempt, claim.timeout_seconds)
+
+
+def result_of(attempt: Attempt, value: object) -> Result:
+    """Return the result of an attempt whose function returned a value.
+
+    If something that it has published is not written, the attempt has failed.
+    """
+    fault = None if attempt.streams is None else attempt.streams.fault
+    return return_result(attempt.claim, value) if fault is None else ErrorResult(fault)
 
 
 def return_result(claim: Claim, value: object) -> Result:

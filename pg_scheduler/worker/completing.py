@@ -136,6 +136,9 @@ class Completions:
             JobLostError: The attempt does not hold the job any more, or its function has returned.
         """
         claim = attempt.claim
+        # The job publishes nothing after its end, so this is committed with it.
+        if attempt.streams is not None:
+            await attempt.streams.write(transaction.connection)
         completion.deadline = asyncio.get_running_loop().time() + self._statements.call_timeout_s
         completion.end = End.WRITING
         if _open_transaction(transaction.connection) != first_transaction:

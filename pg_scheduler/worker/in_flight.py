@@ -18,10 +18,12 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from pg_scheduler.base.foreign import current_task, is_a, is_ctrl_c
+from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import JobResult
 from pg_scheduler.jobs.call import JobCall
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.steps import Steps, Suspension
+from pg_scheduler.jobs.streams import Streams
 
 TASK_NAME_PREFIX: Final = "job "
 
@@ -131,9 +133,33 @@ class OpenSteps(Steps):
         """Refuse further steps: the attempt has ended."""
 
 
+class OpenStreams(Streams):
+    """What a running attempt publishes, as its worker sees it."""
+
+    @abstractmethod
+    async def write(self, connection: Connection | None = None) -> None:
+        """Write what the attempt has published.
+
+        With the connection of a transaction, it is written there, and once more after a rollback.
+        """
+
+    @abstractmethod
+    async def write_at_end(self) -> None:
+        """Write what is left when the code of the attempt has ended. An error becomes the ``fault``."""
+
+    @property
+    @abstractmethod
+    def fault(self) -> BaseException | None:
+        """The error because of which something that the attempt has published is not written; else None."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Refuse further items: the attempt has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """Makes the objects by which the code of an attempt completes its job, and stores steps, while it runs.
+    """Makes the objects by which the code of an attempt completes its job, and stores what later code reads.
 
     All attempts of a worker share it.
     """
@@ -142,6 +168,8 @@ class Durability:
     """Makes the block in which an attempt completes its job, for a connection of its code or None."""
     new_steps: Callable[[Attempt], OpenSteps]
     """Makes the durable steps of an attempt."""
+    new_streams: Callable[[Attempt], OpenStreams]
+    """Makes the values and streams of an attempt."""
 
 
 class Attempt:
@@ -156,6 +184,7 @@ class Attempt:
         measured_from: When its code began, by the monotonic clock; 0 if its duration is not measured.
         durability: Makes its completion and its steps; set before its code begins.
         steps: Its durable steps; None until its code asks for them.
+        streams: What it publishes; None until its code publishes something.
         stopped_at: When it was first to stop, by the monotonic clock; 0 if it was not.
         is_replaced: Whether its thread runs on, and another attempt may have its slot.
         runs_in_executor: Whether its function is called outside of the event loop. With middleware, a
@@ -182,6 +211,7 @@ class Attempt:
         "runs_in_executor",
         "steps",
         "stopped_at",
+        "streams",
         "task",
     )
 
@@ -202,6 +232,7 @@ class Attempt:
         self.exit_error: BaseException | None = None
         self.durability: Durability
         self.steps: OpenSteps | None = None
+        self.streams: OpenStreams | None = None
 
     @property
     def end(self) -> End | None:
@@ -242,6 +273,26 @@ class Attempt:
         if self.steps is None:
             self.steps = self.durability.new_steps(self)
         return self.steps
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether its code has used steps or streams, of which some may not be written yet."""
+        return self.steps is not None or self.streams is not None
+
+    async def write_at_end(self) -> None:
+        """Write what is left when its code has ended: values of cursors, and what it has published."""
+        # A cursor is how far a step has come, which is stored at the end of its block. If Python has closed
+        # such a block, the value is still being written.
+        if self.steps is not None:
+            await self.steps.wait_for_cursors()
+        if self.streams is not None:
+            await self.streams.write_at_end()
+
+    def open_streams(self) -> OpenStreams:
+        """Return the values and streams; called by the code of the job."""
+        if self.streams is None:
+            self.streams = self.durability.new_streams(self)
+        return self.streams
 
     def revoke(self, reason: Revocation) -> None:
         """Stop the attempt. A second call does not change the reason.

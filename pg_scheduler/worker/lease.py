@@ -7,12 +7,20 @@ own clock. So the holder never trusts the lease for longer than the granter gran
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
+from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.worker.signals import Signal
+
+T = TypeVar("T")
+
+RETRY_DELAY_S: Final = 0.2
+"""Seconds between two attempts to reach the database."""
 
 UNTRUSTED_SHARE: Final = 0.1
 """The share of the lease, at its end, in which the worker no longer trusts it."""
@@ -91,6 +99,18 @@ class Lease:
     def revoke(self) -> None:
         """Stop trusting the lease until it is renewed."""
         self.renewed_at = float("-inf")
+
+
+async def persistently(lease: Lease, call: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of a call; repeat it while the database is unavailable and the lease is trusted."""
+    while True:
+        try:
+            return await call()
+        except DatabaseUnavailableError as fault:
+            # A closed pool opens no connection again. After its lease, the worker may have lost the job.
+            if isinstance(fault, PoolClosedError) or not lease.is_trusted:
+                raise
+        await asyncio.sleep(RETRY_DELAY_S)
 
 
 class ServerClock:

@@ -21,7 +21,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.result_waiters import ResultWaiters
-from pg_scheduler.worker.in_flight import Attempt, InFlight, OpenSteps
+from pg_scheduler.worker.in_flight import Attempt, InFlight, OpenSteps, OpenStreams
 from pg_scheduler.worker.known_pauses import KnownPauses
 from pg_scheduler.worker.lease import Lease, ServerClock
 from pg_scheduler.worker.refused_claims import RefusedClaims
@@ -75,6 +75,8 @@ class Node:
     get_scheduler: GetScheduler
     new_steps: Callable[[Node, Attempt], OpenSteps]
     """Returns the durable steps of an attempt."""
+    new_streams: Callable[[Node, Attempt], OpenStreams]
+    """Returns the values and streams of an attempt."""
     starts_draining: bool = False
 
     def __post_init__(self) -> None:

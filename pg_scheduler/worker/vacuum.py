@@ -52,6 +52,16 @@ class OldStatistics(Protocol):
         """
 
 
+class OldStreams(Protocol):
+    """What jobs have published that have no row any more; see ``streams/statements.py``."""
+
+    async def vacuum(self, after: str) -> tuple[str | None, bool]:
+        """Delete a batch of rows of the jobs with ids after this one.
+
+        Return the last id of the batch, None at the end; and whether more rows of the batch are left.
+        """
+
+
 class VacuumStep(NamedTuple):
     """A step of a pass over the table.
 
@@ -92,12 +102,14 @@ class Vacuum(Service):
         *,
         schedules: OldSchedules,
         statistics: OldStatistics,
+        streams: OldStreams,
         deleted: Counter[JobStatus] | None = None,
     ) -> None:
         super().__init__(events)
         self._store = store
         self._schedules = schedules
         self._statistics = statistics
+        self._streams = streams
         self._config = config
         self._worker_id = worker_id
         self._walk: AsyncIterator[VacuumStep] | None = None
@@ -251,6 +263,13 @@ class Vacuum(Service):
         while (last_id := await self._store.retention.vacuum_steps(after, batch_size)) is not None:
             after = last_id
             yield Counter()
+        # What jobs have published that were deleted or replaced since, in the order of their ids.
+        next_id: str | None = ""
+        while next_id is not None:
+            last_id, has_more = await self._streams.vacuum(next_id)
+            next_id = next_id if has_more else last_id
+            if next_id is not None:
+                yield Counter()
         for status, policy in self._policies.items():
             if policy.keep_count is None:
                 continue

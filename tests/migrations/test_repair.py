@@ -57,6 +57,7 @@ INSERT_ROWS = {
         " ('kept', NULL, now(), 'me', 1, now(), 'me', 'running', now(), now())"
     ),
     "scheduler_deadlines": "INSERT INTO scheduler_deadlines VALUES (gen_random_uuid(), 'kept', now())",
+    "scheduler_streams": "INSERT INTO scheduler_streams VALUES ('kept', 'first', 'words', 1, '1')",
     "scheduler_failures": (
         "INSERT INTO scheduler_failures VALUES"
         " (gen_random_uuid(), 'kept', 'mail', 'lost', 'failed', 1, now(), NULL, 'a')"

@@ -29,6 +29,7 @@ from pg_scheduler.schedules.job_builder import JobBuilders
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.steps.child_jobs import EnqueueChild
+from pg_scheduler.streams.attempt import AttemptStreams
 from pg_scheduler.worker.claimer import Claimer
 from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.cursor import HeadScanner
@@ -130,6 +131,7 @@ class Parts(Node):
             meter=None,
             get_scheduler=cast("GetScheduler", None),
             new_steps=partial(AttemptSteps, store.steps, cast("EnqueueChild", None)),
+            new_streams=partial(AttemptStreams, store.streams),
         )
         self.faults: list[object] = []
         bus.subscribe(self.faults.append, ServiceFaulted)
@@ -253,6 +255,7 @@ class Parts(Node):
             self.worker_id,
             schedules=store.schedules,
             statistics=store.statistics,
+            streams=store.streams,
             deleted=deleted,
         )
 

@@ -143,6 +143,7 @@ vacuum_blocks: limited jobs results steps
 vacuum_unlocked: skips jobs results steps
 vacuum_surplus: skips jobs results steps
 vacuum_steps: skips steps
+vacuum_streams: skips streams
 record_vacuum: own vacuum_stats
 lock_declarations: call schedules
 lock_schedules: call
@@ -167,6 +168,7 @@ fold_statistics: skips stats
 delete_statistics: skips error_counts error_groups stats
 fold_failures: own error_counts error_groups failures
 store_step: step jobs steps
+append_items: step jobs streams
 end_step: step steps
 repeat_wait: step steps
 is_locked_by: step
@@ -358,6 +360,7 @@ HOLDS: Final = {
     "task": hold_row("tasks", "scheduler_tasks", "name", "task"),
     "result": hold_row("results", "scheduler_results", "job_id", "result"),
     "steps": hold_row("steps", "scheduler_steps", "job_id", "steps"),
+    "streams": hold_row("streams", "scheduler_streams", "job_id", "streams"),
     "edges": hold_row("after", "scheduler_after", "child_id", "child", "waiting"),
     "dead worker": Hold(
         "SELECT FROM scheduler_workers WHERE worker_id = 'gone' FOR UPDATE",
@@ -409,6 +412,10 @@ FILL: Final = """
     SET options = '{"deadline": "2020-01-01T00:00:00.000000+00:00"}', blocked_on = 'limit:none:'
     WHERE job_id LIKE '% overrun';
 
+    INSERT INTO scheduler_streams (job_id, definition, name, number, value)
+    SELECT side || ' streams', 'former', 'items', 1, '1'
+    FROM unnest(ARRAY ['held', 'free']) AS side;
+
     UPDATE scheduled_jobs SET finished_at = now() - interval '400 days' WHERE job_id LIKE '% old';
 
     UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now() WHERE job_id LIKE '% ended';
@@ -435,6 +442,7 @@ STATE: Final = """
     UNION ALL SELECT job_id, 'kept' FROM scheduler_results
     UNION ALL SELECT job_id, 'stored' FROM scheduler_steps
     UNION ALL SELECT job_id, 'noted' FROM scheduler_deadlines WHERE job_id LIKE '% deadline'
+    UNION ALL SELECT job_id, 'published' FROM scheduler_streams
     UNION ALL SELECT 'dead worker', 'registered' FROM scheduler_workers WHERE worker_id = 'gone'
 """
 
@@ -451,6 +459,7 @@ DONE: Final = {
     "result": None,
     "steps": None,
     "deadline": None,
+    "streams": None,
     "schedule": "fired",
     "dead worker": None,
 }

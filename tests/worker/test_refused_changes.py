@@ -156,6 +156,10 @@ async def vacuum_steps(store: Store, _: object) -> None:
     assert await store.retention.vacuum_steps("", 100) is None
 
 
+async def vacuum_streams(store: Store, _: object) -> None:
+    assert await store.streams.vacuum("") == (None, False)
+
+
 UNBLOCKED: Final = "SELECT job_id FROM scheduled_jobs WHERE blocked_on IS NULL"
 RENEWED: Final = "SELECT job_id FROM scheduled_jobs WHERE expires_at > now()"
 NOT_CHANGED: Final = "schedule 'bad' not retired or continued"
@@ -306,13 +310,26 @@ CASES: Final = {
         "SELECT job_id, name, 'step', 1, now() - interval '1 day' "
         "FROM scheduled_jobs CROSS JOIN unnest(ARRAY ['a', 'b']) AS name",
     ),
+    "vacuum_streams": Case(
+        vacuum_streams,
+        [None],
+        DELETED.format("job_id FROM scheduler_streams"),
+        "old streams of job bad not deleted",
+        next_attempt=LATER_PASS,
+        table="scheduler_streams",
+        on="DELETE",
+        setup="INSERT INTO scheduler_streams (job_id, definition, name, number, value) "
+        "SELECT job_id, 'former', 'items', number, '1' "
+        "FROM scheduled_jobs CROSS JOIN generate_series(1, 2) AS number",
+    ),
 }
 
 
 TREATMENTS: Final = {
     "a call of the application, or a statement of its own process, whose error is raised": """
         add_names advance_run announce_subscriptions await_jobs begin_run cancel_job cancel_jobs
-        change_job complete_own delete_child_edges delete_edges delete_jobs delete_steps_from end_run
+        append_items change_job complete_own delete_child_edges delete_edges delete_jobs
+        delete_steps_from end_run
         end_sleep end_step enqueue_due_job enqueue_extended_due_job enqueue_extended_generated_job
         enqueue_extended_jobs enqueue_generated_job enqueue_job enqueue_jobs find_children note_deadlines
         free_fire_times hold_schedules hold_tasks insert_audit insert_edges

@@ -246,6 +246,7 @@ _KEYS: Final = {
     "Start": ("scheduler_starts", "key", "job_id", "attempt"),
     "Statistics": ("scheduler_stats", "span", "bucket", "job_name"),
     "Step": ("scheduler_steps", "job_id", "name"),
+    "StreamItem": ("scheduler_streams", "job_id", "definition", "name", "number"),
     "Total": ("scheduler_totals", "job_name"),
     "VacuumDay": ("vacuum_stats", "stat_date"),
     "VacuumPass": ("scheduler_vacuum_passes", "policies"),

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 from pg_scheduler.base.blocking import Blocking, Caller, Crossing, check_may_block, derive
 from pg_scheduler.errors import JobCancelledError, NotRunningError
 from pg_scheduler.jobs.context import Cancellation, cancellation
-from pg_scheduler.worker.in_flight import Attempt, OpenSteps
+from pg_scheduler.worker.in_flight import Attempt, OpenSteps, OpenStreams
 
 CHECK_INTERVAL_S: Final = 0.2
 """Seconds between two checks of a thread that waits."""
@@ -76,6 +76,18 @@ class AttemptInThread:
     def steps_in_loop(self) -> OpenSteps:
         """Return the durable steps of the attempt; called in the event loop of the worker."""
         return self._attempt.open_steps()
+
+    def streams_in_loop(self) -> OpenStreams:
+        """Return the values and streams of the attempt; called in the event loop of the worker."""
+        return self._attempt.open_streams()
+
+    def open_streams(self) -> NoReturn:
+        """Reject the use of streams that must be awaited: a thread cannot await them."""
+        raise NotRunningError(
+            f"job {self.job_id!r} runs in a thread or an executor of its own, where publish() and stream() "
+            "of current_job() cannot be awaited; call pg_scheduler.sync.current_streams(), whose methods "
+            "block"
+        )
 
     def open_steps(self) -> NoReturn:
         """Reject the use of steps that must be awaited: a thread cannot await them."""

@@ -123,6 +123,7 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         f"{JOB} reported progress: done 1.5, total 4.0",
         FIELDS,
     ),
+    (events.JobPublished(*ATTEMPT), "DEBUG", f"{JOB} has published values or items", FIELDS),
     (
         events.JobReleased(*ATTEMPT),
         "WARNING",

@@ -1,0 +1,1 @@
+"""What jobs show while they run: values and streams."""
