@@ -275,8 +275,8 @@ class AttemptStreams(OpenStreams):
     def _begin_write(self) -> None:
         """Write what waits in a background task."""
         self._timer = None
-        # A write in progress continues until nothing waits. A block of completing() that has ended has written
-        # all itself, and holds the row of the job.
+        # A write in progress continues until nothing waits. A block of completing() that has ended has
+        # written all itself, and holds the row of the job.
         if not self._is_closed and self._attempt.end is None and not self._writing.locked():
             start_in_background(self._write_later(), f"{OWN_TASK_PREFIX}streams", Context())
 

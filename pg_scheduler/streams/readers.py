@@ -80,6 +80,11 @@ class StreamReaders:
         self._listeners = 0
         self._unsubscribe: Callable[[], None] = lambda: None
 
+    @property
+    def count(self) -> int:
+        """The number of callers that iterate over a stream or wait for a value."""
+        return self._listeners
+
     async def items(self, job_id: str, name: str, after: int) -> AsyncIterator[StreamItem]:
         """Yield the items of a stream behind a number until its job has ended. See ``Scheduler.stream()``."""
         definition: str | None = None

@@ -312,6 +312,23 @@ async def test_batch_whose_commit_had_no_answer_is_written_once(
     assert await stored(pool) == [("items", 1, 0), ("items", 2, 1), ("items", 3, 2), ("value", 0, "b")]
 
 
+async def test_attempt_fails_if_its_last_items_are_refused(
+    t: TestScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise PayloadError("the database refuses it")
+
+    monkeypatch.setattr(StreamRepository, "append", refuse)
+
+    async def speak() -> None:
+        await current_job().stream("items").append(1)
+
+    job_id = await run(t, speak, fails=True)
+    found = await t.scheduler.get_job(job_id)
+    assert found
+    assert found.error_message == "PayloadError: the database refuses it"
+
+
 async def test_code_that_outlives_its_attempt_publishes_nothing(t: TestScheduler) -> None:
     streams: list[JobStream] = []
 
@@ -446,7 +463,7 @@ async def test_bytes_of_all_streams_are_bounded(t: TestScheduler, monkeypatch: p
         if current_job().attempt == 1:
             await current_job().stream("a").append("x" * 20)
             raise ValueError
-        with pytest.raises(PayloadError, match="with this item of 'b' the streams of job .* have 44 bytes"):
+        with pytest.raises(PayloadError, match=r"with this item of .b. the streams of job .* have 44 bytes"):
             await current_job().stream("b").append("y" * 20)
         await current_job().stream("b").append("y" * 16)
 

@@ -516,6 +516,40 @@ async def test_step_with_two_plain_inserts_is_reported(crash: CrashEverywhere) -
         await crash(insert_in_a_step)
 
 
+@job(name="crashes.speak", max_retries=1)
+async def speak(words: str) -> None:
+    stream = current_job().stream("words")
+    for number, word in enumerate(words.split(), 1):
+        await stream.append(word, number=number)
+        # Each word is a statement of its own, so that crashes come between them.
+        await stream.flush()
+    await current_job().publish("count", await stream.count())
+    await current_job().steps.sleep("night", timedelta(days=1))
+    await stream.append("end", number=4)
+
+
+async def read_streams(pool: Pool) -> list[Any]:
+    rows = await pool.fetch("SELECT name, number, value FROM scheduler_streams ORDER BY name, number")
+    return [tuple(row) for row in rows]
+
+
+async def test_items_with_numbers_are_the_same_wherever_the_worker_crashes(crash: CrashEverywhere) -> None:
+    report = await crash(speak, args=("a b c",), until=timedelta(days=2), observe=read_streams)
+    assert report.statements.count("append_items") >= 5
+    assert report.most(speak) == 3
+
+
+async def test_items_without_numbers_are_reported(crash: CrashEverywhere) -> None:
+    """The attempt after a crash appends once more, behind what is stored."""
+
+    async def repeat() -> None:
+        await current_job().stream("words").append("again")
+        await current_job().stream("words").flush()
+
+    with pytest.raises(CrashDifference):
+        await crash(job(name="crashes.repeat", max_retries=1)(repeat), observe=read_streams)
+
+
 # -- mistakes ----------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.integrations.pydantic_ai",
     "pg_scheduler.integrations.sentry",
     "pg_scheduler.integrations.sqlalchemy",
+    "pg_scheduler.integrations.starlette",
     "pg_scheduler.migrate",
     "pg_scheduler.sync",
     "pg_scheduler.telemetry.cluster",
