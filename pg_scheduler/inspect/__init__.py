@@ -19,6 +19,7 @@ from pg_scheduler.inspect.limits import (
     LimitState,
 )
 from pg_scheduler.inspect.pages import Bounds, SearchPage
+from pg_scheduler.inspect.published import Published, PublishedItem
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
@@ -59,6 +60,8 @@ __all__ = [
     "NameBacklog",
     "PausePrice",
     "Progress",
+    "Published",
+    "PublishedItem",
     "ReadSettings",
     "Reason",
     "ReasonCode",

@@ -20,6 +20,7 @@ from pg_scheduler.inspect.job_actions import JobActions
 from pg_scheduler.inspect.jobs import JobReads
 from pg_scheduler.inspect.limits import LimitReads
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
+from pg_scheduler.inspect.published import PublishedReads
 from pg_scheduler.inspect.schedules import ScheduleReads
 from pg_scheduler.inspect.shares import ShareReads
 from pg_scheduler.inspect.statistics import StatisticsReads
@@ -44,6 +45,7 @@ class Inspector(
     JobActions,
     TaskReads,
     StepReads,
+    PublishedReads,
     LimitReads,
     ShareReads,
     WorkerMethods,

@@ -55,18 +55,19 @@ async def test_first_item_gives_the_job_its_definition(store: Store, pool: Pool,
 
 
 @pytest.mark.parametrize(
-    ("worker", "attempt", "change"),
+    ("holder", "change"),
     [
-        ("other", 1, ""),
-        ("w1", 2, ""),
-        ("w1", 1, "status = 'completed', finished_at = now()"),
-        ("w1", 1, "worker_id = 'other'"),
-        ("w1", 1, "attempt = 2"),
+        (("other", 1), ""),
+        (("w1", 2), ""),
+        (("w1", 1), "status = 'completed', finished_at = now()"),
+        (("w1", 1), "worker_id = 'other'"),
+        (("w1", 1), "attempt = 2"),
     ],
 )
 async def test_item_is_refused_for_an_attempt_that_the_worker_does_not_hold(
-    worker: str, attempt: int, change: str, store: Store, pool: Pool, claim: Claim
+    holder: tuple[str, int], change: str, store: Store, pool: Pool, claim: Claim
 ) -> None:
+    worker, attempt = holder
     await append(store, claim, 1)
     if change:
         await pool.execute(f"UPDATE scheduled_jobs SET {change}")

@@ -24,6 +24,7 @@ from pg_scheduler.dashboard.pages.job_context import (
 )
 from pg_scheduler.dashboard.pages.job_values import (
     read_job,
+    read_published,
     read_result,
     read_steps,
     values_of,
@@ -183,6 +184,7 @@ async def build(request: PageRequest) -> View:
         _limit_key=limit_key,
         _limit_wait=limit_wait,
         _values=trees,
+        _published=await read_published(job.job_id, request),
         _tags=metadata.tags_of(job.metadata)[:MAX_TAGS],
         _trace_id=metadata.trace_id_of(job.metadata),
     )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from starlette.responses import Response
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.json_tree import arguments_of
+from pg_scheduler.dashboard.json_tree import JsonTree, arguments_of, json_tree
+from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
-from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.inspect import StepState
+from pg_scheduler.errors import JobNotFoundError, SchemaError
+from pg_scheduler.inspect import PublishedItem, StepState
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import SIGNAL
 
@@ -98,6 +100,55 @@ async def read_steps(job_id: str, request: PageRequest, name: str | None = None)
     except JobNotFoundError:
         return ()
     return [request.visibility.step(step) for step in step_list.items]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownItem:
+    """A published value or an item, as the page shows it: its number, and its JSON as a tree or a reason."""
+
+    number: int
+    tree: JsonTree | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPublished:
+    """What a visible job has published under a name."""
+
+    name: str
+    value: ShownItem | None
+    count: int
+    items: Sequence[ShownItem]
+
+
+async def read_published(job_id: str, request: PageRequest) -> Sequence[ShownPublished]:
+    """Return what a visible job has published, without what ``redact=`` hides; nothing without that right."""
+    if not request.access.sees_arguments:
+        return ()
+    try:
+        all_published = await request.inspector.published(job_id)
+    # The job was deleted meanwhile, or the role of the dashboard may not read the table, which may be missing
+    # before the migration.
+    except (JobNotFoundError, SchemaError):
+        return ()
+    redaction = request.settings.redaction
+
+    def shown(name: str, item: PublishedItem) -> ShownItem:
+        """Return an item as the page shows it. Its name counts as the key of its value."""
+        if item.no_value_reason is not None:
+            return ShownItem(item.number, None, item.no_value_reason)
+        value = HIDDEN if redaction.is_hidden(name) else redaction.value(item.value)
+        return ShownItem(item.number, json_tree(value), None)
+
+    return [
+        ShownPublished(
+            published.name,
+            None if published.value is None else shown(published.name, published.value),
+            published.count,
+            [shown(published.name, item) for item in published.items],
+        )
+        for published in all_published
+    ]
 
 
 def waiting_signals(steps: Sequence[StepState]) -> list[StepState]:

@@ -14,12 +14,16 @@ from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import MAX_STEPS, stored_name
+from pg_scheduler.jobs.streams import MAX_NAMES
 
 MAX_BACKLOG_ROWS: Final = 50_000
 """Rows of the claim index that are examined."""
 
 MAX_GROUPS: Final = 500
 """Names of due jobs that are returned."""
+
+MAX_LAST_ITEMS: Final = 20
+"""Items of each stream that are shown."""
 
 MAX_WAITS: Final = 100
 MAX_QUEUE_ROWS: Final = 20_000
@@ -205,6 +209,22 @@ class WaitRow:
     failures: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """A value or an item that a job has published.
+
+    Attributes:
+        number: The number of the item; 0 for a value.
+        value: Its JSON; None if it is large.
+        size: The bytes that it needs in the table.
+    """
+
+    name: str
+    number: int
+    value: str | None
+    size: int
+
+
 class InspectionRepository(Repository):
     """The statements about jobs that only people need."""
 
@@ -342,6 +362,18 @@ class InspectionRepository(Repository):
             raise JobNotFoundError(job_id)
         # A job without steps has one row, without a name.
         return [StepRow(*row) for row in rows if row["name"] is not None]
+
+    async def published(self, job_id: str) -> list[PublishedRow]:
+        """Return what a job has published, by name and number: of each stream the last items.
+
+        Raises:
+            JobNotFoundError: There is no such job.
+        """
+        rows = await self._statements.fetch("inspect_published", job_id, MAX_NAMES, MAX_LAST_ITEMS)
+        if not rows:
+            raise JobNotFoundError(job_id)
+        # A job that has published nothing has one row, without a name.
+        return [PublishedRow(*row) for row in rows if row["name"] is not None]
 
     async def waits(self, job_id: str) -> list[WaitRow]:
         """Return what a job with steps waits for, and signals that came before a wait, at most 100 in all."""

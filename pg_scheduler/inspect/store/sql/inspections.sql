@@ -311,6 +311,60 @@ LEFT JOIN LATERAL (
 WHERE job.job_id = $1
 ORDER BY step.kind = 'result', step.started_at, step.name;
 
+-- name: inspect_published
+-- route: pool
+-- Return what the job $1 has published under at most $2 names: each value (number 0), and the last $3 items of each stream.
+--
+-- No row: there is no such job. A row of NULLs stands for nothing. Each name is one probe of the key. Large values, and
+-- compressed ones, which hide their size, are NULL.
+WITH RECURSIVE owner AS (
+    SELECT job_id, options ->> 'streams' AS definition FROM {schema}scheduled_jobs WHERE job_id = $1
+),
+published AS (
+    SELECT owner.job_id, owner.definition, first.name, 1 AS n
+    FROM owner
+    CROSS JOIN LATERAL (
+        SELECT name
+        FROM {schema}scheduler_streams
+        WHERE job_id = owner.job_id AND definition = owner.definition
+        ORDER BY name
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT published.job_id, published.definition, next.name, published.n + 1
+    FROM published
+    CROSS JOIN LATERAL (
+        SELECT stored.name
+        FROM {schema}scheduler_streams AS stored
+        WHERE stored.job_id = published.job_id
+          AND stored.definition = published.definition
+          AND stored.name > published.name
+        ORDER BY stored.name
+        LIMIT 1
+    ) AS next
+    WHERE published.n < $2::bigint
+)
+SELECT published.name, item.number,
+    CASE WHEN item.size <= 2000 AND pg_column_compression(item.value) IS NULL THEN item.value::text END AS value,
+    item.size
+FROM owner
+LEFT JOIN published ON true
+LEFT JOIN LATERAL (
+    SELECT each.number, each.value, pg_column_size(each.value) AS size
+    FROM (
+        (SELECT number, value
+        FROM {schema}scheduler_streams
+        WHERE job_id = published.job_id AND definition = published.definition AND name = published.name AND number = 0)
+        UNION ALL
+        (SELECT number, value
+        FROM {schema}scheduler_streams
+        WHERE job_id = published.job_id AND definition = published.definition AND name = published.name AND number > 0
+        ORDER BY number DESC
+        LIMIT $3::bigint)
+    ) AS each
+) AS item ON true
+ORDER BY published.name, item.number;
+
 -- name: inspect_waits
 -- route: pool
 -- Return $2 sleeps and waits of the job $1, which is marked, that last, and signals that came before a wait.
