@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 ITEM: Final = "x" * 40
 """A word of an answer, with its markup."""
@@ -28,6 +28,9 @@ SIZES: Final = {"pg_scheduler": (20_000, 1_000, 300), "dbos": (1_000, 50, 300)}
 """The items of the one job, of each of the hundred, and of the measurement of the delay, by contestant."""
 
 JOBS: Final = 100
+
+FLUSHED: Final = 1_000
+"""The items of the job that waits for the commit of each one, as DBOS always does."""
 
 Wal = Callable[[], Awaitable[int]]
 Run = Callable[[int, int], Awaitable[None]]
@@ -64,15 +67,22 @@ async def measure(run: Run, reads: Reads, wal: Wal, sizes: tuple[int, int, int])
 
 async def run_ours(dsn: str) -> dict[str, float]:
     """Return the figures of this library."""
-    import asyncpg
+    import asyncpg  # noqa: PLC0415 - not in the environment of the other one
 
-    from pg_scheduler import Scheduler, current_job
+    from pg_scheduler import Scheduler, current_job  # noqa: PLC0415 - not in the environment of the other one
 
     async def append(items: int) -> None:
         """Append items as fast as possible."""
         stream = current_job().stream("words")
         for _ in range(items):
             await stream.append(ITEM)
+
+    async def append_and_flush(items: int) -> None:
+        """Append items, and wait for the commit of each one."""
+        stream = current_job().stream("words")
+        for _ in range(items):
+            await stream.append(ITEM)
+            await stream.flush()
 
     async def append_paced(items: int) -> None:
         """Append an item every 20 ms."""
@@ -87,6 +97,7 @@ async def run_ours(dsn: str) -> dict[str, float]:
         Scheduler.connect(dsn, role="observer") as reader,
     ):
         scheduler.register(append, name="streams.append", timeout=600)
+        scheduler.register(append_and_flush, name="streams.append_and_flush", timeout=600)
         scheduler.register(append_paced, name="streams.append_paced")
 
         async def run(jobs: int, items: int) -> None:
@@ -105,16 +116,21 @@ async def run_ours(dsn: str) -> dict[str, float]:
             """Return the position of the WAL."""
             return int(await watcher.fetchval("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"))
 
-        return await measure(run, reads, wal, SIZES["pg_scheduler"])
+        figures = await measure(run, reads, wal, SIZES["pg_scheduler"])
+        started_at = time.perf_counter()
+        job_id = await scheduler.enqueue("streams.append_and_flush", args=(FLUSHED,))
+        await scheduler.get_job_result(job_id)
+        figures["one_job_flushed_appends_per_s"] = round(FLUSHED / (time.perf_counter() - started_at))
+        return figures
 
 
 # -- DBOS ------------------------------------------------------------------------------------------------
 
 
 async def run_dbos(dsn: str) -> dict[str, float]:
-    """Return the figures of DBOS. The items are written by the workflow itself, so each one is stored once."""
-    import psycopg
-    from dbos import DBOS, DBOSConfig
+    """Return the figures of DBOS. The workflow itself writes the items, so each one is stored once."""
+    import psycopg  # noqa: PLC0415 - not in the environment of the other one
+    from dbos import DBOS, DBOSConfig  # noqa: PLC0415 - not in the environment of the other one
 
     @DBOS.workflow()
     async def append(items: int) -> None:
@@ -170,8 +186,8 @@ def main() -> None:
         figures = asyncio.run((run_ours if name == "pg_scheduler" else run_dbos)(dsn))
         sys.stdout.write(json.dumps(figures) + "\n")
         return
-    from benchmarks.machine import SETTINGS
-    from pg_scheduler.embedded import server
+    from benchmarks.machine import SETTINGS  # noqa: PLC0415 - not in the environment of the other one
+    from pg_scheduler.embedded import server  # noqa: PLC0415 - not in the environment of the other one
 
     pythons = {"pg_scheduler": sys.executable} | ({"dbos": options.dbos} if options.dbos else {})
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}

@@ -1454,6 +1454,11 @@ class Scheduler:
 
         Example::
 
+            from pg_scheduler import current_job
+
+            async def pay(order_id: int) -> None:
+                await current_job().publish("payment_url", f"https://pay.example.org/{order_id}")
+
             job_id = await scheduler.enqueue(pay, args=(7,))
             url = await scheduler.get_value(job_id, "payment_url", timeout=10)
         """
@@ -1489,6 +1494,12 @@ class Scheduler:
             SchemaError: A table is missing, or the database role may not read it.
 
         Example::
+
+            from pg_scheduler import current_job
+
+            async def answer(question: str) -> None:
+                for word in question.split():
+                    await current_job().stream("words").append(word)
 
             job_id = await scheduler.enqueue(answer, args=("what is a stream",))
             async for item in scheduler.stream(job_id, "words"):

@@ -27,7 +27,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from pg_scheduler import Job, JobProgress, JobStatus, NameConflictError, PayloadError, Scheduler
+from pg_scheduler import (
+    Job,
+    JobProgress,
+    JobStatus,
+    NameConflictError,
+    PayloadError,
+    Scheduler,
+    current_job,
+)
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.embedded import Server
@@ -48,6 +56,7 @@ from tests.dashboard.client import JSON, request
 from tests.docs import asgi, test_files
 from tests.docs.snippets import ROOT, Snippet, run_python, snippets_of
 from tests.docs.test_files import program
+from tests.support.event_client import Client
 from tests.support.transactions import django_address
 from tests.support.worker import Gate, Recorder
 
@@ -383,6 +392,26 @@ async def test_websocket_recipe_sends_the_events_of_one_job(load: Load, dsn: str
                 await seen.until(PassFinished, len(seen.of(PassFinished)) + 1)
             gate.open.set()
             assert await receive() == {"event": "JobCompleted"}
+
+
+@recipe("guides/streams.md answers.py")
+async def test_stream_recipe_sends_the_items_of_a_job(load: Load, dsn: str, pool: Pool) -> None:
+    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    app = (await load("guides/streams.md answers.py")).app
+
+    async def speak() -> None:
+        for word in ("a", "b"):
+            await current_job().stream("words").append(word)
+
+    async with asgi.lifespan(app) as state, asyncio.timeout(40), Scheduler(pool) as worker:
+        job_id = await worker.enqueue(speak)
+        async with Client(app, f"/answers/{job_id}", state["scheduler"]) as client:
+            assert await client.rest() == [
+                ": open\n\n",
+                'id: 1\ndata: "a"\n\n',
+                'id: 2\ndata: "b"\n\n',
+                'event: end\ndata: {"status":"completed"}\n\n',
+            ]
 
 
 @recipe("guides/web.md stream.py")
