@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -153,7 +153,7 @@ async def _events(
 
 async def _with_heartbeats(
     items: AsyncIterator[StreamItem], heartbeat: float
-) -> AsyncIterator[StreamItem | None]:
+) -> AsyncGenerator[StreamItem | None]:
     """Yield the items, and None each time that none has come for a while."""
     pending: asyncio.Future[StreamItem | None] | None = None
     try:

@@ -60,7 +60,7 @@ async def test_job_that_has_published_nothing_has_no_such_card(app: App, pool: a
 
 
 async def test_request_without_arguments_sees_nothing_of_it(build: Callable[..., App]) -> None:
-    app = build(authorize=lambda _: Access(sees_arguments=False))
+    app = build(authorize=lambda _: Access("ada", sees_arguments=False))
     text = await words_of(app)
     assert "word30" not in text
     assert "4711" not in text

@@ -51,6 +51,7 @@ from pg_scheduler.queue.unique_keys import Holder
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.statements import Plannable, ScheduleChange
 from pg_scheduler.steps.signals import Audience, Reached, SentSignal
+from pg_scheduler.streams.statements import NewItem, Wanted
 from pg_scheduler.worker.claims import NO_IDS
 from tests.support.store import (
     LEASE,
@@ -280,6 +281,7 @@ async def use_vacuum(store: Store) -> object:
     await store.retention.end_pass("policies", "w1")
     await store.retention.vacuum_surplus(JobStatus.FAILED, 1, 10)
     assert await store.retention.vacuum_steps("", 10) is None
+    assert await store.streams.vacuum("") == (None, False)
     await store.retention.record_vacuum({JobStatus.COMPLETED: 1}, "w1")
     assert (await store.retention.total_vacuum_stats()).total_completed == 1
     (day,) = await store.retention.vacuum_stats(1)
@@ -496,6 +498,7 @@ async def use_path(store: Store) -> object:
     assert await people.limits.keys("limit:nothing:") == ([], False)
     assert await people.inspections.steps("n") == []
     assert await people.inspections.waits("n") == []
+    assert await people.inspections.published("n") == []
     assert await people.limits.tenants(["share:a:"]) == ([("share:a:", 0, None)], False)
     assert await people.limits.in_flight() == ({}, False)
     assert await people.inspections.look("a") is None
@@ -571,6 +574,10 @@ async def use_path(store: Store) -> object:
     sleep = await store.steps.store("w1", claims["f"], "ö", SLEEP, None, version=2, delay_s=1.0)
     assert sleep == StoredStep("ö", SLEEP, None, has_ended=False, until=NOW + SECOND, left_s=1.0)
     assert await store.steps.load("f") == [sleep]
+    await store.streams.append("w1", claims["f"], "first", [NewItem("ö", 1, '"ö"')])
+    assert await store.streams.sizes("f") == [("ö", 1, 4)]
+    (page,) = await store.streams.read([Wanted("f", "ö", 0, 1)])
+    assert page.items == [(1, '"ö"')]
     async with store.connections.transaction() as connection:
         family = await store.steps.find_children("w1", claims["f"], "ö", {"nobody": None}, connection)
         assert [row.state for row in family.rows.values()] == [None]
