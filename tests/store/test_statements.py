@@ -576,8 +576,8 @@ async def use_path(store: Store) -> object:
     assert await store.steps.load("f") == [sleep]
     await store.streams.append("w1", claims["f"], "first", [NewItem("ö", 1, '"ö"')])
     assert await store.streams.sizes("f") == [("ö", 1, 4)]
-    (page,) = await store.streams.read([Wanted("f", "ö", 0, 1)])
-    assert page.items == [(1, '"ö"')]
+    (streamed,) = await store.streams.read([Wanted("f", "ö", 0, 1)])
+    assert streamed.items == [(1, '"ö"')]
     async with store.connections.transaction() as connection:
         family = await store.steps.find_children("w1", claims["f"], "ö", {"nobody": None}, connection)
         assert [row.state for row in family.rows.values()] == [None]
