@@ -89,6 +89,7 @@ READINGS = {
     "inspect_job": Reading(f"{MIDDLE}, NULL", KEY, 1, pages=5),
     "inspect_look": Reading(MIDDLE, KEY, 1, pages=5),
     "inspect_steps": Reading(f"{MIDDLE}, NULL, 1001", KEY, 1, pages=5),
+    "inspect_published": Reading(f"{MIDDLE}, 100, 20", KEY, 1, pages=5),
     "inspect_locks": Reading(f"{MIDDLE}, 0", KEY, 2, pages=5),
     "statuses_of": Reading(IDS, KEY, 2, pages=5),
     "inspect_blockers": Reading(f"ARRAY [{MIDDLE}, 'nothing'], {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
