@@ -47,7 +47,7 @@ async def measure(run: Run, reads: Reads, wal: Wal, sizes: tuple[int, int, int])
         sizes: See ``SIZES``.
     """
     one, each, delayed = sizes
-    figures = {}
+    figures: dict[str, float] = {}
     for name, jobs, items in (("one_job", 1, one), ("100_jobs", JOBS, each)):
         started_at, before = time.perf_counter(), await wal()
         await run(jobs, items)

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,14 @@ from pydantic_ai.durable_exec import (
     record_durable_unit,
     replay_scope,
 )
-from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+)
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import (
@@ -70,8 +77,10 @@ __all__ = [
     "Ask",
     "PgSchedulerDurability",
     "StepOptions",
+    "TextItem",
     "fail_event",
     "resolve_event",
+    "stream_text",
 ]
 
 DIGEST_LENGTH: Final = 16
@@ -178,6 +187,9 @@ _current_run: Final[ContextVar[_Run | None]] = ContextVar("pg_scheduler_agent_ru
 _is_in_step: Final[ContextVar[bool]] = ContextVar("pg_scheduler_agent_step", default=False)
 """Whether this code runs in a step of an agent. What a tool runs belongs to the step of that tool."""
 
+_step_name: Final[ContextVar[str]] = ContextVar("pg_scheduler_agent_step_name")
+"""The name of the step in which this code runs."""
+
 _host: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("pg_scheduler_agent_host", default=None)
 """The task that has begun the run of an agent, which awaits it."""
 
@@ -226,16 +238,18 @@ class _Backend(CallableOperationBackend[StepOptions]):
             return await body()
         was_executed = False
 
+        step_name = run.step_name(self._operation_text(operation_id, cache_key))
+
         async def execute_body() -> Any:
             nonlocal was_executed
             was_executed = True
-            token = _is_in_step.set(True)
+            token, name_token = _is_in_step.set(True), _step_name.set(step_name)
             try:
                 return await body()
             finally:
                 _is_in_step.reset(token)
+                _step_name.reset(name_token)
 
-        step_name = run.step_name(self._operation_text(operation_id, cache_key))
         payload = await run.steps.run(step_name, execute_body, **config)
         # Otherwise the telemetry of the library would count the requests of earlier attempts once more.
         record_durable_unit(executed=was_executed)
@@ -337,6 +351,55 @@ def _target_of(token: str) -> tuple[str, str]:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{token!r} is no token of an event; pass the one that ask() has got") from error
     return job_id, signal_name
+
+
+class TextItem(TypedDict):
+    """An item of a stream into which ``stream_text()`` writes."""
+
+    step: str
+    """The step of the request, such as ``support 1: model request``."""
+    attempt: int
+    """The attempt of the job. If a crash interrupts a request, a later attempt repeats it from its beginning,
+    so show only the items of the highest attempt of each step."""
+    text: str
+    """What the model has added to its response."""
+
+
+def stream_text(name: str) -> EventStreamHandler[Any]:
+    """Return a handler that appends the text of a model to a stream of the job while it arrives.
+
+    The items are `TextItem`. Outside of a job the handler does nothing.
+
+    Args:
+        name: The name of the stream, for ``scheduler.stream(job_id, name)``.
+
+    Example:
+        >>> from pydantic_ai import Agent
+        >>> from pg_scheduler.integrations.pydantic_ai import PgSchedulerDurability, stream_text
+        >>> durability = PgSchedulerDurability(event_stream_handler=stream_text("answer"))
+        >>> agent = Agent("test", name="support", capabilities=[durability])
+    """
+
+    async def append_text(_ctx: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
+        step_name = _step_name.get(None)
+        async for event in events:
+            text = _text_of(event)
+            # Without a step, the agent runs outside of a job.
+            if text and step_name is not None:
+                job = current_job()
+                item: TextItem = {"step": step_name, "attempt": job.attempt, "text": text}
+                await job.stream(name).append(item)
+
+    return append_text
+
+
+def _text_of(event: AgentStreamEvent) -> str:
+    """Return the text that an event adds to the response of a model; an empty one for other events."""
+    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+        return event.part.content
+    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+        return event.delta.content_delta
+    return ""
 
 
 async def resolve_event(scheduler: Scheduler, token: str, payload: JsonValue | Approval = None) -> bool:

@@ -24,7 +24,7 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolReturnPart,
 )
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.toolsets import FunctionToolset
@@ -35,6 +35,7 @@ from pg_scheduler.integrations.pydantic_ai import (
     PgSchedulerDurability,
     fail_event,
     resolve_event,
+    stream_text,
 )
 from pg_scheduler.testing import TestScheduler
 from tests.docs.snippets import ROOT
@@ -490,6 +491,43 @@ async def test_run_id_and_start_of_the_timeout_are_the_same_in_each_attempt(t: T
     assert runs[0] == runs[1]
     assert (await steps_of(t, job_id))[0] == "support 1: start"
     assert model.requests == 1
+
+
+async def test_text_is_streamed_with_the_attempt_that_received_it(t: TestScheduler) -> None:
+    """The first attempt loses its connection to the model in the middle of the second request."""
+    failures = ["in the middle of an answer"]
+
+    async def stream_response(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[Any]:
+        if len(messages) == 1:
+            yield {0: DeltaToolCall("look", "{}", tool_call_id="c1")}
+            return
+        yield "Take "
+        if failures:
+            raise ConnectionError(failures.pop())
+        yield "an umbrella."
+
+    durability: PgSchedulerDurability[None] = PgSchedulerDurability(event_stream_handler=stream_text("words"))
+    agent = Agent(FunctionModel(stream_function=stream_response), name="support", capabilities=[durability])
+
+    @agent.tool_plain
+    async def look() -> str:
+        return "rain"
+
+    async def answer() -> str:
+        result = await agent.run("Rain?")
+        return result.output
+
+    job_id = await t.scheduler.enqueue(answer, max_retries=1, keep_result=KEEP)
+    await t.run_until(timedelta(hours=1))
+    assert (await t.scheduler.get_job_result(job_id)).unwrap() == "Take an umbrella."
+    items = [item.value async for item in t.scheduler.stream(job_id, "words")]
+    assert {item["step"] for item in items} == {"support 1: model request #2"}
+    texts = {
+        attempt: "".join(item["text"] for item in items if item["attempt"] == attempt) for attempt in (1, 2)
+    }
+    assert texts == {1: "Take ", 2: "Take an umbrella."}
+    outside = await agent.run("Rain?")
+    assert outside.output == "Take an umbrella."
 
 
 # -- the example ---------------------------------------------------------------------------------------
