@@ -36,6 +36,7 @@ ROWS: Final = (
     "limited_drain",
     "one_at_a_time",
     "share",
+    "sequence",
     "callback",
     "workers",
     "bulk",

@@ -26,3 +26,13 @@ CREATE TABLE {schema}scheduler_streams (
     value      jsonb NOT NULL,
     CONSTRAINT scheduler_streams_pkey PRIMARY KEY (job_id, definition, name, number)
 );
+
+-- The head of each sequence: the job that alone of all jobs with this key may start, or the failed one at which the
+-- sequence has stopped. A job with the key that is neither finished nor blocked is the job in this row. Who changes the
+-- row has locked it, so that one transaction at a time decides which job is the next head. A sequence without a head
+-- needs no row.
+CREATE TABLE {schema}scheduler_sequences (
+    key        text NOT NULL CONSTRAINT scheduler_sequences_pkey PRIMARY KEY,
+    job_id     text NOT NULL,
+    stopped_at timestamptz
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);

@@ -75,6 +75,7 @@ from pg_scheduler.jobs.model import (
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.retry import Abort, Retry, RetryPolicy, Snooze
+from pg_scheduler.jobs.sequences import Sequence
 from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Steps, Wait
 from pg_scheduler.jobs.streams import JobStream, StreamItem
@@ -157,6 +158,7 @@ __all__ = [
     "SchemaMismatchError",
     "SchemaMissingError",
     "SchemaTooNewError",
+    "Sequence",
     "ServiceCancelledError",
     "Share",
     "Sleep",

@@ -102,6 +102,7 @@ NAMES = [
     "SchemaMismatchError",
     "SchemaMissingError",
     "SchemaTooNewError",
+    "Sequence",
     "ServiceCancelledError",
     "Share",
     "Sleep",
@@ -279,8 +280,8 @@ CALLER = "connection=None, notify=None"
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
-    "keep_result=UNSET, deadline=UNSET, typed=UNSET, metadata=None, limits=(), share=None, unique=UNSET, "
-    "on_failure=None, on_cancel=None, version=UNSET"
+    "keep_result=UNSET, deadline=UNSET, typed=UNSET, metadata=None, limits=(), share=None, "
+    "sequence=None, unique=UNSET, on_failure=None, on_cancel=None, version=UNSET"
 )
 FOUND = "args=None, kwargs=None, after=None, at=None, tolerance=10.0"
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"

@@ -68,6 +68,7 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "schedules": "schedules:COMMANDS",
     "tasks": "tasks:COMMANDS",
     "limits": "limits:COMMANDS",
+    "sequences": "sequences:COMMANDS",
     "workers": "workers:COMMANDS",
 }
 """The function or the group of each command, in the order of the help."""

@@ -17,8 +17,8 @@ from .schema import object_schema, source_of
 
 MODULES: Final = (
     "about", "adopt", "bulk", "doctor", "health", "imports", "job_show", "jobs",
-    "limits", "migrate", "runs", "schedule_options", "schedule_times", "schedules", "status", "tasks",
-    "vacuum", "workers",
+    "limits", "migrate", "runs", "schedule_options", "schedule_times", "schedules", "sequences", "status",
+    "tasks", "vacuum", "workers",
 )  # fmt: skip
 """The modules of commands that write objects."""
 

@@ -24,6 +24,7 @@ from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job, JobPriority
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.sequences import sequence_of
 from pg_scheduler.jobs.shares import share_of
 from pg_scheduler.queue.dependencies import AFTER
 
@@ -97,6 +98,11 @@ class JobRow:
     def share(self) -> str | None:
         """The name of the share in which it waits for the turn of its tenant; None for none."""
         return share_of(self.blocked_on)[0] or None
+
+    @property
+    def sequence(self) -> str | None:
+        """The name of the sequence in which it waits for its place; None for none."""
+        return sequence_of(self.blocked_on)[0] or None
 
     def left_s(self, now: datetime) -> float | None:
         """Return about how many seconds are left at its present rate; None if that is unknown."""

@@ -59,6 +59,8 @@ _TEXTS: Final[Mapping[str, str]] = {
     "job_new": "this job was added",
     "job_changed": "the job was changed",
     "job_kept": "the job does not expire any more",
+    "job_skipped": "the sequence continues behind the job",
+    "job_in_front": "the job is the next one of its sequence",
     "job_not_kept": "nothing was changed: the job cannot expire, or is not pending any more",
     "signal_sent": "the signal was sent",
     "sleep_ended": "the sleep has ended; the job continues",

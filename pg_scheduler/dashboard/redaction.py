@@ -13,6 +13,7 @@ from pg_scheduler.inspect.other_jobs import error_about_other_job
 from pg_scheduler.inspect.search.terms import JsonTerm, Pattern, TextField, TextTerm
 from pg_scheduler.jobs.keys import name_and_key
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 
 HIDDEN: Final = "[hidden]"
@@ -165,11 +166,11 @@ def without_other_job(error: str) -> str:
 
 
 def without_key(blocked_on: str | None) -> str | None:
-    """Return the text that states what blocks a job, without the key of a limit or the tenant of a share.
+    """Return the text that states what blocks a job, without the key of a limit or a sequence, or a tenant.
 
-    Both are made from arguments of the job. The name of the limit or the share stays.
+    These are made from arguments of the job. The name of the limit, the sequence or the share stays.
     """
-    for kind in (BLOCKED_BY_LIMIT, BLOCKED_BY_SHARE):
+    for kind in (BLOCKED_BY_LIMIT, BLOCKED_BY_SEQUENCE, BLOCKED_BY_SHARE):
         name, key = name_and_key(kind, blocked_on)
         if key:
             return f"{kind}{name}:{HIDDEN}"

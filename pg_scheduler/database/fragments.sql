@@ -11,7 +11,7 @@ statement_timestamp()
 -- replacement.
 
 -- fragment: definition_keys
-ARRAY ['replacement', 'in_vain', 'schedule', 'on_failure', 'failed_tasks', 'on_cancel', 'alive', 'result']
+ARRAY ['replacement', 'in_vain', 'schedule', 'on_failure', 'failed_tasks', 'on_cancel', 'alive', 'result', 'sequence']
 
 -- The definition that a job gets at the end of the attempt that runs. One that has waited for other jobs in vain is under
 -- another key, with the "reason": it is cancelled then. A worker of an earlier checkout does not know that key, so it
@@ -29,7 +29,7 @@ CASE WHEN (job.on_end -> 'replacement') IS NOT NULL THEN job.on_end -> 'replacem
 -- The keys of "on_end" that no retry of a finished job restores: they follow from its rows, or from its last end.
 
 -- fragment: row_keys
-ARRAY ['replacement', 'in_vain', 'child', 'alive', 'result']
+ARRAY ['replacement', 'in_vain', 'child', 'alive', 'result', 'sequence']
 
 -- fragment: retriable_on_end
 CASE
@@ -40,7 +40,7 @@ CASE
 -- The end of a job takes its consequences, and a cancellation takes what the job waited for. The key "ended" of
 -- "options" keeps them, as "on_end" and "blocked_on", until a retry restores them. A function waits for the children of
 -- its steps again by itself. The end of a child is passed to the job that has its step, so a child that is retried gets
--- this consequence again.
+-- this consequence again. So does a job in a sequence, whose end passes the place of the head on.
 
 -- fragment: options_after_end
 CASE WHEN jsonb_typeof(options) = 'object' THEN options ELSE jsonb_build_object() END
@@ -55,9 +55,12 @@ CASE WHEN blocked_on > 'share:' OR blocked_on = 'after' AND (options -> 'childre
         ELSE options END
 
 -- fragment: restored_on_end
-CASE WHEN (options -> 'child_of') IS NULL THEN {own_on_end}
+CASE WHEN (options -> 'child_of') IS NULL AND (options -> 'sequence') IS NULL THEN {own_on_end}
         ELSE CASE WHEN jsonb_typeof({own_on_end}) = 'object' THEN {own_on_end} ELSE jsonb_build_object() END
-            || jsonb_build_object('child', true) END
+            || CASE WHEN (options -> 'child_of') IS NULL THEN jsonb_build_object()
+                ELSE jsonb_build_object('child', true) END
+            || CASE WHEN (options -> 'sequence') IS NULL THEN jsonb_build_object()
+                ELSE jsonb_build_object('sequence', true) END END
 
 -- fragment: own_on_end
 coalesce(on_end, CASE WHEN jsonb_typeof(options #> ARRAY ['ended', 'on_end']) = 'object'
@@ -112,11 +115,20 @@ coalesce((job.options #> ARRAY ['suspended', 'moved']) = to_jsonb(job.attempt), 
 -- fragment: waited_at_end
 (options #>> ARRAY ['ended', 'blocked_on']) = 'after'
 
--- The job waits for the others that have not ended, else for the turn of its tenant. An earlier statement must have
--- locked it: the end of another job locks it before it deletes the edge.
+-- The sequence of a job, as its "blocked_on" has it while it waits for its place; NULL if it is in none. A value that was
+-- written by hand may be longer than an index allows.
+
+-- fragment: sequence_key
+CASE WHEN left(options #>> ARRAY ['sequence', 'key'], 10) = 'zsequence:'
+            AND octet_length(options #>> ARRAY ['sequence', 'key']) <= 2000
+        THEN options #>> ARRAY ['sequence', 'key'] END
+
+-- The job waits for its place in a sequence, or for the others that have not ended, else for the turn of its tenant. An
+-- earlier statement must have locked it: the end of another job locks it before it deletes the edge.
 
 -- fragment: restored_blocked_on
 CASE
+        WHEN (options -> 'sequence') IS NOT NULL THEN {sequence_key}
         WHEN (options -> 'ended') IS NULL THEN NULL
         WHEN {waited_at_end} THEN
             CASE WHEN EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = scheduled_jobs.job_id)

@@ -178,7 +178,7 @@ WITHOUT_RESULT: Final = """
 """The fragment by which a statement that completes and deletes jobs leaves out those with a kept result,
 which is that of an earlier end. It is empty where the rows of completed jobs are kept."""
 
-DELETING: Final = ("exchange_jobs", "complete_unlocked")
+DELETING: Final = ("exchange_jobs", "complete_unlocked", "hand_over")
 """The statements that either keep or delete the rows of the jobs that they complete."""
 
 LOCK_LIMIT: Final = f" AND (SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_MS}ms', true) IS NOT NULL)"
@@ -237,6 +237,7 @@ def load_variant(
         fragments["left_out"] = LEFT_OUT[name].replace("<> ALL", "= ANY")
     if deletes:
         fragments["without_result"] = WITHOUT_RESULT
+        fragments["ended_heads"] = "{deleted_heads}"
     if is_limited:
         fragments["within_lock_limit"] = LOCK_LIMIT
     query = compose_query(schema, name, **fragments)

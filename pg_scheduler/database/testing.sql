@@ -4,7 +4,7 @@
 --
 -- For the test kits, which run jobs within the transaction of a test, alone. So there is neither a worker with a
 -- lease nor a cursor, and a crashed job is like any other. There is no other job to wait for either, so a job of a share
--- needs no turn.
+-- needs no turn. A job of a sequence does wait for those before it: the kit moves the heads of sequences first.
 UPDATE {schema}scheduled_jobs SET
     blocked_on     = NULL,
     status         = CASE WHEN expires_at < coalesce($4, {now}) THEN 'expired' ELSE 'running' END,
@@ -20,7 +20,7 @@ WHERE ctid = ANY (ARRAY (
     SELECT ctid
     FROM {schema}scheduled_jobs
     WHERE finished_at IS NULL
-      AND (blocked_on IS NULL OR blocked_on > 'share:')
+      AND (blocked_on IS NULL OR blocked_on > 'share:' AND blocked_on < 'z')
       AND status = 'pending'
       AND execution_time >= {first_instant}
       AND execution_time <= coalesce($4, {now})

@@ -24,6 +24,7 @@ from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdic
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
 from pg_scheduler.inspect.search.words import SearchError
+from pg_scheduler.inspect.sequences import SequenceList, SequenceState
 from pg_scheduler.inspect.shares import ShareList, ShareState, TenantList, TenantState
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import Status, StatusArea
@@ -69,6 +70,8 @@ __all__ = [
     "Search",
     "SearchError",
     "SearchPage",
+    "SequenceList",
+    "SequenceState",
     "Severity",
     "ShareList",
     "ShareState",

@@ -34,6 +34,8 @@ ACTIONS: Final = (
         "move_jobs",
         "change_job",
         "keep_job",
+        "skip_head",
+        "move_to_front",
         "add_job",
         "run_job",
         "signal_job",

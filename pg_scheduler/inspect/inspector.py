@@ -22,6 +22,7 @@ from pg_scheduler.inspect.limits import LimitReads
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.published import PublishedReads
 from pg_scheduler.inspect.schedules import ScheduleReads
+from pg_scheduler.inspect.sequences import SequenceMethods
 from pg_scheduler.inspect.shares import ShareReads
 from pg_scheduler.inspect.statistics import StatisticsReads
 from pg_scheduler.inspect.status import PERIOD, STATUS_CODES, Status, describe_status
@@ -42,6 +43,7 @@ MAX_MIGRATIONS: Final = 500
 
 class Inspector(
     JobReads,
+    SequenceMethods,
     JobActions,
     TaskReads,
     StepReads,

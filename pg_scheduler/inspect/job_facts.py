@@ -16,6 +16,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.facts.expiry import ExpiryCause
 from pg_scheduler.facts.lateness import held_names
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
+from pg_scheduler.inspect.store.limits import HeadRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import MAX_WORKERS, InspectedWorker, SlotsRow
 from pg_scheduler.inspect.tasks import tasks_of_aliases
@@ -25,6 +26,7 @@ from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.rows import EPOCH
+from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.jobs.step_values import CHILD
 from pg_scheduler.schedules.row import ScheduleRow
@@ -103,6 +105,8 @@ class JobFacts:
         limit: The limit that the job waits for; None if it waits for no limit.
         limit_wait: Who holds this limit, and the place of the job.
         tenant_queue: The jobs of its tenant before it; None if it does not wait for the turn of its tenant.
+        sequence_head: The head of the sequence in which it waits; None if it waits in none, or without one.
+        sequence_queue: The jobs that precede it there; None if it does not wait in a sequence.
         waits: What a suspended job waits for, the wait that ends first at the beginning, and signals that
             came before a wait for them.
         parents: The unfinished jobs that it waits for, with their statuses. The status is None if such a job
@@ -129,6 +133,8 @@ class JobFacts:
     limit: LimitUse | None = None
     limit_wait: LimitWait | None = None
     tenant_queue: QueueRow | None = None
+    sequence_head: HeadRow | None = None
+    sequence_queue: QueueRow | None = None
     waits: Sequence[WaitRow] = ()
     parents: Sequence[tuple[str, JobStatus | None]] = ()
     schedule: ScheduleRow | None = None
@@ -163,11 +169,14 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
         return JobFacts(job=job, task=row.task, now=row.now)
     is_pending = job.status is JobStatus.PENDING
     is_due = is_pending and job.execution_time <= row.now and job.blocked_on is None
-    # A pending job with blocked_on waits for a limit, for the turn of its tenant (a share), or else for jobs.
+    # A pending job with blocked_on waits for a limit, for the turn of its tenant (a share), for its place in
+    # a sequence, or else for jobs.
     blocked_on = job.blocked_on if is_pending else None
     is_limited = blocked_on is not None and blocked_on.startswith(BLOCKED_BY_LIMIT)
     is_shared = blocked_on is not None and blocked_on.startswith(BLOCKED_BY_SHARE)
-    waits_for_jobs = blocked_on is not None and not is_limited and not is_shared
+    is_sequenced = blocked_on is not None and blocked_on.startswith(BLOCKED_BY_SEQUENCE)
+    waits_for_jobs = blocked_on is not None and not is_limited and not is_shared and not is_sequenced
+    heads = await store.limits.heads([blocked_on or ""]) if is_sequenced else {}
     waits = await store.inspections.waits(job_id) if is_pending and row.has_steps else []
     # A suspended job that waits for its child jobs has them as parents: jobs that must end first.
     has_parents = waits_for_jobs or any(wait.is_open and wait.kind == CHILD for wait in waits)
@@ -184,6 +193,8 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
         limit=await _limit(store, blocked_on or "", limits) if is_limited else None,
         limit_wait=await read_limit_wait(store, job) if is_limited else None,
         tenant_queue=await store.inspections.tenant_queue(job) if is_shared else None,
+        sequence_head=heads.get(blocked_on or ""),
+        sequence_queue=await store.inspections.sequence_queue(job) if is_sequenced else None,
         waits=waits,
         parents=await store.inspections.parents(job_id) if has_parents else (),
         schedule=None if job.schedule_id is None else await store.schedules.get(job.schedule_id),

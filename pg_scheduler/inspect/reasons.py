@@ -52,6 +52,10 @@ class ReasonCode(StrEnum):
     """Jobs hold the limit for which it waits, and others wait before it."""
     SHARE = "SHARE"
     """It waits for the turn of its tenant."""
+    SEQUENCE = "SEQUENCE"
+    """It waits for its place in a sequence."""
+    SEQUENCE_STOPPED = "SEQUENCE-STOPPED"
+    """Its sequence stands still at a failed job."""
     AFTER = "AFTER"
     """It waits for other jobs."""
     ROW_LOCKED = "ROW-LOCKED"
@@ -113,6 +117,8 @@ KINDS: Final[Mapping[ReasonCode, ReasonKind]] = {
     ReasonCode.LIMIT: ReasonKind("Waits for a limit"),
     ReasonCode.LIMIT_HELD: ReasonKind("The limit is held"),
     ReasonCode.SHARE: ReasonKind("Waits for the turn of its tenant"),
+    ReasonCode.SEQUENCE: ReasonKind("Waits for its place in a sequence"),
+    ReasonCode.SEQUENCE_STOPPED: ReasonKind("Its sequence stands still at a failed job"),
     ReasonCode.AFTER: ReasonKind("Waits for other jobs"),
     ReasonCode.ROW_LOCKED: ReasonKind("A transaction has locked its row"),
     ReasonCode.CLAIM_REFUSED: ReasonKind("A trigger or a constraint prevents its claim", ReasonScope.TASK),

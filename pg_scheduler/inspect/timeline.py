@@ -21,6 +21,7 @@ from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, RETRY, SIGNAL, SLEEP
 
@@ -315,9 +316,12 @@ def _conditions(job: Job, now: datetime) -> Iterator[Event]:
     is_blocked = job.blocked_on is not None
     waits_for_turn = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
     waits_for_limit = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
+    waits_for_place = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SEQUENCE)
     # A job that is blocked otherwise waits for other jobs. Its grace time begins when these have ended.
     if is_blocked and not waits_for_turn and not waits_for_limit:
         title = "starts once the jobs that it waits for have ended"
+        if waits_for_place:
+            title = "starts once the jobs before it in its sequence have ended"
         yield Event(None, CONTINUES.get(job.suspended_by or "", title), is_ahead=True)
         if job.misfire_grace_time is not None:
             grace = length(timedelta(seconds=job.misfire_grace_time))

@@ -28,6 +28,7 @@ from pg_scheduler.jobs.keys import readable
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of
 from pg_scheduler.jobs.naming import likely_new_name
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE, sequence_of
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE, share_of
 from pg_scheduler.jobs.step_retries import failures_from
 from pg_scheduler.jobs.step_values import (
@@ -73,6 +74,7 @@ def explain_pending(facts: JobFacts) -> Explanation:
     decisive = [*blocking, *timing, *holding, *queueing]
     has_lasting_reason = any(reason.code in LASTING for reason in holding)
     is_stuck = has_lasting_reason and not _ends_by_itself(facts, holding)
+    is_stuck = is_stuck or ReasonCode.SEQUENCE_STOPPED in _codes(blocking)
     if not decisive:
         decisive = [_should_run_now(facts)]
     # The end of a wait for a signal or for jobs cannot be estimated.
@@ -85,10 +87,10 @@ def explain_pending(facts: JobFacts) -> Explanation:
 
 
 def _blocking(facts: JobFacts) -> Iterator[Reason]:
-    """Yield why the job is blocked: by a limit, by other jobs, or by the turn of its tenant.
+    """Yield why the job is blocked: by a limit, by other jobs, by the turn of its tenant or by its sequence.
 
-    ``blocked_on`` of a job is ``limit:<name>:<key>``, ``share:<name>:<key>``, or another text if it waits for
-    jobs. Tenants that share the slots of the workers take turns.
+    ``blocked_on`` of a job is ``limit:<name>:<key>``, ``share:<name>:<key>``, ``zsequence:<name>:<key>``, or
+    another text if it waits for jobs. Tenants that share the slots of the workers take turns.
     """
     blocked_on = facts.job.blocked_on
     if blocked_on is None:
@@ -97,6 +99,11 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
         # Before its due time, a job of a tenant waits for this time, which _timing() states.
         if facts.job.execution_time <= facts.now:
             yield _waits_for_its_turn(facts)
+        return
+    if blocked_on.startswith(BLOCKED_BY_SEQUENCE):
+        # Before its due time, a job without a job before it waits for this time only.
+        if facts.job.execution_time <= facts.now or facts.sequence_head is not None:
+            yield _waits_for_its_place(facts)
         return
     if not blocked_on.startswith(BLOCKED_BY_LIMIT):
         yield _waits_for_jobs(facts, facts.job.created_at)
@@ -188,6 +195,33 @@ def _waits_for_its_turn(facts: JobFacts) -> Reason:
         ReasonCode.SHARE,
         f"waits for the turn of the tenant {key!r} of the share {name!r}{place}",
         "add workers, or raise max_concurrent_jobs=",
+        facts.job.execution_time,
+    )
+
+
+def _waits_for_its_place(facts: JobFacts) -> Reason:
+    """State that the job waits for its place in a sequence, and which and how many jobs precede it."""
+    name, key = map(readable, sequence_of(facts.job.blocked_on))
+    head, queue = facts.sequence_head, facts.sequence_queue
+    place = ""
+    if queue is not None:
+        place = f"; {counted(queue.ahead, 'waiting job', is_capped=queue.is_capped)} ahead of this one"
+    subject = f"the sequence {name!r} of the key {key!r}"
+    if head is not None and head.stopped_at is not None:
+        retry = command("jobs", "retry", head.job_id)
+        skip = command("sequences", "skip", name, key)
+        return Reason(
+            ReasonCode.SEQUENCE_STOPPED,
+            f"{subject} stands still at the failed job {head.job_id!r}{place}",
+            f"retry that job: {retry}; or continue behind it: {skip}",
+            head.stopped_at,
+        )
+    first = "" if head is None else f": the job {head.job_id!r} is first ({head.status or 'deleted'})"
+    return Reason(
+        ReasonCode.SEQUENCE,
+        f"waits for its place in {subject}{first}{place}",
+        "let the jobs before it end, or move it to the front: "
+        + command("sequences", "front", facts.job.job_id),
         facts.job.execution_time,
     )
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from pg_scheduler.jobs.keys import KeyFunction
 from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, Unset
 from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.sequences import Sequence
 from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.jobs.unique import Unique
@@ -34,6 +36,7 @@ def job(
     metadata: Mapping[str, Any] | None = None,
     limits: Iterable[Limit] = (),
     share: Share | None = None,
+    sequence: Sequence | KeyFunction | None = None,
     unique: Unique | str | Unset | None = UNSET,
     on_failure: str | None = None,
     on_cancel: str | None = None,
@@ -67,6 +70,8 @@ def job(
             omitted.
         share: The share whose tenants take turns, so that a tenant with many jobs does not delay the jobs of
             the others; see ``Share``. None for no tenants.
+        sequence: The key by which its jobs run one after the other, in their order: a function that is called
+            with the arguments of the job, or a ``Sequence``. None for no order.
         unique: Which of its jobs exclude one another: a ``Unique()``, or one key for all. It applies to the
             fire times of schedules too. Not unique if omitted.
         on_failure: The name of a task to enqueue when a job has failed finally or expired, in the same
@@ -111,6 +116,7 @@ def job(
         metadata=metadata,
         limits=check_limits(limits),
         share=share,
+        sequence=sequence,
         unique=unique,
         on_failure=on_failure,
         on_cancel=on_cancel,

@@ -64,6 +64,11 @@ class TaskLists:
         """The tasks with a share, by every name that resolves."""
         return self._tasks_where(lambda task: task.share is not None)
 
+    @cached_property
+    def sequenced(self) -> dict[str, Task]:
+        """The tasks with a sequence, by every name that resolves."""
+        return self._tasks_where(lambda task: task.sequence is not None)
+
     def _tasks_where(self, condition: Callable[[Task], bool]) -> dict[str, Task]:
         """Return the tasks that fulfill a condition, by every name that resolves."""
         pairs = ((name, self._registry.resolve(name)) for name in self.names)
@@ -92,7 +97,7 @@ class TaskRegistry:
         values each time.
         """
         self.lists = TaskLists(self)
-        """Replaced when a name is added, or limits, a share or the executor of a task change."""
+        """Replaced when a name is added, or limits, a share, a sequence or the executor of a task change."""
         self.children: Final[WeakSet[TaskRegistry]] = WeakSet()
         """The registries whose parent this is."""
         if parent is not None:
@@ -154,9 +159,13 @@ class TaskRegistry:
             self._exact[exact_name] = task
         for loose_name in (func.__name__, *loose, *loose_names):
             self._loose.setdefault(loose_name, {})[task.identity] = task
-        # The lists depend on names, executors, limits and shares only.
+        # The lists depend on names, executors, limits, shares and sequences only.
         has_other_executor = existing_task is not None and existing_task.executor != task.executor
-        has_other_limits = (task.limits, task.share) != (previous_task.limits, previous_task.share)
+        has_other_limits = (task.limits, task.share, task.sequence) != (
+            previous_task.limits,
+            previous_task.share,
+            previous_task.sequence,
+        )
         self.forget(lists=self._size() != size or has_other_executor or has_other_limits)
         return task
 

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from pg_scheduler.jobs.deadlines import DEADLINE, deadline_after, deadline_of, deadline_text
+from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE, SEQUENCE
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """The time from which time spans are counted. Also, until a delayed job is inserted, its due time is this
@@ -80,7 +81,8 @@ class Extras(NamedTuple):
     unique_key: str | None = None
     """The key of which at most one job is unfinished."""
     blocked_on: str | None = None
-    """What besides its time delays the job: ``after``, ``limit:<name>:<key>`` or ``share:<name>:<key>``."""
+    """What besides its time delays the job: ``after``, ``limit:<name>:<key>``, ``share:<name>:<key>`` or
+    ``zsequence:<name>:<key>``."""
     on_end: str | None = None
     """JSON that lists the consequences of the job's end."""
 
@@ -99,6 +101,11 @@ class Extras(NamedTuple):
         if not options:
             return self
         return self._replace(options=json.dumps({**json.loads(self.options or "{}"), **options}))
+
+    def in_sequence(self, place: Mapping[str, Any]) -> Extras:
+        """Return the columns of a job that waits for its place in a sequence, which its end passes on."""
+        consequences = json.dumps({**json.loads(self.on_end or "{}"), SEQUENCE: True})
+        return self.with_options(**{SEQUENCE: place})._replace(blocked_on=place["key"], on_end=consequences)
 
 
 NO_EXTRAS: Final = Extras()
@@ -243,7 +250,13 @@ class ExtendedJob:
         return replace(self, after=tuple(dict.fromkeys(rows.get(parent, parent) for parent in self.after)))
 
     def queued_after(self, parents: tuple[str, ...]) -> ExtendedJob:
-        """Return the job, blocked until others have ended."""
+        """Return the job, blocked until others have ended.
+
+        A job in a sequence is returned as it is: its sequence has the others before it, since they are due
+        earlier.
+        """
+        if self.extras.blocked_on is not None and self.extras.blocked_on.startswith(BLOCKED_BY_SEQUENCE):
+            return self
         return replace(self, extras=self.extras.waiting_for_others(), after=parents, after_outcome="ended")
 
 

@@ -15,6 +15,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.deadlines import check_common_deadline, check_deadline
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
 from pg_scheduler.jobs.injected import own_signature, wrapped_signature
+from pg_scheduler.jobs.keys import KeyFunction
 from pg_scheduler.jobs.limits import Limit, LimitNumbers, check_limits, limits_of_every_job
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import (
@@ -31,6 +32,8 @@ from pg_scheduler.jobs.model import (
 from pg_scheduler.jobs.naming import check_name, qualified_name
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.sequences import Sequence as JobSequence
+from pg_scheduler.jobs.sequences import check_sequence, sequence_place
 from pg_scheduler.jobs.shares import Share, check_share, share_key
 from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.jobs.unique import Unique, Uniqueness, check_unique, check_unique_names
@@ -88,7 +91,7 @@ COMMON_CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
 """The checks of the options that many jobs share: those of a task or a schedule."""
 
 
-CODE_OPTIONS: Final = ("share", "unique")
+CODE_OPTIONS: Final = ("share", "sequence", "unique")
 """The options of a task that only its code can apply when a job is enqueued."""
 
 
@@ -309,6 +312,7 @@ class TaskOptions:
     typed: bool | Unset = UNSET
     limits: tuple[Limit, ...] = ()
     share: Share | None = None
+    sequence: JobSequence | KeyFunction | None = None
     unique: Uniqueness | Unset | None = UNSET
     on_failure: str | None = None
     on_cancel: str | None = None
@@ -333,6 +337,7 @@ class Task:
         typed: Validates its arguments; None unless it is typed.
         limits: How many attempts may run or start; none for no limit.
         share: The share whose tenants take turns; None for no tenants.
+        sequence: The sequence in which its jobs run one after the other; None for none.
         unique: Which of its jobs exclude one another; None for none.
         on_failure: The task that is enqueued when a job fails; None for none.
         on_cancel: The task that is enqueued when a job that has begun is cancelled; None for none.
@@ -357,6 +362,7 @@ class Task:
     typed: TypedArguments | None = field(default=None, repr=False, compare=False, kw_only=True)
     limits: tuple[Limit, ...] = field(default=(), kw_only=True)
     share: Share | None = field(default=None, kw_only=True)
+    sequence: JobSequence | None = field(default=None, kw_only=True)
     unique: Uniqueness | None = field(default=None, kw_only=True)
     on_failure: str | None = field(default=None, kw_only=True)
     on_cancel: str | None = field(default=None, kw_only=True)
@@ -368,6 +374,11 @@ class Task:
         object.__setattr__(self, "arity", Arity(self.func))
         object.__setattr__(self, "common_limits", limits_of_every_job(self.limits, self.name))
         check_unique_names(self.unique, self.arity.signature, self.func.__qualname__)
+        if self.share is not None and self.sequence is not None:
+            raise ConfigurationError(
+                f"task {self.name!r} has a share and a sequence, which order its jobs twice; remove one "
+                "of them"
+            )
 
     @property
     def identity(self) -> str:
@@ -433,6 +444,19 @@ class Task:
             return None
         return share_key(self.share, self.name, arguments)
 
+    def sequence_place(self, arguments: str | None) -> Mapping[str, Any] | None:
+        """Return the place of a job in its sequence; None without a sequence or without its arguments.
+
+        Args:
+            arguments: The arguments of the job as JSON, not encoded by a codec; None if they are unknown.
+
+        Raises:
+            KeyFunctionError: The key function raised, or returned something else than a short str or int.
+        """
+        if self.sequence is None or arguments is None:
+            return None
+        return sequence_place(self.sequence, self.name, arguments)
+
     def changed(self, func: JobFunction, name: str, options: TaskOptions) -> Task:
         """Return the task with another function and name, and with the options that were given.
 
@@ -483,6 +507,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "metadata": check_metadata,
     "limits": check_limits,
     "share": check_share,
+    "sequence": check_sequence,
     "unique": check_unique,
     "on_failure": check_name,
     "on_cancel": check_name,

@@ -35,7 +35,7 @@ FIRST_PAUSE_S: Final = 0.25
 LOCKED_PAUSE_S: Final = 4.0
 """Seconds for which a scan leaves out a job if a row that its consequences change is still locked."""
 
-ORDER: Final = ("result", "child", "schedule", "fixed_delay", "on_failure", "on_cancel")
+ORDER: Final = ("result", "child", "schedule", "fixed_delay", "sequence", "on_failure", "on_cancel")
 """The keys of ``on_end`` in the order in which their consequences are applied.
 
 The result of a job is kept first, since the jobs that wait for it get a copy. The alert of a failure and the

@@ -132,6 +132,7 @@ class JobTemplate(NamedTuple):
         share: str | None,
         parents: Parents,
         *,
+        sequence: Mapping[str, Any] | None = None,
         has_id: bool = False,
         debouncing: Debouncing | None = None,
     ) -> AnyJob:
@@ -139,9 +140,17 @@ class JobTemplate(NamedTuple):
 
         The parameters are those of ``extend()``.
         """
-        if self.extras is NO_EXTRAS and unique is None and share is None and parents is NO_PARENTS:
+        if (
+            self.extras is NO_EXTRAS
+            and unique is None
+            and share is None
+            and parents is NO_PARENTS
+            and sequence is None
+        ):
             return row
-        return self.extend(row, arguments, unique, share, parents, has_id=has_id, debouncing=debouncing)
+        return self.extend(
+            row, arguments, unique, share, parents, sequence=sequence, has_id=has_id, debouncing=debouncing
+        )
 
     def extend(
         self,
@@ -151,6 +160,7 @@ class JobTemplate(NamedTuple):
         share: str | None,
         parents: Parents = NO_PARENTS,
         *,
+        sequence: Mapping[str, Any] | None = None,
         has_id: bool = False,
         debouncing: Debouncing | None = None,
     ) -> ExtendedJob:
@@ -163,13 +173,15 @@ class JobTemplate(NamedTuple):
                 of a time span; None if it excludes none.
             share: The key of the share and the tenant of the job; None without a share.
             parents: The jobs that must end before.
+            sequence: The place of the job in a sequence; None without one.
             has_id: Whether the caller gave the job its id.
             debouncing: How further calls postpone the job; None if they do not. The jobs of schedules and
                 alerts have due times of their own, so they are not postponed, whatever the rule is.
 
         Raises:
-            ConfigurationError: The id would be derived from a time span, but the caller gave one; or the task
-                is not registered here, so that a rule cannot name its arguments.
+            ConfigurationError: The id would be derived from a time span, but the caller gave one; the task
+                is not registered here, so that a rule cannot name its arguments; or a job in a sequence would
+                wait for other jobs too.
             ValueError: The job would wait for itself, or its deadline is not after its due time.
         """
         extras, span = self.extras, None
@@ -184,6 +196,13 @@ class JobTemplate(NamedTuple):
                 span = Span(text, unique.per)
         if share is not None:
             extras = extras._replace(blocked_on=share)
+        if sequence is not None:
+            if parents.job_ids:
+                raise ConfigurationError(
+                    f"a job of {self.name!r} waits for its place in a sequence, so it cannot wait for other "
+                    "jobs by after=; omit after=, or schedule it by a task without a sequence"
+                )
+            extras = extras.in_sequence(sequence)
         if parents.job_ids:
             # The results are stored as steps of the job, so it gets the mark of a job that has stored steps.
             mark = {MARK: 0, DEFINITION: new_definition()} if parents.passes_results else {}

@@ -32,8 +32,9 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- 'running' is a reservation without a worker. It lasts one lease ($3); then the rescuer releases the job.
 -- Where the end of the job has consequences, it is changed only if $6, as in cancel_job. A job
 -- that ends without success and without an error gets the reason $5. A job that was suspended when it ended is due at
--- once if it becomes pending: what it waited for may have come meanwhile, which wakes no finished job. A child of a step
--- is changed only if $6 as well, in a transaction in which wait_again follows.
+-- once if it becomes pending: what it waited for may have come meanwhile, which wakes no finished job. A job in a sequence
+-- that becomes pending waits for its place. A child of a step is changed only if $6 as well, in a transaction in which
+-- wait_again follows.
 WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited,
         {parent_of_child} AS parent
@@ -62,7 +63,7 @@ changed AS (
             ELSE job.expires_at END,
         error_message  = CASE WHEN $2 = ANY (ARRAY ['failed', 'cancelled', 'expired'])
             THEN coalesce(job.error_message, $5) ELSE job.error_message END,
-        blocked_on     = NULL,
+        blocked_on     = CASE WHEN $2 = 'pending' THEN {sequence_key} END,
         on_end         = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN {kept_on_end}
             WHEN jsonb_typeof({restored_on_end}) = 'object'
                 AND ({restored_on_end} - ARRAY ['replacement', 'in_vain', 'alive', 'result']) <> jsonb_build_object()
@@ -357,9 +358,10 @@ RETURNING job_id;
 
 -- fragment: is_changeable
 -- Whether change_job changes a job: it is pending, and nothing is stored that follows from its arguments, such as a
--- unique key, the id of a time span, a share or a step.
+-- unique key, the id of a time span, a share, a sequence or a step.
 status = 'pending' AND unique_key IS NULL AND NOT starts_with(job_id, 'unique:')
-  AND starts_with(blocked_on, 'share:') IS NOT TRUE AND coalesce(options ->> 'steps', '0') = '0'
+  AND starts_with(blocked_on, 'share:') IS NOT TRUE AND (options -> 'sequence') IS NULL
+  AND coalesce(options ->> 'steps', '0') = '0'
 
 -- fragment: job_version
 -- A digest of what change_job replaces, so that a change replaces nothing that its author has not seen.

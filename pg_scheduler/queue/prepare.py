@@ -157,8 +157,16 @@ class JobPreparer:
         # Most jobs have the defaults, which need no check.
         if spec.after != () or spec.after_outcome != "completed" or spec.pass_results is not False:
             parents = _parents_of(spec)
+        sequence = None if task is None or task.sequence is None else task.sequence_place(arguments)
         return template.finish(
-            row, arguments, unique, share, parents, has_id=job_id is not None, debouncing=debouncing
+            row,
+            arguments,
+            unique,
+            share,
+            parents,
+            sequence=sequence,
+            has_id=job_id is not None,
+            debouncing=debouncing,
         )
 
     def prepare_follower(
@@ -197,13 +205,14 @@ class JobPreparer:
             except PayloadError:
                 if readable_kwargs is not None:
                     task_data = arguments = encode((), readable_kwargs)
-        share = None
+        share, sequence = None, None
         if task is not None:
-            # If the key function fails, the job is in no share, and starts without taking turns.
+            # If the key function fails, the job is in no share and in no sequence, and starts without
+            # waiting.
             with suppress(KeyFunctionError):
-                share = task.share_key(arguments)
+                share, sequence = task.share_key(arguments), task.sequence_place(arguments)
         row = PlainJob(job_id, with_metadata(task_data, template.metadata, None), due, *template.columns)
-        return template.finish(row, arguments, template.unique, share, NO_PARENTS)
+        return template.finish(row, arguments, template.unique, share, NO_PARENTS, sequence=sequence)
 
     def _template(self, spec: JobSpec, *, allows_names: bool) -> JobTemplate:
         """Return the template of a job's function and options.

@@ -11,7 +11,9 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from pg_scheduler.admission.admission import Admission
 from pg_scheduler.admission.feeder import Feeder
+from pg_scheduler.admission.hand_over import HandOver
 from pg_scheduler.admission.pause_watcher import PauseWatcher
+from pg_scheduler.admission.sequencer import Sequencer
 from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.cluster_events.relay import EventRelay
 from pg_scheduler.errors import ConnectionRejectedError, PoolClosedError
@@ -75,6 +77,10 @@ class Runtime:
         self.feeder = Feeder(node, store.limits, store.shares)
         self.admission = Admission(node, store.limits, self.executor, self.unblocker)
         self.claimer = self.claimer_class(node, self.executor, self.admission)
+        self.sequencer = Sequencer(node, store.sequences)
+        self.completer.successions = HandOver(
+            node, store.sequences, self.executor, self.claimer, self.sequencer
+        )
         self.head = HeadScanner(node, self.claimer.cursor, isolated_from=self.claimer.isolated_from)
         self.watchdog = LoopWatchdog(node.events, node.in_flight)
         self.reporter = Reporter(node, self.watchdog)
@@ -129,7 +135,7 @@ class Runtime:
             self.scanner,
             *([self.planner] if config.plans else []),
             self.due_times,
-            *([self.feeder, self.head, self.claimer] if config.runs_jobs else []),
+            *([self.feeder, self.sequencer, self.head, self.claimer] if config.runs_jobs else []),
         ]
         self.supervisor = Supervisor(self.parts)
         for part in self.parts:

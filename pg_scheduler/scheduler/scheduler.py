@@ -37,6 +37,7 @@ from pg_scheduler.events.log import EventLog, GapLog, warn_of_disabled_logger
 from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec, check_codec
 from pg_scheduler.jobs.context import current
+from pg_scheduler.jobs.keys import KeyFunction
 from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import (
@@ -57,6 +58,7 @@ from pg_scheduler.jobs.payload import split_task_data
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.rows import EPOCH
+from pg_scheduler.jobs.sequences import Sequence as JobSequence
 from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.step_values import check_step_name
 from pg_scheduler.jobs.streams import MAX_ITEMS, StreamItem
@@ -1537,6 +1539,7 @@ class Scheduler:
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
         share: Share | None = None,
+        sequence: JobSequence | KeyFunction | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
         on_cancel: str | None = None,
@@ -1562,6 +1565,7 @@ class Scheduler:
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
         share: Share | None = None,
+        sequence: JobSequence | KeyFunction | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
         on_cancel: str | None = None,
@@ -1586,6 +1590,7 @@ class Scheduler:
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
         share: Share | None = None,
+        sequence: JobSequence | KeyFunction | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
         on_cancel: str | None = None,
@@ -1611,6 +1616,7 @@ class Scheduler:
             metadata: Metadata of its jobs, as in ``@job()``.
             limits: How many attempts may run or start, as in ``@job()``.
             share: The share whose tenants take turns, as in ``@job()``.
+            sequence: The key by which its jobs run one after the other, as in ``@job()``.
             unique: Which of its jobs exclude one another, as in ``@job()``.
             on_failure: The task to enqueue when a job has failed finally, as in ``@job()``.
             on_cancel: The task to enqueue when a job that has begun is cancelled, as in ``@job()``.
@@ -1644,6 +1650,7 @@ class Scheduler:
             metadata=metadata,
             limits=check_limits(limits),
             share=share,
+            sequence=sequence,
             unique=unique,
             on_failure=on_failure,
             on_cancel=on_cancel,

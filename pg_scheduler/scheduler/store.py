@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from pg_scheduler.admission.limits import LimitRepository
 from pg_scheduler.admission.pauses import PauseRepository
+from pg_scheduler.admission.sequences import SequenceRepository
 from pg_scheduler.admission.shares import ShareRepository
 from pg_scheduler.clock import Clock
 from pg_scheduler.database.codecs import check_codecs
@@ -52,8 +53,11 @@ class Store(WorkerStore):
             connections, schema=schema, clock=clock, codec=codec, server_start_grace_s=server_start_grace_s
         )
         self.schedules: Final = ScheduleRepository(self.statements)
+        self.sequences: Final = SequenceRepository(self.statements)
         self.consequences.set_handlers(
-            schedule=self.schedules.note_ends, fixed_delay=self.schedules.note_ends_of_replacements
+            schedule=self.schedules.note_ends,
+            fixed_delay=self.schedules.note_ends_of_replacements,
+            sequence=self.sequences.pass_on,
         )
         self.signals: Final = SignalRepository(self.statements)
         self.pauses: Final = PauseRepository(self.statements)

@@ -20,7 +20,7 @@ def wiring(to: Runtime) -> Wiring:
     """
     signals, outbox, known_pauses = to.node.signals, to.node.outbox, to.node.known_pauses
     return (
-        (signals.due, (to.claimer.announce, to.head.announce, to.feeder.announce)),
+        (signals.due, (to.claimer.announce, to.head.announce, to.feeder.announce, to.sequencer.announce)),
         (signals.head_skipped, (to.head.begin,)),
         (signals.slot_free, (to.claimer.wake,)),
         (signals.crashed_job_ended, (to.claimer.wake,)),
@@ -37,7 +37,7 @@ def wiring(to: Runtime) -> Wiring:
         (signals.end_overlooked, (to.scanner.wake,)),
         (signals.lease_expired, (to.rescuer.scan_jobs,)),
         (signals.limits_blocked, (to.unblocker.request_scan,)),
-        (signals.tenants_waiting, (to.feeder.request_scan,)),
+        (signals.tenants_waiting, (to.feeder.request_scan, to.sequencer.wake)),
         (signals.shared_claimed, (to.feeder.wake,)),
         (signals.grace_expired, (to.expirer.wake,)),
         (

@@ -73,6 +73,7 @@ class JobBuilder:
             decoded.
         share: The text ``share:<name>:<tenant>`` of its jobs, by which tenants of a task take turns; None
             without a share, or if the arguments are unknown.
+        sequence: The place of its jobs in a sequence; None without one, or if the arguments are unknown.
     """
 
     schedule_id: str
@@ -84,6 +85,7 @@ class JobBuilder:
     sender: Sender | None
     arguments: str | None
     share: str | None
+    sequence: Mapping[str, Any] | None
 
     @property
     def is_unique(self) -> bool:
@@ -103,7 +105,8 @@ class JobBuilder:
         and no unique key.
         """
         only_schedule_id = Extras().with_options(schedule_id=self.schedule_id)
-        return self.template.extras == only_schedule_id and not self.is_unique and self.share is None
+        is_held = self.is_unique or self.share is not None or self.sequence is not None
+        return self.template.extras == only_schedule_id and not is_held
 
     def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
         """Return the job of a fire time.
@@ -132,7 +135,13 @@ class JobBuilder:
 
     def _finish(self, row: PlainJob, template: JobTemplate) -> ExtendedJob:
         """Return a job with the columns that plain jobs lack, and with what the middleware adds."""
-        job = template.extend(row, arguments=self.arguments, unique=template.unique, share=self.share)
+        job = template.extend(
+            row,
+            arguments=self.arguments,
+            unique=template.unique,
+            share=self.share,
+            sequence=self.sequence,
+        )
         return job if self.sender is None else self.sender.add_to_planned(job, self.schedule_id)
 
 
@@ -260,6 +269,7 @@ class JobBuilders:
             sender=self.sender,
             arguments=arguments,
             share=None if task is None else task.share_key(arguments),
+            sequence=None if task is None else task.sequence_place(arguments),
         )
 
     def _task_data(

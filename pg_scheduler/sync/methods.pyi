@@ -15,6 +15,7 @@ from pg_scheduler.errors import JobResult
 from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec
+from pg_scheduler.jobs.keys import KeyFunction
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import (
@@ -32,6 +33,7 @@ from pg_scheduler.jobs.model import (
 )
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.sequences import Sequence as JobSequence
 from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.streams import StreamItem
 from pg_scheduler.jobs.task import JobSpec
@@ -679,6 +681,7 @@ class BlockingMethods(Blocking):
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
         share: Share | None = None,
+        sequence: JobSequence | KeyFunction | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
         on_cancel: str | None = None,
@@ -709,6 +712,7 @@ class BlockingMethods(Blocking):
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
         share: Share | None = None,
+        sequence: JobSequence | KeyFunction | None = None,
         unique: Unique | str | Unset | None = UNSET,
         on_failure: str | None = None,
         on_cancel: str | None = None,

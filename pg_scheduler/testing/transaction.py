@@ -264,6 +264,7 @@ class KitScheduler(NamingScheduler):
     async def _run_next(self, bench: Bench, only: Collection[str] | None, bound: AttemptBound) -> str | None:
         """Run the next due job, or expire it if it is late, and return its id; None if there is none."""
         await self._parts.store.dependencies.mark_uncommitted()
+        await self._parts.store.sequences.move_waiting()
         claims, names = self._parts.store.claims, bench.node.routing.names()
         next_claim = await claims.claim_next(self.worker_id, names, only)
         if next_claim is None:

@@ -131,6 +131,7 @@ class ManualRuntime(Runtime):
         # No part waits between two passes: the virtual clock does not move meanwhile.
         self.rescuer.answer_timeout_s = 0.0
         self.unblocker.gap_s = self.feeder.gap_s = self.feeder.rest = 0.0
+        self.sequencer.gap_s = self.sequencer.rest = 0.0
         for part in self.parts:
             if isinstance(part, Service):
                 await part.prepare()
@@ -228,13 +229,18 @@ class ManualRuntime(Runtime):
             self.claimer.rescan()
 
     async def _feed(self) -> bool:
-        """Move jobs of tenants to the claim index; return whether there were any."""
+        """Move jobs of tenants and sequences to the claim index; return whether there were any."""
         if not self.node.config.runs_jobs:
             return False
         has_moved, is_behind = False, True
         while is_behind:
             is_behind = await self.pass_of(self.feeder) <= 0
             has_moved = has_moved or self.feeder.has_moved
+        self.sequencer.wake()
+        is_behind = True
+        while is_behind:
+            is_behind = await self.pass_of(self.sequencer) <= 0
+            has_moved = has_moved or self.sequencer.has_moved
         if has_moved:
             self.claimer.rescan()
         return has_moved

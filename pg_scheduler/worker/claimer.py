@@ -177,8 +177,8 @@ class Claimer(Service):
 
     async def _claim(self) -> float:
         """Claim jobs and start them, if slots are free; return the seconds until the next claim."""
-        limit = min(self._executor.room, self._size.limit)
-        if limit == 0:
+        limit = min(self._executor.room - self._executor.expected, self._size.limit)
+        if limit <= 0:
             # A claim also writes completions. None follows now, so the completer has to write them.
             if self._result_buffer.has_results:
                 self._signals.results_waiting()
@@ -193,7 +193,11 @@ class Claimer(Service):
         # The lease may be renewed while the claim is under way, but such a renewal may not reach the rows of
         # this claim. So they are trusted only as long as the lease that the worker has now.
         sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
-        answer = await self._fetch(names, limit, since, sent_at, crashed=not had_crashed_job)
+        self._executor.expected += limit
+        try:
+            answer = await self._fetch(names, limit, since, sent_at, crashed=not had_crashed_job)
+        finally:
+            self._executor.expected -= limit
         if answer.at is not None:
             self._clock.read(answer.at, sent_at)
         # Expired jobs count too: a claim with as many jobs as it asked for may have left further ones.
@@ -204,16 +208,11 @@ class Claimer(Service):
         jobs = await self._release_paused(answer.jobs, sent_at)
         # After a full claim, the next one follows as soon as a slot is free, and takes completions along.
         self._result_buffer.claims_follow = is_full and self.is_running
-        if trusted_until < time.monotonic():
-            # The event loop was blocked after the answer had come: other workers may have the jobs by now.
-            for job in jobs:
-                self._result_buffer.put(job, RELEASE)
-        elif jobs:
-            # The next claim is sent before the jobs of a full claim start. But if few slots are free, that
-            # claim would be small. So the jobs start first: those that never wait end at once, and free their
-            # slots for a larger claim.
-            starts_now = not is_full or self._executor.free < 2 * limit
-            await self._submit(jobs, starts_now=starts_now)
+        # The next claim is sent before the jobs of a full claim start. But if few slots are free, that claim
+        # would be small. So the jobs start first: those that never wait end at once, and free their slots for
+        # a larger claim.
+        starts_now = not is_full or self._executor.free < 2 * limit
+        await self._start(jobs, trusted_until, starts_now=starts_now)
         if claims:
             self._pacing.reset_polls()
         # No claim follows at once that would write the completions, so the completer has to write them.
@@ -233,6 +232,36 @@ class Claimer(Service):
                 return min(delay, self._polling.min_interval)
             return 0
         return delay
+
+    async def names_to_claim(self) -> Sequence[str]:
+        """Return the names of the jobs that this worker may claim now by another statement than its own.
+
+        None is among them while claims have stopped, or while some jobs have to be left out. Jobs with limits
+        pass through admission control, and so through a claim.
+        """
+        if self._has_stopped or not self._lease.is_trusted or self._refused_claims:
+            return ()
+        await self._known_pauses.refresh()
+        names, limited = self._names(), self._tasks.lists.limited
+        return [name for name in names if name not in limited] if limited else names
+
+    async def start_claimed(self, jobs: list[Claim], sent_at: float, trusted_until: float) -> None:
+        """Start jobs that another statement has claimed.
+
+        ``sent_at`` is when it was sent, and ``trusted_until`` how long the lease was valid then, by the
+        monotonic clock.
+        """
+        unpaused_jobs = await self._release_paused(jobs, sent_at)
+        await self._start(unpaused_jobs, trusted_until, starts_now=True)
+
+    async def _start(self, jobs: list[Claim], trusted_until: float, *, starts_now: bool) -> None:
+        """Start claimed jobs, or release them if the lease may have expired since they were claimed."""
+        if trusted_until < time.monotonic():
+            # The event loop was blocked after the answer had come: other workers may have the jobs by now.
+            for job in jobs:
+                self._result_buffer.put(job, RELEASE)
+        elif jobs:
+            await self._submit(jobs, starts_now=starts_now)
 
     def _measure(self, claim_count: int, limit: int, sent_at: float) -> None:
         """Count a claim by how full it was, and measure how long its answer took, for the statistics.

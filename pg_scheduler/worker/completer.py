@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import (
@@ -52,8 +52,19 @@ RETRY_DELAY_S: Final = 0.2
 """Seconds between two attempts to write the last outcomes at shutdown."""
 
 
+class Successions(Protocol):
+    """What completes jobs in sequences; see ``admission/hand_over.py``."""
+
+    async def complete(self, completed: Sequence[Claim]) -> Collection[str]:
+        """Complete jobs and start the next ones of their sequences; return the ids of the refused ones."""
+
+
 class Completer(Service):
-    """Write outcomes in batches."""
+    """Write outcomes in batches.
+
+    Attributes:
+        successions: Completes jobs in sequences; None to complete them as others.
+    """
 
     name: ClassVar[str] = "completer"
     report_after_s = 5.0
@@ -73,6 +84,7 @@ class Completer(Service):
         self._report_at = 0.0
         # Whether outcomes are written with the consequences of their jobs. Only a shutdown turns this off.
         self._with_consequences = True
+        self.successions: Successions | None = None
 
     async def run_once(self) -> float:
         """Write a batch of completions, a batch of other outcomes, and the late outcomes whose turn it is.
@@ -86,6 +98,12 @@ class Completer(Service):
                 completions.refused = await self._store.claims.complete(
                     self._worker_id, completions.claims, keep=buffer.keeps_completed
                 )
+        if buffer.has_sequenced:
+            with buffer.sequenced() as completions:
+                if self.successions is None:
+                    completions.refused = {claim.job_id for claim in completions.claims}
+                else:
+                    completions.refused = await self.successions.complete(completions.claims)
         if buffer.has_others:
             with buffer.others() as batch:
                 await self._write(batch)

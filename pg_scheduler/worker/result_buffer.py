@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from pg_scheduler.base.batches import BatchRoom
@@ -30,7 +31,11 @@ from pg_scheduler.worker.signals import Signals
 
 
 class ResultBuffer:
-    """Outcomes that are not yet written, with completions kept apart from the others."""
+    """Outcomes that are not yet written, with completions kept apart from the others.
+
+    The completions of jobs in sequences are a third kind, since they hand their sequence over to the next
+    job.
+    """
 
     batch_size = 500
     """The maximum number of outcomes of one batch. Large results make it smaller."""
@@ -57,6 +62,7 @@ class ResultBuffer:
         """Called with the attempts of each batch that was written, while attempts within limits run."""
         # By attempt number, because one statement writes completions of one number.
         self._completed: dict[int, list[Claim]] = {}
+        self._sequenced: deque[Claim] = deque()
         self._others: deque[AttemptOutcome] = deque()
         self.late: Final = LateOutcomes()
         """Outcomes that could not be written with the others of their batch."""
@@ -89,20 +95,35 @@ class ResultBuffer:
         if not self.claims_follow:
             self._signals.results_waiting()
 
+    def put_sequenced(self, claim: Claim) -> None:
+        """Add the completion of a job that is in a sequence.
+
+        While one claim follows another, other due jobs wait for the slots. Then many are written together.
+        """
+        self._unwritten += 1
+        self._sequenced.append(claim)
+        if not self.claims_follow or len(self._sequenced) >= self.batch_size // 2:
+            self._signals.results_waiting()
+
     @property
     def has_results(self) -> bool:
         """Whether any outcomes wait to be written. Batches in progress do not count."""
-        return bool(self._completed or self._others or self.late.groups)
+        return bool(self.has_new or self.late.groups)
 
     @property
     def has_new(self) -> bool:
         """Whether any outcomes were not yet tried."""
-        return bool(self._completed or self._others)
+        return bool(self._completed or self._sequenced or self._others)
 
     @property
     def has_completions(self) -> bool:
         """Whether any completions are not yet in a batch."""
         return bool(self._completed)
+
+    @property
+    def has_sequenced(self) -> bool:
+        """Whether any completions of jobs in sequences are not yet in a batch."""
+        return bool(self._sequenced)
 
     @property
     def has_others(self) -> bool:
@@ -133,7 +154,8 @@ class ResultBuffer:
         completed = [claim for claims in list(self._completed.values()) for claim in list(claims)]
         # The late outcomes come first. If a job has two attempts here, the later attempt follows them, and it
         # is the one that unwritten() returns.
-        return self.late.claims() + completed + [claim for claim, _ in list(self._others)]
+        others = [claim for claim, _ in list(self._others)]
+        return self.late.claims() + completed + list(self._sequenced) + others
 
     @contextmanager
     def completions(self) -> Iterator[CompletionBatch]:
@@ -148,6 +170,29 @@ class ResultBuffer:
             yield batch
         except BaseException:  # whatever it was, no outcome is lost
             self._return_completions(batch)
+            raise
+        self._settle_completions(batch)
+
+    @contextmanager
+    def sequenced(self) -> Iterator[CompletionBatch]:
+        """Yield a batch of completions of jobs in sequences, as ``completions()`` does for others."""
+        claims: dict[str, Claim] = {}
+        for claim in islice(self._sequenced, self.batch_size):
+            # Another attempt of the same job has its turn after this one's.
+            if claim.job_id in claims:
+                break
+            claims[claim.job_id] = claim
+        batch = CompletionBatch([*claims.values()])
+        # The completions are in the batch before they leave the buffer, so unwritten() misses none.
+        self._in_batches[batch] = batch.claims
+        for _ in batch.claims:
+            self._sequenced.popleft()
+        try:
+            yield batch
+        except BaseException:  # whatever it was, no outcome is lost
+            self._sequenced.extendleft(reversed(batch.claims))
+            del self._in_batches[batch]
+            self._signals.results_waiting()
             raise
         self._settle_completions(batch)
 

@@ -89,7 +89,7 @@ class Signals:
         )
         self.lease_expired = Signal("the lease of a worker or of a running job expired")
         self.limits_blocked = Signal("jobs wait for a limit, which may be gone from the code")
-        self.tenants_waiting = Signal("jobs wait in a share, which may be gone from the code")
+        self.tenants_waiting = Signal("jobs wait in a share or a sequence, which may be gone from the code")
         self.shared_claimed = Signal("this worker claimed jobs of tasks with a share: others can follow")
         self.grace_expired = Signal("the misfire grace time of a pending job elapsed")
         self.notifications_up = Condition("the listener receives notifications; some may have been missed")

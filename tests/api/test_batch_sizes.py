@@ -213,7 +213,15 @@ BOUNDED: Final = {
 SHORT: Final = {
     *("admit_attempts", "advance_schedules", "apply_replacements", "await_jobs", "block_waiting"),
     *("cancel_blocked", "cancel_jobs", "exchange_jobs", "feed_shares", "find_children", "find_claimable"),
-    *("insert_edges", "lock_held", "look_at_waits", "pass_results", "pause_task", "renew_lease"),
+    *(
+        "insert_edges",
+        "lock_held",
+        "lock_sequences",
+        "look_at_waits",
+        "pass_results",
+        "pause_task",
+        "renew_lease",
+    ),
     "resume_tasks",
     "report_ends",
     *("count_failures", "settle_failed", "settle_jobs", "settle_suspended", "unblock_forgotten"),

@@ -207,6 +207,7 @@ class World:
             "after_outcome": [edge["outcome"] for edge in edges] if waits else None,
             "pass_results": options.get("steps"),
             "share": share if waits or row["blocked_on"] else None,
+            "sequence": options.get("sequence"),
             "on_failure": on_end.get("on_failure"),
             "on_cancel": on_end.get("on_cancel"),
             "schedule_id": options.get("schedule_id"),
@@ -238,6 +239,8 @@ async def world(make: Make, pool: asyncpg.Pool) -> AsyncIterator[World]:
 
     async def other(*_args: object, **_kwargs: object) -> None: ...
 
+    async def ordered(*_args: object, **_kwargs: object) -> None: ...
+
     scheduler.register(
         full,
         name="kept.full",
@@ -253,6 +256,7 @@ async def world(make: Make, pool: asyncpg.Pool) -> AsyncIterator[World]:
         on_failure="kept.page",
         on_cancel="kept.redo",
     )
+    scheduler.register(ordered, name="kept.ordered", sequence=tenant, keep_result=HOUR)
     world = World(scheduler, pool, clock)
     await scheduler.enqueue(full, job_id="parent", delay=DAY)
     await scheduler.enqueue(full, job_id="other parent", delay=DAY)
@@ -339,9 +343,16 @@ async def test_change_keeps_what_the_table_says(world: World, change: str) -> No
     job_id = await world.add("kept.full", execution_time=START + timedelta(minutes=10), after=["parent"])
     before = await world.row(job_id)
     await ACTIONS[change](world, job_id)
-    check(
-        change, before, await world.row(job_id), [option for option in STORED if option not in OF_SCHEDULES]
-    )
+    options = [option for option in STORED if option not in {*OF_SCHEDULES, "sequence"}]
+    check(change, before, await world.row(job_id), options)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_change_of_a_job_of_a_sequence_keeps_what_the_table_says(world: World, change: str) -> None:
+    job_id = await world.scheduler.enqueue("kept.ordered", args=(1,), misfire_grace_time=3600)
+    before = await world.row(job_id)
+    await ACTIONS[change](world, job_id)
+    check(change, before, await world.row(job_id), ["sequence", "keep_result"])
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -77,3 +77,44 @@ async def test_explanation_names_the_holder_the_queue_and_the_expiry(pool: async
     (reason,) = [reason for reason in reasons if reason.code == "LIMIT-HELD"]
     assert "held by board.sync 'sync-1' for 60 min" in reason.text
     assert "2 jobs before it in the queue; expires at " in reason.text
+
+
+@pytest.fixture
+async def stopped(world: World, pool: asyncpg.Pool) -> None:
+    """A sequence that has stopped at a failed job, before two others."""
+    place = '{"sequence": {"key": "zsequence:board:acme", "on_failure": "stop"}}'
+    await world.job("first", "board.sync", status="failed", ended=-HOUR)
+    await world.jobs(2, "board.sync", job_id="next{}".format, due=-MINUTE)
+    await pool.execute("UPDATE scheduled_jobs SET options = $1::text::jsonb", place)
+    key = "zsequence:board:acme"
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = $1 WHERE status = 'pending'", key)
+    await pool.execute("INSERT INTO scheduler_sequences VALUES ($1, 'first', now())", key)
+
+
+@pytest.mark.usefixtures("stopped")
+async def test_sequence_continues_behind_a_failed_job(build: Callable[..., App], pool: asyncpg.Pool) -> None:
+    admin = as_role(build, "admin")
+    page = Page((await request(admin, "/limits")).text)
+    assert "1 sequence, 1 stopped, 2 waiting" in " ".join(page.text.split())
+    assert "/actions/jobs/skip?id=first" in {str(form["action"]) for form in page.all("form")}
+    assert "acme" not in (await request(as_role(build, "admin", sees_arguments=False), "/limits")).text
+    assert "/actions/jobs/skip" not in (await request(as_role(build, "viewer"), "/limits")).text
+    question = await send(admin, "/actions/jobs/skip?id=first")
+    assert "Let the sequence continue behind this job?" in question.text
+    answer = await send(admin, "/actions/jobs/skip?id=first", {"confirm": "yes"})
+    assert (answer.headers["location"], answer.did) == ("/job?id=first", "job_skipped")
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_sequences") == 0
+    assert (await send(admin, "/actions/jobs/skip?id=first", {"confirm": "yes"})).status == 409
+
+
+@pytest.mark.usefixtures("stopped")
+async def test_waiting_job_moves_to_the_front(build: Callable[..., App], pool: asyncpg.Pool) -> None:
+    admin = as_role(build, "admin")
+    page = Page((await request(admin, "/job?id=next2")).text)
+    assert "stands still at the failed job" in " ".join(page.text.split())
+    assert "/actions/jobs/front?id=next2" in {str(form["action"]) for form in page.all("form")}
+    answer = await send(admin, "/actions/jobs/front?id=next2")
+    assert (answer.headers["location"], answer.did) == ("/job?id=next2", "job_in_front")
+    first = "SELECT job_id FROM scheduled_jobs WHERE blocked_on IS NOT NULL ORDER BY execution_time LIMIT 1"
+    assert await pool.fetchval(first) == "next2"
+    assert (await send(admin, "/actions/jobs/front?id=first")).status == 409

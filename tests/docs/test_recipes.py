@@ -956,6 +956,20 @@ async def test_exports_recipe_lets_tenants_take_turns(
     assert lines.index("exporting table of quiet") == 1
 
 
+@recipe("guides/sequences.md bookings.py")
+async def test_bookings_recipe_runs_the_bookings_of_an_account_in_order(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("guides/sequences.md bookings.py")
+    async with TestScheduler(pool) as t:
+        for amount in range(4):
+            await module.receive(t.scheduler, "ab"[amount % 2], amount)
+        assert await t.drain() == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith("a")] == ["book 0 for a", "book 2 for a"]
+    assert [line for line in lines if line.endswith("b")] == ["book 1 for b", "book 3 for b"]
+
+
 @recipe("guides/limits.md api_rate.py")
 async def test_api_rate_recipe_makes_five_calls_per_second(load: Load, pool: Pool) -> None:
     module = await load("guides/limits.md api_rate.py")

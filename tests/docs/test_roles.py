@@ -443,6 +443,7 @@ COMMANDS = {
     "limits show": ("api",),
     "limits shares": (),
     "limits tenants": ("exports",),
+    "sequences list": (),
     "stats": (),
     "jobs runs": (),
     "audit": (),
@@ -651,7 +652,7 @@ async def test_owner_is_mentioned_with_the_statements_that_make_a_worker(roles: 
     owner = await roles.connect(OWNER)
     (finding,) = (await Inspector(owner, schema="jobs").doctor(only=["RIGHTS"])).findings
     assert finding.severity is Severity.INFO
-    assert "owns 22 tables; a worker needs to read and write rows only" in finding.evidence
+    assert "owns 23 tables; a worker needs to read and write rows only" in finding.evidence
     assert finding.remedy is not None
     assert finding.remedy.endswith("; ".join(grant_statements(Role.WORKER, "jobs", "jobs_worker")))
 

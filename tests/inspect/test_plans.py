@@ -129,6 +129,11 @@ READINGS = {
     "inspect_limit_queue": Reading("'{{limit:stripe:4}}', {rows}", BLOCKED, ROWS),
     "inspect_limit_holders": Reading("'{{stripe}}', 20, {rows}, NULL", KEY, MAX_STARTS, pages=5),
     "inspect_tenants": Reading("'{{limit:stripe:4}}', {rows}", BLOCKED, ROWS),
+    "inspect_heads": Reading("'{{zsequence:s:a}}'", KEY, 1, pages=5),
+    "inspect_sequence_of": Reading(MIDDLE, KEY, 1, pages=5),
+    "inspect_sequence_queue": Reading(
+        f"'limit:stripe:4', {INSTANT}, {MIDDLE}, {{rows}}", BLOCKED, ROWS, LEVELS
+    ),
     "inspect_in_flight": Reading("{rows}, NULL", KEY, MAX_MOVED_ROWS, pages=5),
     "check_waiting": Reading(
         f"{{rows}}, 5, timestamptz {INSTANT} - interval '80000 seconds', ''", CLAIM, CHECKED_ROWS
@@ -148,6 +153,7 @@ WITHOUT_JOBS = {
     "read_sizes": "NULL, 'public.scheduled_jobs'",
     "inspect_workers": "NULL, 500",
     "inspect_limit_keys": "'limit:a:', 1000",
+    "inspect_sequences": "500, 20000",
     "inspect_next_starts": f"'{{stripe}}', '{{1}}', '{{60}}', {MAX_STARTS}",
     "inspect_migrations": "500",
     "inspect_audit_privileges": "'scheduler_audit'",
@@ -201,6 +207,7 @@ EDGES = f"""
     SELECT 'job-' || lpad((5 * n)::text, 9, '0'), {MIDDLE} FROM generate_series(1, {MAX_PARENTS}) AS n;
     INSERT INTO scheduler_after (parent_id, child_id)
     SELECT {MIDDLE}, 'job-' || lpad((5 * n + 3)::text, 9, '0') FROM generate_series(1, {MAX_PARENTS}) AS n;
+    INSERT INTO scheduler_sequences (key, job_id) VALUES ('zsequence:s:a', {MIDDLE});
     INSERT INTO scheduler_starts (key, job_id, attempt, at)
     SELECT 'stripe', 'job-' || lpad(n::text, 9, '0'), 0, {INSTANT}
     FROM generate_series(1, {SMALL} / 2) AS n;

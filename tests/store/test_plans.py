@@ -81,6 +81,9 @@ TYPES = {
     "clear_consequences": "text[]",
     "unblock_jobs": "text[], timestamptz",
     "cancel_blocked": "text[], text[], timestamptz",
+    "find_idle": "text[], timestamptz",
+    "find_past_heads": "integer",
+    "hand_over": "text, text[], bigint, timestamptz, text, integer",
     "block_surplus": "text, text[], integer, timestamptz, text, integer, timestamptz, text[]",
     "read_surplus": "text[], integer, timestamptz, text, integer, integer, timestamptz",
     "unblock_limited": "timestamptz, text[], integer[], integer[], integer[], double precision[], integer",
@@ -142,6 +145,7 @@ def each(value: object) -> str:
 ONES = each(1)
 ENTRY = ",".join(["""'{"outcome":"error"}'"""] * len(HELD))
 IDS = "'{" + ",".join(HELD) + "}'"
+HEADS = json.dumps(dict.fromkeys(HELD, 1))
 INSTANT = f"'{NOW.isoformat()}'"
 NONE = """'{"","","",""}'"""
 INDEX = "'public.scheduled_jobs_claim'"
@@ -186,6 +190,9 @@ VALUES = {
     "clear_consequences": IDS,
     "unblock_jobs": f"{IDS}, {INSTANT}",
     "cancel_blocked": f"{IDS}, {each('no')}, {INSTANT}",
+    "find_idle": f"ARRAY['zsequence:s:a'], {INSTANT}",
+    "find_past_heads": "100",
+    "hand_over": f"'w1', '{{{NAME}}}', 100, {INSTANT}, '{HEADS}', 2",
     "block_surplus": f"'limit:a:', '{{{NAME}}}', 5, '-infinity', '', 100, {INSTANT}, NULL",
     "read_surplus": f"'{{{NAME}}}', 5, '-infinity', '', 100, 2000, {INSTANT}",
     "unblock_limited": f"{INSTANT}, '{{limit:a:}}', '{{0}}', '{{100}}', '{{100}}', '{{10}}', 100",
@@ -331,6 +338,9 @@ EXPECTED = {
     "clear_consequences": {KEY},
     "unblock_jobs": {KEY},
     "cancel_blocked": {KEY},
+    "find_idle": {KEY, ("Index Only Scan", "scheduled_jobs_blocked")},
+    "find_past_heads": {KEY, ("Index Only Scan", "scheduled_jobs_blocked")},
+    "hand_over": {KEY, TID, BLOCKED},
     "block_surplus": {CLAIM, TID},
     "read_surplus": {CLAIM},
     "unblock_limited": {BLOCKED, ("Index Only Scan", "scheduled_jobs_blocked"), TID, KEY},
@@ -562,6 +572,9 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.limits.read_surplus([NAME], SurplusPosition(1, NOW, ""), 1, 100)
         await store.limits.unblock({"limit:a:": [[LimitNumbers(1, 1, 1.0)]]}, 1)
         assert await store.limits.blocked_keys("after", 1) == []
+        await store.sequences.find_idle(["zsequence:s:a"])
+        await store.sequences.find_past(1)
+        await store.sequences.hand_over("w1", [], keep=True, names=[NAME], room=1, isolated_from=2)
         await store.limits.unblock_late(["limit:a:"], None, 1)
         ended = Pause("nobody", NOW, NOW, None, "me", -1.0, suspends_expiry=True)
         await store.pauses.renew_due([NAME], NOW, 5, ("-infinity", ""), 1)

@@ -16,6 +16,7 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler.admission.limits import AdmissionRequest, SurplusPosition
+from pg_scheduler.admission.sequences import HandedOver, Moved
 from pg_scheduler.admission.shares import Fed
 from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.base.status import JobStatus
@@ -476,6 +477,9 @@ async def use_path(store: Store) -> object:
     assert await people.limits.next_starts([("limit:a:", 1, 1.0)]) == {}
     assert await people.limits.holders(["limit:a:"], 9) == []
     assert await people.limits.queue(["limit:a:"], 9) == []
+    assert await people.limits.sequences(9) == []
+    assert await people.limits.heads(["zsequence:s:a"]) == {}
+    assert await people.limits.sequence_of("a") is None
     assert await people.inspections.expiring(["nothing"], [None]) == (0, 0, None, [0], False)
     assert await people.inspections.estimate_due() >= 0
     assert await people.workflows.family("nobody", for_retry=False) == []
@@ -490,6 +494,7 @@ async def use_path(store: Store) -> object:
     assert (inspected.task, inspected.now) == (NAME, NOW)
     assert (await people.inspections.queue(inspected.job, [])).ahead == 3
     assert (await people.inspections.tenant_queue(inspected.job)).ahead == 0
+    assert (await people.inspections.sequence_queue(inspected.job)).ahead == 0
     assert (await people.inspections.queue(inspected.job, [NAME])).ahead == 1
     assert await people.inspections.locks("b") == []
     assert await people.worker_reads.workers() == []
@@ -594,6 +599,19 @@ async def use_path(store: Store) -> object:
     assert await store.shares.tenants("share:", 9) == []
     assert await store.shares.feed(["share:s:t"], {"share:s:": [NAME]}, [NAME]) == Fed(0, None, 25, True)
     assert await store.shares.find_locked(["a"]) == set()
+    assert await store.sequences.waiting("zsequence:", 9) == []
+    assert await store.sequences.find_idle(["zsequence:s:ö"]) == {}
+    assert await store.sequences.find_past(9) == []
+    assert await store.sequences.move(["zsequence:s:ö"]) == Moved(0, None, set(), {})
+    await store.sequences.move_waiting()
+    over = await store.sequences.hand_over(
+        "w1", [claims["a"]], keep=True, names=[NAME], room=1, isolated_from=2
+    )
+    assert over == HandedOver([], [], 0, None, [])
+    async with store.statements.transaction() as transaction:
+        assert await store.sequences.pass_on([], transaction) == ()
+    assert await store.sequences.resume("zsequence:s:ö") is None
+    assert await store.sequences.move_to_front("ö") is None
     (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitNumbers(9, 9, 60.0)]]}, 9)
     assert unblocked == ("limit:a:", None, 1, 0, NOW, [NAME])
     assert await store.limits.unblock_late(["limit:a:"], None, 9) == (0, None)

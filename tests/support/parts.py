@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from pg_scheduler.admission.admission import Admission
 from pg_scheduler.admission.feeder import Feeder
+from pg_scheduler.admission.sequencer import Sequencer
 from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.base.settings import PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.cluster_events.relay import EventRelay
@@ -217,6 +218,9 @@ class Parts(Node):
 
     def feeder(self) -> Feeder:
         return Feeder(self, self.store.limits, self.store.shares)
+
+    def sequencer(self) -> Sequencer:
+        return Sequencer(self, self.store.sequences)
 
     def admission(self, executor: Executor, unblocker: Unblocker | None = None) -> Admission:
         return Admission(self, self.store.limits, executor, unblocker or self.unblocker())

@@ -297,6 +297,19 @@ async def test_tenants_of_a_share_take_turns_by_the_virtual_clock(pool: Pool) ->
         assert log[-1] == "later"
 
 
+async def test_jobs_of_a_sequence_run_in_their_order_by_the_virtual_clock(pool: Pool) -> None:
+    log = Log()
+    async with at_start(pool) as t:
+        t.scheduler.register(log.note, sequence=lambda name: name[0])
+        for name in ("a1", "a2", "b1", "a3"):
+            await t.scheduler.enqueue(log.note, args=(name,))
+        await t.scheduler.enqueue(log.note, args=("a4",), delay=HOUR)
+        assert await t.drain() == 4
+        assert [name for name in log if name[0] == "a"] == ["a1", "a2", "a3"]
+        assert await t.run_until(2 * HOUR) == 1
+        assert log[-1] == "a4"
+
+
 async def test_job_runs_in_place_of_one_that_ended_while_it_was_blocked(pool: Pool) -> None:
     """The claim that the limit refuses takes along the result of the attempt that ends meanwhile."""
     log = Log()

@@ -320,6 +320,21 @@ def test_jobs_of_all_tenants_of_a_share_run(kit: TestKit) -> None:
     assert Counter(ran) == {None: 1, "a": 4, "b": 2}
 
 
+def test_jobs_of_a_sequence_run_in_their_order_whatever_their_priority(kit: TestKit) -> None:
+    @job(name="kit.book", sequence=lambda account, *_: account, max_retries=1)
+    async def book(account: str, number: int) -> None:
+        if number == 1 and current_job().attempt == 1:
+            raise Retry(60)
+        ran.append((account, number))
+
+    for number, priority in enumerate((JobPriority.LOW, JobPriority.NORMAL, JobPriority.HIGH)):
+        kit.scheduler.enqueue(book, args=("a", number), priority=priority)
+    assert kit.drain() == DrainResult(completed=1, retried=1)
+    kit.advance(minutes=1)
+    assert kit.drain() == DrainResult(completed=2)
+    assert ran == [("a", 0), ("a", 1), ("a", 2)]
+
+
 def test_expired_job_of_a_share_has_ended(kit: TestKit) -> None:
     @job(name="kit.export", share=Share(key=lambda tenant: tenant))
     async def export(tenant: str) -> None: ...

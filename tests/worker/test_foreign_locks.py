@@ -163,6 +163,12 @@ note_job_end: limited schedules
 vacuum_schedules: skips schedules
 lock_shares: advisory
 feed_shares: skips jobs starts
+lock_sequences: limited sequences
+lock_heads: limited
+move_heads: limited jobs sequences
+hand_over: hot jobs sequences
+resume_sequence: call sequences
+move_to_front: call jobs
 add_statistics: own stats totals workers
 fold_statistics: skips stats
 delete_statistics: skips error_counts error_groups stats
@@ -372,6 +378,7 @@ HOLDS: Final = {
     ),
     "deadline": hold_row("deadlines", "scheduler_deadlines", "job_id", "deadline"),
     "starts": Hold("SELECT FROM scheduler_starts FOR UPDATE", "starts"),
+    "sequences": Hold("SELECT FROM scheduler_sequences FOR UPDATE", "sequences"),
     "records": Hold("SELECT FROM scheduler_audit FOR UPDATE", "audit"),
     "bulk run": Hold("SELECT FROM scheduler_bulk_runs FOR UPDATE", "bulk_runs"),
     "database": Hold("SELECT FROM scheduler_database FOR UPDATE", "database"),

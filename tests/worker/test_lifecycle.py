@@ -27,6 +27,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "admission": lambda parts: parts.admission(parts.executor()),
     "unblocker": Parts.unblocker,
     "feeder": Parts.feeder,
+    "sequencer": Parts.sequencer,
     "pause_watcher": lambda parts: PauseWatcher(parts, parts.store.pauses),
     "due_time_corrector": DueTimeCorrector,
     "claimer": Parts.claimer,

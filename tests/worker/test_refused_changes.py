@@ -334,10 +334,12 @@ TREATMENTS: Final = {
         enqueue_extended_jobs enqueue_generated_job enqueue_job enqueue_jobs find_children note_deadlines
         free_fire_times hold_schedules hold_tasks insert_audit insert_edges
         insert_extended_jobs insert_generated_job insert_generated_jobs insert_job insert_jobs
-        insert_schedule keep_holders_results keep_job mark_awaited move_jobs pause_schedule pause_task
+        insert_schedule keep_holders_results keep_job mark_awaited move_jobs move_to_front
+        pause_schedule pause_task
         record_database remove_schedule repeat_wait replace_debounced_jobs replace_extended_jobs
         replace_jobs request_state restore_schedules resume_held_tasks
-        resume_schedule resume_tasks retry_job retry_jobs set_status stop_run store_broadcast store_signal
+        resume_schedule resume_sequence resume_tasks retry_job retry_jobs set_status stop_run
+        store_broadcast store_signal
         store_step wait_again wake_broadcast wake_signalled write_own_progress write_schedule
     """,
     "one row, of which the pause watcher or the worker itself has the errors": """
@@ -356,6 +358,9 @@ TREATMENTS: Final = {
     "consequences are divided by the job that has ended: Consequences.apply()": """
         cancel_blocked clear_consequences end_awaited end_child_steps mark_parents note_job_end
         pass_results take_broken_edges take_edges unblock_jobs
+    """,
+    "sequences are divided by the sequencer; the completer settles what it cannot hand over": """
+        hand_over lock_sequences move_heads
     """,
     "schedules get turns of their own: test_refused_passes.py": "advance_schedules note_last_job",
     "jobs are expired in halves: test_refused_passes.py": "expire_jobs",

@@ -71,6 +71,8 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/run": Action({"move"}, jobs.run),
     "/actions/jobs/move": Action({"move"}, jobs.move),
     "/actions/jobs/keep": Action({"move"}, jobs.keep),
+    "/actions/jobs/skip": Action({"cancel"}, jobs.skip),
+    "/actions/jobs/front": Action({"move"}, jobs.move_to_front),
     "/actions/jobs/delete": Action({"delete"}, jobs.delete),
     "/actions/jobs/wake": Action({"move"}, jobs.wake),
     "/actions/jobs/repeat": Action({"retry"}, jobs.repeat),

@@ -159,6 +159,27 @@ async def keep(request: ActionRequest) -> Redirect:
     return Redirect("/job", "job_kept" if is_kept else "job_not_kept", {"id": job.job_id})
 
 
+async def skip(request: ActionRequest) -> Redirect | ConfirmPage:
+    """Let a sequence continue behind its first job, after a question."""
+    job, _ = await read_job(request.page)
+    if not request.is_confirmed:
+        question = "Let the sequence continue behind this job?"
+        if job.finished_at is None:
+            question = "Cancel this job, so that the next one of its sequence starts?"
+        return ConfirmPage(question, "Skip", "/job", rows=[job.job_id])
+    if not await request.operations.inspector.skip_job(job.job_id):
+        raise RejectedError("the job is not the first one of a sequence, so nothing was changed", 409)
+    return Redirect("/job", "job_skipped", {"id": job.job_id})
+
+
+async def move_to_front(request: ActionRequest) -> Redirect:
+    """Make a job that waits in a sequence the next one."""
+    job, _ = await read_job(request.page)
+    if not await request.operations.inspector.move_to_front(job.job_id):
+        raise RejectedError("the job does not wait in a sequence, so nothing was changed", 409)
+    return Redirect("/job", "job_in_front", {"id": job.job_id})
+
+
 async def run(request: ActionRequest) -> Redirect | ConfirmPage:
     """Make pending jobs due now. If it is a single job that sleeps, end its sleep instead."""
     if request.is_one and not request.is_for_all:

@@ -69,6 +69,8 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "delete_jobs": ("deleted", "/job"),
     "move_jobs": ("moved", "/job"),
     "keep_job": ("let the job wait without expiry", "/job"),
+    "skip_head": ("let a sequence continue behind the job", "/job"),
+    "move_to_front": ("moved the job to the front of its sequence", "/job"),
     "change_job": ("changed the job", "/job"),
     "add_job": ("added the job", "/job"),
     "run_job": ("ran the job", "/job"),

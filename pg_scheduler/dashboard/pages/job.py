@@ -47,6 +47,7 @@ from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.keys import readable
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE
 from pg_scheduler.jobs.step_values import CHILD, SLEEP
 from pg_scheduler.jobs.worker_report import ReportedHealth
 
@@ -362,6 +363,8 @@ def _changes_of_time(job: Job, now: datetime) -> Iterator[str]:
     waits_already = job.blocked_on is not None or job.execution_time <= now
     if can_expire and waits_already:
         yield "keep"
+    if (job.blocked_on or "").startswith(BLOCKED_BY_SEQUENCE):
+        yield "front"
     # An attempt of a suspended job that was moved would come to the same step, and wait again.
     if job.suspended_by is None:
         yield "move"

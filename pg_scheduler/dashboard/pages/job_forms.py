@@ -15,6 +15,8 @@ from pg_scheduler.dashboard.pages.job_values import read_job, read_steps, waitin
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.jobs.metadata import TRACE
 from pg_scheduler.jobs.model import UNSET, Job
+from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE
+from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.jobs.unique import UNIQUE_PREFIX
 from pg_scheduler.jobs.worker_report import Parameter
 
@@ -138,7 +140,8 @@ async def build_change(request: PageRequest) -> JobFormPage:
     form = await build_add(request)
     if version is None:
         raise RejectedError(
-            "this job cannot be changed: it is not pending, or it has a unique key, a share or steps", 409
+            "this job cannot be changed: it is not pending, or has a unique key, share, sequence or steps",
+            409,
         )
     values = {**form.values, "priority": form.job.priority.value, "version": version}
     return replace(form, values=values, version=version)
@@ -173,9 +176,9 @@ def can_change(raw: Job, request: PageRequest) -> bool:
     if raw.status is not JobStatus.PENDING or not can_add_like(raw, request):
         return False
     # The unique key of a job follows from its arguments. So do the id of a job that is unique within a time
-    # span, and the tenant of a share.
+    # span, the tenant of a share, and the key of a sequence.
     is_unique = raw.unique_key is not None or raw.job_id.startswith(UNIQUE_PREFIX)
-    return not is_unique and not (raw.blocked_on or "").startswith("share:")
+    return not is_unique and not (raw.blocked_on or "").startswith((BLOCKED_BY_SHARE, BLOCKED_BY_SEQUENCE))
 
 
 def can_add_like(raw: Job, request: PageRequest) -> bool:

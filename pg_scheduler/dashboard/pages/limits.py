@@ -1,11 +1,12 @@
-"""The pages of limits and shares, and of one limit with its keys, and jobs that run and wait within them."""
+"""The pages of limits, shares and sequences, and of one limit with its keys, and jobs that run and wait."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.threads import run_in_thread
@@ -15,7 +16,7 @@ from pg_scheduler.dashboard.job_rows import row_of
 from pg_scheduler.dashboard.pages.history import MAX_NAMES, read_period
 from pg_scheduler.dashboard.pages.limit_wait import LONG
 from pg_scheduler.dashboard.redaction import HIDDEN
-from pg_scheduler.inspect import LimitKeyList, LimitState, ShareState, TenantState
+from pg_scheduler.inspect import LimitKeyList, LimitState, SequenceList, ShareState, TenantState
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.limits import LimitJobs, LimitOverview, limit_jobs, limit_overview
 from pg_scheduler.inspect.shares import ShareOverview, read_shares
@@ -33,6 +34,9 @@ MAX_LINES: Final = 100
 
 MAX_QUEUES: Final = 8
 """Tenants that are shown for each share."""
+
+MAX_SEQUENCES: Final = 50
+"""Keys of sequences that are shown: those that have stopped, then those with most waiting jobs."""
 
 
 class Turn(NamedTuple):
@@ -91,6 +95,24 @@ class ShareRow:
     queues: Sequence[TenantState] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceRow:
+    """A key of a sequence. What the request may not see is None.
+
+    Attributes:
+        head: The job that is first; None without one.
+        can_skip: Whether the request may let the sequence continue behind that job.
+    """
+
+    name: str
+    key: str
+    state: str
+    head: str | None
+    head_name: str | None
+    waiting: int | None
+    can_skip: bool
+
+
 async def build(request: PageRequest) -> View:
     """Read the limits that live workers declare: those with waiting jobs first, then the full ones."""
     limits = (await _shared_overview(request)).limits
@@ -101,6 +123,7 @@ async def build(request: PageRequest) -> View:
     if request.access.visible_names is None:
         summary += limits.summary[limits.summary.index(", ") :]
     shares, share_overview = await _shares(request)
+    sequences = await request.read_shared(_read_sequences, age_s=AGE_S)
     return View(
         items=items,
         summary=summary,
@@ -109,6 +132,9 @@ async def build(request: PageRequest) -> View:
         shares=shares,
         are_shares_capped=share_overview.shares.is_capped or share_overview.shares.is_waiting_capped,
         is_in_flight_capped=share_overview.shares.is_in_flight_capped,
+        sequences=[*islice(_sequences(sequences, request), MAX_SEQUENCES)],
+        are_sequences_capped=sequences.is_waiting_capped,
+        _sequence_summary=sequences.summary if request.access.visible_names is None else "",
         _share_summary=share_overview.shares.summary if request.access.visible_names is None else "",
     )
 
@@ -282,6 +308,30 @@ async def _shares(request: PageRequest) -> tuple[list[ShareRow], ShareOverview]:
 async def _read_shares(request: PageRequest) -> ShareOverview:
     """Read the shares that live workers declare, with their tenants; requests share the result."""
     return await read_shares(tables_of(request.inspector).reads)
+
+
+async def _read_sequences(request: PageRequest) -> SequenceList:
+    """Read the sequences with jobs, those that have stopped first; requests share the result."""
+    return await request.inspector.sequences()
+
+
+def _sequences(sequences: SequenceList, request: PageRequest) -> Iterator[SequenceRow]:
+    """Yield the sequences whose first job the request may see. Keys are hidden with the arguments."""
+    sees_all = request.access.visible_names is None
+    for sequence in sequences.items:
+        name = sequence.head_name
+        if not sees_all and (name is None or not request.access.sees_name(name)):
+            continue
+        yield SequenceRow(
+            name=sequence.name,
+            key=sequence.key if request.access.sees_arguments else HIDDEN,
+            state=sequence.state,
+            head=sequence.head,
+            head_name=name,
+            # Jobs of other tasks may wait too.
+            waiting=sequence.waiting if sees_all else None,
+            can_skip=name is not None and request.may("cancel"),
+        )
 
 
 def _share(share: ShareState, tenants: Sequence[TenantState], request: PageRequest) -> ShareRow:

@@ -17,6 +17,7 @@ TABLES: Final = (
     *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_after", "scheduler_results"),
     *("scheduler_steps", "scheduler_starts", "scheduler_tasks", "scheduler_stats", "scheduler_totals"),
     *("scheduler_audit", "scheduler_bulk_runs", "scheduler_database", "scheduler_deadlines"),
+    "scheduler_sequences",
     *("scheduler_failures", "scheduler_error_groups", "scheduler_error_counts", "scheduler_streams"),
 )
 """The tables, without the small tables of the vacuum and the migrations."""

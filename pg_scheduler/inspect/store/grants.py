@@ -48,6 +48,7 @@ _OPERATOR: Final = (
     Grant(("INSERT", "UPDATE"), ("scheduled_jobs", "scheduler_results", "scheduler_bulk_runs")),
     Grant(("UPDATE",), ("scheduler_schedules", "scheduler_workers")),
     Grant(("INSERT", "DELETE"), ("scheduler_after",)),
+    Grant(("UPDATE", "DELETE"), ("scheduler_sequences",)),
     Grant(("INSERT", "UPDATE", "DELETE"), ("scheduler_tasks", "scheduler_steps")),
     Grant(("INSERT",), ("scheduler_audit", "scheduler_deadlines")),
 )

@@ -266,6 +266,12 @@ class InspectionRepository(Repository):
         rows = await self._statements.fetch("inspect_tenant_queue", *position, MAX_QUEUE_ROWS)
         return QueueRow(*rows[0])
 
+    async def sequence_queue(self, job: Job) -> QueueRow:
+        """Count the jobs that precede a waiting job in its sequence, in which priorities do not matter."""
+        position = job.blocked_on, job.execution_time, job.job_id
+        rows = await self._statements.fetch("inspect_sequence_queue", *position, MAX_QUEUE_ROWS)
+        return QueueRow(*rows[0])
+
     async def backlog(self) -> BacklogRows:
         """Count the due jobs by name, among the first 50,000 unfinished ones."""
         records = await self._statements.fetch(

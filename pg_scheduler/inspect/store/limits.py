@@ -20,6 +20,9 @@ MAX_LIMIT_KEYS: Final = 1000
 MAX_WAITING_ROWS: Final = 20_000
 """Waiting jobs that are counted."""
 
+MAX_SEQUENCES: Final = 20_000
+"""Sequences among which those that have stopped are searched."""
+
 MAX_MOVED_ROWS: Final = 10_000
 """Jobs in flight that are counted; there are about as many as slots."""
 
@@ -78,8 +81,25 @@ class TenantRow(NamedTuple):
     last_turn_at: datetime | None
 
 
+class HeadRow(NamedTuple):
+    """The head of a sequence: the only job of the key that may start, or a failed one.
+
+    Attributes:
+        key: The text of the sequence, as in ``blocked_on``.
+        job_id: The job.
+        job_name: Its name; None if the job was deleted, as is its status.
+        stopped_at: Since when the sequence stands still at this job; None if it does not.
+    """
+
+    key: str
+    job_id: str
+    job_name: str | None
+    status: str | None
+    stopped_at: datetime | None
+
+
 class LimitReadRepository(Repository):
-    """The statements that read what blocks jobs: limits, tenants of shares, other jobs."""
+    """The statements that read what blocks jobs: limits, tenants of shares, sequences, other jobs."""
 
     async def blocked(self) -> BlockedJobs:
         """Count the first 20,000 blocked jobs by what they wait for."""
@@ -151,6 +171,20 @@ class LimitReadRepository(Repository):
         rows_per_tenant = max(MAX_WAITING_ROWS // max(len(keys), 1), 1)
         rows = await self._rows(TenantRow, "inspect_tenants", list(keys), rows_per_tenant)
         return rows, any(row.jobs >= rows_per_tenant for row in rows)
+
+    async def sequences(self, limit: int) -> list[str]:
+        """Return sequences that have a head, those that have stopped first."""
+        rows = await self._statements.fetch("inspect_sequences", limit, MAX_SEQUENCES)
+        return [row["key"] for row in rows]
+
+    async def heads(self, keys: Sequence[str]) -> dict[str, HeadRow]:
+        """Return the heads of sequences, by ``zsequence:<name>:<key>``."""
+        return {row.key: row for row in await self._rows(HeadRow, "inspect_heads", list(keys))}
+
+    async def sequence_of(self, job_id: str) -> str | None:
+        """Return the sequence that a job is in, as ``zsequence:<name>:<key>``; None if it is in none."""
+        key: str | None = await self._statements.value("inspect_sequence_of", job_id)
+        return key
 
     async def in_flight(self) -> tuple[dict[str, InFlightRow], bool]:
         """Return the numbers of jobs of tenants that had their turn, by ``share:<name>:<key>``.

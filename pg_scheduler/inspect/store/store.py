@@ -34,6 +34,7 @@ class InspectionStore:
         self.identity: Final = store.identity
         self.locks: Final = store.locks
         self.schedules: Final = store.schedules
+        self.sequences: Final = store.sequences
         self.shares: Final = store.shares
         self.workers: Final = store.workers
         self.audit_records: Final = AuditReadRepository(self.statements)

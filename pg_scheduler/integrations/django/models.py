@@ -243,6 +243,7 @@ _KEYS: Final = {
     "ErrorGroup": ("scheduler_error_groups", "fingerprint"),
     "Failure": ("scheduler_failures", "failure_id"),
     "PausedTask": ("scheduler_tasks", "name"),
+    "SequenceHead": ("scheduler_sequences", "key"),
     "Start": ("scheduler_starts", "key", "job_id", "attempt"),
     "Statistics": ("scheduler_stats", "span", "bucket", "job_name"),
     "Step": ("scheduler_steps", "job_id", "name"),

@@ -17,6 +17,7 @@ from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.job_facts import JobFacts, LimitHolder, LimitUse, LimitWait
 from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
+from pg_scheduler.inspect.store.limits import HeadRow
 from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.jobs.pause import Pause
@@ -270,6 +271,26 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         Verdict.WAITING,
         [ReasonCode.SHARE],
         "waits for the turn of the tenant 'acme' of the share 'exports'; 2 jobs of it ahead of this one",
+    ),
+    (
+        replace(
+            job(blocked_on="zsequence:a:k"),
+            sequence_head=HeadRow("zsequence:a:k", "x", "book", "running", None),
+            sequence_queue=QueueRow(ahead=2, outranked_by=0),
+        ),
+        Verdict.WAITING,
+        [ReasonCode.SEQUENCE],
+        "waits for its place in the sequence 'a' of the key 'k': the job 'x' is first (running); 2 waiting",
+    ),
+    (
+        replace(
+            job(blocked_on="zsequence:a:k"),
+            sequence_head=HeadRow("zsequence:a:k", "x", None, None, NOW),
+            sequence_queue=QueueRow(ahead=0, outranked_by=0),
+        ),
+        Verdict.HELD,
+        [ReasonCode.SEQUENCE_STOPPED],
+        "the sequence 'a' of the key 'k' stands still at the failed job 'x'; 0 waiting jobs ahead of this",
     ),
     (
         replace(

@@ -158,3 +158,48 @@ WHERE job.finished_at IS NULL
       OR job.execution_time <= (clock.at + interval '4 seconds')
   )
 GROUP BY moved.key;
+
+-- name: inspect_sequences
+-- route: pool
+-- Return at most $1 sequences that have a head, those that have stopped first, among the first $2.
+SELECT listed.key
+FROM (SELECT key, stopped_at FROM {schema}scheduler_sequences LIMIT $2::bigint) AS listed
+ORDER BY listed.stopped_at, listed.key COLLATE "C"
+LIMIT $1::bigint;
+
+-- name: inspect_heads
+-- route: tuned
+-- Return the heads of those of the sequences $1 that have one.
+SELECT sequence.key, sequence.job_id, head.job_name, head.status,
+    CASE WHEN sequence.stopped_at IS NOT NULL
+        THEN least(greatest(sequence.stopped_at, {first_instant}), {last_instant}) END AS stopped_at
+FROM {schema}scheduler_sequences AS sequence
+LEFT JOIN LATERAL (
+    SELECT {named}, status
+    FROM {schema}scheduled_jobs
+    WHERE job_id = sequence.job_id
+    OFFSET 0
+) AS head ON true
+WHERE sequence.key = ANY ($1::text[]);
+
+-- name: inspect_sequence_queue
+-- route: tuned
+-- Count the jobs that precede a job, due at $2 with the id $3, in the sequence $1; at most $4 of each priority.
+SELECT coalesce(sum(earlier.jobs), 0)::bigint AS ahead, 0 AS outranked_by,
+    coalesce(bool_or(earlier.jobs >= $4), false) AS is_capped
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT count(*) AS jobs
+    FROM (
+        SELECT FROM {schema}scheduled_jobs
+        WHERE blocked_on = $1
+          AND priority = level.priority
+          AND (execution_time, job_id COLLATE "C") < ($2::timestamptz, $3::text)
+        LIMIT $4::bigint
+    ) AS each
+) AS earlier;
+
+-- name: inspect_sequence_of
+-- route: pool
+-- Return the sequence that the job $1 is in; NULL if it is in none.
+SELECT {sequence_key} AS key FROM {schema}scheduled_jobs WHERE job_id = $1;

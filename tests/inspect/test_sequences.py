@@ -1,0 +1,110 @@
+"""The sequences that an Inspector reads and changes, and the explanation of a job that waits in one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.inspect import Inspector, ReadSettings, ReasonCode
+from pg_scheduler.jobs.outcome import Outcome
+from pg_scheduler.scheduler.store import Store
+from tests.store.test_sequences import KEY, OTHER, claim, insert, move, queued, sequences
+from tests.support.store import NOW, SECOND
+
+LONG_AGO = NOW - timedelta(days=5000)
+"""Before the real time, by which an Inspector decides what is due."""
+
+
+@pytest.fixture
+async def store(pool: asyncpg.Pool) -> AsyncIterator[Store]:
+    connections = Connections(pool)
+    yield Store(connections, clock=FakeClock(NOW))
+    await connections.release_held()
+
+
+@pytest.fixture
+async def filled(store: Store) -> None:
+    """A sequence that has stopped at its first job, one whose head runs, and one that is not due."""
+    await insert(
+        store,
+        *(queued(f"a{number}", LONG_AGO) for number in range(4)),
+        *(queued(f"b{number}", LONG_AGO, key=OTHER) for number in range(3)),
+        queued("c0", NOW + 3600 * SECOND, key="zsequence:s:\\u20ac"),
+    )
+    await move(store, [KEY, OTHER])
+    claims = {each.job_id: each for each in await claim(store, 2)}
+    await store.results.settle("w1", [(claims["a0"], Outcome.fail("why"))])
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("is_bounded", [False, True])
+async def test_sequences_are_listed_with_their_heads(pool: asyncpg.Pool, *, is_bounded: bool) -> None:
+    inspector = Inspector(pool, read_settings=ReadSettings() if is_bounded else None)
+    found = await inspector.sequences()
+    assert [(each.name, each.key, each.state, each.head, each.waiting) for each in found.items] == [
+        ("s", "a", "stopped", "a0", 3),
+        ("s", "b", "running", "b0", 2),
+        ("s", "€", "no head", None, 1),
+    ]
+    assert found.summary == "3 sequences, 1 stopped, 6 waiting"
+    assert (found.is_capped, found.is_waiting_capped) == (False, False)
+
+
+@pytest.mark.usefixtures("filled")
+async def test_explanation_names_the_head_and_the_place(pool: asyncpg.Pool) -> None:
+    inspector = Inspector(pool)
+    stopped = await inspector.explain_job("a2")
+    assert stopped is not None
+    (reason, *_) = stopped.reasons
+    assert reason.code is ReasonCode.SEQUENCE_STOPPED
+    assert reason.text == (
+        "the sequence 's' of the key 'a' stands still at the failed job 'a0'; 1 waiting job ahead of this one"
+    )
+    assert "pg-scheduler jobs retry a0" in str(reason.remedy)
+    assert "pg-scheduler sequences skip s a" in str(reason.remedy)
+    waiting = await inspector.explain_job("b1")
+    assert waiting is not None
+    (reason, *_) = waiting.reasons
+    assert reason.code is ReasonCode.SEQUENCE
+    assert reason.text.endswith("the job 'b0' is first (running); 0 waiting jobs ahead of this one")
+
+
+@pytest.mark.usefixtures("filled")
+async def test_skipped_head_is_cancelled_or_left_behind(pool: asyncpg.Pool, store: Store) -> None:
+    inspector = Inspector(pool, actor="ada")
+    assert await inspector.skip_head("s", "a") == "a0"
+    assert (await move(store, [KEY])).jobs == 1
+    assert (await sequences(pool))[KEY] == ("a1", False)
+    assert await inspector.skip_head("s", "a") == "a1"
+    assert await pool.fetchval("SELECT status FROM scheduled_jobs WHERE job_id = 'a1'") == "cancelled"
+    assert (await sequences(pool))[KEY] == ("a2", False)
+    assert not await inspector.skip_job("a3"), "it waits"
+    assert await inspector.skip_job("a2")
+    assert await inspector.skip_head("s", "none") is None
+    records = await pool.fetch("SELECT subject FROM scheduler_audit WHERE action = 'skip_head' ORDER BY id")
+    assert [record["subject"] for record in records] == ["a0", "a1", "a2"]
+
+
+@pytest.mark.usefixtures("filled")
+async def test_job_moves_to_the_front_once(pool: asyncpg.Pool, store: Store) -> None:
+    inspector = Inspector(pool, actor="ada")
+    assert await inspector.move_to_front("a3")
+    assert not await inspector.move_to_front("b0"), "it is the head"
+    assert not await inspector.move_to_front("none")
+    await inspector.skip_head("s", "a")
+    await move(store, [KEY])
+    assert (await sequences(pool))[KEY] == ("a3", False)
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_audit WHERE action = 'move_to_front'") == 1
+
+
+async def test_inspector_of_a_scheduler_wakes_its_sequences(pool: asyncpg.Pool) -> None:
+    inspector = Inspector(Scheduler(pool))
+    with pytest.raises(TypeError, match="key must be a str or an int"):
+        await inspector.skip_head("s", 1.5)  # type: ignore[arg-type]
+    assert (await inspector.sequences()).items == []
