@@ -336,9 +336,11 @@ WITH waiting AS (
     FOR NO KEY UPDATE
 ),
 moved AS (
-    UPDATE {schema}scheduled_jobs AS job SET execution_time = greatest(
-        least(first.execution_time - interval '1 microsecond', coalesce($2, {now})), {first_instant}::timestamptz
-    )
+    UPDATE {schema}scheduled_jobs AS job SET
+        execution_time = greatest(
+            least(first.execution_time - interval '1 microsecond', coalesce($2, {now})), {first_instant}::timestamptz
+        ),
+        last_heartbeat = coalesce($2, {now})
     FROM waiting
     CROSS JOIN LATERAL (
         {first_in_sequence}

@@ -30,7 +30,7 @@ from contextlib import (
 )
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar, overload
 
@@ -586,7 +586,7 @@ class AttemptSteps(OpenSteps):
             spread = random.uniform(-1, 1)  # noqa: S311 - no secret
             delay = retry_delay(claim, cause, rules.retry, retry_count=retry_count, spread=spread)
         text = describe(reason_of(cause))
-        now = self._statements.now or datetime.now(UTC)
+        now = self._statements.local_now
         failures = earlier_failures.after(StepError(now, claim.attempt, shortened(text)))
         # The count is stored as a number, not added to the one in the row. So it is right also if the answer
         # of the statement is lost, and the statement repeated. No other call writes this row: the fencing

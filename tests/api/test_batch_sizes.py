@@ -207,8 +207,10 @@ BOUNDED: Final = {
         "replace_debounced_jobs",
     ),
     *("enqueue_jobs", "enqueue_extended_jobs", "keep_results"),
+    # The items that wait in a stream are bounded by BATCH_BYTES, and a broadcast has one value.
+    *("append_items", "store_broadcast"),
 }
-"""The statements that send values whose size callers and jobs decide. A `BatchRoom` bounds them."""
+"""The statements that send values whose size callers and jobs decide. A `BatchRoom` or a bound limits it."""
 
 SHORT: Final = {
     *("admit_attempts", "advance_schedules", "apply_replacements", "await_jobs", "block_waiting"),
@@ -218,6 +220,7 @@ SHORT: Final = {
         "lock_held",
         "lock_sequences",
         "look_at_waits",
+        "note_deadlines",
         "pass_results",
         "pause_task",
         "renew_lease",
@@ -226,7 +229,7 @@ SHORT: Final = {
     "report_ends",
     *("count_failures", "settle_failed", "settle_jobs", "settle_suspended", "unblock_forgotten"),
     *("unblock_late", "unblock_limited", "unblock_unclaimed", "vacuum_surplus"),
-    "write_progress",
+    *("wake_broadcast", "write_progress"),
 }
 """The statements that send ids, names, and texts that are cut, such as errors and the notes of progress."""
 

@@ -122,6 +122,7 @@ READS: Final = {
     "get_job": "in the transaction",
     "get_job_result": "in the transaction",
     "get_total_vacuum_stats": "reads records of the vacuum",
+    "get_value": "waits for what a running job publishes, which another transaction commits",
     "get_vacuum_stats": "reads records of the vacuum",
     "list_jobs": "pages over all jobs, most of which the transaction has not changed",
     "next_event": "waits for events, which follow commits",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,8 +17,10 @@ from pg_scheduler import (
     JobSpec,
     NotRunningError,
     Scheduler,
+    events,
 )
 from pg_scheduler.cluster_events.relay import EventRelay
+from pg_scheduler.cluster_events.wire import names_of
 from pg_scheduler.events import (
     Event,
     EventsDropped,
@@ -54,11 +56,16 @@ def relay_of(scheduler: Scheduler) -> EventRelay:
     return scheduler._parts.running().relay
 
 
+def with_subclasses(names: Iterable[str]) -> set[str]:
+    """The names of these classes, and of those that are derived from them."""
+    return set(names_of([getattr(events, name) for name in names]))
+
+
 async def until_wanted(sender: Scheduler, *names: str) -> None:
     """Wait until a node sends exactly these classes."""
     passes = sender.events(PassFinished)
     async with asyncio.timeout(PATIENCE):
-        while relay_of(sender)._audience.kinds != set(names):
+        while relay_of(sender)._audience.kinds != with_subclasses(names):
             await anext(passes)
     await passes.aclose()
 
@@ -67,7 +74,7 @@ async def until_announced(scheduler: Scheduler, *names: str) -> None:
     """Wait until a node has announced exactly these classes."""
     passes = scheduler.events(PassFinished)
     async with asyncio.timeout(PATIENCE):
-        while relay_of(scheduler)._announced != set(names):
+        while relay_of(scheduler)._announced != with_subclasses(names):
             await anext(passes)
     await passes.aclose()
 
@@ -201,7 +208,7 @@ async def test_announced_class_remains_announced_for_a_while(make: Make, pool: a
     scheduler.subscribe(Seen(), JobStarted, cluster=True)
     await until_announced(scheduler, "JobFailed", "JobStarted")
     row = "SELECT subscriptions FROM scheduler_workers"
-    assert await pool.fetchval(row) == ["JobFailed", "JobStarted"]
+    assert await pool.fetchval(row) == ["JobDeadlineExceeded", "JobFailed", "JobStarted"]
     assert 0 < await relay_of(scheduler).run_once() <= EventRelay.linger_s
 
 

@@ -81,7 +81,7 @@ OTHER_METHODS: Final = {
 CHANGES_NO_OPTION: Final = {
     *("initialize_db", "start", "shutdown", "wait", "health", "workers", "register"),
     *("get_job", "list_jobs", "count_jobs", "get_job_result"),
-    *("run_job", "signal", "end_sleep", "get_value", "stream"),
+    *("run_job", "signal", "send", "broadcast", "end_sleep", "get_value", "stream"),
     *("get_periodic_jobs", "get_periodic_job_status", "enable_periodic_job", "disable_periodic_job"),
     *("trigger_periodic_job", "subscribe", "next_event", "events"),
     *("get_vacuum_stats", "get_total_vacuum_stats"),

@@ -588,12 +588,12 @@ async def test_task_that_another_person_has_paused_is_left(
 async def test_schedule_is_paused_resumed_and_triggered(
     connect: Connect, pool: asyncpg.Pool, scheduler: Scheduler
 ) -> None:
-    await scheduler.schedules.add("report", Every(timedelta(days=1)), schedule_id="daily")
+    await scheduler.schedules.add("assistant.report", Every(timedelta(days=1)), schedule_id="daily")
     async with connect("operator") as assistant:
         for action in ("pause", "trigger", "resume"):
             arguments = {"action": action, "schedule_id": "daily"}
             proposal = await assistant.call("propose_schedule_change", **arguments)
-            assert "schedule 'daily' of task 'report' would" in proposal["summary"]
+            assert "schedule 'daily' of task 'assistant.report' would" in proposal["summary"]
             made = await assistant.call("confirm_change", token=proposal["token"])
             assert made["objects"] == [{"id": "daily", "outcome": "done"}]
             (schedule,) = (await assistant.call("list_schedules"))["items"]
@@ -608,7 +608,7 @@ async def test_schedule_is_paused_resumed_and_triggered(
 async def test_schedule_that_has_changed_since_the_proposal_is_left(
     connect: Connect, pool: asyncpg.Pool, scheduler: Scheduler
 ) -> None:
-    await scheduler.schedules.add("report", Every(timedelta(days=1)), schedule_id="daily")
+    await scheduler.schedules.add("assistant.report", Every(timedelta(days=1)), schedule_id="daily")
     async with connect("operator") as assistant:
         arguments = {"action": "trigger", "schedule_id": "daily"}
         proposal = await assistant.call("propose_schedule_change", **arguments)

@@ -151,7 +151,7 @@ def test_job_of_a_schedule_has_all_options_by_the_code(on: Callable[..., Ran], d
 
 def test_every_option_of_a_task_is_reported_or_named_or_belongs_to_the_worker() -> None:
     of_the_worker = {"retry", "executor", "limits", "typed", "version"}
-    known = {*JOB_OPTIONS, *CODE_OPTIONS, "metadata", "on_failure", *of_the_worker}
+    known = {*JOB_OPTIONS, *CODE_OPTIONS, "metadata", "on_failure", "on_cancel", *of_the_worker}
     assert known == set(TaskOptions.__dataclass_fields__)
     assert all(hasattr(Task, name) or name in Task.__dataclass_fields__ for name in known)
     assert UNSET is TaskOptions().priority

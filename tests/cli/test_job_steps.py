@@ -68,6 +68,7 @@ def test_steps_are_written_in_the_order_of_their_start(on: Callable[..., Ran]) -
         "v": 1, "name": "approval", "kind": "signal", "state": "waiting", "value": None,
         "no_value_reason": None, "attempt": 2, "started_at": "2026-01-06T00:00:00Z", "ended_at": None,
         "until": "2099-01-09T00:00:00Z", "failures": 0, "errors": [],
+        "mailbox": None,
     }  # fmt: skip
     assert (ran.code, ran.err) == (0, "6 steps\n")
     assert on("jobs", "steps", "plain", "-o", "json").out == (
@@ -90,7 +91,9 @@ def test_other_formats_have_the_same_steps(on: Callable[..., Ran]) -> None:
     assert [each["name"] for each in document["items"]] == names
     assert (document["is_capped"], document["summary"]) == (False, "6 steps")
     header, charge, *_ = on("jobs", "steps", "order:7", "-o", "csv").out.splitlines()
-    assert header == "name,kind,state,value,no_value_reason,attempt,started_at,ended_at,until,failures,errors"
+    assert header == (
+        "name,kind,state,value,no_value_reason,attempt,started_at,ended_at,until,failures,errors,mailbox"
+    )
     assert charge.startswith('charge,step,stored,"{""id"": ""pay-1""')
 
 

@@ -161,6 +161,7 @@ UNSHOWN: Final[dict[str, tuple[str, ...]]] = {
         "dashboard.actions.bulk.MAX_COUNTED",
         "dashboard.actions.bulk.MAX_UNTYPED",
         "dashboard.actions.request.MAX_SHOWN",
+        "inspect.store.workflows.MAX_FAMILY",
     ),
     "a resource of the process": (
         "dashboard.cache.MAX_ENTRIES",
@@ -213,6 +214,10 @@ UNSHOWN: Final[dict[str, tuple[str, ...]]] = {
         "inspect.job_facts.MAX_HOLDERS",
         "inspect.limits.MAX_JOBS",
         "inspect.limits.MAX_SHOWN_KEYS",
+        "inspect.store.inspections.MAX_LAST_ITEMS",
+        "inspect.sequences.MAX_SEQUENCES",
+        "inspect.store.limits.MAX_SEQUENCES",
+        "dashboard.pages.limits.MAX_SEQUENCES",
         "inspect.schedule_history.MAX_SCHEDULES",
         "inspect.store.bulk_runs.MAX_EXAMINED_RUNS",
         "inspect.store.inspections.MAX_WAITS",

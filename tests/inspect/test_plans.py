@@ -88,7 +88,7 @@ READINGS = {
     "search_newest": Reading(f"{{rows}}, {{rows}}, {MIDDLE}, 'job-'", KEY, PAGE_ROWS),
     "inspect_job": Reading(f"{MIDDLE}, NULL", KEY, 1, pages=5),
     "inspect_look": Reading(MIDDLE, KEY, 1, pages=5),
-    "inspect_steps": Reading(f"{MIDDLE}, NULL, 1001", KEY, 1, pages=5),
+    "inspect_steps": Reading(f"{MIDDLE}, NULL, 1001, NULL", KEY, 1, pages=5),
     "inspect_published": Reading(f"{MIDDLE}, 100, 20", KEY, 1, pages=5),
     "inspect_locks": Reading(f"{MIDDLE}, 0", KEY, 2, pages=5),
     "statuses_of": Reading(IDS, KEY, 2, pages=5),

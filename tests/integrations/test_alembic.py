@@ -226,8 +226,8 @@ def test_revision_that_fails_leaves_nothing_behind(
     project.add_revision()
     project.edit(
         "alembic/versions/revision.py",
-        "op.scheduler_migrate(5)\n",
-        "op.scheduler_migrate(5)\n    op.scheduler_migrate(0)\n",
+        "op.scheduler_migrate(6)\n",
+        "op.scheduler_migrate(6)\n    op.scheduler_migrate(0)\n",
     )
     with pytest.raises(ConfigurationError, match=r"\(0, start=0\) changes nothing; pass .* start="):
         command.upgrade(project.config, "head")
@@ -241,8 +241,8 @@ def test_revision_outside_of_a_transaction_is_refused(
     project.add_revision()
     project.edit(
         "alembic/versions/revision.py",
-        "    op.scheduler_migrate(5)\n",
-        "    with op.get_context().autocommit_block():\n        op.scheduler_migrate(5)\n",
+        "    op.scheduler_migrate(6)\n",
+        "    with op.get_context().autocommit_block():\n        op.scheduler_migrate(6)\n",
     )
     with pytest.raises(ConfigurationError, match="must be in a transaction"):
         command.upgrade(project.config, "head")
@@ -297,7 +297,7 @@ loaded = [name for name in sys.modules if name.startswith(("pg_scheduler", "asyn
 assert {imports!r} or loaded == ["pg_scheduler_plugins", "pg_scheduler_plugins.alembic"], loaded
 options = {{"as_sql": True, "output_buffer": sys.stdout}}
 with Operations.context(MigrationContext.configure(dialect_name="postgresql", opts=options)):
-    op.scheduler_migrate(5, schema="jobs")
+    op.scheduler_migrate(6, schema="jobs")
 """
 
 
@@ -323,7 +323,7 @@ def test_alembic_finds_the_operation_by_the_entry_point(tmp_path: Path, imports:
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])},
     )
-    printed = [statement.strip() for statement in script(steps_between(0, 5), "jobs")]
+    printed = [statement.strip() for statement in script(steps_between(0, 6), "jobs")]
     assert all(statement in ran.stdout for statement in printed)
 
 

@@ -425,6 +425,7 @@ DROPPING = {
     "cancel_job": "a caller ends the job",
     "cancel_jobs": "a caller ends the job",
     "clear_consequences": "the job has ended, so none waits",
+    "end_past_deadlines": "the job does not run, so none waits",
     "refuse_replacement": "the job fails, and its error has the reason",
     "replace_debounced_jobs": "a newer definition takes its place",
     "replace_extended_jobs": "a newer definition takes its place",

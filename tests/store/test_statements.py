@@ -135,6 +135,8 @@ TEXTS_READ_BY_PLACE = {
     "settle_failed",
     "settle_jobs",
     "settle_suspended",
+    # The jobs that one broadcast reaches.
+    "store_broadcast",
     "already_settled",
     "write_progress",
     # The due schedules of one turn of a planner.

@@ -21,6 +21,7 @@ PLAIN: Final = {"self", "str", "str | None"}
 
 REASONS: Final = {
     ("base/validators.py", "_cached_adapter"): "the text of the annotation has the order of its types",
+    ("cli/assistant/server.py", "_describe"): "one of the tools of the module, which is no other one",
     ("cluster_events/wire.py", "_carried_fields"): "a class equals no other one",
     ("cluster_events/wire.py", "_stand_ins"): "the same",
     ("database/callers/adapter.py", "_library_of"): "the same, for classes in their order",

@@ -31,6 +31,8 @@ LENGTH: Final = "It measures a length on one machine."
 TEST_KIT: Final = "A test chooses the time."
 
 USES: Final = {
+    "cli/assistant/changes.py": (1, "A proposal expires in the process that made it."),
+    "cli/assistant/reads.py": (2, SHOWN),
     "cli/demo/afterwards.py": (2, DEMO),
     "cli/demo/history.py": (1, DEMO),
     "cli/demo/jobs.py": (1, DEMO),
@@ -59,6 +61,10 @@ USES: Final = {
     "inspect/store/server.py": (1, "It measures by how much the clocks differ."),
     "integrations/django/backend.py": (1, "Django shows when the task was enqueued."),
     "integrations/django/results.py": (1, "Django distinguishes tasks that are due from others."),
+    "integrations/pydantic_ai.py": (
+        1,
+        "The run of an agent begins by the clock with which the library of the agent compares it.",
+    ),
     "integrations/sentry.py": (3, LENGTH),
     "base/meter.py": (1, "The lateness of attempts is measured on the host of their worker."),
     "database/statements.py": (1, "It corrects the time by the offset that heartbeats measure."),

@@ -62,6 +62,11 @@ PERMITTED: Final = {
         "_run_once",
         "pipe",
     ): "the supervisor imports no code of the application, so nothing forks it",
+    (
+        "cli/assistant/command.py",
+        "mcp",
+        "create_server",
+    ): "it is a server of the protocol, which speaks by stdin and stdout and has no socket",
     ("embedded/server.py", "_start_supervisor", STDIN): "the program ends by SIGTERM, and with its parent",
     (
         "worker/runners/child.py",

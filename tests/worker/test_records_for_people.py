@@ -22,8 +22,11 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import Route, load_queries, load_variant
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobExpired, JobsReclaimed
+from pg_scheduler.jobs.deadlines import DEADLINE, deadline_text
 from pg_scheduler.jobs.error_text import EXPIRED
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
+from pg_scheduler.jobs.rows import NO_EXTRAS, ExtendedJob
+from pg_scheduler.queue.jobs import PAST_DEADLINE
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
@@ -82,6 +85,7 @@ WRITERS = {
     "refuse_replacement": WITH_RECORD,
     "explain_expiry": WITH_RECORD,
     "expire_jobs": WITH_RECORD,
+    "end_past_deadlines": WITH_RECORD,
     "vacuum_audit": APART,
     "record_vacuum": APART,
 }
@@ -396,6 +400,13 @@ async def expire(parts: Parts, _pool: asyncpg.Pool) -> None:
     assert [job.job_id for job in await parts.store.jobs.expire("me", [], 10)] == ["late"]
 
 
+async def end_past_deadline(parts: Parts, _pool: asyncpg.Pool) -> None:
+    past = deadline_text(now() - timedelta(minutes=1))
+    job = ExtendedJob(new_job("past"), NO_EXTRAS.with_options(**{DEADLINE: past}))
+    await parts.store.inserts.insert_extended([job])
+    assert [job.job_id for job in await parts.store.jobs.end_past_deadlines(10)] == ["past"]
+
+
 BESIDES: dict[str, tuple[Callable[[Parts, asyncpg.Pool], Awaitable[None]], list[str]]] = {
     "register_worker": (register, []),
     "insert_schedule": (declare, []),
@@ -408,6 +419,7 @@ BESIDES: dict[str, tuple[Callable[[Parts, asyncpg.Pool], Awaitable[None]], list[
     "refuse_replacement": (refuse_replacement, ["the new definition that waited for this job"]),
     "explain_expiry": (claim_late, [EXPIRED]),
     "expire_jobs": (expire, [EXPIRED]),
+    "end_past_deadlines": (end_past_deadline, [PAST_DEADLINE]),
 }
 """What a service does by each of these statements, and the texts of the errors that it is to count."""
 

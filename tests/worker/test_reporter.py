@@ -146,8 +146,8 @@ async def test_further_parameters_are_left_out(parts: Parts, monkeypatch: pytest
 async def test_options_of_a_task_with_long_ones_are_left_out(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporter_module, "MAX_OPTIONS_BYTES", 100)
-    long_name = f"a{'b' * 100}"
+    monkeypatch.setattr(reporter_module, "MAX_OPTIONS_BYTES", 200)
+    long_name = f"a{'b' * 200}"
     parts.tasks.register(refund, name=long_name)
     reporter = reporter_of(parts, "c")
     assert {task.name for task in parts.tasks.tasks()} == {long_name, "c"}
