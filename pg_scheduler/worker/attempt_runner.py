@@ -239,9 +239,16 @@ class AttemptRunner:
             left_s, self.end_at_deadline, attempt, context=self._timer_context
         )
         try:
-            return await (self.run(attempt) if key is None else self.run_under_lock(attempt, key))
+            result = await (self.run(attempt) if key is None else self.run_under_lock(attempt, key))
         finally:
             timer.cancel()
+        # The code was stopped, and has raised something else while it ended, such as the error of a cleanup,
+        # or Retry. There is no retry after the deadline.
+        if attempt.has_passed_deadline and isinstance(result, ErrorResult):
+            error = error_at(deadline)
+            error.__cause__ = result.error
+            return DeadlineResult(error)
+        return result
 
     async def stop(self) -> None:
         """Stop watching time limits, and stop the executors."""

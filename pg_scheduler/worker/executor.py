@@ -325,7 +325,7 @@ class Executor:
             # and have returned a value or raised another error, which does not count.
             if attempt.exit_error is not None:
                 result = ErrorResult(attempt.exit_error)
-            elif attempt.steps is not None and attempt.steps.suspensions:
+            elif attempt.steps is not None and attempt.steps.suspensions and not attempt.has_passed_deadline:
                 result = SuspendResult(attempt.steps.suspensions)
             await self._end(attempt, result)
         except (asyncio.CancelledError, GeneratorExit):  # the event loop may be ending

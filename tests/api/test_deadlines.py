@@ -19,14 +19,23 @@ from pg_scheduler import (
     JobSpec,
     JobStatus,
     Limit,
+    Retry,
     RetryPolicy,
     Scheduler,
     Share,
+    Snooze,
     call,
     current_job,
 )
 from pg_scheduler.errors import ConfigurationError, DeadlineExceededError, JobFailedError
-from pg_scheduler.events import JobCompleted, JobDeadlineExceeded, JobFailed, JobRetried, JobStarted
+from pg_scheduler.events import (
+    JobCompleted,
+    JobDeadlineExceeded,
+    JobFailed,
+    JobRetried,
+    JobStarted,
+    JobSuspended,
+)
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from pg_scheduler.worker.attempt_runner import AttemptRunner
@@ -171,6 +180,48 @@ async def test_running_attempt_is_cancelled_at_the_deadline_and_not_retried(
     assert result is not None
     with pytest.raises(JobFailedError, match="DeadlineExceededError: the job passed its deadline of"):
         result.unwrap()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("closed"), Retry(0.3), Snooze(0.3)], ids=["error", "retry", "snooze"]
+)
+async def test_what_the_code_raises_while_it_ends_at_the_deadline_does_not_count(
+    scheduler: Scheduler, error: Exception
+) -> None:
+    events, has_begun = Recorder(scheduler), asyncio.Event()
+
+    async def clean_up() -> None:
+        try:
+            has_begun.set()
+            await asyncio.Event().wait()
+        finally:
+            raise error
+
+    scheduler.register(clean_up, name="task")
+    await scheduler.enqueue("task", max_retries=5, deadline=HOUR)
+    await has_begun.wait()
+    pass_deadline(scheduler)
+    (event,) = await events.until(JobFailed)
+    assert isinstance(event, JobDeadlineExceeded)
+    assert not events.of(JobRetried)
+
+
+async def test_job_that_wants_to_sleep_at_its_deadline_fails(scheduler: Scheduler) -> None:
+    events, has_begun = Recorder(scheduler), asyncio.Event()
+
+    async def sleep_instead() -> None:
+        try:
+            has_begun.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await current_job().steps.sleep("rest", DAY)
+
+    scheduler.register(sleep_instead, name="task")
+    await scheduler.enqueue("task", deadline=HOUR)
+    await has_begun.wait()
+    pass_deadline(scheduler)
+    await events.until(JobDeadlineExceeded)
+    assert not events.of(JobSuspended)
 
 
 async def test_thread_sees_the_deadline(scheduler: Scheduler) -> None:
