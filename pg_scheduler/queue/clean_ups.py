@@ -14,6 +14,7 @@ from typing import Any, Final
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.session import Record
 from pg_scheduler.database.statements import Transaction
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.retry import Abort
 from pg_scheduler.jobs.rows import AnyJob
@@ -91,7 +92,14 @@ class CleanUps:
                 readable_kwargs=clean_up_arguments(job_id, job.job_name, job.error, omitted_steps),
             )
             clean_ups.append(clean_up)
-        await self._followers.insert(clean_ups, now, transaction)
+        for clean_up in await self._followers.insert(clean_ups, now, transaction):
+            logger.warning(
+                "clean-up %s not enqueued, since another unfinished job has its unique key: what the "
+                "cancelled job has done is not cleaned up; give its task no unique=, or one with the "
+                "job_id among the arguments",
+                clean_up.job_id,
+                extra=record_fields(job_id=clean_up.job_id),
+            )
         return ()
 
 

@@ -28,8 +28,12 @@ class Followers:
     def __init__(self, store: QueueStore) -> None:
         self._writer = JobWriter(store)
 
-    async def insert(self, jobs: Sequence[AnyJob], now: datetime, transaction: Transaction) -> None:
+    async def insert(
+        self, jobs: Sequence[AnyJob], now: datetime, transaction: Transaction
+    ) -> Sequence[AnyJob]:
         """Insert jobs that are due now. If the id of a job is taken, insert the job under another id.
+
+        Return the jobs that were not inserted.
 
         A job with the id of a time span is not inserted again: the job of that span exists. Neither is a job
         whose unique key another job has.
@@ -40,9 +44,13 @@ class Followers:
         # of creation shows that the jobs were due at once.
         insert = partial(self._writer.insert, within=transaction.connection, message=message, created_at=now)
         inserted = await insert(ordered)
-        jobs_of_taken_ids = [job for job in ordered if job.job_id not in inserted and not _is_of_a_span(job)]
-        if jobs_of_taken_ids:
-            await insert([job.with_id(distinct_id(job.job_id)) for job in jobs_of_taken_ids])
+        left_out = [job for job in ordered if job.job_id not in inserted]
+        renamed = {distinct_id(job.job_id): job for job in left_out if not _is_of_a_span(job)}
+        if renamed:
+            inserted = await insert([job.with_id(job_id) for job_id, job in renamed.items()])
+            inserted_jobs = [job for job_id, job in renamed.items() if job_id in inserted]
+            left_out = [job for job in left_out if job not in inserted_jobs]
+        return left_out
 
 
 def _is_of_a_span(job: AnyJob) -> bool:

@@ -286,6 +286,20 @@ async def test_encoded_values_are_passed_on_encoded_or_not_at_all(pool: Pool) ->
         assert by_id[f"job:{number}"] == omitted
 
 
+async def test_clean_up_that_a_unique_key_leaves_out_is_logged(
+    t: TestScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    t.scheduler.register(undo, name="clean.once", unique="once")
+    t.scheduler.register(order, name="held", on_cancel="clean.once")
+    for job_id in ("a", "b"):
+        await t.scheduler.enqueue("held", job_id=job_id)
+    await t.drain()
+    for job_id in ("a", "b"):
+        assert await t.scheduler.cancel_job(job_id)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [warning.split(",")[0] for warning in warnings] == ["clean-up b:on_cancel not enqueued"]
+
+
 async def test_step_may_have_the_name_of_the_suffix(t: TestScheduler) -> None:
     async def kid() -> int:
         return 1
