@@ -113,7 +113,10 @@ class PoolUse(NamedTuple):
 
 
 class Connections:
-    """Check out connections of the pool, and open connections outside of it."""
+    """Check out connections of the pool, and open connections outside of it.
+
+    With ``shares``, the connections that are held for long are shared with others on the same pool.
+    """
 
     limits_waits: ClassVar[bool] = True
     """Whether each statement runs in a transaction of its own, for which it may set a lock timeout."""
@@ -125,10 +128,12 @@ class Connections:
         *,
         keeper_dsn: str | None = None,
         options: ConnectionOptions = DEFAULT_OPTIONS,
-        share: PoolShare | None = None,
+        shares: bool = False,
     ) -> None:
         self.options: Final = options
-        self.share: Final = share or PoolShare(pool, options)
+        self.share: Final = (
+            PoolShare.of(pool, direct_dsn, keeper_dsn, options) if shares else PoolShare(pool, options)
+        )
         self._pool = pool
         self._database = PoolDatabase(pool, options.lease_timeout_s)
         self._loop: Final = loop_of(pool)

@@ -29,8 +29,7 @@ from pg_scheduler.clock import Clock
 from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.faults import connecting, reading_dsn, translated
 from pg_scheduler.database.opening import open_own_pool
-from pg_scheduler.database.pool import DEFAULT_OPTIONS, Connections
-from pg_scheduler.database.pool_share import PoolShare
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import JobResult
 from pg_scheduler.events import Event, EventBus, EventStream, Subscriber
 from pg_scheduler.events.log import EventLog, GapLog, warn_of_disabled_logger
@@ -1939,8 +1938,7 @@ class Scheduler:
 
     def _connections_of(self, config: SchedulerConfig) -> Connections:
         """Return the connections of the pool and of the DSNs in the settings. The test kit overrides this."""
-        share = PoolShare.of(self.db_pool, config.direct_dsn, config.keeper_dsn, DEFAULT_OPTIONS)
-        return Connections(self.db_pool, config.direct_dsn, keeper_dsn=config.keeper_dsn, share=share)
+        return Connections(self.db_pool, config.direct_dsn, keeper_dsn=config.keeper_dsn, shares=True)
 
     def _get_worker_id(self) -> str:
         """Return the id of the worker, for parts that need the id which it has when they are called."""
