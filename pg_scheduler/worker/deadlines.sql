@@ -105,12 +105,11 @@ SELECT
         WHERE paused_until > coalesce($1, {now})
     )) - extract(epoch FROM coalesce($1, {now})))::double precision AS expiry_in;
 
+-- fragment: has_passed_deadline
 -- Whether a pending job ($1 is now) has passed its deadline, which the entry of scheduler_deadlines found.
 --
 -- The deadline in the row decides: the entry may be that of an earlier definition. Both are texts of the same width in
 -- UTC, which are in the order of their instants, so that no text in a row that was written by hand is cast.
-
--- fragment: has_passed_deadline
 status = 'pending' AND ((options ->> 'deadline') COLLATE "C" < to_char(
         coalesce($1, {now}) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
 
@@ -119,11 +118,10 @@ coalesce((
         SELECT {has_passed_deadline} FROM {schema}scheduled_jobs AS job WHERE job.job_id = entry.job_id
     ), false)
 
+-- fragment: is_forgotten
 -- Whether an entry means nothing any more: its job has ended, has another deadline, or does not exist. One of a job that
 -- runs stays, since the job may become pending again. After a minute, the transaction that wrote an entry before its job
 -- has ended, and so has a retry that began before the deadline.
-
--- fragment: is_forgotten
 (entry.at < (coalesce($1, {now}) - interval '1 minute') AND NOT EXISTS (
         SELECT FROM {schema}scheduled_jobs AS job
         WHERE job.job_id = entry.job_id AND (status = 'running' OR {has_passed_deadline})
