@@ -361,7 +361,7 @@ async def test_job_in_a_process_has_no_results_of_others(make: Make) -> None:
     scheduler.register(read_in_a_process, name="passed.in_a_process", executor="process")
     await scheduler.start()
     found = await scheduler.run_job("passed.in_a_process", wait_timeout=PATIENCE)
-    assert "runs in a process, where it has no durable steps, no predecessors()" in found
+    assert "runs in a process, where it has no durable steps, no streams, no predecessors()" in found
 
 
 async def test_unit_tests_give_the_results() -> None:

@@ -42,6 +42,7 @@ from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import EPOCH, Claim, ExtendedJob, Extras, GeneratedIdJob
+from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE, SEQUENCE
 from pg_scheduler.queue.consequences import EndedJob
 from pg_scheduler.queue.dependencies import ScanPosition
 from pg_scheduler.queue.jobs import JobFilters
@@ -49,6 +50,8 @@ from pg_scheduler.queue.passed_results import Edge
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.statements import Plannable, ScheduleChange
+from pg_scheduler.steps.signals import Audience
+from pg_scheduler.streams.statements import NewItem, Wanted
 from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
 from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, worker
 from tests.support.worker import now
@@ -147,6 +150,9 @@ SCHEDULER_CALLS: dict[str, Call] = {
     "retry_job": lambda it, _: it.retry_job("a"),
     "run_job_now": lambda it, _: it.run_job_now("a"),
     "signal": lambda it, _: it.signal("a", "b"),
+    "send": lambda it, _: it.send("a", "b"),
+    "broadcast": lambda it, _: it.broadcast("b"),
+    "get_value": lambda it, _: it.get_value("a", "b", wait=False),
     "end_sleep": lambda it, _: it.end_sleep("a"),
     "update_job_status": lambda it, _: it.update_job_status("a", "pending"),
     "get_job": lambda it, _: it.get_job("a"),
@@ -252,6 +258,7 @@ def claimed() -> list[Claim]:
 
 ENDED_PAUSE = Pause(NAME, EPOCH, EPOCH, None, "me", -1.0, suspends_expiry=True)
 ENDED = EndedJob("a", NAME, JobStatus.FAILED, 1, None, {}, {"schedule_id": "a"})
+IN_SEQUENCE = ENDED._replace(options={SEQUENCE: {"key": f"{BLOCKED_BY_SEQUENCE}s:t"}})
 KEPT = ENDED._replace(options={"keep_result": 60})
 EXTENDED = ExtendedJob(new_job(), Extras(unique_key="key"))
 DUE_NOW = GeneratedIdJob(*new_job(execution_time=EPOCH)._replace(misfire_grace_time=None))
@@ -302,6 +309,7 @@ STORE_CALLS: dict[str, Call] = {
     "lock_holders": lambda it, conn: it.unique_keys.lock_holders(["key"], conn),
     "restart": lambda it, _: it.unique_keys.restart("a", it.jobs.waiting_names),
     "replace_extended": lambda it, _: it.inserts.replace_extended([EXTENDED]),
+    "replace_debounced": lambda it, conn: it.inserts.replace_debounced([EXTENDED], connection=conn),
     "block": lambda it, conn: it.dependencies.block([EXTENDED], Transaction(conn, [])),
     "await_jobs": lambda it, conn: it.dependencies.await_jobs("a", "1", ["b"], Transaction(conn, [])),
     "resolve": lambda it, conn: it.dependencies.resolve(["a"], Transaction(conn, [])),
@@ -364,11 +372,21 @@ STORE_CALLS: dict[str, Call] = {
     "claim_one": lambda it, _: it.claims.claim_one("w1", "a"),
     "cancel": lambda it, _: it.jobs.cancel("a"),
     "cancel_within": lambda it, conn: it.jobs.cancel_within(Transaction(conn, []), "a", "a reason"),
+    "cancel_family": lambda it, _: it.jobs.cancel_family("a", "a reason"),
     "cancel_next": lambda it, _: it.jobs.cancel_next(None, JobFilters()),
     "retry": lambda it, _: it.jobs.retry("a"),
+    "retry_family": lambda it, _: it.jobs.retry_family("a"),
+    "end_past_deadlines": lambda it, _: it.jobs.end_past_deadlines(9),
+    "forget_deadlines": lambda it, _: it.jobs.forget_deadlines(9),
     "keep, of a job": lambda it, _: it.jobs.keep("a"),
     "retry_from": lambda it, _: it.jobs.retry_from("a", "b"),
     "send": lambda it, _: it.signals.send("a", "b", "1"),
+    "send_message": lambda it, _: it.signals.send_message("a", "b", "1"),
+    "broadcast": lambda it, _: it.signals.broadcast("b", Audience(), str),
+    "append": lambda it, _: it.streams.append("w1", claimed()[0], "d", [NewItem("a", 1, "1")]),
+    "sizes, of streams": lambda it, _: it.streams.sizes("a"),
+    "read, of streams": lambda it, _: it.streams.read([Wanted("a", "b", 0, 9)]),
+    "vacuum, of streams": lambda it, _: it.streams.vacuum(""),
     "end_sleep": lambda it, _: it.signals.end_sleep("a"),
     "job_name": lambda it, _: it.signals.job_name("a"),
     "set_status": lambda it, _: it.jobs.set_status("a", JobStatus.PENDING, LEASE),
@@ -409,6 +427,7 @@ STORE_CALLS: dict[str, Call] = {
     "children": lambda it, _: it.people.workflows.children("a"),
     "owner": lambda it, _: it.people.workflows.owner("a"),
     "open_steps": lambda it, _: it.people.workflows.open_steps("signal", 9),
+    "family": lambda it, _: it.people.workflows.family("a", for_retry=False),
     "count_open": lambda it, _: it.people.workflows.count_open(),
     "progress, of steps": lambda it, _: it.people.workflows.progress(["a"]),
     "holders, of limits": lambda it, _: it.people.limits.holders(["limit:a:"], 1),
@@ -509,6 +528,17 @@ STORE_CALLS: dict[str, Call] = {
     "unblock_late": lambda it, _: it.limits.unblock_late(["limit:a:"], None, 1),
     "unblock_unclaimed": lambda it, _: it.limits.unblock_unclaimed(["limit:a:"], [NAME], "w1", 1),
     "unblock_forgotten": lambda it, _: it.limits.unblock_forgotten(["limit:a:"], [NAME], 1),
+    "waiting, of sequences": lambda it, _: it.sequences.waiting("", 9),
+    "find_idle": lambda it, _: it.sequences.find_idle(["a"]),
+    "find_past": lambda it, _: it.sequences.find_past(9),
+    "move, of sequences": lambda it, _: it.sequences.move(["a"]),
+    "move_waiting": lambda it, _: it.sequences.move_waiting(),
+    "pass_on": lambda it, conn: it.sequences.pass_on([IN_SEQUENCE], Transaction(conn, [])),
+    "hand_over": lambda it, _: it.sequences.hand_over(
+        "w1", claimed(), keep=True, names=[NAME], room=1, isolated_from=3
+    ),
+    "resume, of a sequence": lambda it, _: it.sequences.resume("a"),
+    "move_to_front": lambda it, _: it.sequences.move_to_front("a"),
     "delete_past_starts": lambda it, _: it.limits.delete_past_starts(1),
     "add": lambda it, _: it.statistics.add("w1", 1, {NAME: JobFigures(started=1)}),
     "read, statistics": lambda it, _: it.people.statistics.read(60.0, None, 9),
@@ -532,12 +562,17 @@ STORE_CALLS: dict[str, Call] = {
     "workers, inspected": lambda it, _: it.people.worker_reads.workers(),
     "queue": lambda it, _: it.people.inspections.queue(PLACE, ()),
     "slots, in use": lambda it, _: it.people.worker_reads.slots("a"),
+    "sequence_queue": lambda it, _: it.people.inspections.sequence_queue(PLACE),
+    "published": lambda it, _: it.people.inspections.published("a"),
     "tenant_queue": lambda it, _: it.people.inspections.tenant_queue(PLACE),
     "use, of limits": lambda it, _: it.people.limits.use("limit:a:"),
     "keys, of limits": lambda it, _: it.people.limits.keys("limit:a:"),
     "slot_use": lambda it, _: it.people.inspections.slot_use(now(), now()),
     "backlog": lambda it, _: it.people.inspections.backlog(),
     "blocked": lambda it, _: it.people.limits.blocked(),
+    "sequences": lambda it, _: it.people.limits.sequences(9),
+    "heads": lambda it, _: it.people.limits.heads(["a"]),
+    "sequence_of": lambda it, _: it.people.limits.sequence_of("a"),
     "blocked_names": lambda it, _: it.people.limits.blocked_names(),
     "expiring": lambda it, _: it.people.inspections.expiring([NAME], [None]),
     "estimate_due": lambda it, _: it.people.inspections.estimate_due(),

@@ -58,6 +58,7 @@ INSERT_ROWS = {
     ),
     "scheduler_deadlines": "INSERT INTO scheduler_deadlines VALUES (gen_random_uuid(), 'kept', now())",
     "scheduler_streams": "INSERT INTO scheduler_streams VALUES ('kept', 'first', 'words', 1, '1')",
+    "scheduler_sequences": "INSERT INTO scheduler_sequences (key, job_id) VALUES ('zsequence:a:b', 'kept')",
     "scheduler_failures": (
         "INSERT INTO scheduler_failures VALUES"
         " (gen_random_uuid(), 'kept', 'mail', 'lost', 'failed', 1, now(), NULL, 'a')"
