@@ -456,7 +456,8 @@ class Steps(ABC):
         The first call returns the first message of this name, the second call the second one, and so on. A
         message that has come is returned at once. Otherwise the attempt ends, as in ``sleep()``, and the job
         continues when the message has come or the timeout is over. Each later attempt gets the same messages
-        in the same order, so call it where each attempt comes to it in the same order.
+        in the same order, so call it where each attempt comes to it in the same order. One call at a time may
+        wait for a mailbox, and several may wait for different ones.
 
         Args:
             name: The name of the mailbox, as in ``run()``. A step, a signal and a mailbox may have the same
@@ -473,6 +474,7 @@ class Steps(ABC):
                 after the timeout is kept for that call. Later attempts raise the error again at this call.
             Abort: The value does not fit ``kind``, so the job fails. If the code catches it, the next call
                 returns the message after this one.
+            DuplicateStepError: Another call of this attempt waits for the same mailbox.
             ConfigurationError: pydantic does not support ``kind``.
             TypeError: A value has the wrong type.
             ValueError: The name or the timeout is out of range.

@@ -188,8 +188,10 @@ class AttemptSteps(OpenSteps):
         self._used_up: set[str] = set()
         # How often the waits for each signal have timed out in this attempt, by the name of the step.
         self._timeouts = Counter[str]()
-        # By mailbox the number below which all messages have been received in this attempt.
+        # By mailbox the number of the message that the next receive() of this attempt returns.
         self._next_numbers: dict[str, int] = {}
+        # The mailboxes from which a call of this attempt receives now.
+        self._receiving: set[str] = set()
         # By the names of cursors whose blocks Python has closed: set when the value of the cursor is written.
         self._closed_cursors: dict[str, asyncio.Event] = {}
         self._is_closed = False
@@ -411,18 +413,39 @@ class AttemptSteps(OpenSteps):
 
         A message is the signal of a name that contains its number, and its wait is a wait for that signal.
         So each attempt gets the messages in the same order, without a write for those that have come before.
+
+        One call at a time waits for a mailbox, for the lowest number that has no value. Senders and
+        broadcasts give a value to this number only, so no message is stored behind one that has not come.
         """
         check_step_name(name, noun="mailbox")
-        # This may have to wait. What follows uses the name of the message before another call can do so.
         await self._check_open()
-        number = self._next_numbers.setdefault(name, 1)
-        # A message whose wait has timed out or was cancelled is free again, so the next call waits for it.
-        while (message := message_name(name, number)) in self._names:
-            number += 1
-        value = await self._wait_for(self._signal(message, timeout, kind))
-        if number == self._next_numbers[name]:
-            self._next_numbers[name] += 1
-        return value
+        if name in self._receiving:
+            # A call that has just been cancelled ends when its task runs.
+            await asyncio.sleep(0)
+        # Of two waits, the first could end without a message. The next message would have its number, and the
+        # other wait would not get it.
+        if name in self._receiving:
+            raise DuplicateStepError(
+                f"receive({name!r}) is called while another call waits for this mailbox, in attempt "
+                f"{self._claim.attempt} of job {self._claim.job_id!r}; receive one message after the other, "
+                "or use several mailboxes"
+            )
+        self._receiving.add(name)
+        try:
+            # If two tasks call at once, the second one is refused also where both messages have come, so that
+            # a test finds it. It looks twice, and this call lasts as long.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            number = self._next_numbers.setdefault(name, 1)
+            # A message whose value did not fit ``kind`` was received nevertheless, so it is passed over. One
+            # whose wait has timed out or was cancelled is free again, so this call waits for it.
+            while (message := message_name(name, number)) in self._names:
+                number += 1
+            value = await self._wait_for(self._signal(message, timeout, kind))
+            self._next_numbers[name] = number + 1
+            return value
+        finally:
+            self._receiving.discard(name)
 
     async def first(self, name: str, *waits: Wait | Sleep | Child) -> First:
         """Wait until one of several waits has ended, and return its name and value. See `Steps`.

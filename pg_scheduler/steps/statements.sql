@@ -487,7 +487,8 @@ RETURNING until IS NOT NULL AS was_awaited;
 -- Return the number of the next message to the mailbox $2 of the job $1; no row if there is no such job.
 --
 -- Two sessions may get the same number. The key of the table lets one of them store it, after the commit of the other or
--- instead of it, so the numbers have the order of the commits, and no gaps.
+-- instead of it, so the numbers have the order of the commits, and no gaps. A broadcast leaves none either: an
+-- attempt waits for one message of a mailbox at a time, after it has received all that have lower numbers.
 SELECT (
     SELECT coalesce(max(substr(step.name, length(mailbox.prefix) + 1, 4)), '0')::integer + 1
     FROM {schema}scheduler_steps AS step
@@ -531,8 +532,8 @@ RETURNING execution_time AS due;
 -- Return $2 jobs with an open wait for the signal $1 or a message of the mailbox $1, in the order of ids after $3.
 --
 -- Only jobs with one of the names $4, with the metadata $5 and with one of the ids $6; NULL for any. A loser of first()
--- for which a suspended job does not wait is left out. Of a job with several such waits it is that for the message with
--- the lowest number. The numbers of messages end at $7. Whether there is a wait for a name is one probe of the index of
+-- for which a suspended job does not wait is left out. Of a job with both waits it is that for the message, of which there
+-- is one at most. The numbers of messages end at $7. Whether there is a wait for a name is one probe of the index of
 -- open steps, by its order: for "name =" the planner may read the whole table, if it expects many waits for each name.
 WITH wanted AS MATERIALIZED (
     SELECT known.name

@@ -294,7 +294,7 @@ class BlockingSteps:
         """Return the next message that ``send()`` of a Scheduler has put into a mailbox of the job.
 
         If it has not come yet, the attempt ends by `AttemptEnded`, as in ``sleep()``, and a later attempt
-        continues. See ``Steps.receive()``.
+        continues. One thread at a time may wait for a mailbox. See ``Steps.receive()``.
         """
         return LoopCall(self._attempt, "receive").run_method(name, timeout=timeout, kind=kind)
 

@@ -132,14 +132,14 @@ async def test_loser_of_first_does_not_count_as_a_wait(t: TestScheduler) -> None
 async def test_job_with_several_waits_gets_the_value_in_one_of_them(t: TestScheduler) -> None:
     async def receive_at_once() -> list[Any]:
         steps = current_job().steps
-        return list(await asyncio.gather(steps.receive("go"), steps.receive("go"), steps.wait("go")))
+        return list(await asyncio.gather(steps.receive("go"), steps.wait("go")))
 
     t.scheduler.register(receive_at_once, name="broadcast.several")
     await add(t, "several", "s1")
     await t.run_until(NOW)
-    assert [await t.scheduler.broadcast("go", number) for number in range(4)] == [1, 1, 1, 0]
+    assert [await t.scheduler.broadcast("go", number) for number in range(3)] == [1, 1, 0]
     await t.run_until(NOW)
-    assert await value_of(t, "s1") == [0, 1, 2]
+    assert await value_of(t, "s1") == [0, 1]
 
 
 async def test_definition_that_waits_for_the_end_of_an_attempt_gets_nothing(t: TestScheduler) -> None:

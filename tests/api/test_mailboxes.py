@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from pg_scheduler import (
     Abort,
     ConflictResolution,
+    DuplicateStepError,
     JobNotFoundError,
     JobStatus,
     PayloadError,
@@ -259,13 +261,15 @@ async def test_receive_without_a_timeout_follows_one_that_timed_out(t: TestSched
     assert await value_of(t) == ["timeout", 1]
 
 
-async def test_cancelled_receive_loses_no_message(t: TestScheduler) -> None:
+@pytest.mark.parametrize("is_awaited", [True, False], ids=["awaited", "not awaited"])
+async def test_cancelled_receive_loses_no_message(is_awaited: bool, t: TestScheduler) -> None:
     async def cancel_one() -> list[Any]:
         steps = current_job().steps
         waiting = asyncio.create_task(steps.receive("orders"))
         await asyncio.sleep(0)
         waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        if is_awaited:
+            await asyncio.gather(waiting, return_exceptions=True)
         return await receive_three()
 
     await enqueue(t, cancel_one)
@@ -275,16 +279,78 @@ async def test_cancelled_receive_loses_no_message(t: TestScheduler) -> None:
     assert await value_of(t) == [1, 2, 3]
 
 
-async def test_calls_that_wait_at_once_get_messages_in_the_order_of_the_calls(t: TestScheduler) -> None:
+@pytest.mark.parametrize("sent_before", [0, 1, 3])
+async def test_second_call_at_once_is_refused_and_takes_no_message(
+    sent_before: int, t: TestScheduler
+) -> None:
     async def gather() -> list[Any]:
         steps = current_job().steps
-        return list(await asyncio.gather(*(steps.receive("orders") for _ in range(3))))
+        received: list[Any] = []
+        for _ in range(3):
+            calls = (steps.receive("orders", timeout=DAY) for _ in range(2))
+            received += await asyncio.gather(*calls, return_exceptions=True)
+        return [str(value) if isinstance(value, DuplicateStepError) else value for value in received]
+
+    await enqueue(t, gather)
+    await send(t, *range(sent_before))
+    await t.run_until(NOW)
+    for number in range(sent_before, 3):
+        await send(t, number)
+        await t.run_until(NOW)
+    reason = (
+        "receive('orders') is called while another call waits for this mailbox, in attempt "
+        f"{await attempts(t)} of job 'job'; receive one message after the other, or use several mailboxes"
+    )
+    assert await value_of(t) == [0, reason, 1, reason, 2, reason]
+
+
+async def test_calls_for_different_mailboxes_wait_at_once(t: TestScheduler) -> None:
+    async def gather() -> list[Any]:
+        steps = current_job().steps
+        return list(await asyncio.gather(*(steps.receive(name) for name in "abc")))
 
     await enqueue(t, gather)
     await t.run_until(NOW)
-    await send(t, 1, 2, 3)
+    for name in "cab":
+        await send(t, name, name=name)
     await t.run_until(NOW)
-    assert await value_of(t) == [1, 2, 3]
+    assert await value_of(t) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("end", ["timeout", "cancellation"])
+async def test_wait_that_ended_without_a_message_leaves_it_to_the_next_call(
+    end: str, t: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    """Whatever sends a value gives it to the wait that is open, and leaves no number behind."""
+
+    async def read() -> list[Any]:
+        steps = current_job().steps
+        received: list[Any] = []
+        if end == "timeout":
+            with suppress(TimeoutError):
+                received.append(await steps.receive("orders", timeout=DAY))
+        else:
+            waiting = asyncio.create_task(steps.receive("orders"))
+            while not await pool.fetchval("SELECT count(*) FROM scheduler_steps"):
+                pass
+            waiting.cancel()
+            # In a later attempt the message may have come before the cancellation.
+            with suppress(asyncio.CancelledError):
+                received.append(await waiting)
+        while len(received) < 4:
+            received.append(await steps.receive("orders", timeout=10 * DAY))
+        return received
+
+    await enqueue(t, read)
+    await t.run_until(2 * DAY)
+    assert await t.scheduler.broadcast("orders", 0) == 1
+    await send(t, 1)
+    await t.run_until(NOW)
+    assert await t.scheduler.broadcast("orders", 2) == 1
+    await t.run_until(NOW)
+    await send(t, 3)
+    await t.run_until(NOW)
+    assert await value_of(t) == [0, 1, 2, 3]
 
 
 async def test_values_become_the_kind(t: TestScheduler) -> None:
