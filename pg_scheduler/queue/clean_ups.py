@@ -18,7 +18,7 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.retry import Abort
 from pg_scheduler.jobs.rows import AnyJob
-from pg_scheduler.jobs.step_values import STEP, step_value
+from pg_scheduler.jobs.step_values import STEP, shown_name, step_value
 from pg_scheduler.queue.consequences import EndedJob
 from pg_scheduler.queue.followers import Followers, following_id, task_of
 from pg_scheduler.queue.prepare import JobPreparer
@@ -111,4 +111,4 @@ def _step_of(row: Record, codec: PayloadCodec | None) -> dict[str, Any]:
             value = step_value(row["name"], row["value"], codec)
         except Abort:
             is_omitted = True
-    return {"name": row["name"], "kind": row["kind"], "value": value, "is_omitted": is_omitted}
+    return {"name": shown_name(row["name"]), "kind": row["kind"], "value": value, "is_omitted": is_omitted}

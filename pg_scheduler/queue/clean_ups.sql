@@ -1,7 +1,8 @@
 -- name: read_done_steps
 -- route: caller
 -- Return what those of the cancelled jobs $1 have done that had begun: the steps that have ended, and those of children,
--- in their order. A job without such steps has a row without a name.
+-- in their order. A job without such steps has a row without a name. Messages that have come are steps too: no row states
+-- whether the job has received one that came before it was awaited.
 --
 -- Values of at most $2 bytes, as stored, are returned as long as all up to them have at most $3. A job that was replaced
 -- before it began has the number of attempts of the former definition, so the other columns decide whether it had begun.
@@ -18,8 +19,10 @@ LEFT JOIN LATERAL (
         CROSS JOIN LATERAL (SELECT coalesce(pg_column_size(step.value), 0)::bigint AS bytes) AS size
         WHERE step.job_id = job.job_id
           AND step.kind = ANY (ARRAY ['step', 'cursor', 'sleep', 'signal', 'child', 'first'])
-          AND left(step.name, 1) <> chr(1)
-          AND (step.ended_at IS NOT NULL AND NOT (step.kind = 'signal' AND step.until IS NULL) OR step.kind = 'child')
+          AND CASE WHEN left(step.name, 6) = concat(chr(1), 'mail:') THEN step.value IS NOT NULL
+              ELSE left(step.name, 1) <> chr(1)
+                  AND (step.ended_at IS NOT NULL AND NOT (step.kind = 'signal' AND step.until IS NULL)
+                       OR step.kind = 'child') END
           AND {of_definition}
         WINDOW stored AS (ORDER BY {last_write}, step.name COLLATE "C" ROWS UNBOUNDED PRECEDING)
     ) AS done

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -226,6 +227,35 @@ async def test_values_are_bounded_and_children_and_sleeps_are_listed(t: TestSche
         step("long", None, is_omitted=True),
         step("short", 3),
         step("kid", None, "child", is_omitted=True),
+    ]
+
+
+async def test_messages_that_have_come_are_listed_under_the_names_for_people(t: TestScheduler) -> None:
+    async def read() -> None:
+        steps = current_job().steps
+        with suppress(TimeoutError):
+            await steps.receive("items", timeout=1)
+        for number in range(3):
+            item = await steps.receive("items")
+            await steps.run(f"reserve-{number}", add, item)
+
+    t.scheduler.register(read, name=f"{__name__}.read", on_cancel=CLEAN_UP)
+    await t.scheduler.enqueue(read, job_id="job")
+    await t.run_until(HOUR)
+    for number in (1, 2):
+        assert await t.scheduler.send("job", "items", number)
+        await t.run_until(timedelta(minutes=1))
+    assert await t.scheduler.send("job", "letters", "too early")
+    assert await t.scheduler.signal("job", "items", "unheard")
+    assert await t.scheduler.cancel_job("job")
+    await t.drain()
+    (arguments,) = calls
+    assert arguments["steps"] == [
+        step("items#1", 1, "signal"),
+        step("reserve-0", 2),
+        step("items#2", 2, "signal"),
+        step("reserve-1", 3),
+        step("letters#1", "too early", "signal"),
     ]
 
 
