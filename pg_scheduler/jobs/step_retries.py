@@ -180,9 +180,11 @@ class StepRules:
         try:
             async with limit:
                 yield
-        except TimeoutError as error:
-            # The function may have raised a TimeoutError of its own, which names what took too long.
-            if not limit.expired():
+        except Exception as error:
+            # The function may have raised an error of its own in time, such as a TimeoutError that names what
+            # took too long. After the limit, it has made that error from its cancellation.
+            cause = error.error if is_a(error, RaisedError) else error
+            if not limit.expired() or not is_a(cause, Exception):
                 raise
             seconds = f"{exact(self.timeout_s)} {plural(self.timeout_s, 'second')}"
             raise TimeoutError(f"step {step!r} ran longer than its timeout of {seconds}") from error

@@ -560,6 +560,29 @@ async def test_failure_before_a_crash_does_not_begin_the_retries_of_the_job_agai
 # -- time limits -----------------------------------------------------------------------------------------
 
 
+async def test_error_that_a_function_makes_of_its_cancellation_counts_as_the_timeout(
+    t: TestScheduler,
+) -> None:
+    calls: list[int] = []
+
+    async def charge() -> None:
+        calls.append(1)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("interrupted") from None
+
+    policy = RetryPolicy(base=MINUTE, maximum=MINUTE, only=(TimeoutError,))
+
+    async def place() -> None:
+        with pytest.raises(TimeoutError, match="ran longer than its timeout") as raised:
+            await current_job().steps.run("charge", charge, retry=policy, max_retries=1, timeout=0.01)
+        assert isinstance(raised.value.__cause__, ValueError)
+
+    assert (await run(t, place)).status is JobStatus.COMPLETED
+    assert len(calls) == 2
+
+
 async def test_call_that_exceeds_its_timeout_is_cancelled_and_retried(
     scheduler: Scheduler, pool: Pool
 ) -> None:
