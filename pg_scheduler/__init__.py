@@ -49,6 +49,7 @@ from pg_scheduler.errors import (
     SchemaMissingError,
     SchemaTooNewError,
     ServiceCancelledError,
+    StepFailedError,
     TransientFault,
 )
 from pg_scheduler.jobs.call import JobCall, JobExecutor
@@ -164,6 +165,7 @@ __all__ = [
     "Sleep",
     "Snooze",
     "StepCursor",
+    "StepFailedError",
     "Steps",
     "StreamItem",
     "TaskInfo",

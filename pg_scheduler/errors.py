@@ -14,6 +14,7 @@
     ├── JobNotFoundError (LookupError)       no job has this id
     ├── DeadlineExceededError (TimeoutError) a job passed its deadline before it ended
     ├── DuplicateStepError (ValueError)      a job uses the name of a step for another one
+    ├── StepFailedError                      the retries of a step were used up before this attempt of the job
     ├── ScheduleConflictError (ValueError)   the schedule exists, or was changed since it was read
     ├── ScheduleNotFoundError (LookupError)  no schedule has this id
     ├── ScheduleOwnedByCodeError (ValueError) the schedule is declared with @periodic
@@ -48,6 +49,7 @@ from pydantic.errors import PydanticUserError
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.base.text import remedies
+from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.base.validators import validated
 
 __all__ = [
@@ -81,6 +83,7 @@ __all__ = [
     "SchemaMissingError",
     "SchemaTooNewError",
     "ServiceCancelledError",
+    "StepFailedError",
     "TransientFault",
 ]
 
@@ -216,6 +219,33 @@ class JobLostError(SchedulerError):
 
 class DuplicateStepError(SchedulerError, ValueError):
     """A job uses the name of a step twice in one attempt, or for another kind of step than before."""
+
+
+class StepFailedError(SchedulerError):
+    """The retries of a step were used up in an earlier attempt of the job, which has not failed since.
+
+    The call in which they were used up raised the error of the function. That job slept or waited then, or
+    its worker died. Only the text of the error is stored, so a call in a later attempt raises this one.
+
+    Attributes:
+        step: The name of the step.
+        error: The class and the message of the last error, at most 250 bytes.
+        count: How often the function has failed.
+    """
+
+    def __init__(self, step: str, error: str, count: int) -> None:
+        self.step = step
+        self.error = error
+        self.count = count
+        times = "once" if count == 1 else counted(count, "time")
+        super().__init__(
+            f"step {step!r} failed {times} in earlier attempts of the job, the last time with {error}; its "
+            "function is called again after the job has failed and is retried, or under another name"
+        )
+
+    def __reduce__(self) -> tuple[type[StepFailedError], tuple[str, str, int]]:
+        """Return how to restore the error in another process."""
+        return type(self), (self.step, self.error, self.count)
 
 
 class JobNotFoundError(SchedulerError, LookupError):

@@ -108,6 +108,7 @@ NAMES = [
     "Sleep",
     "Snooze",
     "StepCursor",
+    "StepFailedError",
     "Steps",
     "StreamItem",
     "TaskInfo",

@@ -197,7 +197,8 @@ status        = 'cancelled',
 
 -- The values of a finished job that is to run again, at $2. The last_heartbeat of a pending job is the instant at which
 -- it got its due time, since the clock may have been wrong then. People do not see it. The mark of a suspension is
--- removed, because the job does not wait any more.
+-- removed, because the job does not wait any more. A job with steps notes its last attempt: the retries of a step that
+-- were used up in that attempt or before begin again.
 
 -- fragment: retried_values
 status         = 'pending',
@@ -213,7 +214,11 @@ status         = 'pending',
     lease_until    = NULL,
     blocked_on     = {restored_blocked_on},
     on_end         = {restored_on_end},
-    options        = CASE
+    options        = CASE WHEN (options -> 'steps') IS NULL THEN {retried_options}
+        ELSE {retried_options} || jsonb_build_object('retried_by_hand', attempt) END
+
+-- fragment: retried_options
+CASE
         WHEN {has_passed_deadline_at_retry} THEN options - ARRAY ['ended', 'suspended', 'deadline']
         WHEN (options -> 'suspended') IS NULL THEN {restored_options}
         ELSE options - ARRAY ['ended', 'suspended'] END

@@ -19,12 +19,12 @@ from typing import Any, Final
 from pg_scheduler.base.annotations import signature_of
 from pg_scheduler.base.foreign import is_a
 from pg_scheduler.base.text.numbers import exact, plural
-from pg_scheduler.errors import JobLostError, PayloadError
+from pg_scheduler.errors import JobLostError, PayloadError, StepFailedError
 from pg_scheduler.jobs.call import RaisedError
 from pg_scheduler.jobs.history import instant_from, to_ascii
 from pg_scheduler.jobs.model import UNSET, Unset
 from pg_scheduler.jobs.payload import object_from
-from pg_scheduler.jobs.retry import RetryPolicy, snooze_of
+from pg_scheduler.jobs.retry import Abort, RetryPolicy, snooze_of
 from pg_scheduler.jobs.validation import check_count, check_kind, check_timeout
 
 IN_PLACE_WAIT_S: Final = 10.0
@@ -64,14 +64,23 @@ class StepFailures:
     Attributes:
         count: Their number, since the retries of the step began.
         errors: The newest of them, the oldest first.
+        is_aborted: Whether the last one was an `Abort`, after which the job is not retried.
     """
 
     count: int = 0
     errors: tuple[StepError, ...] = ()
+    is_aborted: bool = False
 
-    def after(self, error: StepError) -> StepFailures:
+    def after(self, error: StepError, *, is_aborted: bool = False) -> StepFailures:
         """Return the failures with one more."""
-        return StepFailures(self.count + 1, (*self.errors, error)[-MAX_ERRORS:])
+        return StepFailures(self.count + 1, (*self.errors, error)[-MAX_ERRORS:], is_aborted)
+
+    def error_of(self, step: str) -> Abort | StepFailedError:
+        """Return the exception for a call of the step whose retries were used up in an earlier attempt."""
+        text = self.errors[-1].error if self.errors else "an unknown error"
+        if self.is_aborted:
+            return Abort(f"step {step!r} failed in an earlier attempt of the job with {text}")
+        return StepFailedError(step, text, self.count)
 
     def to_json(self, *, in_ascii: bool = False) -> str:
         """Return what the row stores; ``in_ascii`` is for a database whose encoding lacks a character."""
@@ -83,7 +92,10 @@ class StepFailures:
             }
             for error in self.errors
         ]
-        return json.dumps({"count": self.count, "errors": errors}, ensure_ascii=False, separators=(",", ":"))
+        stored: dict[str, Any] = {"count": self.count, "errors": errors}
+        if self.is_aborted:
+            stored["aborted"] = True
+        return json.dumps(stored, ensure_ascii=False, separators=(",", ":"))
 
 
 def failures_from(text: str | None) -> StepFailures:
@@ -99,7 +111,7 @@ def failures_from(text: str | None) -> StepFailures:
     ]
     if type(count) is not int or count < 0:
         count = len(errors)
-    return StepFailures(count, tuple(errors[-MAX_ERRORS:]))
+    return StepFailures(count, tuple(errors[-MAX_ERRORS:]), stored.get("aborted") is True)
 
 
 def shortened(text: str) -> str:

@@ -85,6 +85,8 @@ class StoredStep(NamedTuple):
         is_awaited: Whether children of the step have not ended. A step that is neither over nor awaited has
             lost them: an older node has ended them, or they were deleted by hand.
         timeouts: The ends of earlier waits for a signal: they timed out, and the job waited for it again.
+        is_renewed: Whether the retries of the step begin again, whose failed attempts this row has: the job
+            has failed since they were used up, or was retried by a caller.
     """
 
     name: str
@@ -95,11 +97,17 @@ class StoredStep(NamedTuple):
     left_s: float | None = None
     is_awaited: bool = False
     timeouts: tuple[datetime, ...] = ()
+    is_renewed: bool = False
 
     @property
     def is_early_signal(self) -> bool:
         """Whether it is a signal that came before the job waited for it. It does not count as a step."""
         return self.kind == SIGNAL and self.until is None
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether it is the failed attempts of a step whose retries were used up. It has no next attempt."""
+        return self.kind == RETRY and self.has_ended and self.until is None
 
     @property
     def is_counted(self) -> bool:

@@ -215,9 +215,10 @@ class Steps(ABC):
         With ``retry``, a function that fails is called again, without a retry of the job. Each failure is
         stored, so neither a crash nor a deploy begins the count again. A wait of at most 10 seconds passes in
         memory. A longer one suspends the job, as ``sleep()`` does. When the retries are used up, the last
-        error is raised. If the job is retried then, so is the step, with as many retries as at first. A
-        `Retry` that the function raises chooses the delay, `Abort` ends the retries, and `Snooze` postpones
-        the job.
+        error is raised. If the job fails then and is retried, so is the step, with as many retries as at
+        first. If the job catches the error and is suspended, the step raises `StepFailedError` in the next
+        attempt, without a call of the function. A `Retry` that the function raises chooses the delay, `Abort`
+        ends the retries, and `Snooze` postpones the job.
 
         Args:
             name: The name of the step, of 1 to 200 bytes; in a loop, for example ``f"page-{number}"``.
@@ -242,6 +243,8 @@ class Steps(ABC):
                 without ``retry``, an option has the wrong type, or ``func`` has a parameter of its name.
             ValueError: ``name`` is empty or too long.
             TimeoutError: The function ran longer than ``timeout``, and is not called again.
+            StepFailedError: The retries of the step were used up in an earlier attempt, and the job has not
+                failed since.
             RuntimeError: The call has ``retry``, and comes from the function of a step.
             ConfigurationError: ``max_retries`` or ``timeout`` is out of range. Or pydantic does not support
                 the return annotation, or a name in it is not defined and the value is no JSON.

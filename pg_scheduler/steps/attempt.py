@@ -51,7 +51,7 @@ from pg_scheduler.jobs.history import note_step
 from pg_scheduler.jobs.model import UNSET, Call, Unset
 from pg_scheduler.jobs.outcome import describe, is_retryable, retry_delay
 from pg_scheduler.jobs.payload import value_from
-from pg_scheduler.jobs.retry import Abort, RetryPolicy, reason_of
+from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, Abort, RetryPolicy, may_repeat, reason_of
 from pg_scheduler.jobs.step_retries import (
     IN_PLACE_WAIT_S,
     StepError,
@@ -182,9 +182,9 @@ class AttemptSteps(OpenSteps):
         self._waits = AttemptWaits(node, steps, attempt, self._loaded.refresh)
         # The names that this attempt has used, because it may not use a name twice.
         self._names: set[str] = set()
-        # The steps whose retries were used up in this attempt. Code that calls one again under its name might
-        # never end: after each suspension it would come to the first of its calls, and their retries begin
-        # again.
+        # The steps whose retries were used up in this attempt or an earlier one. Code may not call one again
+        # under its name: each of its calls raises the stored error in a later attempt, which would belong to
+        # the first one.
         self._used_up: set[str] = set()
         # How often the waits for each signal have timed out in this attempt, by the name of the step.
         self._timeouts = Counter[str]()
@@ -570,8 +570,18 @@ class AttemptSteps(OpenSteps):
             is_held = True
 
     async def _is_due(self, name: str) -> bool:
-        """Return whether the function of a step may be called now: it has not failed, or its wait is over."""
+        """Return whether the function of a step may be called now: it has not failed, or its wait is over.
+
+        Raise the stored error if its retries were used up in an earlier attempt, and the job has not failed
+        since. Otherwise a job that catches the error of one step, and is suspended by another, would call the
+        function in each of its attempts, and never end.
+        """
         failed = await self._find_stored(row_of_retries(name), RETRY)
+        if failed is not None and failed.is_used_up and not failed.is_renewed:
+            self._used_up.add(name)
+            error = failures_from(failed.value).error_of(name)
+            note_step(error, name)
+            raise error
         return failed is None or _is_over(failed)
 
     async def _end_failures(self, name: str) -> None:
@@ -598,10 +608,9 @@ class AttemptSteps(OpenSteps):
         row_name = row_of_retries(name)
         failed = await self._find_stored(row_name, RETRY)
         earlier_failures = StepFailures() if failed is None else failures_from(failed.value)
-        # The retries of the step were used up in an earlier attempt of the job, or the step was repeated by
-        # retry_job() since. So they begin again. They also do if the worker died before the job could fail,
-        # because the row does not show what became of that attempt.
-        if failed is not None and failed.has_ended:
+        # The retries of the step were used up, and the job has failed or was retried by a caller since. So
+        # they begin again.
+        if failed is not None and failed.is_renewed:
             earlier_failures = replace(earlier_failures, count=0)
         delay: timedelta | None = None
         retry_count = earlier_failures.count
@@ -610,7 +619,10 @@ class AttemptSteps(OpenSteps):
             delay = retry_delay(claim, cause, rules.retry, retry_count=retry_count, spread=spread)
         text = describe(reason_of(cause))
         now = self._statements.local_now
-        failures = earlier_failures.after(StepError(now, claim.attempt, shortened(text)))
+        # Only an Abort forbids a retry under the default policy.
+        is_aborted = not may_repeat(cause, DEFAULT_RETRY_POLICY)
+        step_error = StepError(now, claim.attempt, shortened(text))
+        failures = earlier_failures.after(step_error, is_aborted=is_aborted)
         # The count is stored as a number, not added to the one in the row. So it is right also if the answer
         # of the statement is lost, and the statement repeated. No other call writes this row: the fencing
         # token excludes other attempts of the job, and the name of the step other calls of this one.

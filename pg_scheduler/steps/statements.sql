@@ -6,8 +6,8 @@
 -- taken; with "next:", a signal to the definition that waits for the end of a running attempt; with "mail:", four digits
 -- and ":", the message of this number of a mailbox. A message is a signal in all but this: it may follow a timeout. With
 -- "retry:", it is the failed attempts of a step that is retried. That row is open while the step is called again, until
--- its next attempt, and has ended when the step is stored or its retries are used up: then they begin again if the step is
--- called again. Nodes of earlier checkouts load it under a name that no step has.
+-- its next attempt, and has ended when the step is stored or its retries are used up. Used-up retries begin again when the
+-- job fails and is retried. Nodes of earlier checkouts load it under a name that no step has.
 
 -- A text that distinguishes a definition of a job from all others with its id.
 
@@ -53,6 +53,20 @@ coalesce(step.definition = (job.options ->> 'definition'), true)
 -- fragment: retry_name
 concat(chr(1), 'retry:', $2::text)
 
+-- Whether the used-up retries of a step begin again: an attempt of the job has failed since, that one or a later one, or
+-- a caller has retried the job. Neither a suspension nor a crash is a failure. The history has the last ten attempts that
+-- ended otherwise than by a suspension. So after ten snoozes without a call of the step, a failure before them is unknown.
+
+-- fragment: is_renewed
+CASE WHEN step.kind = 'retry' AND step.ended_at IS NOT NULL THEN (
+        SELECT coalesce((job.options -> 'retried_by_hand') >= to_jsonb(step.attempt), false)
+            OR jsonb_path_exists(job.errors,
+            '$[*] ? (@.attempt >= $first && (@.outcome == "error" || @.outcome == "timeout" || @.outcome == "refused"))',
+            jsonb_build_object('first', step.attempt))
+        FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id = step.job_id
+    ) ELSE false END
+
 -- name: load_steps
 -- route: step
 -- Return the steps of the job $1, if it is marked; without the results of other jobs that were passed to it.
@@ -61,7 +75,7 @@ concat(chr(1), 'retry:', $2::text)
 SELECT CASE WHEN left(name, 8) = (chr(1) || 'signal:') THEN substr(name, 9) ELSE name END AS name,
     kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
     extract(epoch FROM {bounded_until} - coalesce($2, {now}))::double precision AS left_s,
-    {awaits_children} AS is_awaited, timeouts
+    {awaits_children} AS is_awaited, timeouts, {is_renewed} AS is_renewed
 FROM {schema}scheduler_steps AS step
 WHERE job_id = $1
   AND kind <> 'result'

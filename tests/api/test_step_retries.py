@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,10 +27,12 @@ from pg_scheduler import (
     RetryPolicy,
     Scheduler,
     Snooze,
+    StepFailedError,
     current_job,
 )
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobSnoozed, JobSuspended
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.step_retries import MAX_ERROR_BYTES, MAX_ERRORS, failures_from
 from pg_scheduler.jobs.step_values import RETRY, StoredStep, row_of_retries
 from pg_scheduler.steps.attempt import AttemptSteps
@@ -161,7 +164,7 @@ async def test_failures_of_a_step_do_not_begin_the_retries_of_its_job_again(
 async def test_name_of_a_step_that_has_failed_for_good_is_not_used_again_in_the_attempt(
     t: TestScheduler, bank: Bank
 ) -> None:
-    """The retries of such a step would begin again after each suspension, so the job would never end."""
+    """In a later attempt, the stored error belongs to the only call of the name."""
     bank.failures = 100
 
     async def place() -> None:
@@ -555,6 +558,156 @@ async def test_failure_before_a_crash_does_not_begin_the_retries_of_the_job_agai
 
     await run(t, place, max_retries=1)
     assert retry_counts[:3] == [0, 1, 1]
+
+
+# -- used-up retries -------------------------------------------------------------------------------------
+
+
+async def test_job_of_two_steps_that_fail_at_once_ends(t: TestScheduler) -> None:
+    banks = Bank(100), Bank(100, ValueError)
+    waits = RetryPolicy(base=MINUTE, maximum=MINUTE, jitter=0)
+
+    async def place() -> list[str]:
+        steps = current_job().steps
+        calls = [
+            steps.run(f"charge-{n}", bank.charge, 7, retry=waits, max_retries=3 - n)
+            for n, bank in enumerate(banks)
+        ]
+        return [type(error).__name__ for error in await asyncio.gather(*calls, return_exceptions=True)]
+
+    assert (await run(t, place)).status is JobStatus.COMPLETED
+    assert [len(bank.calls) for bank in banks] == [4, 3]
+    result = await t.scheduler.get_job_result("order", wait=False)
+    assert result
+    assert result.value == ["ConnectionError", "StepFailedError"]
+
+
+async def test_step_whose_retries_were_used_up_raises_the_stored_error_after_a_suspension(
+    t: TestScheduler, bank: Bank
+) -> None:
+    bank.failures, bank.error = 100, partial(ConnectionError, "no answer")
+    errors: list[Exception] = []
+
+    async def place() -> None:
+        steps = current_job().steps
+        with pytest.raises((ConnectionError, StepFailedError)) as raised:
+            await steps.run("charge", bank.charge, 7, retry=POLICY, max_retries=1)
+        errors.append(raised.value)
+        for number in range(3):
+            await steps.sleep(f"pause-{number}", MINUTE)
+            with pytest.raises(DuplicateStepError):
+                await steps.run("charge", bank.charge, 7, retry=POLICY, max_retries=1)
+
+    assert (await run(t, place)).status is JobStatus.COMPLETED
+    assert len(bank.calls) == 2
+    assert [type(error) for error in errors] == [ConnectionError, *[StepFailedError] * 3]
+    error = errors[-1]
+    assert isinstance(error, StepFailedError)
+    assert (error.step, error.error, error.count) == ("charge", "ConnectionError: no answer", 2)
+    assert "step 'charge' failed 2 times in earlier attempts of the job" in str(error)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.count) == (str(error), 2)
+    row = await row_of(t.pool)
+    assert row
+    assert failures_from(row["value"]).count == 2
+
+
+async def test_used_up_retries_do_not_begin_again_after_a_crash_or_a_snooze(
+    t: TestScheduler, bank: Bank
+) -> None:
+    bank.failures = 100
+    attempts: list[int] = []
+
+    async def place() -> None:
+        attempts.append(current_job().attempt)
+        try:
+            await current_job().steps.run("charge", bank.charge, 7, retry=POLICY, max_retries=0)
+        except (ConnectionError, StepFailedError):
+            if len(attempts) == 1:
+                t.crash()
+                await asyncio.Event().wait()
+            if len(attempts) == 2:
+                raise Snooze(60) from None
+            raise
+
+    job = await run(t, place)
+    assert (job.status, attempts, len(bank.calls)) == (JobStatus.FAILED, [1, 2, 3], 1)
+    assert str(job.error_message).startswith("StepFailedError: step 'charge' failed once")
+    assert job.errors[-1].step == "charge"
+
+
+async def test_used_up_retries_begin_again_if_the_job_has_failed_in_a_later_attempt_and_slept_since(
+    t: TestScheduler, bank: Bank
+) -> None:
+    """The sleep sets the retries of the job back to 0, so their number alone does not show the failure."""
+    bank.failures = 100
+    retry_counts: list[int] = []
+
+    async def place() -> None:
+        me = current_job()
+        retry_counts.append(me.retry_count)
+        if len(retry_counts) > 2:
+            await me.steps.sleep("pause", MINUTE)
+        with pytest.raises((ConnectionError, StepFailedError)):
+            await me.steps.run("charge", bank.charge, 7, retry=POLICY, max_retries=0)
+        if len(retry_counts) == 1:
+            await me.steps.sleep("first-pause", MINUTE)
+        if len(retry_counts) == 2:
+            raise ValueError("no stock")
+
+    assert (await run(t, place, max_retries=1)).status is JobStatus.COMPLETED
+    assert retry_counts == [0, 0, 1, 0]
+    assert len(bank.calls) == 2
+
+
+async def test_used_up_retries_begin_again_when_a_caller_retries_the_job(
+    t: TestScheduler, bank: Bank
+) -> None:
+    bank.failures = 100
+
+    async def place() -> None:
+        with pytest.raises(ConnectionError):
+            await current_job().steps.run("charge", bank.charge, 7, retry=POLICY, max_retries=1)
+
+    assert (await run(t, place)).status is JobStatus.COMPLETED
+    assert await t.scheduler.retry_job("order")
+    await t.run_until(HALF_A_DAY)
+    async for _ in Inspector(t.scheduler).retry_jobs(ids=["order"]):
+        pass
+    await t.run_until(HALF_A_DAY)
+    job = await t.scheduler.get_job("order")
+    assert job
+    assert (job.status, len(bank.calls)) == (JobStatus.COMPLETED, 3 * 2)
+
+
+async def test_job_without_steps_is_retried_by_a_caller_without_a_mark(t: TestScheduler) -> None:
+    async def place() -> None:
+        raise ValueError("no stock")
+
+    await run(t, place)
+    options = "SELECT options FROM scheduled_jobs"
+    before = await t.pool.fetchval(options)
+    assert await t.scheduler.retry_job("order")
+    assert await t.pool.fetchval(options) == before
+
+
+async def test_abort_of_a_step_fails_the_job_also_after_a_crash(t: TestScheduler, bank: Bank) -> None:
+    bank.failures, bank.error = 100, partial(Abort, "no such order")
+
+    async def place() -> None:
+        try:
+            await current_job().steps.run("charge", bank.charge, 7, retry=POLICY)
+        except Abort:
+            if current_job().attempt == 1:
+                t.crash()
+                await asyncio.Event().wait()
+            raise
+
+    job = await run(t, place, max_retries=3)
+    assert (job.status, job.attempt, len(bank.calls)) == (JobStatus.FAILED, 2, 1)
+    assert job.error_message == (
+        "Abort: step 'charge' failed in an earlier attempt of the job with Abort: no such order"
+    )
 
 
 # -- time limits -----------------------------------------------------------------------------------------
