@@ -91,14 +91,14 @@ async def test_scale_factor_is_found_while_it_delays_the_vacuum_of_a_table_with_
 ) -> None:
     await pool.execute(
         "ALTER TABLE scheduled_jobs "
-        "SET (autovacuum_vacuum_scale_factor = 0.2, autovacuum_vacuum_threshold = 50)"
+        "SET (autovacuum_vacuum_scale_factor = 2.2, autovacuum_vacuum_threshold = 50)"
     )
     await world.jobs(1000, "x", status="completed")
-    await until(pool, FindingCode.AUTOVACUUM, ["scheduled_jobs"], dead_rows=249)
-    assert await subjects(pool, FindingCode.AUTOVACUUM, dead_rows=250) == []
-    finding = await find(pool, FindingCode.AUTOVACUUM, dead_rows=249)
+    await until(pool, FindingCode.AUTOVACUUM, ["scheduled_jobs"], dead_rows=2249)
+    assert await subjects(pool, FindingCode.AUTOVACUUM, dead_rows=2250) == []
+    finding = await find(pool, FindingCode.AUTOVACUUM, dead_rows=2249)
     assert "about 1,000 rows in 0.00" in finding.evidence
-    assert "mean a vacuum at 250 dead rows" in finding.evidence
+    assert "mean a vacuum at 2,250 dead rows" in finding.evidence
     values = "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000"
     assert finding.remedy == f'ALTER TABLE "public".scheduled_jobs SET ({values})'
     await pool.execute(finding.remedy)
