@@ -1,5 +1,6 @@
 -- The family of a job: the job, the children of its steps, their children, and so on. The step rows of a job have the
--- ids of its children, so a family is found by primary keys alone.
+-- ids of its children, so a family is found by primary keys alone. If delete_steps_from deletes a step, another row keeps
+-- these ids, because the children run on until the job comes to the step again.
 
 -- fragment: is_child_of_step
 -- Whether the job "child" is a child of the step "step" of the job "job". A job that only stands for a child, because it
@@ -10,8 +11,19 @@
           AND ({child_mark} ->> 'definition') = (job.options ->> 'definition')
           AND octet_length(child.job_id) > octet_length(job.job_id)
 
+-- fragment: step_with_children
+-- The rows with the ids of children: those of steps, and those of steps that were deleted, which are not stored yet.
+(
+            SELECT job_id, value, definition,
+                CASE WHEN kind = 'child' THEN name ELSE substr(name, 9) END AS name,
+                CASE WHEN kind = 'child' THEN started_at END AS stored_at,
+                CASE WHEN kind = 'child' THEN ended_at END AS ended_at
+            FROM {schema}scheduler_steps
+            WHERE kind = 'child' OR kind = 'result' AND left(name, 8) = concat(chr(1), 'former:')
+        )
+
 -- fragment: children_of_step
-{schema}scheduler_steps AS step
+{step_with_children} AS step
         CROSS JOIN LATERAL jsonb_array_elements_text(
             CASE WHEN jsonb_typeof(step.value) = 'array' THEN step.value ELSE jsonb_build_array() END
         ) AS wanted (id)
@@ -24,7 +36,9 @@
 -- The families of the jobs $1 as the rows of "family": those that are to be retried if $2, else cancelled.
 --
 -- A cancellation passes over detached children, with their families. A retry passes over completed jobs, and over the
--- steps of unfinished jobs that have ended: those have their results. $1 themselves are always rows.
+-- steps of unfinished jobs that have ended: those have their results. It also passes over former children of a step that
+-- is stored again, which may wait for others now. A cancellation ends them too, and finds each child by one row only.
+-- $1 themselves are always rows.
 family (job_id, parent_id, step, stored_at) AS (
     SELECT job_id, NULL::text, NULL::text, NULL::timestamptz
     FROM {schema}scheduled_jobs
@@ -33,20 +47,26 @@ family (job_id, parent_id, step, stored_at) AS (
     SELECT member.job_id, family.job_id, member.step, member.stored_at
     FROM family
     CROSS JOIN LATERAL (
-        SELECT child.job_id, step.name AS step, step.started_at AS stored_at
+        SELECT child.job_id, step.name AS step, step.stored_at
         FROM (
             SELECT job_id, options, finished_at FROM {schema}scheduled_jobs WHERE job_id = family.job_id
             OFFSET 0  -- not joined in another way, which reads all jobs
         ) AS job
         CROSS JOIN {children_of_step}
         WHERE step.job_id = family.job_id
-          AND step.kind = 'child'
           AND (job.options -> 'steps') IS NOT NULL
           AND {of_definition}
           AND {is_child_of_step}
           AND CASE WHEN $2::boolean
               THEN child.status <> 'completed' AND (job.finished_at IS NOT NULL OR step.ended_at IS NULL)
               ELSE (child.options -> 'detached') IS NULL END
+          AND (step.stored_at IS NOT NULL OR NOT EXISTS (
+              SELECT FROM {schema}scheduler_steps AS stored
+              WHERE stored.job_id = step.job_id
+                AND stored.name = step.name
+                AND ($2::boolean OR stored.kind = 'child' AND stored.value @> to_jsonb(child.job_id))
+              OFFSET 0
+          ))
         OFFSET 0
     ) AS member
 )

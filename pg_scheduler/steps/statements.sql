@@ -8,6 +8,9 @@
 -- "retry:", it is the failed attempts of a step that is retried. That row is open while the step is called again, until
 -- its next attempt, and has ended when the step is stored or its retries are used up. Used-up retries begin again when the
 -- job fails and is retried. Nodes of earlier checkouts load it under a name that no step has.
+--
+-- A row with "former:" and the name of a step has the ids of the children that the step had when delete_steps_from has
+-- deleted it. Its kind is that of passed results, which nodes of earlier checkouts do not load either.
 
 -- A text that distinguishes a definition of a job from all others with its id.
 
@@ -266,7 +269,8 @@ SELECT CASE WHEN $1::bigint < txid_snapshot_xmax(txid_current_snapshot()) THEN t
 -- value that it had before the step is not stored any more. Signals that have come stay, unless $2 names one: their
 -- senders do not repeat them. The first wait gets them then. The edges of steps that go are deleted, but those of other
 -- open steps stay, and those to jobs that a cancelled job waits for before it runs. The results of children stay too.
--- Those of children that were retried since replace them now.
+-- Those of children that were retried since replace them now. The ids of children are kept, so that their family is found
+-- before the job comes to the step again: together with those of earlier deletions, since the step may have had others.
 --
 -- A wait that was repeated has one row, which began before the step if its first wait did. Its timeouts after the
 -- beginning of the step are forgotten, and the last wait before the step has timed out again. If none had, the wait lasts
@@ -285,7 +289,21 @@ deleted AS (
     WHERE step.job_id = first.job_id
       AND (step.name = ANY (ARRAY [$2, {retry_name}]) OR {last_write} >= first.started_at
            AND step.kind <> 'result' AND NOT (step.kind = 'signal' AND step.value IS NOT NULL))
-    RETURNING step.job_id, step.name, step.kind
+    RETURNING step.job_id, step.name, step.kind, step.value, step.started_at, step.definition
+),
+remembered AS (
+    INSERT INTO {schema}scheduler_steps AS former (
+        job_id, name, kind, value, attempt, started_at, ended_at, definition
+    )
+    SELECT job_id, concat(chr(1), 'former:', name), 'result', jsonb_build_array() || value, 0, started_at, started_at,
+        definition
+    FROM deleted
+    WHERE kind = 'child'
+    ON CONFLICT (job_id, name) DO UPDATE SET
+        value      = CASE WHEN former.definition = EXCLUDED.definition THEN (
+            SELECT jsonb_agg(DISTINCT child.id) FROM jsonb_array_elements(former.value || EXCLUDED.value) AS child (id)
+        ) ELSE EXCLUDED.value END,
+        definition = EXCLUDED.definition
 ),
 freed AS (
     DELETE FROM {schema}scheduler_after AS edge

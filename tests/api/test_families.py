@@ -24,6 +24,7 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.events import JobCancelled
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
 from tests.store.test_steps import until_a_lock_is_awaited
@@ -437,6 +438,91 @@ async def test_unique_key_of_a_child_that_another_job_has_keeps_the_whole_family
     with pytest.raises(JobConflictError, match="other"):
         await t.scheduler.retry_job("job", children=True)
     assert await statuses(t) == {"job": "failed", "job:leaf": "failed", "other": "pending"}
+
+
+async def test_children_of_a_step_that_is_to_be_repeated_are_cancelled_with_their_job(
+    t: TestScheduler, plan: Plan
+) -> None:
+    await enqueue(t, plan.waiting_tree)
+    await t.drain()
+    await t.scheduler.cancel_job("job", children=True)
+    for _ in range(2):
+        assert await t.scheduler.retry_job("job", children=True) == 5
+        assert await t.scheduler.cancel_job("job", children=True) == 5, "no step is stored again"
+    assert await statuses(t) == dict.fromkeys(WAITING, "cancelled")
+    assert await t.scheduler.retry_job("job", children=True) == 5
+    await t.drain()
+    await t.scheduler.cancel_job("job")
+    await t.scheduler.retry_job("job", from_step="branches")
+    assert await t.scheduler.cancel_job("job", children=True) == 5
+    assert await t.scheduler.retry_job("job", children=True) == 5
+    await t.drain()
+    for name in ("a", "b"):
+        await t.scheduler.signal(f"job:branches:{'ab'.index(name)}:leaf", "signal")
+    await t.drain()
+    assert (await t.scheduler.get_job_result("job")).unwrap() == ["a", "b"]
+
+
+async def test_former_children_of_a_step_are_no_step(t: TestScheduler, plan: Plan, pool: Pool) -> None:
+    await enqueue(t, plan.waiting_tree)
+    await t.drain()
+    await t.scheduler.cancel_job("job", children=True)
+    await t.scheduler.retry_job("job", children=True)
+    row = await pool.fetchrow(
+        "SELECT kind, value FROM scheduler_steps WHERE name = chr(1) || 'former:branches'"
+    )
+    assert row
+    assert row["kind"] == "result", "nodes of earlier checkouts load it as little as this one"
+    inspector = Inspector(pool)
+    assert not any("branches" in step.name for step in (await inspector.steps("job")).items)
+
+
+async def test_children_that_a_repeated_step_has_no_more_are_cancelled_but_not_retried(
+    t: TestScheduler, plan: Plan
+) -> None:
+    names = ["a", "b"]
+
+    async def shrinking() -> list[str]:
+        return await current_job().steps.gather("leaves", [call(plan.patient, name) for name in names])
+
+    await enqueue(t, shrinking)
+    await t.drain()
+    await t.scheduler.cancel_job("job")
+    names.remove("b")
+    # The second deletion of the step knows one child, and the first one both.
+    for _ in range(2):
+        await t.scheduler.retry_job("job", from_step="leaves")
+        await t.drain()
+        await t.scheduler.cancel_job("job")
+    await t.scheduler.retry_job("job", from_step="leaves")
+    await t.drain()
+    assert await t.scheduler.cancel_job("job", children=True) == 3
+    assert await t.scheduler.retry_job("job", children=True) == 2
+    assert (await statuses(t))["job:leaves:1"] == "cancelled"
+
+
+async def test_later_step_is_repeated_although_an_earlier_one_has_former_children(
+    t: TestScheduler, plan: Plan
+) -> None:
+    skips_first = False
+
+    async def two() -> str:
+        if not skips_first:
+            await current_job().steps.child("one", call(plan.patient, "one"))
+        return await current_job().steps.child("two", call(plan.leaf, "two"))
+
+    plan.failing = {"two"}
+    await enqueue(t, two)
+    await t.drain()
+    await t.scheduler.cancel_job("job", children=True)
+    await t.scheduler.retry_job("job", from_step="one")
+    skips_first = True
+    await t.drain()
+    assert (await statuses(t))["job"] == "failed"
+    plan.failing.clear()
+    assert await t.scheduler.retry_job("job", children=True) == 3
+    await t.drain()
+    assert (await t.scheduler.get_job_result("job")).unwrap() == "two"
 
 
 # -- with a worker -------------------------------------------------------------------------------------

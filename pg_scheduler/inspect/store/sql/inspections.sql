@@ -268,7 +268,8 @@ CASE WHEN left(name, 8) = (chr(1) || 'signal:') THEN substr(name, 9)
 --
 -- Those of the job itself come first, the oldest first, and at most 10,000 rows are read. A row of NULLs stands for
 -- none. Large values, and compressed ones, which hide their size, are read by their names only. The failed attempts of a
--- step are a part of its row, or a row of their own as long as the step has none.
+-- step are a part of its row, or a row of their own as long as the step has none. The former children of a step that was deleted
+-- are no step.
 SELECT step.name, step.kind,
     CASE WHEN $2::text IS NOT NULL OR (step.size <= 2000 AND pg_column_compression(step.value) IS NULL)
         THEN step.value::text
@@ -298,6 +299,7 @@ LEFT JOIN LATERAL (
               concat(chr(1), 'retry:', $2)
           ]))
           AND ({of_definition} OR left(name, 6) = (chr(1) || 'next:'))
+          AND left(name, 8) <> (chr(1) || 'former:')
           AND NOT (kind = 'retry' AND EXISTS (
               SELECT FROM {schema}scheduler_steps AS stored
               WHERE stored.job_id = $1 AND stored.name = substr(step.name, 8) AND stored.kind = 'step'
