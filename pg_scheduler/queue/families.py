@@ -10,7 +10,7 @@ search finds no job that is not locked, the family is complete.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ class Member(NamedTuple):
         job_id: Its id.
         parent_id: The job whose step has started it; None for the job of which this is the family.
         step: The name of that step; None without a parent.
-        stored_at: When the step was stored; None without a parent.
+        stored_at: When the step was stored; None without a parent, and for a step that is to be repeated.
         status: Its status.
         has_ended: Whether it has ended.
         may_run_on: Whether its attempt may still run, although it has ended.
@@ -75,7 +75,8 @@ class FamilyRepository(Repository):
     async def retry(self, members: Sequence[Member], transaction: Transaction) -> list[Record]:
         """Retry those jobs of locked families that have ended, and return their rows.
 
-        A parent that is retried repeats its first step with a retried child, and the steps after it. An
+        A parent that is retried repeats its first step with a retried child, and the steps after it. So it
+        does with a child that was not completed and whose row was deleted: the step starts that anew. An
         unfinished parent waits again.
 
         Args:
@@ -99,7 +100,12 @@ class FamilyRepository(Repository):
                 raise await self._conflict(job_id, transaction)
         waiting_parents = [row["parent"] for row in rows if row["parent"] not in retried_ids]
         await self._dependencies.wait_again(ended_ids, waiting_parents, on)
-        for step, parent_ids in _first_steps(ended_members, retried_ids).items():
+        lost_rows = await self._statements.fetch("find_lost_children", sorted(retried_ids), on=on)
+        stored_steps = [
+            *((member.parent_id, member.step, member.stored_at) for member in ended_members),
+            *((row["parent_id"], row["step"], row["stored_at"]) for row in lost_rows),
+        ]
+        for step, parent_ids in _first_steps(stored_steps, retried_ids).items():
             await self._statements.fetch("delete_steps_from", parent_ids, step, on=on)
         return rows
 
@@ -126,15 +132,17 @@ def descendants(job_ids: Collection[str], members: Sequence[Member]) -> Iterator
                 yield member
 
 
-def _first_steps(members: Sequence[Member], retried_ids: Collection[str]) -> dict[str, list[str]]:
+def _first_steps(
+    stored_steps: Iterable[tuple[str | None, str | None, datetime | None]], retried_ids: Collection[str]
+) -> dict[str, list[str]]:
     """Return the steps that retried parents repeat, each with the ids of these parents.
 
     The later steps of a parent may depend on the result of a child, so the first step with a retried child
-    counts.
+    counts. The steps are given by the ids of their jobs, their names, and the times when they were stored.
     """
     first_steps: dict[str, tuple[datetime, str]] = {}
-    for member in members:
-        parent_id, step, stored_at = member.parent_id, member.step, member.stored_at
+    for parent_id, step, stored_at in stored_steps:
+        # A step that is to be repeated already has no time.
         if parent_id in retried_ids and parent_id is not None and step is not None and stored_at is not None:
             first_steps[parent_id] = min((stored_at, step), first_steps.get(parent_id, (stored_at, step)))
     parents_by_step = defaultdict[str, list[str]](list)

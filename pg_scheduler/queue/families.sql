@@ -85,3 +85,39 @@ FROM family JOIN {schema}scheduled_jobs AS job ON job.job_id = family.job_id
 WHERE job.job_id = ANY (ARRAY (SELECT member.job_id FROM family AS member))
 ORDER BY octet_length(job.job_id) DESC, job.job_id COLLATE "C"
 FOR NO KEY UPDATE OF job;
+
+-- name: find_lost_children
+-- route: caller
+-- Return the steps of the retried jobs $1 with the failed, expired or cancelled children whose rows were deleted since.
+--
+-- The job has their results. It would only repeat the old errors, but a step that is repeated starts such a child anew.
+SELECT step.job_id AS parent_id, step.name AS step, step.started_at AS stored_at
+FROM unnest($1::text[]) AS owner (id)
+CROSS JOIN LATERAL (
+    SELECT options FROM {schema}scheduled_jobs WHERE job_id = owner.id AND (options -> 'steps') IS NOT NULL
+    OFFSET 0  -- not joined in another way, which reads all jobs
+) AS job
+CROSS JOIN LATERAL (
+    SELECT step.value ->> 'step' AS step, step.value ->> 'job_id' AS id
+    FROM {schema}scheduler_steps AS step
+    WHERE step.job_id = owner.id
+      AND step.kind = 'result'
+      AND left(step.name, 6) = 'child:'
+      AND (step.value ->> 'status') <> 'completed'
+      AND {of_definition}
+    OFFSET 0
+) AS passed
+CROSS JOIN LATERAL (
+    SELECT step.job_id, step.name, step.started_at
+    FROM {schema}scheduler_steps AS step
+    WHERE step.job_id = owner.id
+      AND step.name = passed.step
+      AND step.kind = 'child'
+      AND step.value @> to_jsonb(passed.id)
+      AND {of_definition}
+    OFFSET 0
+) AS step
+WHERE NOT EXISTS (
+    SELECT FROM {schema}scheduled_jobs AS child WHERE child.job_id = passed.id
+    OFFSET 0
+);

@@ -525,6 +525,41 @@ async def test_later_step_is_repeated_although_an_earlier_one_has_former_childre
     assert (await t.scheduler.get_job_result("job")).unwrap() == "two"
 
 
+async def test_child_whose_row_was_deleted_is_started_anew(t: TestScheduler, plan: Plan, pool: Pool) -> None:
+    plan.failing = {"a.y"}
+    await enqueue(t, plan.branch, args=("a", ["x", "y"]))
+    await t.drain()
+    # The vacuum deletes the rows of children that ended long before their job.
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id <> 'job'")
+    plan.failing.clear()
+    plan.runs.clear()
+    assert await t.scheduler.retry_job("job", children=True) == 1
+    await t.drain()
+    assert (await t.scheduler.get_job_result("job")).unwrap() == ["a.x", "a.y"]
+    assert plan.runs == ["a.y"]
+
+
+async def test_steps_before_a_deleted_child_that_has_failed_are_kept(
+    t: TestScheduler, plan: Plan, pool: Pool
+) -> None:
+    async def three() -> list[str]:
+        steps = current_job().steps
+        one = await steps.child("one", call(plan.leaf, "one"))
+        await steps.run("two", plan.leaf, "two")
+        return [one, await steps.child("three", call(plan.leaf, "three"))]
+
+    plan.failing = {"three"}
+    await enqueue(t, three)
+    await t.drain()
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id <> 'job'")
+    plan.failing.clear()
+    plan.runs.clear()
+    assert await t.scheduler.retry_job("job", children=True) == 1
+    await t.drain()
+    assert (await t.scheduler.get_job_result("job")).unwrap() == ["one", "three"]
+    assert plan.runs == ["three"], "a completed child whose row was deleted is no reason to repeat its step"
+
+
 # -- with a worker -------------------------------------------------------------------------------------
 
 

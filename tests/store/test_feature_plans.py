@@ -33,6 +33,7 @@ TYPES = {
     "lock_batch": "text[]",
     "lock_dependents": "text[], text[]",
     "lock_families": "text[], boolean",
+    "find_lost_children": "text[]",
     "retry_jobs": "text[], timestamptz",
     "move_jobs": "text[], timestamptz, double precision, timestamptz",
     "claim_one": "text, text, timestamptz",
@@ -76,6 +77,7 @@ VALUES = {
     "lock_batch": LAST_JOBS,
     "lock_dependents": f"{LAST_JOBS}, {LAST_JOBS}",
     "lock_families": "'{tree}', false",
+    "find_lost_children": "'{tree}'",
     "retry_jobs": f"{LAST_JOBS}, {INSTANT}",
     "move_jobs": f"{LAST_JOBS}, NULL, 60, {INSTANT}",
     "claim_one": f"'w1', 'job-2', {INSTANT}",
@@ -142,6 +144,11 @@ EXPECTED = {
     "lock_batch": {("Index Scan", "scheduled_jobs_pkey")},
     "lock_dependents": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduled_jobs_unique")},
     "lock_families": {
+        ("Index Only Scan", "scheduled_jobs_pkey"),
+        ("Index Scan", "scheduled_jobs_pkey"),
+        ("Index Scan", "scheduler_steps_pkey"),
+    },
+    "find_lost_children": {
         ("Index Only Scan", "scheduled_jobs_pkey"),
         ("Index Scan", "scheduled_jobs_pkey"),
         ("Index Scan", "scheduler_steps_pkey"),
@@ -231,6 +238,7 @@ READ_AT_MOST = {
     "delete_completed": 1500,
     "lock_batch": 500,
     "lock_dependents": 500,
+    "find_lost_children": 10,
     "lock_families": 350,  # each of 100 children as a child, as a parent, and to be locked
     "retry_jobs": 1000,
     "move_jobs": 1000,
@@ -284,6 +292,9 @@ FILL = f"""
     INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, definition)
     SELECT 'tree', 'kids', 'child', jsonb_agg('tree:kids:' || n), 1, timestamptz {INSTANT}, 'd'
     FROM generate_series(0, 99) AS n
+    UNION ALL
+    SELECT 'tree', 'child:0', 'result',
+        jsonb_build_object('step', 'kids', 'job_id', 'tree:kids:0', 'status', 'failed'), 0, {INSTANT}, 'd'
     UNION ALL
     SELECT 'other-' || n, 'kids', 'child', '["x"]', 1, {INSTANT}, 'd'
     FROM generate_series(1, {ROWS}) AS n;
