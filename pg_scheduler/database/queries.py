@@ -355,7 +355,8 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
     """Return the statement of a text that begins with its declarations.
 
     Raises:
-        LookupError: A declaration is missing or invalid, a fragment is unknown, or the search path matters.
+        LookupError: A declaration is missing or invalid, a fragment is unknown, a comment follows the
+            statement, or the search path matters.
     """
     declared: dict[str, str] = {}
     while match := _DECLARATION.match(text):
@@ -372,6 +373,10 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
         text = _expand(text, fragments).strip()
     except KeyError as error:
         raise LookupError(f"statement {name!r} names an unknown fragment: {error}") from error
+    if text.rpartition("\n")[2].startswith("--"):
+        raise LookupError(
+            f"a comment follows statement {name!r}; write it below the mark of what it describes"
+        )
     try:
         text = qualify_builtins(text)
     except ValueError as error:

@@ -239,6 +239,14 @@ def test_load_queries_rejects_an_unknown_fragment(written: Callable[..., None]) 
         load_queries("x")
 
 
+def test_load_queries_rejects_a_comment_between_a_statement_and_the_next_mark(
+    written: Callable[..., None],
+) -> None:
+    written("-- name: a\n-- route: pool\n-- Add.\nSELECT 1;\n\n-- Two.\n\n-- fragment: two\n2\n")
+    with pytest.raises(LookupError, match="a comment follows statement 'a'"):
+        load_queries("x")
+
+
 def test_load_queries_rejects_a_statement_that_depends_on_the_search_path(
     written: Callable[..., None],
 ) -> None:
