@@ -7,7 +7,7 @@ from functools import cache
 from pg_scheduler.database.session import Connection
 from pg_scheduler.jobs.signals import signal_text
 from pg_scheduler.scheduler.parts import Parts
-from pg_scheduler.steps.signals import Audience
+from pg_scheduler.steps.signals import Audience, SentSignal
 
 
 async def end_sleep(parts: Parts, job_id: str) -> bool:
@@ -25,9 +25,7 @@ async def send_signal(
     """Store a signal for a job, and notify workers if the job waited for it; return whether it is stored."""
     text = await _text_for(parts, job_id, name, value, connection)
     sent = await parts.store.signals.send(job_id, name, text, connection)
-    if sent.due is not None:
-        await parts.outbox.notify_due(sent.due, connection)
-    return sent.is_stored
+    return await _announced(parts, sent, connection)
 
 
 async def send_message(
@@ -36,9 +34,7 @@ async def send_message(
     """Add a message to a mailbox, and notify workers if the job waited; return whether it is stored."""
     text = await _text_for(parts, job_id, mailbox, value, connection)
     sent = await parts.store.signals.send_message(job_id, mailbox, text, connection)
-    if sent.due is not None:
-        await parts.outbox.notify_due(sent.due, connection)
-    return sent.is_stored
+    return await _announced(parts, sent, connection)
 
 
 async def broadcast(
@@ -58,6 +54,13 @@ async def broadcast(
     if reached.due is not None:
         await parts.outbox.notify_due(reached.due, connection)
     return reached.jobs
+
+
+async def _announced(parts: Parts, sent: SentSignal, connection: Connection | None) -> bool:
+    """Notify workers if the job waited for what was sent; return whether it is stored."""
+    if sent.due is not None:
+        await parts.outbox.notify_due(sent.due, connection)
+    return sent.is_stored
 
 
 async def _text_for(
