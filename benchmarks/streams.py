@@ -46,17 +46,17 @@ async def measure(run: Run, reads: Reads, wal: Wal, sizes: tuple[int, int, int])
         wal: Returns the position of the WAL in bytes.
         sizes: See ``SIZES``.
     """
-    one, each, delayed = sizes
+    items_of_one, items_of_many, delayed_count = sizes
     figures: dict[str, float] = {}
-    for name, jobs, items in (("one_job", 1, one), ("100_jobs", JOBS, each)):
+    for name, jobs, items in (("one_job", 1, items_of_one), ("100_jobs", JOBS, items_of_many)):
         started_at, before = time.perf_counter(), await wal()
         await run(jobs, items)
         seconds = time.perf_counter() - started_at
         figures[f"{name}_appends_per_s"] = round(jobs * items / seconds)
         figures[f"{name}_wal_bytes_per_item"] = round((await wal() - before) / (jobs * items))
     before = await wal()
-    delays = [1000 * (time.time() - appended_at) async for appended_at in reads(delayed)]
-    figures["paced_wal_bytes_per_item"] = round((await wal() - before) / delayed)
+    delays = [1000 * (time.time() - appended_at) async for appended_at in reads(delayed_count)]
+    figures["paced_wal_bytes_per_item"] = round((await wal() - before) / delayed_count)
     figures["delay_p50_ms"] = round(statistics.median(delays), 1)
     figures["delay_p99_ms"] = round(statistics.quantiles(delays, n=100)[98], 1)
     return figures

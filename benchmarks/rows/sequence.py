@@ -33,9 +33,14 @@ GOALS: Final = (
 
 async def measure(bench: Bench) -> None:
     """Drain plain jobs, jobs of 10,000 keys and jobs of one key, and run the bare loop, in turn."""
-    one, many = bench.scale(2_000, 300), bench.scale(20_000, 4_000)
+    count_of_one, count_of_many = bench.scale(2_000, 300), bench.scale(20_000, 4_000)
     for _ in range(max(2, bench.rounds)):
-        for name, count, keys in ((LOOP, one, 0), (ONE, one, 1), (PLAIN, many, 0), (MANY, many, KEYS)):
+        for name, count, keys in (
+            (LOOP, count_of_one, 0),
+            (ONE, count_of_one, 1),
+            (PLAIN, count_of_many, 0),
+            (MANY, count_of_many, KEYS),
+        ):
             async with bench.database(OURS) as database:
                 jobs = Jobs(count)
                 rate = await (jobs.loop(database.dsn) if name is LOOP else jobs.drain(database.dsn, keys))

@@ -491,7 +491,7 @@ async def test_transaction_that_rolls_back_leaves_no_entry(pool: asyncpg.Pool, s
 async def test_call_replaces_the_deadline_of_the_task(pool: asyncpg.Pool) -> None:
     async with TestScheduler(pool, now=START) as t:
         t.scheduler.register(noop, name="task", deadline=DAY)
-        ids = [await t.scheduler.enqueue("task", deadline=given) for given in (UNSET, HOUR, None)]
+        ids = [await t.scheduler.enqueue("task", deadline=limit) for limit in (UNSET, HOUR, None)]
         assert [await deadline(t.scheduler, job_id) for job_id in ids] == [START + DAY, START + HOUR, None]
         (info,) = [info for info in await t.scheduler.tasks.list() if info.name == "task"]
         assert info.deadline == DAY
@@ -583,12 +583,12 @@ async def test_retry_keeps_a_deadline_of_the_future(pool: asyncpg.Pool) -> None:
 async def test_new_definition_has_its_own_deadline(pool: asyncpg.Pool) -> None:
     """The entry of the former definition means nothing any more."""
     async with TestScheduler(pool, now=START) as t:
-        for given in (HOUR, 3 * HOUR):
+        for limit in (HOUR, 3 * HOUR):
             await t.scheduler.enqueue(
                 wait_in_step,
                 args=("signal",),
                 job_id="job",
-                deadline=given,
+                deadline=limit,
                 conflict_resolution=ConflictResolution.REPLACE,
             )
             await t.drain()

@@ -215,12 +215,14 @@ async def test_values_are_bounded_and_children_and_sleeps_are_listed(t: TestSche
     assert await t.scheduler.cancel_job("job")
     await t.drain()
     (arguments,) = calls
-    many = [found for found in arguments["steps"] if found["name"].startswith("many-")]
-    assert [found["is_omitted"] for found in many] == sorted(found["is_omitted"] for found in many)
-    assert 3 <= sum(not found["is_omitted"] for found in many) < 10
-    values = sum(len(json.dumps(found["value"])) for found in many)
+    numbered_steps = [stored for stored in arguments["steps"] if stored["name"].startswith("many-")]
+    assert [stored["is_omitted"] for stored in numbered_steps] == sorted(
+        stored["is_omitted"] for stored in numbered_steps
+    )
+    assert 3 <= sum(not stored["is_omitted"] for stored in numbered_steps) < 10
+    values = sum(len(json.dumps(stored["value"])) for stored in numbered_steps)
     assert values < 4 * MAX_VALUES_BYTES
-    assert [found for found in arguments["steps"] if found not in many] == [
+    assert [stored for stored in arguments["steps"] if stored not in numbered_steps] == [
         step("first", 2),
         step("nap", None, "sleep"),
         step("place", 5, "cursor"),

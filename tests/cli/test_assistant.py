@@ -166,11 +166,11 @@ async def test_viewer_sees_no_arguments_by_any_tool(
                 for arguments in WITH_JOBS.get(name, [{}])
             ]
         seen[sees_arguments] = "\n".join(texts)
-    for what, secret in OF_ARGUMENTS.items():
-        assert secret not in seen[False], f"a viewer sees the {what}"
+    for place, secret in OF_ARGUMENTS.items():
+        assert secret not in seen[False], f"a viewer sees the {place}"
     not_shown = {"argument of a schedule"}  # the list of schedules has no arguments for anybody
-    for what in OF_ARGUMENTS.keys() - not_shown:
-        assert OF_ARGUMENTS[what] in seen[True], f"no tool shows the {what}"
+    for place in OF_ARGUMENTS.keys() - not_shown:
+        assert OF_ARGUMENTS[place] in seen[True], f"no tool shows the {place}"
 
 
 async def test_no_search_of_a_viewer_finds_what_is_hidden(
@@ -184,10 +184,10 @@ async def test_no_search_of_a_viewer_finds_what_is_hidden(
             result = await assistant.client.call_tool("search_jobs", {"where": search})
             return result.is_error or [job["job_id"] for job in result.structured_content["items"]]
 
-        for what in ("argument", "keyword argument", "metadata", "tag", "key of a limit"):
-            questions = searches(OF_ARGUMENTS[what])
+        for place in ("argument", "keyword argument", "metadata", "tag", "key of a limit"):
+            questions = searches(OF_ARGUMENTS[place])
             for search, other in zip(questions, searches("no-such-text"), strict=True):
-                assert await answer(search) == await answer(other), f"{search} finds the {what}"
+                assert await answer(search) == await answer(other), f"{search} finds the {place}"
 
 
 async def test_keys_are_redacted_where_arguments_are_shown(connect: Connect, world: World) -> None:

@@ -201,12 +201,15 @@ async def propose_job_change(session: Session, arguments: JobChangeArguments) ->
         )
         made_changes = [change async for step in steps for change in step.changes]
         outcomes = [ChangedObject(change.job_id, change.outcome.value) for change in made_changes]
-        done = sum(change.outcome is ChangeOutcome.DONE for change in made_changes)
-        rest = len(outcomes) - done
+        done_count = sum(change.outcome is ChangeOutcome.DONE for change in made_changes)
+        left_out_count = len(outcomes) - done_count
         left_out = (
-            f"; {rest} left out, since they have changed or their state does not allow it" if rest else ""
+            f"; {left_out_count} left out, since they have changed or their state does not allow it"
+            if left_out_count
+            else ""
         )
-        return MadeChange(f"{action}: {counted(done, 'job')} done{left_out}", outcomes, session.access.actor)
+        summary = f"{action}: {counted(done_count, 'job')} done{left_out}"
+        return MadeChange(summary, outcomes, session.access.actor)
 
     return _propose(
         session,

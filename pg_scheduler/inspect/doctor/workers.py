@@ -415,8 +415,8 @@ def judge_threads(alive: Sequence[Worker]) -> Iterator[Finding]:
         if not threads:
             continue
         run, their_jobs_were = ("runs", "its job was") if len(threads) == 1 else ("run", "their jobs were")
-        taken = sum(attempt.has_slot for attempt in threads)
-        slots = f"{taken} of its {counted(worker.max_concurrent_jobs, 'slot')}"
+        slot_count = sum(attempt.has_slot for attempt in threads)
+        slots = f"{slot_count} of its {counted(worker.max_concurrent_jobs, 'slot')}"
         yield warning(
             FindingCode.THREAD_STUCK,
             worker.worker_id,
