@@ -125,7 +125,9 @@ async def test_retry_requests_nothing_again_that_has_been_stored(t: TestSchedule
     ]
 
 
-async def test_tools_that_run_at_once_find_their_own_results_in_another_attempt(t: TestScheduler) -> None:
+async def test_tools_that_run_at_once_find_their_own_results_in_another_attempt(
+    pool: asyncpg.Pool, t: TestScheduler
+) -> None:
     """The first attempt ends while one of two tools has been stored, and it is not always the first one."""
     model = Model(
         ModelResponse([call("look_up", "c1", word="slow"), call("look_up", "c2", word="quick")]), says("done")
@@ -138,7 +140,7 @@ async def test_tools_that_run_at_once_find_their_own_results_in_another_attempt(
     async def look_up(word: str) -> str:
         calls.append(word)
         if word in failures:
-            await asyncio.sleep(0.05)  # the other one is stored meanwhile
+            await until_there_is(pool, "SELECT count(*) FROM scheduler_steps WHERE name LIKE '% c2'")
             failures.clear()
             raise ConnectionError("the service is down")
         return f"{word}!"
