@@ -14,7 +14,7 @@
     ├── JobNotFoundError (LookupError)       no job has this id
     ├── DeadlineExceededError (TimeoutError) a job passed its deadline before it ended
     ├── DuplicateStepError (ValueError)      a job uses the name of a step for another one
-    ├── StepFailedError                      the retries of a step were used up before this attempt of the job
+    ├── StepFailedError                      the retries of a step are used up
     ├── ScheduleConflictError (ValueError)   the schedule exists, or was changed since it was read
     ├── ScheduleNotFoundError (LookupError)  no schedule has this id
     ├── ScheduleOwnedByCodeError (ValueError) the schedule is declared with @periodic
@@ -222,10 +222,12 @@ class DuplicateStepError(SchedulerError, ValueError):
 
 
 class StepFailedError(SchedulerError):
-    """The retries of a step were used up in an earlier attempt of the job, which has not failed since.
+    """A step with ``retry=`` has failed, and is not retried any more.
 
-    The call in which they were used up raised the error of the function. That job slept or waited then, or
-    its worker died. Only the text of the error is stored, so a call in a later attempt raises this one.
+    The call in which its retries were used up raises it, from the error of the function. If the job catches
+    it and is suspended, or its worker dies, calls of the step in later attempts raise it again, without a
+    call of the function, until the job has failed. These know only the text of the error, so they have no
+    ``__cause__``.
 
     Attributes:
         step: The name of the step.
@@ -239,8 +241,8 @@ class StepFailedError(SchedulerError):
         self.count = count
         times = "once" if count == 1 else counted(count, "time")
         super().__init__(
-            f"step {step!r} failed {times} in earlier attempts of the job, the last time with {error}; its "
-            "function is called again after the job has failed and is retried, or under another name"
+            f"step {step!r} failed {times}, the last time with {error}; its function is called again after "
+            "the job has failed and is retried, or under another name"
         )
 
     def __reduce__(self) -> tuple[type[StepFailedError], tuple[str, str, int]]:

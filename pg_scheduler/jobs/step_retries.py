@@ -76,10 +76,10 @@ class StepFailures:
         return StepFailures(self.count + 1, (*self.errors, error)[-MAX_ERRORS:], is_aborted)
 
     def error_of(self, step: str) -> Abort | StepFailedError:
-        """Return the exception for a call of the step whose retries were used up in an earlier attempt."""
+        """Return the exception that a call of the step raises once its retries are used up."""
         text = self.errors[-1].error if self.errors else "an unknown error"
         if self.is_aborted:
-            return Abort(f"step {step!r} failed in an earlier attempt of the job with {text}")
+            return Abort(f"step {step!r} failed with {text}")
         return StepFailedError(step, text, self.count)
 
     def to_json(self, *, in_ascii: bool = False) -> str:

@@ -214,11 +214,11 @@ class Steps(ABC):
 
         With ``retry``, a function that fails is called again, without a retry of the job. Each failure is
         stored, so neither a crash nor a deploy begins the count again. A wait of at most 10 seconds passes in
-        memory. A longer one suspends the job, as ``sleep()`` does. When the retries are used up, the last
-        error is raised. If the job fails then and is retried, so is the step, with as many retries as at
-        first. If the job catches the error and is suspended, the step raises `StepFailedError` in the next
-        attempt, without a call of the function. A `Retry` that the function raises chooses the delay, `Abort`
-        ends the retries, and `Snooze` postpones the job.
+        memory. A longer one suspends the job, as ``sleep()`` does. When the retries are used up, the call
+        raises `StepFailedError` from the last error. If the job fails then and is retried, so is the step,
+        with as many retries as at first. If the job catches the error and is suspended, the step raises it
+        again in the next attempt, without a call of the function. A `Retry` that the function raises chooses
+        the delay, `Abort` ends the retries, and `Snooze` postpones the job.
 
         Args:
             name: The name of the step, of 1 to 200 bytes; in a loop, for example ``f"page-{number}"``.
@@ -242,9 +242,8 @@ class Steps(ABC):
             TypeError: ``func`` is not a coroutine function, ``name`` is not a str, ``max_retries`` is given
                 without ``retry``, an option has the wrong type, or ``func`` has a parameter of its name.
             ValueError: ``name`` is empty or too long.
-            TimeoutError: The function ran longer than ``timeout``, and is not called again.
-            StepFailedError: The retries of the step were used up in an earlier attempt, and the job has not
-                failed since.
+            TimeoutError: The function ran longer than ``timeout``, and the call has no ``retry``.
+            StepFailedError: The call has ``retry``, and its retries are used up, or the policy permits none.
             RuntimeError: The call has ``retry``, and comes from the function of a step.
             ConfigurationError: ``max_retries`` or ``timeout`` is out of range. Or pydantic does not support
                 the return annotation, or a name in it is not defined and the value is no JSON.
@@ -313,6 +312,7 @@ class Steps(ABC):
             ValueError: The connection is not in a transaction, its isolation level is not READ COMMITTED, or
                 ``retry`` is given too; or as in ``run()``.
             TimeoutError: As in ``run()``; the transaction is rolled back.
+            StepFailedError: As in ``run()``; the transaction is rolled back.
             RuntimeError: As in ``run()``.
             ConfigurationError: The connection leads to another database; or as in ``run()``.
             DuplicateStepError: As in ``run()``; the transaction is rolled back.

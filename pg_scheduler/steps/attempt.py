@@ -44,6 +44,7 @@ from pg_scheduler.errors import (
     JobResult,
     PayloadError,
     SchedulerError,
+    StepFailedError,
 )
 from pg_scheduler.events.background import start_in_background
 from pg_scheduler.events.log import logger, record_fields
@@ -260,8 +261,11 @@ class AttemptSteps(OpenSteps):
                     async with rules.time_limit(name):
                         value = await func(*args, **kwargs)
             except Exception as error:
-                if not await self._is_retried(name, rules, error):
+                failure = await self._failure_of(name, rules, error)
+                if failure is error:
                     raise
+                if failure is not None:
+                    raise failure  # noqa: B904 - it has its cause
                 return None
             # The function is not called again for an error of this, because it has done its work.
             return await self._store(name, STEP, return_type.to_json(name, value))
@@ -310,8 +314,11 @@ class AttemptSteps(OpenSteps):
                         stored = await write()
                         await self._callers.note_write(stored, session)
             except Exception as error:
-                if not await self._is_retried(name, rules, error):
+                failure = await self._failure_of(name, rules, error)
+                if failure is error:
                     raise
+                if failure is not None:
+                    raise failure  # noqa: B904 - it has its cause
                 # The answer of a commit may have been lost. The row of the failure had to wait for the end of
                 # that commit, so the steps that are loaded now show whether the step was stored.
                 self._loaded.forget()
@@ -572,16 +579,13 @@ class AttemptSteps(OpenSteps):
     async def _is_due(self, name: str) -> bool:
         """Return whether the function of a step may be called now: it has not failed, or its wait is over.
 
-        Raise the stored error if its retries were used up in an earlier attempt, and the job has not failed
+        Raise its failure if its retries were used up in an earlier attempt, and the job has not failed
         since. Otherwise a job that catches the error of one step, and is suspended by another, would call the
         function in each of its attempts, and never end.
         """
         failed = await self._find_stored(row_of_retries(name), RETRY)
         if failed is not None and failed.is_used_up and not failed.is_renewed:
-            self._used_up.add(name)
-            error = failures_from(failed.value).error_of(name)
-            note_step(error, name)
-            raise error
+            raise self._end_of_retries(name, failures_from(failed.value))
         return failed is None or _is_over(failed)
 
     async def _end_failures(self, name: str) -> None:
@@ -596,14 +600,15 @@ class AttemptSteps(OpenSteps):
             await self._persistently(lambda: self._repository.end(self._worker_id, self._claim, row_name))
             self._loaded.refresh([failed._replace(has_ended=True)], {row_name})
 
-    async def _is_retried(self, name: str, rules: StepRules, error: Exception) -> bool:
-        """Store that an attempt of a step has failed with an error; return whether there is another attempt.
+    async def _failure_of(self, name: str, rules: StepRules, error: Exception) -> Exception | None:
+        """Store that an attempt of a step has failed; return what the call raises, or None if it is repeated.
 
-        Nothing is stored for a step without retries, and for errors that are no failures of the step.
+        For a step without retries, and for errors that are no failures of the step, nothing is stored, and
+        the call raises the error itself.
         """
         cause = cause_of_failure(error)
         if rules.retry is None or cause is None:
-            return False
+            return error
         claim = self._claim
         row_name = row_of_retries(name)
         failed = await self._find_stored(row_name, RETRY)
@@ -641,8 +646,6 @@ class AttemptSteps(OpenSteps):
             # The encoding of the database lacks a character of the error.
             stored = await self._persistently(partial(store, value=failures.to_json(in_ascii=True)))
         self._loaded.add(stored, is_progress=False)
-        if delay is None:
-            self._used_up.add(name)
         retry = "no retry"
         if delay is not None:
             retry = f"retry {retry_count + 1} of {rules.max_retries} in {delay.total_seconds():.1f} s"
@@ -656,7 +659,22 @@ class AttemptSteps(OpenSteps):
             text,
             extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
         )
-        return delay is not None
+        return self._end_of_retries(name, failures, cause) if delay is None else None
+
+    def _end_of_retries(
+        self, name: str, failures: StepFailures, cause: Exception | None = None
+    ) -> Abort | StepFailedError:
+        """Return what every attempt of the job raises whose call of a step has no further attempt.
+
+        It has the same class and message in the attempt in which the retries were used up and in those after
+        a crash or a suspension, where only the stored failures are known. So code that catches it takes the
+        same way each time.
+        """
+        self._used_up.add(name)
+        error = failures.error_of(name)
+        error.__cause__ = cause
+        note_step(error, name)
+        return error
 
     async def _wait_until_due(self, name: str) -> None:
         """Wait for the next attempt of a step: in memory for a short time, suspended for a long one."""

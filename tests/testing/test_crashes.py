@@ -20,6 +20,7 @@ from pg_scheduler import (
     RetryPolicy,
     Scheduler,
     Sleep,
+    StepFailedError,
     Wait,
     call,
     current_job,
@@ -584,8 +585,8 @@ async def test_count_of_the_failures_of_a_step_survives_every_crash(crash: Crash
         text = await steps.run("bank", charge_after, 1, "bank", retry=policy, max_retries=1)
         try:
             await steps.transaction("other", charge_in_transaction, retry=policy, max_retries=0)
-        except ConnectionError as error:
-            await insert_once(text, f"refused: {error}")
+        except StepFailedError as error:
+            await insert_once(text, f"refused: {error.error}")
 
     async def charge_in_transaction(connection: Connection) -> None:
         await connection.execute(INSERT, "never")
