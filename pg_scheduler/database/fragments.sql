@@ -228,7 +228,20 @@ CASE
 
 -- fragment: has_passed_deadline_at_retry
 (options ->> 'deadline') COLLATE "C" < to_char(
-            coalesce($2, {now}) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')
+            coalesce($2, {now}) AT TIME ZONE 'UTC', {deadline_format})
+
+-- How a row has its deadline: as text of a fixed width in UTC.
+
+-- fragment: deadline_format
+'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'
+
+-- The deadline of a job that runs again, for a new entry: the vacuum may have deleted that of the job. A text that was
+-- written by hand may be no instant, which a path reads as NULL. For the literal see ended_by_hand.
+
+-- fragment: deadline_to_note
+CASE WHEN (options -> 'deadline') IS NOT NULL THEN (jsonb_path_query_first_tz(
+        options, replace('$.deadline.datetime("YYYY-MM-DD~HH24:MI:SS.USTZH:TZM")', '~', chr(92) || '"T' || chr(92) || '"')::jsonpath,
+        jsonb_build_object(), true) #>> ARRAY [] ::text[])::timestamptz END
 
 -- The consequences of a job that is ended by hand: without its replacement, and marked if its attempt runs on.
 

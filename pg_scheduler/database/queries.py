@@ -136,6 +136,7 @@ LEFT_OUT: Final = {
     "vacuum_steps": " AND job_id <> ALL ($4::text[])",
     "end_past_deadlines": " AND job_id <> ALL ($4::text[])",
     "forget_deadlines": " AND entry.entry_id::text <> ALL ($3::text[])",
+    "vacuum_deadlines": " AND entry.entry_id::text <> ALL ($4::text[])",
     "vacuum_streams": " AND job_id <> ALL ($4::text[])",
 }
 """The fragments by which a claim or another service leaves out rows, and an expiry leaves out names, by
@@ -164,6 +165,7 @@ REFUSABLE: Final = {
     "vacuum_steps": "SELECT DISTINCT job_id FROM old",
     "end_past_deadlines": "SELECT job_id FROM old",
     "forget_deadlines": "SELECT entry_id::pg_catalog.text FROM past",
+    "vacuum_deadlines": "SELECT entry_id::pg_catalog.text FROM old",
     "vacuum_streams": "SELECT DISTINCT job_id FROM old",
 }
 """What reads the keys of the rows that a statement is about to change. In the variant of the statement that

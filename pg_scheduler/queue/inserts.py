@@ -272,7 +272,9 @@ class InsertRepository(Repository):
         deadlines = [(job.job_id, deadline) for job in jobs if (deadline := job.deadline) is not None]
         if deadlines:
             columns = (list(column) for column in zip(*deadlines, strict=True))
-            await self._statements.fetch_retrying("note_deadlines", *columns, on=connection)
+            await self._statements.fetch_retrying(
+                "note_deadlines", *columns, self._statements.now, on=connection
+            )
 
     async def _enqueue_generated(
         self, row: PlainJob, extras: Extras, message: str | None, connection: Connection

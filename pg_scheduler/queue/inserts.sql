@@ -435,6 +435,6 @@ RETURNING job_id, CASE WHEN status = 'running'
 -- Note that the jobs $1 must have ended at the times $2.
 --
 -- It runs before the jobs are inserted, and waits for no other transaction: no two entries conflict.
-INSERT INTO {schema}scheduler_deadlines (job_id, at)
-SELECT new.job_id, new.at
+INSERT INTO {schema}scheduler_deadlines (job_id, at, noted_at)
+SELECT new.job_id, new.at, coalesce($3, {now})
 FROM ROWS FROM (unnest($1::text[]), unnest($2::timestamptz[])) AS new (job_id, at);

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import with_record
@@ -190,6 +191,9 @@ class JobRepository(Repository):
         self._refused_overruns = RefusedRows("job {} not failed at its deadline")
         self._refused_entries = RefusedRows(
             "entry {} about the deadline of a job not deleted", are_jobs=False
+        )
+        self._vacuumed_entries = RefusedRows(
+            "entry {} about the deadline of a job not deleted", are_jobs=False, by_pass=True
         )
         self._refused_expiries = RefusedRows("job {} not expired")
 
@@ -567,6 +571,20 @@ class JobRepository(Repository):
         return await self._refused_entries.number(
             "forget_deadlines", self._statements.now, limit, statements=self._statements
         )
+
+    async def vacuum_deadlines(self, after: UUID | None, limit: int) -> UUID | None:
+        """Delete old entries about deadlines that no unfinished job has.
+
+        Args:
+            after: The id of an entry; those with higher ids are looked at. None for the first ones.
+            limit: The number of entries to look at.
+
+        Returns:
+            The id to pass as ``after`` to the next call; None if there is no further entry.
+        """
+        args = after, limit, self._statements.now
+        rows = await self._vacuumed_entries.fetch("vacuum_deadlines", *args, statements=self._statements)
+        return rows[-1]["last_id"] if rows else None
 
     async def _expire(self, *args: Any, left_out: Collection[str] = ()) -> list[Record]:
         """Expire jobs, and count them; count them later if the server refuses or delays that."""

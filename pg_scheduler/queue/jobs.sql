@@ -75,7 +75,13 @@ changed AS (
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, {now}))) ELSE job.errors END
     FROM old
     WHERE job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences AND old.parent IS NULL)
-    RETURNING job.job_id, {named}, job.attempt, {bounded_due}
+    RETURNING job.job_id, {named}, job.attempt, {bounded_due},
+        CASE WHEN job.finished_at IS NULL AND old.status <> ALL (ARRAY ['pending', 'running'])
+            THEN {deadline_to_note} END AS deadline
+),
+noted AS (
+    INSERT INTO {schema}scheduler_deadlines (job_id, at, noted_at)
+    SELECT job_id, deadline, coalesce($4, {now}) FROM changed WHERE deadline IS NOT NULL
 )
 SELECT changed.job_id IS NOT NULL AS changed,
     CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, changed.job_name, changed.attempt,
@@ -86,7 +92,8 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- route: pool
 -- Make a finished job pending and due now, its retries and crashes unused; return when that is.
 --
--- The attempt number continues: it is part of the fencing token. A job whose cancelled attempt may still run is left.
+-- The attempt number continues: it is part of the fencing token. A job whose cancelled attempt may still run is left. The
+-- entry of a deadline is written again, since the vacuum deletes those of ended jobs.
 -- Some jobs are changed only if $3: a child of a step, in a transaction in which wait_again follows, where "parent" is
 -- the other job; and a job that may wait for others again, in a transaction whose earlier statement has locked it.
 -- Otherwise one of the others may end while this statement waits for the row, and the snapshot still has its edge.
@@ -101,7 +108,11 @@ changed AS (
         {retried_values}
     FROM old
     WHERE job_id = old.id AND ($3::boolean OR old.parent IS NULL AND NOT old.may_wait)
-    RETURNING {bounded_due}
+    RETURNING job_id, {bounded_due}, {deadline_to_note} AS deadline
+),
+noted AS (
+    INSERT INTO {schema}scheduler_deadlines (job_id, at, noted_at)
+    SELECT job_id, deadline, coalesce($2, {now}) FROM changed WHERE deadline IS NOT NULL
 )
 SELECT changed.due, old.parent, old.may_wait FROM old LEFT JOIN changed ON true;
 
@@ -128,11 +139,18 @@ free AS (
           AND holder.finished_at IS NULL
     ) IS NULL
     GROUP BY unique_key
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs SET
+        {retried_values}
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM free))
+    RETURNING job_id, execution_time, {parent_of_child} AS parent, {deadline_to_note} AS deadline
+),
+noted AS (
+    INSERT INTO {schema}scheduler_deadlines (job_id, at, noted_at)
+    SELECT job_id, deadline, coalesce($2, {now}) FROM changed WHERE deadline IS NOT NULL
 )
-UPDATE {schema}scheduled_jobs SET
-    {retried_values}
-WHERE job_id = ANY (ARRAY (SELECT job_id FROM free))
-RETURNING job_id, execution_time, {parent_of_child} AS parent;
+SELECT job_id, execution_time, parent FROM changed;
 
 -- fragment: parent_of_child
 options #>> ARRAY ['child_of', 'job']

@@ -111,7 +111,7 @@ SELECT
 -- The deadline in the row decides: the entry may be that of an earlier definition. Both are texts of the same width in
 -- UTC, which are in the order of their instants, so that no text in a row that was written by hand is cast.
 status = 'pending' AND ((options ->> 'deadline') COLLATE "C" < to_char(
-        coalesce($1, {now}) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
+        coalesce($1, {now}) AT TIME ZONE 'UTC', {deadline_format}))
 
 -- fragment: ends_job
 coalesce((
@@ -186,3 +186,49 @@ changed AS (
     RETURNING 1
 )
 SELECT count(*) FROM changed;
+
+-- fragment: has_deadline_of_entry
+-- Whether the deadline of an entry is that of its job, or of the definition that waits for the end of its attempt.
+to_char(page.at AT TIME ZONE 'UTC', {deadline_format}) = ANY (ARRAY [
+                job.options ->> 'deadline',
+                job.on_end #>> ARRAY ['replacement', 'options', 'deadline'],
+                job.on_end #>> ARRAY ['in_vain', 'options', 'deadline']])
+
+-- name: vacuum_deadlines
+-- route: pool
+-- Delete entries without an unfinished job that has their deadline among the next $2 after $1; return the last of these.
+--
+-- The job was refused or replaced, or has ended: a retry writes another entry. Of several entries of one job the newest
+-- stays. One that was written within the last hour may precede its job, which is not committed yet. NULL at the end.
+WITH page AS MATERIALIZED (
+    SELECT entry_id, job_id, at, noted_at
+    FROM {schema}scheduler_deadlines
+    WHERE entry_id > coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
+    ORDER BY entry_id
+    LIMIT $2::bigint
+),
+old AS MATERIALIZED (
+    SELECT entry.entry_id
+    FROM page
+    JOIN {schema}scheduler_deadlines AS entry ON entry.entry_id = page.entry_id
+    WHERE page.noted_at < (coalesce($3, {now}) - interval '1 hour')
+      AND (
+          NOT EXISTS (
+              SELECT FROM {schema}scheduled_jobs AS job
+              WHERE job.job_id = page.job_id AND job.finished_at IS NULL AND {has_deadline_of_entry}
+              OFFSET 0
+          )
+          OR EXISTS (
+              SELECT FROM {schema}scheduler_deadlines AS newer
+              WHERE newer.at = page.at
+                AND newer.job_id = page.job_id
+                AND (newer.noted_at, newer.entry_id) > (page.noted_at, page.entry_id)
+              OFFSET 0
+          )
+      ){left_out}
+    FOR UPDATE OF entry SKIP LOCKED
+),
+changed AS (
+    DELETE FROM {schema}scheduler_deadlines WHERE entry_id = ANY (ARRAY (SELECT entry_id FROM old))
+)
+SELECT entry_id AS last_id FROM page WHERE (SELECT count(*) FROM page) = $2 ORDER BY entry_id DESC LIMIT 1;

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import ClassVar, Final, NamedTuple, Protocol
+from uuid import UUID
 
 from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.base.status import JobStatus
@@ -262,6 +263,10 @@ class Vacuum(Service):
         after = ""
         while (last_id := await self._store.retention.vacuum_steps(after, batch_size)) is not None:
             after = last_id
+            yield Counter()
+        # Entries about deadlines that no unfinished job has, in the order of their random ids.
+        entry_id: UUID | None = None
+        while (entry_id := await self._store.jobs.vacuum_deadlines(entry_id, batch_size)) is not None:
             yield Counter()
         # What jobs have published that were deleted or replaced since, in the order of their ids.
         next_id: str | None = ""

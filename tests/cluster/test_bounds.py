@@ -455,6 +455,7 @@ STORE_CALLS: dict[str, Call] = {
     "count_in_blocks": lambda it, _: it.retention.count_in_blocks(0, 1, {JobStatus.COMPLETED: now()}),
     "vacuum_surplus": lambda it, _: it.retention.vacuum_surplus(JobStatus.FAILED, 1, 10),
     "vacuum_steps": lambda it, _: it.retention.vacuum_steps("", 10),
+    "vacuum_deadlines": lambda it, _: it.jobs.vacuum_deadlines(None, 10),
     "record_vacuum": lambda it, _: it.retention.record_vacuum({}, "w1"),
     "vacuum_stats": lambda it, _: it.retention.vacuum_stats(1),
     "total_vacuum_stats": lambda it, _: it.retention.total_vacuum_stats(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -213,3 +213,102 @@ async def test_next_deadline_is_the_next_scan(store: Store) -> None:
     await store.inserts.insert_extended([job])
     scan = await store.workers.scan_deadlines(30, 120)
     assert (scan.deadline_in, scan.has_passed) == (7.0, False)
+
+
+# -- entries without an unfinished job ---------------------------------------------------------------------
+
+HOUR = timedelta(hours=1)
+LATER = NOW + HOUR
+
+
+def job_with_deadline(job_id: str, deadline: datetime = LATER) -> ExtendedJob:
+    return ExtendedJob(new_job(job_id), Extras(options=f'{{"deadline": "{deadline_text(deadline)}"}}'))
+
+
+async def vacuum(store: Store, pool: asyncpg.Pool, *, limit: int = 100) -> list[tuple[str, datetime]]:
+    """Let a pass of the vacuum find entries that are two hours old, and return those that it leaves."""
+    await pool.execute("UPDATE scheduler_deadlines SET noted_at = noted_at - interval '2 hours'")
+    entry_id = await store.jobs.vacuum_deadlines(None, limit)
+    while entry_id is not None:
+        entry_id = await store.jobs.vacuum_deadlines(entry_id, limit)
+    rows = await pool.fetch("SELECT job_id, at FROM scheduler_deadlines ORDER BY job_id, at")
+    return [(row["job_id"], row["at"]) for row in rows]
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+async def test_vacuum_leaves_one_entry_of_each_unfinished_job(
+    store: Store, pool: asyncpg.Pool, limit: int
+) -> None:
+    """Calls that were refused or replaced have left entries, and so have jobs that ended or were deleted."""
+    ids = ["pending", "running", *(status.value for status in JobStatus if status.is_finished), "deleted"]
+    await store.inserts.insert_extended([job_with_deadline(job_id) for job_id in ids])
+    await store.jobs.set_status("running", JobStatus.RUNNING, LEASE)
+    for status in JobStatus:
+        if status.is_finished:
+            await store.jobs.set_status(status.value, status, LEASE)
+    await store.jobs.delete(["deleted"])
+    # Refused calls, one of them with the deadline that the job has.
+    assert await store.inserts.insert_extended([job_with_deadline("pending", LATER + HOUR)]) == set()
+    assert await store.inserts.insert_extended([job_with_deadline("pending")]) == set()
+    # Replaced jobs, of which one runs: its new definition waits for the end of the attempt.
+    await store.inserts.insert_extended([job_with_deadline("replaced"), job_with_deadline("dropped")])
+    await store.inserts.replace_extended(
+        [job_with_deadline(job_id, LATER + HOUR) for job_id in ("replaced", "running")]
+    )
+    await store.inserts.replace([new_job("dropped")])
+    assert await vacuum(store, pool, limit=limit) == [
+        ("pending", LATER),
+        ("replaced", LATER + HOUR),
+        ("running", LATER),
+        ("running", LATER + HOUR),
+    ]
+
+
+async def test_vacuum_leaves_an_entry_of_the_last_hour(store: Store, pool: asyncpg.Pool) -> None:
+    """It is written before its job, whose transaction may still be open."""
+    minute = timedelta(minutes=1)
+    await pool.executemany(
+        "INSERT INTO scheduler_deadlines (job_id, at, noted_at) VALUES ($1, $2, $3)",
+        [("new", LATER, NOW - 59 * minute), ("old", LATER, NOW - 61 * minute)],
+    )
+    assert await store.jobs.vacuum_deadlines(None, 100) is None
+    rows = await pool.fetch("SELECT job_id FROM scheduler_deadlines")
+    assert [row["job_id"] for row in rows] == ["new"]
+
+
+async def set_pending(store: Store) -> bool:
+    return (await store.jobs.set_status("job", JobStatus.PENDING, LEASE)).changed
+
+
+async def retry_family(store: Store) -> bool:
+    return bool(await store.jobs.retry_family("job"))
+
+
+RETRIES: dict[str, Callable[[Store], Awaitable[bool]]] = {
+    "retry_job": retry,
+    "retry_job with children": retry_family,
+    "update_job_status": set_pending,
+}
+
+
+@pytest.mark.parametrize("name", RETRIES)
+async def test_job_that_runs_again_gets_the_entry_back_that_the_vacuum_has_deleted(
+    store: Store, pool: asyncpg.Pool, name: str
+) -> None:
+    await store.inserts.insert_extended([job_with_deadline("job"), ExtendedJob(new_job("plain"), Extras())])
+    await store.jobs.set_status("job", JobStatus.FAILED, LEASE)
+    assert await vacuum(store, pool) == []
+    assert await RETRIES[name](store)
+    assert await vacuum(store, pool) == [("job", LATER)]
+
+
+@pytest.mark.parametrize("text", ["x", "", "9", "2030-13-01T00:00:00.000000+00:00", "-infinity", "{}"])
+@pytest.mark.parametrize("name", RETRIES)
+async def test_job_whose_deadline_was_written_by_hand_runs_again_without_an_entry(
+    store: Store, pool: asyncpg.Pool, name: str, text: str
+) -> None:
+    await store.inserts.insert_extended([job_with_deadline("job")])
+    await store.jobs.set_status("job", JobStatus.FAILED, LEASE)
+    await pool.execute("UPDATE scheduled_jobs SET options = jsonb_build_object('deadline', $1::text)", text)
+    assert await RETRIES[name](store)
+    assert await vacuum(store, pool) == []

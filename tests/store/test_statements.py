@@ -292,6 +292,7 @@ async def use_vacuum(store: Store) -> object:
     await store.retention.end_pass("policies", "w1")
     await store.retention.vacuum_surplus(JobStatus.FAILED, 1, 10)
     assert await store.retention.vacuum_steps("", 10) is None
+    assert await store.jobs.vacuum_deadlines(None, 10) is None
     assert await store.streams.vacuum("") == (None, False)
     await store.retention.record_vacuum({JobStatus.COMPLETED: 1}, "w1")
     assert (await store.retention.total_vacuum_stats()).total_completed == 1

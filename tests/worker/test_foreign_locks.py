@@ -55,7 +55,7 @@ lock_parents: limited
 hold_parents: call
 lock_dependents: call
 lock_families: call
-retry_jobs: call jobs
+retry_jobs: call deadlines jobs
 mark_awaited: limited jobs
 mark_parents: limited jobs
 insert_edges: limited after
@@ -86,8 +86,8 @@ replace_jobs: call jobs
 replace_extended_jobs: call jobs
 replace_debounced_jobs: call jobs
 cancel_job: call jobs
-set_status: call jobs
-retry_job: call jobs
+set_status: call deadlines jobs
+retry_job: call deadlines jobs
 change_job: call jobs
 keep_job: call jobs
 cancel_jobs: call jobs
@@ -98,6 +98,7 @@ expire_jobs: skips failures jobs
 note_deadlines: own deadlines
 end_past_deadlines: skips failures jobs
 forget_deadlines: skips deadlines
+vacuum_deadlines: skips deadlines
 keep_results: limited results
 vacuum_results: skips results
 block_surplus: skips jobs

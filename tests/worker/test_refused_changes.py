@@ -152,6 +152,10 @@ async def forget_deadlines(store: Store, _: object) -> int:
     return await store.jobs.forget_deadlines(100)
 
 
+async def vacuum_deadlines(store: Store, _: object) -> None:
+    assert await store.jobs.vacuum_deadlines(None, 100) is None
+
+
 async def vacuum_steps(store: Store, _: object) -> None:
     assert await store.retention.vacuum_steps("", 100) is None
 
@@ -297,6 +301,18 @@ CASES: Final = {
         setup="INSERT INTO scheduler_deadlines (entry_id, job_id, at) SELECT CASE WHEN job_id = 'bad' "
         "THEN '00000000-0000-0000-0000-000000000000' ELSE gen_random_uuid() END, job_id, '2020-01-01Z' "
         "FROM scheduled_jobs",
+    ),
+    "vacuum_deadlines": Case(
+        vacuum_deadlines,
+        [None],
+        DELETED.format("job_id FROM scheduler_deadlines"),
+        "entry 00000000-0000-0000-0000-000000000001 about the deadline of a job not deleted",
+        next_attempt=LATER_PASS,
+        table="scheduler_deadlines",
+        on="DELETE",
+        setup="INSERT INTO scheduler_deadlines (entry_id, job_id, at, noted_at) "
+        "SELECT CASE WHEN job_id = 'bad' THEN '00000000-0000-0000-0000-000000000001' "
+        "ELSE gen_random_uuid() END, job_id, '2999-01-01Z', now() - interval '1 day' FROM scheduled_jobs",
     ),
     "vacuum_steps": Case(
         vacuum_steps,
