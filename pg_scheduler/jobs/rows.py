@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-from pg_scheduler.jobs.deadlines import DEADLINE, deadline_after, deadline_of, deadline_text
+from pg_scheduler.jobs.deadlines import DEADLINE, check_order, deadline_after, deadline_of, deadline_text
 from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE, SEQUENCE
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -164,6 +164,8 @@ class ExtendedJob:
     deadline_s: float | None = field(default=None, kw_only=True)
     """Seconds from the due time after which the job must have ended; None if an instant was given, or none.
     The options have the instant that follows."""
+    given_deadline: datetime | None = field(default=None, kw_only=True)
+    """The instant that the caller gave as the deadline, which must be after the due time; None for none."""
 
     @property
     def job_id(self) -> str:
@@ -219,7 +221,14 @@ class ExtendedJob:
         """Return the job with another due time, and with what follows from it.
 
         That is the id of a job of a time span, the deadline, and the begin of the series of a debounced job.
+        A delayed job passes here when its due time is known, so this is where that is compared with a
+        deadline that the caller gave.
+
+        Raises:
+            ValueError: The deadline that the caller gave is not after the due time.
         """
+        if self.given_deadline is not None:
+            check_order(self.given_deadline, execution_time)
         row, extras = self.row.due_at(execution_time), self.extras
         if self.span is not None:
             row = row._replace(job_id=self.span.id_at(execution_time))

@@ -84,6 +84,7 @@ class Enqueuer:
 
         Raises:
             ConfigurationError: The job is debounced, and the resolution is IGNORE.
+            ValueError: The deadline that the caller gave is not after the due time.
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE.
             JobNotFoundError: The job waits for a job that does not exist.
         """
@@ -325,12 +326,16 @@ def _first_due(jobs: Sequence[AnyJob]) -> datetime | None:
 def needs_time(job: AnyJob, conflict_resolution: ConflictResolution) -> bool:
     """Return whether a delayed job needs its due time before the statement that inserts it.
 
-    The id of a time span follows from the due time, and so does a deadline, and a debounced job stores when
-    its series began. The statements for jobs that wait for others, and those that replace jobs, take no
-    delay.
+    The id of a time span follows from the due time, and so does a deadline, or it must be later. A debounced
+    job stores when its series began. The statements for jobs that wait for others, and those that replace
+    jobs, take no delay.
     """
     if isinstance(job, ExtendedJob) and (
-        job.span is not None or job.deadline_s is not None or job.after or job.debouncing is not None
+        job.span is not None
+        or job.deadline_s is not None
+        or job.given_deadline is not None
+        or job.after
+        or job.debouncing is not None
     ):
         return True
     return conflict_resolution is ConflictResolution.REPLACE

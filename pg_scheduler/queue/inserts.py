@@ -24,6 +24,7 @@ from pg_scheduler.database.faults import SuppressedChangeError, translated
 from pg_scheduler.database.queries import Route
 from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import Repository, Statements, Transaction
+from pg_scheduler.jobs.deadlines import instant_of
 from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS, ExtendedJob, Extras, GeneratedIdJob, PlainJob
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.unique_keys import detecting_taken_keys
@@ -135,7 +136,7 @@ class InsertRepository(Repository):
         """
         if not jobs:
             return set()
-        await self._note_deadlines(jobs, connection)
+        await self._note_deadlines(_deadlines(jobs), connection)
         values = self._values_of([job.row for job in jobs], jobs, message, created_at)
         rows = await self._run(
             "insert_extended_jobs", *values, lock_timeout=lock_timeout, connection=connection
@@ -151,7 +152,7 @@ class InsertRepository(Repository):
         connection: Connection | None = None,
     ) -> dict[str, datetime] | set[str]:
         """Insert the jobs whose ids and unique keys are free, with delays, as ``enqueue()`` does."""
-        await self._note_deadlines(jobs, connection)
+        await self._note_deadlines(_deadlines(jobs), connection)
         # As in enqueue(), there is a cheaper statement for a job that is due now, in a caller's transaction.
         if connection is not None and len(jobs) == 1:
             row, extras = jobs[0].row, jobs[0].extras
@@ -199,7 +200,10 @@ class InsertRepository(Repository):
             UniqueKeyTakenError: Another unfinished job has one of the unique keys.
         """
         if jobs:
-            await self._replace_extended("replace_extended_jobs", jobs, connection, created_at)
+            await self._note_deadlines(_deadlines(jobs), connection)
+            await self._replace_extended(
+                "replace_extended_jobs", jobs, connection, created_at, lambda job: job.extras
+            )
 
     async def replace_debounced(
         self, jobs: Sequence[ExtendedJob], *, connection: Connection, created_at: datetime | None = None
@@ -214,9 +218,15 @@ class InsertRepository(Repository):
         """
         if not jobs:
             return []
-        rows = await self._replace_extended("replace_debounced_jobs", jobs, connection, created_at)
-        due_times = {row["job_id"]: row["due"] for row in rows}
-        return [job.postponed_to(due_times[job.job_id]) for job in jobs]
+        rows = await self._replace_extended(
+            "replace_debounced_jobs", jobs, connection, created_at, lambda job: (*job.extras, job.deadline_s)
+        )
+        written = {row["job_id"]: row for row in rows}
+        # A due time that is earlier than the call asks for has an earlier deadline. The entries follow in the
+        # same transaction, so the job is never without them.
+        deadlines = [(job.job_id, instant_of(written[job.job_id]["deadline"])) for job in jobs]
+        await self._note_deadlines(deadlines, connection)
+        return [job.postponed_to(written[job.job_id]["due"]) for job in jobs]
 
     async def _replace_extended(
         self,
@@ -224,17 +234,20 @@ class InsertRepository(Repository):
         jobs: Sequence[ExtendedJob],
         connection: Connection | None,
         created_at: datetime | None,
+        extras_of: Callable[[ExtendedJob], tuple[object, ...]],
     ) -> list[Record]:
-        """Run a statement that inserts or replaces extended jobs; see ``_replace()``."""
+        """Run a statement that inserts or replaces extended jobs; see ``_replace()``.
+
+        ``extras_of`` returns what the statement takes of a job besides the columns of plain jobs.
+        """
 
         def values_of(job_ids: Collection[str]) -> list[object]:
             """Return the parameters for these jobs: an array for each column, and the time."""
             chosen_jobs = [job for job in jobs if job.job_id in job_ids]
             columns = zip(*(job.row for job in chosen_jobs), strict=True)
             now = created_at or self._statements.now
-            return [*columns, now, *zip(*(job.extras for job in chosen_jobs), strict=True)]
+            return [*columns, now, *zip(*map(extras_of, chosen_jobs), strict=True)]
 
-        await self._note_deadlines(jobs, connection)
         with detecting_taken_keys():
             return await self._replace(name, {job.job_id for job in jobs}, values_of, connection)
 
@@ -264,14 +277,17 @@ class InsertRepository(Repository):
 
         return await statements.repeat_while_locked(name, attempt)
 
-    async def _note_deadlines(self, jobs: Sequence[ExtendedJob], connection: Connection | None) -> None:
-        """Note when jobs must have ended, before they are inserted; do nothing without a deadline.
+    async def _note_deadlines(
+        self, deadlines: Sequence[tuple[str, datetime | None]], connection: Connection | None
+    ) -> None:
+        """Note when jobs must have ended, before they are inserted or in the transaction that inserts them.
 
-        A job is never without its entry then, wherever the process dies. An entry alone means nothing.
+        A job is never without its entry then, wherever the process dies. An entry alone means nothing. Do
+        nothing for jobs without a deadline.
         """
-        deadlines = [(job.job_id, deadline) for job in jobs if (deadline := job.deadline) is not None]
-        if deadlines:
-            columns = (list(column) for column in zip(*deadlines, strict=True))
+        known = [(job_id, deadline) for job_id, deadline in deadlines if deadline is not None]
+        if known:
+            columns = (list(column) for column in zip(*known, strict=True))
             await self._statements.fetch_retrying(
                 "note_deadlines", *columns, self._statements.now, on=connection
             )
@@ -404,6 +420,11 @@ class InsertRepository(Repository):
                         format="binary",
                         timeout=self._statements.call_timeout_s,
                     )
+
+
+def _deadlines(jobs: Sequence[ExtendedJob]) -> list[tuple[str, datetime | None]]:
+    """Return the ids of jobs, each with the deadline of the job."""
+    return [(job.job_id, job.deadline) for job in jobs]
 
 
 def _lengths(jobs: Sequence[GeneratedIdJob]) -> list[int]:

@@ -133,29 +133,39 @@ FROM ROWS FROM (
 -- The same for debounced jobs, whose rows an earlier statement of the transaction has locked. A call that postpones a job
 -- copies the instant at which the series of calls began, and the job is due "max_wait" after it at the latest. If that
 -- has passed, the job is due since then, so that it keeps its place among the due jobs, and its grace time begins anew.
+-- So does its deadline, if that is a number of seconds from the due time ($16, else NULL).
 
 -- fragment: debounced_rows
 SELECT
     {new_values_without_expiry},
     greatest(new.execution_time, {called_at}) + make_interval(secs => new.misfire_grace_time), {extra_values}
 FROM (
-    SELECT each.job_id, each.task_data,
-        least(
-            each.execution_time,
-            series.began_at + make_interval(
-                secs => (each.options::jsonb #>> ARRAY ['debounce', 'max_wait'])::double precision)
-        ) AS execution_time,
-        {option_names},
+    SELECT each.job_id, each.task_data, capped.execution_time, {option_names},
         CASE WHEN series.began_at IS NULL THEN each.options
-            ELSE jsonb_set(each.options::jsonb, ARRAY ['debounce', 'since'],
-                to_jsonb(extract(epoch FROM series.began_at)))::text END AS options,
+            ELSE (
+                jsonb_set(each.options::jsonb, ARRAY ['debounce', 'since'],
+                    to_jsonb(extract(epoch FROM series.began_at)))
+                || CASE WHEN capped.execution_time < each.execution_time AND each.deadline_s IS NOT NULL
+                    THEN jsonb_build_object('deadline', to_char(least(
+                        greatest(capped.execution_time, {called_at}) + make_interval(secs => each.deadline_s),
+                        {last_day}) AT TIME ZONE 'UTC', {deadline_format}))
+                    ELSE jsonb_build_object() END
+            )::text END AS options,
         each.unique_key, each.blocked_on, each.on_end
     FROM ROWS FROM (
-        {new_arrays}, unnest($12::text[]), unnest($13::text[]), unnest($14::text[]), unnest($15::text[])
-    ) AS each ({new_names}, options, unique_key, blocked_on, on_end)
+        {new_arrays}, unnest($12::text[]), unnest($13::text[]), unnest($14::text[]), unnest($15::text[]),
+        unnest($16::double precision[])
+    ) AS each ({new_names}, options, unique_key, blocked_on, on_end, deadline_s)
     LEFT JOIN LATERAL (
         SELECT {series_began_at} AS began_at FROM {schema}scheduled_jobs AS job WHERE job.job_id = each.job_id
     ) AS series ON true
+    CROSS JOIN LATERAL (
+        SELECT least(
+            each.execution_time,
+            series.began_at + make_interval(
+                secs => (each.options::jsonb #>> ARRAY ['debounce', 'max_wait'])::double precision)
+        ) AS execution_time
+    ) AS capped
 ) AS new
 
 -- When the series of calls began which a call continues: that of a job which has had no attempt yet, or that of the
@@ -419,7 +429,7 @@ RETURNING job_id;
 --
 -- lock_key_holders must have locked the rows in an earlier statement of the transaction. So no other call changes when
 -- a series began after this statement has read it, and no worker claims a job while it is postponed. Returns the due
--- times that the definitions have got.
+-- times and the deadlines that the definitions have got.
 INSERT INTO {schema}scheduled_jobs AS old (
     {new_columns}, options, unique_key, blocked_on, on_end
 )
@@ -428,7 +438,9 @@ WHERE true{within_lock_limit}
 ORDER BY new.job_id COLLATE "C"
 {replace_existing}
 RETURNING job_id, CASE WHEN status = 'running'
-    THEN (on_end #>> ARRAY ['replacement', 'execution_time'])::timestamptz ELSE execution_time END AS due;
+    THEN (on_end #>> ARRAY ['replacement', 'execution_time'])::timestamptz ELSE execution_time END AS due,
+    CASE WHEN status = 'running' THEN on_end #>> ARRAY ['replacement', 'options', 'deadline']
+        ELSE options ->> 'deadline' END AS deadline;
 
 -- name: note_deadlines
 -- route: sticky

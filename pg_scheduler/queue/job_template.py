@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.deadlines import DEADLINE, check_order, instant_of
+from pg_scheduler.jobs.deadlines import DEADLINE, instant_of
 from pg_scheduler.jobs.metadata import NO_METADATA
 from pg_scheduler.jobs.model import Unset
 from pg_scheduler.jobs.payload import encode
@@ -218,11 +218,11 @@ class JobTemplate(NamedTuple):
         )
         if isinstance(self.deadline, float):
             job = replace(job, deadline_s=self.deadline)
-        elif (deadline := instant_of(self.deadline)) is not None:
-            check_order(deadline, row.execution_time)
+        elif self.deadline is not None:
+            job = replace(job, given_deadline=instant_of(self.deadline))
         # The due time decides the time span, and so the id of the job. It also decides when the job must have
-        # ended, unless the caller has given an instant.
-        if span is not None or job.deadline_s is not None:
+        # ended, unless the caller has given an instant, which is compared with it.
+        if span is not None or self.deadline is not None:
             job = job.due_at(row.execution_time)
         if job.job_id in parents.job_ids:
             raise ValueError(f"after contains {job.job_id!r}, the id of the job itself; remove it")

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
@@ -116,10 +116,10 @@ class JobBuilder:
         """
         job_id = fire_time_job_id(self.schedule_id, fire_time, owner=self.owner)
         grace, template = self.common_row.misfire_grace_time, self.template
-        late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
-        # Both times count from the due time, so the time since then is added.
+        late_s = max((now - due).total_seconds(), 0.0)
+        # Both times count from the due time, so the time since then is added. A grace time has whole seconds.
         if grace is not None:
-            grace = min(grace + late_s, MAX_INTEGER)
+            grace = min(grace + math.ceil(late_s), MAX_INTEGER)
         if isinstance(template.deadline, float):
             template = template._replace(deadline=template.deadline + late_s)
         row = self.common_row._replace(job_id=job_id, execution_time=due, misfire_grace_time=grace)

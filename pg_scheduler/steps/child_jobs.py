@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pg_scheduler.database.session import Connection
+from pg_scheduler.jobs.deadlines import DEADLINE
 from pg_scheduler.jobs.model import Call, ConflictResolution
 from pg_scheduler.jobs.rows import EPOCH, with_options
 from pg_scheduler.jobs.step_values import CHILD_OF, DETACHED
@@ -28,6 +30,7 @@ class ChildSpec(NamedTuple):
         job_id: Its id.
         mark: Whose child it is.
         options: Arguments of ``enqueue()``.
+        deadline: The deadline of its job, which it has unless ``options`` gives another one; None for none.
         is_detached: Whether it continues if its job is cancelled with its children.
     """
 
@@ -35,6 +38,7 @@ class ChildSpec(NamedTuple):
     job_id: str
     mark: Mapping[str, Any]
     options: Mapping[str, Any]
+    deadline: datetime | None = None
     is_detached: bool = False
 
 
@@ -64,9 +68,15 @@ class ChildEnqueuer:
         delay_s = 0.0 if delay is None else check_delay("delay", delay)
         # A due time that counts from EPOCH is a delay. Without a delay, the child is due now.
         due = EPOCH + timedelta(seconds=delay_s) if delay_s else None
+        is_inherited = child.deadline is not None and DEADLINE not in options
+        if is_inherited:
+            options[DEADLINE] = child.deadline
         spec = JobSpec(child.call, due, job_id=child.job_id, **options)
         (job,) = self._preparer.prepare((spec,), allows_names=True, allows_now=True)
         child_job = with_options(job, **{CHILD_OF: dict(child.mark)})
+        # A child that is due after the deadline of its job is no mistake of this call: the job ends before.
+        if is_inherited:
+            child_job = replace(child_job, given_deadline=None)
         if child.is_detached:
             child_job = with_options(child_job, **{DETACHED: True})
         # The step of the parent needs the result, also if the task keeps none.

@@ -21,7 +21,7 @@ from pg_scheduler.database.lock_retries import LockRetries
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError, JobNotFoundError, JobResult
-from pg_scheduler.jobs.deadlines import DEADLINE, deadline_of
+from pg_scheduler.jobs.deadlines import deadline_of
 from pg_scheduler.jobs.model import Call, ConflictResolution
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.rows import Claim
@@ -227,7 +227,6 @@ class Children:
         # A child must have ended when its job must, unless the step gives it another deadline. The deadline
         # of its task does not count then.
         deadline = deadline_of(claim.options)
-        inherited: Mapping[str, Any] = {} if deadline is None else {DEADLINE: deadline}
         # In a second round, the child that another session has inserted meanwhile is found.
         for _ in range(ROUNDS):
             job_id, row = _row_of(job, family)
@@ -238,8 +237,7 @@ class Children:
             # A child of an earlier definition of the parent is replaced. Any other job is a conflict.
             resolution = ConflictResolution.REPLACE if row.state == FORMER else ConflictResolution.RAISE
             try:
-                options = {**inherited, **job.options}
-                spec = ChildSpec(job.call, job_id, mark, options, job.is_detached)
+                spec = ChildSpec(job.call, job_id, mark, job.options, deadline, job.is_detached)
                 return await self._enqueue_child(spec, resolution, connection)
             except JobConflictError as conflict:
                 # Another job has the unique key of the child, and stands for the child.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from pg_scheduler import (
     Scheduler,
     Share,
     Snooze,
+    Unique,
     call,
     current_job,
 )
@@ -511,18 +513,21 @@ async def test_jobs_of_a_schedule_have_its_deadline(pool: asyncpg.Pool) -> None:
         assert schedule.deadline is None
 
 
-async def test_late_fire_time_has_the_whole_time(pool: asyncpg.Pool) -> None:
+@pytest.mark.parametrize(
+    "late", [timedelta(0), timedelta(seconds=600), timedelta(milliseconds=1), timedelta(days=40.5)]
+)
+async def test_late_fire_time_has_exactly_the_whole_time(pool: asyncpg.Pool, late: timedelta) -> None:
     """Suppose no node ran for a day: the job of the missed fire time has not failed when it is enqueued."""
     async with TestScheduler(pool, now=START) as t:
         t.scheduler.register(wait_in_step, name="task")
         await t.scheduler.schedules.add(
-            "task", Every(days=1), schedule_id="s", args=("signal",), deadline=MINUTE, start=START + HOUR
+            "task", Every(days=50), schedule_id="s", args=("signal",), deadline=MINUTE, start=START + HOUR
         )
-        t.advance(HOUR + 10 * MINUTE)
+        t.advance(HOUR + late)
         await t.drain()
         (job,) = await t.scheduler.list_jobs()
         assert job.status is JobStatus.PENDING
-        assert job.deadline == START + HOUR + 11 * MINUTE
+        assert job.deadline == START + HOUR + late + MINUTE
 
 
 @pytest.mark.parametrize(
@@ -545,12 +550,154 @@ async def test_deadline_that_cannot_be_is_refused(
         await make().schedule(noop, execution_time=START, deadline=value)
 
 
+def debounced(scheduler: Scheduler, deadline: datetime) -> Awaitable[object]:
+    return scheduler.enqueue(noop, unique=Unique(debounce=HOUR), deadline=deadline)
+
+
+def in_bulk(scheduler: Scheduler, deadline: datetime, *specs: JobSpec) -> Awaitable[object]:
+    return scheduler.schedule_bulk([JobSpec(noop), *specs, JobSpec(noop, deadline=deadline)])
+
+
+WAYS: dict[str, Callable[[Scheduler, datetime], Awaitable[object]]] = {
+    "schedule": lambda it, at: it.schedule(noop, execution_time=START + HOUR, deadline=at),
+    "schedule_job": lambda it, at: it.schedule_job("task", START + HOUR, {}, deadline=at),
+    "enqueue": lambda it, at: it.enqueue(noop, delay=HOUR, deadline=at),
+    "enqueue, name": lambda it, at: it.enqueue("task", delay=HOUR, deadline=at),
+    "enqueue, id": lambda it, at: it.enqueue(noop, job_id="x", delay=HOUR, deadline=at),
+    "enqueue, per": lambda it, at: it.enqueue(noop, delay=HOUR, unique=Unique(per=DAY), deadline=at),
+    "enqueue, replace": lambda it, at: it.enqueue(
+        noop, job_id="x", delay=HOUR, conflict_resolution=ConflictResolution.REPLACE, deadline=at
+    ),
+    "enqueue, debounced": debounced,
+    "run_job": lambda it, at: it.run_job(noop, delay=HOUR, deadline=at),
+    "bulk, due": lambda it, at: it.schedule_bulk([JobSpec(noop), JobSpec(noop, START + HOUR, deadline=at)]),
+}
+"""The calls that give a job a due time, in an hour, and a deadline."""
+
+WAYS_NOW: dict[str, Callable[[Scheduler, datetime], Awaitable[object]]] = {
+    "enqueue": lambda it, at: it.enqueue(noop, deadline=at),
+    "run_job": lambda it, at: it.run_job(noop, deadline=at),
+    "bulk": in_bulk,
+}
+"""The calls whose jobs are due now."""
+
+
+@pytest.mark.parametrize("late_by", [timedelta(0), SECOND])
+@pytest.mark.parametrize("way", [*WAYS, *(f"{way}, now" for way in WAYS_NOW)])
+async def test_call_whose_job_would_be_due_after_its_deadline_is_refused(
+    pool: asyncpg.Pool, way: str, late_by: timedelta
+) -> None:
+    """The job could never start, and would fail with an error that names the deadline as its cause."""
+    async with TestScheduler(pool, now=START) as t:
+        t.scheduler.register(noop, name="task")
+        schedule, due = (WAYS[way], START + HOUR) if way in WAYS else (WAYS_NOW[way[:-5]], START)
+        match = "is not after the due time 2030-01-01T.*pass a later deadline="
+        with pytest.raises(ValueError, match=match) as raised:
+            await schedule(t.scheduler, due - late_by)
+        assert due.isoformat() in str(raised.value)
+        assert not await t.scheduler.list_jobs()
+        assert await pool.fetchval("SELECT count(*) FROM scheduler_deadlines") == 0
+        # A moment later is late enough.
+        if "run_job" not in way:
+            await schedule(t.scheduler, due + SECOND)
+
+
+async def test_call_in_a_transaction_whose_job_would_be_due_after_its_deadline_is_refused(
+    pool: asyncpg.Pool,
+) -> None:
+    async with TestScheduler(pool, now=START) as t, pool.acquire() as connection, connection.transaction():
+        with pytest.raises(ValueError, match="is not after the due time"):
+            await t.scheduler.enqueue(noop, delay=HOUR, deadline=START + HOUR, connection=connection)
+        await t.scheduler.enqueue(noop, connection=connection)
+
+
+async def test_child_is_refused_only_if_its_own_deadline_is_before_its_due_time(pool: asyncpg.Pool) -> None:
+    """The deadline of the job ends both, so a child that is due later is no mistake of the step."""
+    async with TestScheduler(pool, now=START) as t:
+
+        async def parent(**options: Any) -> None:
+            await current_job().steps.child("child", call(noop), delay=3 * HOUR, **options)
+
+        t.scheduler.register(parent, name="parent")
+        await t.scheduler.enqueue("parent", job_id="inherited", deadline=2 * HOUR)
+        await t.scheduler.enqueue("parent", job_id="own", kwargs={"deadline": None}, deadline=2 * HOUR)
+        await t.drain()
+        deadlines = await children_of(t)
+        assert deadlines["inherited:child"] == START + 2 * HOUR
+        assert deadlines["own:child"] is None
+
+        async def careless() -> None:
+            await current_job().steps.child("child", call(noop), delay=3 * HOUR, deadline=START + HOUR)
+
+        await t.scheduler.enqueue(careless, job_id="careless", max_retries=0)
+        await t.drain()
+        status, error = await seen(t, "careless")
+        assert status is JobStatus.FAILED
+        assert error is not None
+        assert "is not after the due time" in error
+
+
 async def test_instant_for_all_jobs_of_a_task_is_refused(make: Make) -> None:
     scheduler = make()
     with pytest.raises(TypeError, match="pass the instant where a job is scheduled"):
         scheduler.register(noop, deadline=START)  # type: ignore[call-overload] # the subject
     with pytest.raises(TypeError, match="pass the instant where a job is scheduled"):
         await scheduler.schedules.add(noop, Every(hours=1), deadline=START)  # type: ignore[arg-type] # the subject
+
+
+@pytest.mark.parametrize(
+    ("called_at", "due", "expected"),
+    [
+        (45, 90, 120),  # the call asks for 105, and the first call permits 90
+        (20, 80, 110),
+        (30, 90, 120),
+        (180, 90, 210),  # no worker ran at 90: the grace time begins anew with the call, and so does this
+    ],
+)
+async def test_deadline_of_a_postponed_job_counts_from_the_due_time_that_it_gets(
+    pool: asyncpg.Pool, called_at: int, due: int, expected: int
+) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        unique = Unique(debounce=HOUR, max_wait=1.5 * HOUR)
+        job_id = await t.scheduler.enqueue(noop, unique=unique, deadline=30 * MINUTE)
+        assert await deadline(t.scheduler, job_id) == START + 90 * MINUTE
+        t.advance(called_at * MINUTE)
+        assert await t.scheduler.enqueue(noop, unique=unique, deadline=30 * MINUTE) == job_id
+        job = await t.scheduler.get_job(job_id)
+        assert job is not None
+        assert (job.execution_time, job.deadline) == (START + due * MINUTE, START + expected * MINUTE)
+        noted = await pool.fetch("SELECT at FROM scheduler_deadlines WHERE job_id = $1 ORDER BY at", job_id)
+        assert [row["at"] for row in noted] == [START + 90 * MINUTE, START + expected * MINUTE]
+        # A call that gives an instant has that, whatever the due time is.
+        at = START + DAY
+        await t.scheduler.enqueue(noop, unique=unique, deadline=at)
+        assert await deadline(t.scheduler, job_id) == at
+
+
+async def test_deadline_of_a_definition_that_waits_counts_from_the_due_time_that_it_gets(
+    scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    gate, events = Gate(), Recorder(scheduler)
+    scheduler.register(gate.job, name="task", unique=Unique(debounce=0.01, max_wait=0.01), deadline=HOUR)
+    job_id = await scheduler.enqueue("task")
+    await gate.wait_begun()
+    unique = Unique(debounce=HOUR, max_wait=2 * HOUR)
+    for _ in range(2):
+        await scheduler.enqueue("task", unique=unique)
+    # The second call continues the series of the first one, which began two hours ago now.
+    await pool.execute(
+        """UPDATE scheduled_jobs SET on_end = jsonb_set(on_end, '{replacement,options,debounce,since}',
+            to_jsonb(extract(epoch FROM now()) - 5400))"""
+    )
+    await scheduler.enqueue("task", unique=unique)
+    gate.open.set()
+    await events.until(JobCompleted, job_id=job_id)
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    assert job.deadline is not None
+    assert job.deadline - job.execution_time == HOUR
+    assert job.execution_time - job.created_at < 0.6 * HOUR
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_deadlines WHERE at = $1", job.deadline) == 1
 
 
 # -- retries, new definitions --------------------------------------------------------------------------------
