@@ -76,8 +76,8 @@ class FamilyRepository(Repository):
         """Retry those jobs of locked families that have ended, and return their rows.
 
         A parent that is retried repeats its first step with a retried child, and the steps after it. So it
-        does with a child that was not completed and whose row was deleted: the step starts that anew. An
-        unfinished parent waits again.
+        does with a child that had not completed, and whose row was deleted since, or that was retried alone:
+        the step starts it anew, waits for it, or has its new result. An unfinished parent waits again.
 
         Args:
             members: The members, which ``lock()`` has returned for a retry.
@@ -100,10 +100,10 @@ class FamilyRepository(Repository):
                 raise await self._conflict(job_id, transaction)
         waiting_parents = [row["parent"] for row in rows if row["parent"] not in retried_ids]
         await self._dependencies.wait_again(ended_ids, waiting_parents, on)
-        lost_rows = await self._statements.fetch("find_lost_children", sorted(retried_ids), on=on)
+        outdated_rows = await self._statements.fetch("find_outdated_steps", sorted(retried_ids), on=on)
         stored_steps = [
             *((member.parent_id, member.step, member.stored_at) for member in ended_members),
-            *((row["parent_id"], row["step"], row["stored_at"]) for row in lost_rows),
+            *((row["parent_id"], row["step"], row["stored_at"]) for row in outdated_rows),
         ]
         for step, parent_ids in _first_steps(stored_steps, retried_ids).items():
             await self._statements.fetch("delete_steps_from", parent_ids, step, on=on)

@@ -86,11 +86,16 @@ WHERE job.job_id = ANY (ARRAY (SELECT member.job_id FROM family AS member))
 ORDER BY octet_length(job.job_id) DESC, job.job_id COLLATE "C"
 FOR NO KEY UPDATE OF job;
 
--- name: find_lost_children
+-- fragment: has_own_mark
+-- Whether a job is the child of the step "passed.step" of the job "owner.id".
+coalesce(({child_mark} ->> 'job') = owner.id AND ({child_mark} ->> 'step') = passed.step, false)
+
+-- name: find_outdated_steps
 -- route: caller
--- Return the steps of the retried jobs $1 with the failed, expired or cancelled children whose rows were deleted since.
+-- Return the steps of the retried jobs $1 with a child that has failed, expired or was cancelled, and is not so now.
 --
--- The job has their results. It would only repeat the old errors, but a step that is repeated starts such a child anew.
+-- The job has the results of that end, and would only repeat the old errors. A step that is repeated starts a child whose
+-- row was deleted anew, and waits for one that was retried alone, or has its new result if it has completed since.
 SELECT step.job_id AS parent_id, step.name AS step, step.started_at AS stored_at
 FROM unnest($1::text[]) AS owner (id)
 CROSS JOIN LATERAL (
@@ -118,6 +123,7 @@ CROSS JOIN LATERAL (
     OFFSET 0
 ) AS step
 WHERE NOT EXISTS (
-    SELECT FROM {schema}scheduled_jobs AS child WHERE child.job_id = passed.id
+    SELECT FROM {schema}scheduled_jobs AS child
+    WHERE child.job_id = passed.id AND (child.finished_at IS NOT NULL AND child.status <> 'completed' OR NOT {has_own_mark})
     OFFSET 0
 );

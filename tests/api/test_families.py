@@ -13,6 +13,7 @@ import pytest
 from pg_scheduler import (
     Abort,
     Child,
+    ConflictResolution,
     JobCancelledError,
     JobConflictError,
     JobFailedError,
@@ -558,6 +559,50 @@ async def test_steps_before_a_deleted_child_that_has_failed_are_kept(
     await t.drain()
     assert (await t.scheduler.get_job_result("job")).unwrap() == ["one", "three"]
     assert plan.runs == ["three"], "a completed child whose row was deleted is no reason to repeat its step"
+
+
+@pytest.mark.parametrize("is_completed", [True, False])
+@pytest.mark.parametrize("by_status", [True, False])
+async def test_child_that_was_retried_alone_counts_as_it_is_now(
+    t: TestScheduler, plan: Plan, *, is_completed: bool, by_status: bool
+) -> None:
+    plan.failing = {"a.y"}
+    await enqueue(t, plan.tree)
+    await t.drain()
+    assert (await statuses(t))["job:branches:0"] == "failed"
+    plan.failing.clear()
+    plan.runs.clear()
+    if by_status:
+        await t.scheduler.update_job_status("job:branches:0:leaves:1", "pending")
+    else:
+        await t.scheduler.retry_job("job:branches:0:leaves:1")
+    if is_completed:
+        await t.drain()
+        assert plan.runs == ["a.y"]
+    # The job and its branch, of which the leaf is a child.
+    assert await t.scheduler.retry_job("job", children=True) == 2
+    await t.drain()
+    assert (await t.scheduler.get_job_result("job")).unwrap() == [["a.x", "a.y"], ["b.x", "b.y"]]
+    assert plan.runs == ["a.y", "after"], "the child runs once"
+
+
+async def test_job_with_the_id_of_a_child_that_has_failed_is_no_reason_to_repeat_its_step(
+    t: TestScheduler, plan: Plan
+) -> None:
+    plan.failing = {"a.y", "after"}
+    await enqueue(t, plan.branch, args=("a", ["x", "y"]))
+    await t.drain()
+    await t.scheduler.enqueue(
+        plan.leaf, args=("x",), job_id="job:leaves:1", conflict_resolution=ConflictResolution.REPLACE
+    )
+    await t.drain()
+    plan.runs.clear()
+    assert await t.scheduler.retry_job("job", children=True) == 1
+    await t.drain()
+    job = await t.scheduler.get_job("job")
+    assert job is not None
+    assert "a.y fails" in str(job.error_message), "the error of its child, and no conflict"
+    assert plan.runs == []
 
 
 # -- with a worker -------------------------------------------------------------------------------------

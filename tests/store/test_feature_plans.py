@@ -33,7 +33,7 @@ TYPES = {
     "lock_batch": "text[]",
     "lock_dependents": "text[], text[]",
     "lock_families": "text[], boolean",
-    "find_lost_children": "text[]",
+    "find_outdated_steps": "text[]",
     "retry_jobs": "text[], timestamptz",
     "move_jobs": "text[], timestamptz, double precision, timestamptz",
     "claim_one": "text, text, timestamptz",
@@ -77,7 +77,7 @@ VALUES = {
     "lock_batch": LAST_JOBS,
     "lock_dependents": f"{LAST_JOBS}, {LAST_JOBS}",
     "lock_families": "'{tree}', false",
-    "find_lost_children": "'{tree}'",
+    "find_outdated_steps": "'{tree}'",
     "retry_jobs": f"{LAST_JOBS}, {INSTANT}",
     "move_jobs": f"{LAST_JOBS}, NULL, 60, {INSTANT}",
     "claim_one": f"'w1', 'job-2', {INSTANT}",
@@ -148,8 +148,7 @@ EXPECTED = {
         ("Index Scan", "scheduled_jobs_pkey"),
         ("Index Scan", "scheduler_steps_pkey"),
     },
-    "find_lost_children": {
-        ("Index Only Scan", "scheduled_jobs_pkey"),
+    "find_outdated_steps": {
         ("Index Scan", "scheduled_jobs_pkey"),
         ("Index Scan", "scheduler_steps_pkey"),
     },
@@ -238,7 +237,7 @@ READ_AT_MOST = {
     "delete_completed": 1500,
     "lock_batch": 500,
     "lock_dependents": 500,
-    "find_lost_children": 10,
+    "find_outdated_steps": 10,
     "lock_families": 350,  # each of 100 children as a child, as a parent, and to be locked
     "retry_jobs": 1000,
     "move_jobs": 1000,
