@@ -214,7 +214,10 @@ status         = 'pending',
     lease_until    = NULL,
     blocked_on     = {restored_blocked_on},
     on_end         = {restored_on_end},
-    options        = CASE WHEN (options -> 'steps') IS NULL THEN {retried_options}
+    options        = {options_of_retry}
+
+-- fragment: options_of_retry
+CASE WHEN (options -> 'steps') IS NULL THEN {retried_options}
         ELSE {retried_options} || jsonb_build_object('retried_by_hand', attempt) END
 
 -- fragment: retried_options

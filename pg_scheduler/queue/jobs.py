@@ -359,7 +359,7 @@ class JobRepository(Repository):
         Raises:
             JobConflictError: Another unfinished job has its unique key.
         """
-        args = status.value, lease_s, self._statements.now, reason
+        args = self._statements.now, lease_s, status.value, reason
         return await self._unique_keys.restart(job_id, lambda: self._change("set_status", job_id, *args))
 
     async def _change(

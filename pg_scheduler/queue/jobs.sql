@@ -34,7 +34,7 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- that ends without success and without an error gets the reason $5. A job that was suspended when it ended is due at
 -- once if it becomes pending: what it waited for may have come meanwhile, which wakes no finished job. A job in a sequence
 -- that becomes pending waits for its place. A child of a step is changed only if $6 as well, in a transaction in which
--- wait_again follows.
+-- wait_again follows. An ended job that becomes pending or running has the options that retry_job gives it.
 WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited,
         {parent_of_child} AS parent
@@ -44,35 +44,36 @@ WITH old AS (
 ),
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
-        status         = $2,
-        attempt        = CASE WHEN $2 = 'running' THEN job.attempt % 2147483647 + 1 ELSE job.attempt END,
-        worker_id      = CASE WHEN $2 = 'running' THEN 'set by hand' WHEN $2 = 'pending' THEN NULL
+        status         = $4,
+        attempt        = CASE WHEN $4 = 'running' THEN job.attempt % 2147483647 + 1 ELSE job.attempt END,
+        worker_id      = CASE WHEN $4 = 'running' THEN 'set by hand' WHEN $4 = 'pending' THEN NULL
             ELSE job.worker_id END,
-        started_at     = CASE WHEN $2 = 'running' THEN coalesce($4, {now}) WHEN $2 = 'pending' THEN NULL
+        started_at     = CASE WHEN $4 = 'running' THEN coalesce($2, {now}) WHEN $4 = 'pending' THEN NULL
             ELSE job.started_at END,
-        last_heartbeat = CASE WHEN $2 = 'running' THEN coalesce($4, {now}) WHEN $2 = 'pending' THEN
-            CASE WHEN {ended_suspended} THEN coalesce($4, {now}) END
+        last_heartbeat = CASE WHEN $4 = 'running' THEN coalesce($2, {now}) WHEN $4 = 'pending' THEN
+            CASE WHEN {ended_suspended} THEN coalesce($2, {now}) END
             ELSE job.last_heartbeat END,
-        lease_until    = CASE WHEN $2 = 'running' THEN coalesce($4, {now}) + make_interval(secs => $3) END,
-        finished_at    = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN coalesce($4, {now}) END,
-        execution_time = CASE WHEN $2 = 'pending' AND {ended_suspended}
-            THEN least(job.execution_time, coalesce($4, {now})) ELSE job.execution_time END,
-        expires_at     = CASE WHEN $2 = 'pending'
-            THEN least(greatest(job.execution_time, coalesce($4, {now})), {last_instant})
+        lease_until    = CASE WHEN $4 = 'running' THEN coalesce($2, {now}) + make_interval(secs => $3) END,
+        finished_at    = CASE WHEN $4 <> ALL (ARRAY ['pending', 'running']) THEN coalesce($2, {now}) END,
+        execution_time = CASE WHEN $4 = 'pending' AND {ended_suspended}
+            THEN least(job.execution_time, coalesce($2, {now})) ELSE job.execution_time END,
+        expires_at     = CASE WHEN $4 = 'pending'
+            THEN least(greatest(job.execution_time, coalesce($2, {now})), {last_instant})
                 + make_interval(secs => job.misfire_grace_time)
             ELSE job.expires_at END,
-        error_message  = CASE WHEN $2 = ANY (ARRAY ['failed', 'cancelled', 'expired'])
+        error_message  = CASE WHEN $4 = ANY (ARRAY ['failed', 'cancelled', 'expired'])
             THEN coalesce(job.error_message, $5) ELSE job.error_message END,
-        blocked_on     = CASE WHEN $2 = 'pending' THEN {sequence_key} END,
-        on_end         = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN {kept_on_end}
+        blocked_on     = CASE WHEN $4 = 'pending' THEN {sequence_key} END,
+        on_end         = CASE WHEN $4 <> ALL (ARRAY ['pending', 'running']) THEN {kept_on_end}
             WHEN jsonb_typeof({restored_on_end}) = 'object'
                 AND ({restored_on_end} - ARRAY ['replacement', 'in_vain', 'alive', 'result']) <> jsonb_build_object()
                 THEN {restored_on_end} - ARRAY ['replacement', 'in_vain', 'alive', 'result'] END,
         options        = CASE WHEN {dropped_mark} IS NOT NULL THEN {options_with_mark}
-            WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN job.options
-            ELSE {restored_options} END,
+            WHEN $4 <> ALL (ARRAY ['pending', 'running']) THEN job.options
+            WHEN old.status = ANY (ARRAY ['pending', 'running']) THEN {restored_options}
+            ELSE {options_of_retry} END,
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
-            || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, {now}))) ELSE job.errors END
+            || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($2, {now}))) ELSE job.errors END
     FROM old
     WHERE job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences AND old.parent IS NULL)
     RETURNING job.job_id, {named}, job.attempt, {bounded_due},
@@ -81,7 +82,7 @@ changed AS (
 ),
 noted AS (
     INSERT INTO {schema}scheduler_deadlines (job_id, at, noted_at)
-    SELECT job_id, deadline, coalesce($4, {now}) FROM changed WHERE deadline IS NOT NULL
+    SELECT job_id, deadline, coalesce($2, {now}) FROM changed WHERE deadline IS NOT NULL
 )
 SELECT changed.job_id IS NOT NULL AS changed,
     CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, changed.job_name, changed.attempt,

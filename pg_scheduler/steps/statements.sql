@@ -57,12 +57,13 @@ coalesce(step.definition = (job.options ->> 'definition'), true)
 concat(chr(1), 'retry:', $2::text)
 
 -- Whether the used-up retries of a step begin again: an attempt of the job has failed since, that one or a later one, or
--- a caller has retried the job. Neither a suspension nor a crash is a failure. The history has the last ten attempts that
--- ended otherwise than by a suspension. So after ten snoozes without a call of the step, a failure before them is unknown.
+-- a caller has retried the job. Neither a suspension nor a crash is a failure. The options of a job with steps have the
+-- last attempt that failed, since the history has only ten entries. Workers of earlier releases write only the history.
 
 -- fragment: is_renewed
 CASE WHEN step.kind = 'retry' AND step.ended_at IS NOT NULL THEN (
         SELECT coalesce((job.options -> 'retried_by_hand') >= to_jsonb(step.attempt), false)
+            OR coalesce((job.options -> 'failed_in') >= to_jsonb(step.attempt), false)
             OR jsonb_path_exists(job.errors,
             '$[*] ? (@.attempt >= $first && (@.outcome == "error" || @.outcome == "timeout" || @.outcome == "refused"))',
             jsonb_build_object('first', step.attempt))

@@ -19,7 +19,8 @@ WHERE job_id = ANY ($1)
 -- Write the row changes of attempts that ended and suspend no job: arrays of ids, attempts, statuses, errors, delays in
 -- seconds, retries, crashes, and ($10) entries of the history, NULL for none.
 --
--- A job that is snoozed for the reason of the last entry, as while it waits for an advisory lock, replaces that entry.
+-- A job that is snoozed for the reason of the last entry, as while it waits for an advisory lock, replaces that entry. A job
+-- with steps notes the attempt that failed last, however long its history gets afterwards: see is_renewed.
 --
 -- Each change is fenced by worker ($8) and attempt. A job that becomes pending gets its whole misfire grace
 -- time again. Each row looks up its place in the arrays in an object that is built once. A join by id could
@@ -32,7 +33,7 @@ RETURNING job_id, {has_consequences_now};
 -- fragment: settled_rows
 UPDATE {schema}scheduled_jobs AS job SET (
     status, error_message, retry_count, crash_count, execution_time, expires_at,
-    finished_at, worker_id, started_at, last_heartbeat, lease_until, on_end, errors
+    finished_at, worker_id, started_at, last_heartbeat, lease_until, on_end, options, errors
 ) = (
     SELECT
         change.status,
@@ -50,6 +51,9 @@ UPDATE {schema}scheduled_jobs AS job SET (
         CASE WHEN change.status <> 'pending' THEN job.last_heartbeat END,
         NULL::timestamptz,
         CASE WHEN change.status = ANY (ARRAY ['failed', 'cancelled']) THEN {on_end_with_result} ELSE job.on_end END,
+        CASE WHEN (job.options -> 'steps') IS NOT NULL
+                AND (change.entry::jsonb ->> 'outcome') = ANY (ARRAY ['error', 'timeout', 'refused'])
+            THEN job.options || jsonb_build_object('failed_in', job.attempt) ELSE job.options END,
         CASE WHEN change.entry IS NULL THEN job.errors
             ELSE CASE WHEN (change.entry::jsonb ->> 'outcome') = 'snoozed' AND (change.entry::jsonb -> 'message') IS NOT NULL
                     AND (job.errors #> ARRAY ['-1']) @> change.entry::jsonb THEN job.errors #- ARRAY ['-1']

@@ -703,12 +703,16 @@ async def test_deadline_of_a_definition_that_waits_counts_from_the_due_time_that
 # -- retries, new definitions --------------------------------------------------------------------------------
 
 
-async def test_retry_drops_a_deadline_that_has_passed(pool: asyncpg.Pool) -> None:
+@pytest.mark.parametrize("by_status", [False, True])
+async def test_retry_drops_a_deadline_that_has_passed(pool: asyncpg.Pool, *, by_status: bool) -> None:
     async with TestScheduler(pool, now=START) as t:
         await t.scheduler.enqueue(wait_in_step, args=("sleep",), job_id="job", deadline=2 * HOUR)
         await t.run_until(3 * HOUR)
         assert await seen(t) == (JobStatus.FAILED, ERROR)
-        assert await t.scheduler.retry_job("job")
+        if by_status:
+            assert await t.scheduler.update_job_status("job", JobStatus.PENDING)
+        else:
+            assert await t.scheduler.retry_job("job")
         assert await deadline(t.scheduler, "job") is None
         await t.run_until(DAY)
         assert (await seen(t))[0] is JobStatus.COMPLETED, (

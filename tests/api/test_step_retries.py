@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -30,6 +31,7 @@ from pg_scheduler import (
     StepFailedError,
     current_job,
 )
+from pg_scheduler.database.queries import load_queries
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobSnoozed, JobSuspended
 from pg_scheduler.inspect import Inspector
@@ -670,8 +672,47 @@ async def test_used_up_retries_begin_again_if_the_job_has_failed_in_a_later_atte
     assert len(bank.calls) == 2
 
 
-async def test_used_up_retries_begin_again_when_a_caller_retries_the_job(
+async def test_used_up_retries_begin_again_however_many_snoozes_follow_the_failure(
     t: TestScheduler, bank: Bank
+) -> None:
+    """The history has ten entries, so it has forgotten the failure."""
+    bank.failures = 1
+
+    async def place() -> None:
+        attempt = current_job().attempt
+        if 1 < attempt < 14:
+            raise Snooze(60)
+        await current_job().steps.run("charge", bank.charge, 7, retry=POLICY, max_retries=0)
+
+    job = await run(t, place, max_retries=1)
+    assert (job.status, job.attempt, len(bank.calls)) == (JobStatus.COMPLETED, 14, 2)
+    assert {entry.outcome for entry in job.errors} == {"snoozed"}
+
+
+async def retry_in_bulk(scheduler: Scheduler) -> None:
+    async for _ in Inspector(scheduler).retry_jobs(ids=["order"]):
+        pass
+
+
+async def reserve(scheduler: Scheduler) -> None:
+    """Reserve the job for one lease, after which a worker takes it."""
+    await scheduler.update_job_status("order", "running")
+    await scheduler.update_job_status("order", "pending")
+
+
+DOORS: dict[str, Callable[[Scheduler], Awaitable[object]]] = {
+    "retry_job": lambda it: it.retry_job("order"),
+    "retry_job with children": lambda it: it.retry_job("order", children=True),
+    "in bulk": retry_in_bulk,
+    "update_job_status": lambda it: it.update_job_status("order", "pending"),
+    "update_job_status, running": reserve,
+}
+"""How a person lets an ended job run again. The command line, the dashboard and Django call these."""
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_used_up_retries_begin_again_when_a_person_lets_the_job_run_again(
+    t: TestScheduler, bank: Bank, door: str
 ) -> None:
     bank.failures = 100
 
@@ -680,14 +721,25 @@ async def test_used_up_retries_begin_again_when_a_caller_retries_the_job(
             await current_job().steps.run("charge", bank.charge, 7, retry=POLICY, max_retries=1)
 
     assert (await run(t, place)).status is JobStatus.COMPLETED
-    assert await t.scheduler.retry_job("order")
-    await t.run_until(HALF_A_DAY)
-    async for _ in Inspector(t.scheduler).retry_jobs(ids=["order"]):
-        pass
-    await t.run_until(HALF_A_DAY)
+    for _ in range(2):
+        await DOORS[door](t.scheduler)
+        await t.run_until(HALF_A_DAY)
     job = await t.scheduler.get_job("order")
     assert job
     assert (job.status, len(bank.calls)) == (JobStatus.COMPLETED, 3 * 2)
+
+
+def test_statements_that_let_an_ended_job_run_again_are_known() -> None:
+    """Each has the options of a retry, or gives the job a new definition."""
+    texts = {name: query.text for name, query in load_queries("public").items()}
+    restarting = {name for name, text in texts.items() if re.search(r"\bfinished_at +(= NULL|= CASE)", text)}
+    retrying = {name for name in restarting if "retried_by_hand" in texts[name]}
+    assert retrying == {"retry_job", "retry_jobs", "set_status"}
+    assert restarting - retrying == {
+        *("replace_jobs", "replace_extended_jobs", "replace_debounced_jobs"),
+        # They end jobs, or claim pending ones.
+        *("claim_next", "exchange_jobs", "try_claim", "cancel_blocked"),
+    }
 
 
 async def test_job_without_steps_is_retried_by_a_caller_without_a_mark(t: TestScheduler) -> None:
