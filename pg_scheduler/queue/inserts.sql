@@ -170,12 +170,13 @@ FROM (
 
 -- When the series of calls began which a call continues: that of a job which has had no attempt yet, or that of the
 -- definition which waits for the end of the attempt. NULL if the call begins a series. A job that was claimed, but had
--- no room within a limit, has had no attempt. The clock may have been set back since.
+-- no room within a limit, has had no attempt. The clock may have been set back since. A number that was written by hand
+-- may be too large for a double.
 
 -- fragment: series_began_at
 CASE WHEN jsonb_typeof({debounced_since}) = 'number'
-            THEN to_timestamp(least(greatest(({debounced_since})::double precision, 0),
-                extract(epoch FROM {called_at})::double precision)) END
+            THEN to_timestamp(least(greatest(({debounced_since})::numeric, 0),
+                extract(epoch FROM {called_at})::numeric)::double precision) END
 
 -- fragment: debounced_since
 CASE
