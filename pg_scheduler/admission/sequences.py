@@ -16,7 +16,6 @@ notification announced, as after a crash, is found by a scan.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -152,15 +151,15 @@ class SequenceRepository(Repository):
 
         Args:
             worker_id: The worker.
-            completed: The attempts that completed, each job once.
+            completed: The attempts that completed, all with the same number and each job once.
             keep: Whether to keep the rows of completed jobs; otherwise they are deleted.
             names: The names of the jobs that it may claim.
             room: The maximum number of jobs to claim.
             isolated_from: A job counts as crashed if at least so many workers died while they ran it.
         """
-        attempts = json.dumps({claim.job_id: claim.attempt for claim in completed})
-        now = self._statements.now
-        args = worker_id, names, room, now, attempts, isolated_from
+        ids = [claim.job_id for claim in completed]
+        attempt = completed[0].attempt if completed else 0
+        args = worker_id, names, room, self._statements.now, ids, attempt, isolated_from
         rows = await self._statements.fetch("hand_over", *args, deletes=not keep)
         # The last row has no job. It has what concerns the whole statement.
         totals = rows.pop()

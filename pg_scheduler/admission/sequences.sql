@@ -173,27 +173,25 @@ SELECT count(*) AS jobs, min(changed.due) AS due,
     ARRAY (SELECT held.key FROM held WHERE held.ctid IS NULL) AS locked
 FROM changed;
 
--- fragment: deleted_heads
--- It takes the place of the next one where the rows of completed jobs are not kept; see load_variant().
-DELETE FROM {schema}scheduled_jobs
-    WHERE ctid = ANY (ARRAY (SELECT head.ctid FROM head))
-    RETURNING job_id
+-- fragment: updated_heads
+SELECT held.head AS ctid, true AS is_ended, false AS is_claimed
+        FROM held
+        UNION ALL
 
 -- fragment: ended_heads
-UPDATE {schema}scheduled_jobs SET
-        status        = 'completed',
-        finished_at   = coalesce($4, {now}),
-        error_message = NULL,
-        lease_until   = NULL,
-        on_end        = NULL
-    WHERE ctid = ANY (ARRAY (SELECT head.ctid FROM head))
+SELECT job_id FROM changed WHERE is_ended
+
+-- fragment: deleted_heads
+-- It takes the place of ended_heads where the rows of completed jobs are not kept; see load_variant().
+DELETE FROM {schema}scheduled_jobs
+    WHERE ctid = ANY (ARRAY (SELECT held.head FROM held))
     RETURNING job_id
 
 -- name: hand_over
 -- route: dedicated
 -- timeout: hot
--- Complete the heads of sequences ($5, a JSON object with their attempts by id), and make the next job of each its head, in
--- one statement and one commit; claim at most $3 of these, if worker $1 claims their names ($2).
+-- Complete the heads $5 of sequences, all of attempt $6, and make the next job of each its head, in one statement and one
+-- commit; claim at most $3 of these, if worker $1 claims their names ($2).
 --
 -- A completion is fenced by worker and attempt, and refused if its end has other consequences, if the job is not the head
 -- of its sequence, or if another transaction holds a row; settle_jobs decides about it then.
@@ -201,57 +199,46 @@ UPDATE {schema}scheduled_jobs SET
 -- The lock of the row of the sequence is taken by the same statement that reads the waiting jobs. Nothing was decided in
 -- between: the head runs under its attempt before and after, so no other transaction has moved the sequence on. A job that
 -- was committed after the begin of the statement is not seen. So a sequence without a next job is returned, to be examined
--- once more. The first job is never passed over for a later one: if its row is locked, no job is moved. None is moved either
--- if a trigger of the application suppresses a completion.
+-- once more. The first job is never passed over for a later one: if its row is locked, no job is moved.
 --
--- Each row is a moved job with the columns of a claim, and whether it was claimed. Crashed jobs, under which $6 workers
--- died or more, are left to other claims. The last row has the completed ids, and the sequences without a next job. For a
--- single key, most of the time goes into setting the parts of this statement up, so it has no more of them than necessary.
-WITH own AS MATERIALIZED (
-    SELECT $5::text::jsonb AS attempts
-),
-done AS MATERIALIZED (
-    SELECT ctid, job_id, options #>> ARRAY ['sequence', 'key'] AS key
-    FROM {schema}scheduled_jobs
-    WHERE job_id = ANY (ARRAY (SELECT jsonb_object_keys(attempts) FROM own))
-      AND status = 'running'
-      AND worker_id = $1
-      AND attempt = ((SELECT attempts FROM own) ->> job_id)::integer
-      AND on_end = jsonb_build_object('sequence', true)
-      AND (options -> 'steps') IS NULL{without_result}
-    FOR UPDATE SKIP LOCKED
-),
-head AS MATERIALIZED (
-    SELECT done.ctid, done.key, sequence.ctid AS place
-    FROM done
+-- Each row is a moved job with the columns of a claim, and whether it was claimed. Crashed jobs, under which $7 workers
+-- died or more, are left to other claims. The last row has the completed ids, and the sequences without a next job.
+--
+-- For a single key, most of the time goes into setting the parts of this statement up, so it has no more of them than
+-- necessary. One update writes the heads that end and the next ones, because the server reads the constraints and the
+-- indexes of the table anew for each update of a statement: a second one would cost a sixth of the time. So a trigger of
+-- the application that suppresses a completion is noticed only after the next job has started. Then the statement fails by
+-- the cast of a text that is no array, which undoes it, and settle_jobs decides about the completions.
+WITH held AS MATERIALIZED (
+    SELECT head.ctid AS head, waiting.key, waiting.ctid AS place, first.ctid AS first,
+        next.ctid, next.job_id, next.is_claimable
+    FROM (
+        SELECT ctid, job_id, options #>> ARRAY ['sequence', 'key'] AS key
+        FROM {schema}scheduled_jobs
+        WHERE job_id = ANY ($5)
+          AND status = 'running'
+          AND worker_id = $1
+          AND attempt = $6
+          AND on_end = '{"sequence": true}'::jsonb
+          AND (options -> 'steps') IS NULL{without_result}
+        FOR UPDATE SKIP LOCKED
+    ) AS head
     CROSS JOIN LATERAL (
-        SELECT ctid
+        SELECT ctid, key
         FROM {schema}scheduler_sequences
-        WHERE key = done.key AND job_id = done.job_id AND stopped_at IS NULL
+        WHERE key = head.key AND job_id = head.job_id AND stopped_at IS NULL
         FOR NO KEY UPDATE SKIP LOCKED
-    ) AS sequence
-),
-ended AS MATERIALIZED (
-    {ended_heads}
-),
-next AS MATERIALIZED (
-    SELECT waiting.place, waiting.key, first.ctid
-    FROM head AS waiting
+    ) AS waiting
     LEFT JOIN LATERAL (
         {first_in_sequence}
     ) AS first ON first.execution_time <= coalesce($4, {now})
-    WHERE (SELECT count(*) FROM ended) = (SELECT count(*) FROM head)
-),
-held AS MATERIALIZED (
-    SELECT next.key, job.ctid, job.job_id, job.is_claimable
-    FROM next
     LEFT JOIN LATERAL (
         SELECT ctid, job_id,
-            coalesce(function, job_name) = ANY ($2::text[]) AND crash_count < $6::integer AS is_claimable
+            coalesce(function, job_name) = ANY ($2::text[]) AND crash_count < $7::integer AS is_claimable
         FROM {schema}scheduled_jobs
-        WHERE ctid = next.ctid AND blocked_on = next.key AND execution_time <= coalesce($4, {now})
+        WHERE ctid = first.ctid AND blocked_on = waiting.key AND execution_time <= coalesce($4, {now})
         FOR NO KEY UPDATE SKIP LOCKED
-    ) AS job ON true
+    ) AS next ON true
 ),
 worker AS MATERIALIZED (
     SELECT lease_until
@@ -262,46 +249,59 @@ worker AS MATERIALIZED (
       AND EXISTS (SELECT FROM held WHERE held.is_claimable)
     FOR KEY SHARE
 ),
-claim AS MATERIALIZED (
-    SELECT held.ctid FROM held CROSS JOIN worker WHERE held.is_claimable LIMIT $3
-),
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         blocked_on     = NULL,
-        status         = CASE WHEN moved.is_claimed THEN 'running' ELSE 'pending' END,
-        attempt        = CASE WHEN moved.is_claimed THEN job.attempt % 2147483647 + 1 ELSE job.attempt END,
-        worker_id      = CASE WHEN moved.is_claimed THEN $1 END,
-        started_at     = CASE WHEN moved.is_claimed THEN coalesce($4, {now}) END,
-        lease_until    = CASE WHEN moved.is_claimed THEN (SELECT worker.lease_until FROM worker) END,
-        execution_time = greatest(job.execution_time, coalesce($4, {now})),
-        last_heartbeat = coalesce($4, {now}),
-        expires_at     = coalesce($4, {now}) + make_interval(secs => job.misfire_grace_time)
+        status         = CASE WHEN target.is_ended THEN 'completed'
+            WHEN target.is_claimed THEN 'running' ELSE 'pending' END,
+        finished_at    = CASE WHEN target.is_ended THEN coalesce($4, {now}) END,
+        error_message  = CASE WHEN target.is_ended THEN NULL ELSE job.error_message END,
+        on_end         = CASE WHEN target.is_ended THEN NULL ELSE job.on_end END,
+        attempt        = CASE WHEN target.is_claimed THEN job.attempt % 2147483647 + 1 ELSE job.attempt END,
+        worker_id      = CASE WHEN target.is_ended OR target.is_claimed THEN $1 END,
+        started_at     = CASE WHEN target.is_ended THEN job.started_at
+            WHEN target.is_claimed THEN coalesce($4, {now}) END,
+        lease_until    = CASE WHEN target.is_claimed THEN (SELECT worker.lease_until FROM worker) END,
+        execution_time = CASE WHEN target.is_ended THEN job.execution_time
+            ELSE greatest(job.execution_time, coalesce($4, {now})) END,
+        last_heartbeat = CASE WHEN target.is_ended THEN job.last_heartbeat ELSE coalesce($4, {now}) END,
+        expires_at     = CASE WHEN target.is_ended THEN job.expires_at
+            ELSE coalesce($4, {now}) + make_interval(secs => job.misfire_grace_time) END
     FROM (
-        SELECT held.ctid, held.ctid = ANY (ARRAY (SELECT claim.ctid FROM claim)) AS is_claimed
+        {updated_heads}
+        SELECT held.ctid, false AS is_ended,
+            held.ctid = ANY (ARRAY (
+                SELECT held.ctid FROM held CROSS JOIN worker WHERE held.is_claimable LIMIT $3
+            )) AS is_claimed
         FROM held
         WHERE held.ctid IS NOT NULL
         OFFSET 0
-    ) AS moved
-    WHERE job.ctid = moved.ctid
-    RETURNING {claim_columns}, status = 'running' AS is_claimed
+    ) AS target
+    WHERE job.ctid = target.ctid
+    RETURNING job.job_id, job.job_name, job.function, job.attempt, job.execution_time, job.task_data, job.priority,
+        job.retry_count, job.max_retries, job.timeout_seconds, job.lock_key, job.options, target.is_claimed, target.is_ended
+),
+ended AS (
+    {ended_heads}
 ),
 moved AS (
     UPDATE {schema}scheduler_sequences AS sequence SET job_id = held.job_id
     FROM held
-    WHERE sequence.key = held.key AND held.ctid IS NOT NULL
+    WHERE sequence.ctid = held.place AND held.ctid IS NOT NULL
 ),
 emptied AS (
     DELETE FROM {schema}scheduler_sequences
-    WHERE ctid = ANY (ARRAY (SELECT next.place FROM next WHERE next.ctid IS NULL))
+    WHERE ctid = ANY (ARRAY (SELECT held.place FROM held WHERE held.first IS NULL))
 )
-SELECT changed.*, NULL::text[] AS ended, NULL::text[] AS idle
+SELECT {claim_columns}, is_claimed, NULL::text[] AS ended, NULL::text[] AS idle
 FROM changed
+WHERE NOT is_ended
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, coalesce($4, {now}), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     ARRAY (SELECT ended.job_id FROM ended),
-    CASE WHEN (SELECT count(*) FROM ended) = (SELECT count(*) FROM head)
+    CASE WHEN (SELECT count(*) FROM ended) = (SELECT count(*) FROM held)
         THEN ARRAY (SELECT held.key FROM held WHERE held.ctid IS NULL)
-        ELSE ARRAY (SELECT head.key FROM head) END;
+        ELSE concat('a trigger of the application suppressed a completion of worker ', $1)::text[] END;
 
 -- name: resume_sequence
 -- route: pool

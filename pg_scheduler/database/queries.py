@@ -239,6 +239,7 @@ def load_variant(
         fragments["left_out"] = LEFT_OUT[name].replace("<> ALL", "= ANY")
     if deletes:
         fragments["without_result"] = WITHOUT_RESULT
+        fragments["updated_heads"] = ""
         fragments["ended_heads"] = "{deleted_heads}"
     if is_limited:
         fragments["within_lock_limit"] = LOCK_LIMIT

@@ -49,7 +49,7 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.result import keep_seconds
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.sequences import sequence_key_of
+from pg_scheduler.jobs.sequences import has_place
 from pg_scheduler.jobs.step_values import version_of
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.attempt_runner import RETURNED, AttemptRunner, stopped_result
@@ -475,10 +475,10 @@ class Executor:
         apart = apart or has_stored or has_progress
         if result is RETURNED and not apart:
             # A plain completion, as of nearly all jobs, is written from the claim alone: it needs no outcome.
-            if claim.options is None or sequence_key_of(claim.options) is None:
-                self._result_buffer.put_completed(claim)
-            else:
+            if claim.options is not None and has_place(claim.options):
                 self._result_buffer.put_sequenced(claim)
+            else:
+                self._result_buffer.put_completed(claim)
             return
         outcome = self._outcome_of(claim, result, has_stored=has_stored)
         # Only the completer deletes the steps of a job with its row. So a job that may have steps, which its

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from pg_scheduler.base.batches import BatchRoom
@@ -62,7 +61,7 @@ class ResultBuffer:
         """Called with the attempts of each batch that was written, while attempts within limits run."""
         # By attempt number, because one statement writes completions of one number.
         self._completed: dict[int, list[Claim]] = {}
-        self._sequenced: deque[Claim] = deque()
+        self._sequenced: dict[int, list[Claim]] = {}
         self._others: deque[AttemptOutcome] = deque()
         self.late: Final = LateOutcomes()
         """Outcomes that could not be written with the others of their batch."""
@@ -101,8 +100,9 @@ class ResultBuffer:
         While one claim follows another, other due jobs wait for the slots. Then many are written together.
         """
         self._unwritten += 1
-        self._sequenced.append(claim)
-        if not self.claims_follow or len(self._sequenced) >= self.batch_size // 2:
+        claims = self._sequenced.setdefault(claim.attempt, [])
+        claims.append(claim)
+        if not self.claims_follow or len(claims) >= self.batch_size // 2:
             self._signals.results_waiting()
 
     @property
@@ -151,48 +151,34 @@ class ResultBuffer:
 
         Any thread may call it, so the collections are copied before they are iterated over.
         """
-        completed = [claim for claims in list(self._completed.values()) for claim in list(claims)]
+        lists = (*list(self._completed.values()), *list(self._sequenced.values()))
+        completed = [claim for claims in lists for claim in list(claims)]
         # The late outcomes come first. If a job has two attempts here, the later attempt follows them, and it
         # is the one that unwritten() returns.
         others = [claim for claim, _ in list(self._others)]
-        return self.late.claims() + completed + list(self._sequenced) + others
+        return self.late.claims() + completed + others
 
-    @contextmanager
-    def completions(self) -> Iterator[CompletionBatch]:
+    def completions(self) -> AbstractContextManager[CompletionBatch]:
         """Yield a batch of completions of one attempt number, which the block has to write.
 
         The batch may be empty. The block sets ``refused`` to the ids whose completions the database refused.
         When it ends, the others count as written; when it raises, the batch returns to this buffer.
         """
-        batch = CompletionBatch()
-        self._take_completions(batch)
-        try:
-            yield batch
-        except BaseException:  # whatever it was, no outcome is lost
-            self._return_completions(batch)
-            raise
-        self._settle_completions(batch)
+        return self._batch_of(self._completed)
+
+    def sequenced(self) -> AbstractContextManager[CompletionBatch]:
+        """Yield a batch of completions of jobs in sequences, as ``completions()`` does for others."""
+        return self._batch_of(self._sequenced)
 
     @contextmanager
-    def sequenced(self) -> Iterator[CompletionBatch]:
-        """Yield a batch of completions of jobs in sequences, as ``completions()`` does for others."""
-        claims: dict[str, Claim] = {}
-        for claim in islice(self._sequenced, self.batch_size):
-            # Another attempt of the same job has its turn after this one's.
-            if claim.job_id in claims:
-                break
-            claims[claim.job_id] = claim
-        batch = CompletionBatch([*claims.values()])
-        # The completions are in the batch before they leave the buffer, so unwritten() misses none.
-        self._in_batches[batch] = batch.claims
-        for _ in batch.claims:
-            self._sequenced.popleft()
+    def _batch_of(self, completed: dict[int, list[Claim]]) -> Iterator[CompletionBatch]:
+        """Yield a batch of one of the two kinds of completions."""
+        batch = CompletionBatch()
+        self._take_completions(batch, completed)
         try:
             yield batch
         except BaseException:  # whatever it was, no outcome is lost
-            self._sequenced.extendleft(reversed(batch.claims))
-            del self._in_batches[batch]
-            self._signals.results_waiting()
+            self._return_completions(batch, completed)
             raise
         self._settle_completions(batch)
 
@@ -235,21 +221,21 @@ class ResultBuffer:
             raise
         self._settle_others(batch)
 
-    def _take_completions(self, batch: CompletionBatch) -> None:
+    def _take_completions(self, batch: CompletionBatch, completed: dict[int, list[Claim]]) -> None:
         """Move completions of one attempt number into a batch, at most ``batch_size`` of them."""
-        if not self._completed:
+        if not completed:
             return
-        attempt, claims = next(iter(self._completed.items()))
+        attempt, claims = next(iter(completed.items()))
         # The completions are in the batch before they leave the buffer, so unwritten() misses none.
         self._in_batches[batch] = claims
-        del self._completed[attempt]
+        del completed[attempt]
         if len(claims) > self.batch_size:
             # The rest becomes the last entry of the dict, so that other attempt numbers have their turn
             # first.
-            self._completed[attempt] = claims[self.batch_size :]
+            completed[attempt] = claims[self.batch_size :]
             del claims[self.batch_size :]
         # A claim takes one batch. The signal makes the completer write what is left.
-        if self._completed:
+        if completed:
             self._signals.results_waiting()
         batch.claims = claims
 
@@ -283,13 +269,13 @@ class ResultBuffer:
             for claim in completed:
                 self._events.publish(JobCompleted(claim.job_id, claim.job_name, claim.attempt))
 
-    def _return_completions(self, batch: CompletionBatch) -> None:
+    def _return_completions(self, batch: CompletionBatch, completed: dict[int, list[Claim]]) -> None:
         """Move completions back from a batch that was not written; they precede those that came meanwhile."""
         claims = batch.claims
         if claims:
             attempt = claims[0].attempt
-            newer_claims = self._completed.pop(attempt, ())
-            self._completed[attempt] = [*claims, *newer_claims]
+            newer_claims = completed.pop(attempt, ())
+            completed[attempt] = [*claims, *newer_claims]
             del self._in_batches[batch]
         self._signals.results_waiting()
 

@@ -83,7 +83,7 @@ TYPES = {
     "cancel_blocked": "text[], text[], timestamptz",
     "find_idle": "text[], timestamptz",
     "find_past_heads": "integer",
-    "hand_over": "text, text[], bigint, timestamptz, text, integer",
+    "hand_over": "text, text[], bigint, timestamptz, text[], integer, integer",
     "block_surplus": "text, text[], integer, timestamptz, text, integer, timestamptz, text[]",
     "read_surplus": "text[], integer, timestamptz, text, integer, integer, timestamptz",
     "unblock_limited": "timestamptz, text[], integer[], integer[], integer[], double precision[], integer",
@@ -145,7 +145,6 @@ def each(value: object) -> str:
 ONES = each(1)
 ENTRY = ",".join(["""'{"outcome":"error"}'"""] * len(HELD))
 IDS = "'{" + ",".join(HELD) + "}'"
-HEADS = json.dumps(dict.fromkeys(HELD, 1))
 INSTANT = f"'{NOW.isoformat()}'"
 NONE = """'{"","","",""}'"""
 INDEX = "'public.scheduled_jobs_claim'"
@@ -192,7 +191,7 @@ VALUES = {
     "cancel_blocked": f"{IDS}, {each('no')}, {INSTANT}",
     "find_idle": f"ARRAY['zsequence:s:a'], {INSTANT}",
     "find_past_heads": "100",
-    "hand_over": f"'w1', '{{{NAME}}}', 100, {INSTANT}, '{HEADS}', 2",
+    "hand_over": f"'w1', '{{{NAME}}}', 100, {INSTANT}, {IDS}, 1, 2",
     "block_surplus": f"'limit:a:', '{{{NAME}}}', 5, '-infinity', '', 100, {INSTANT}, NULL",
     "read_surplus": f"'{{{NAME}}}', 5, '-infinity', '', 100, 2000, {INSTANT}",
     "unblock_limited": f"{INSTANT}, '{{limit:a:}}', '{{0}}', '{{100}}', '{{100}}', '{{10}}', 100",

@@ -14,6 +14,7 @@ import pytest
 
 from pg_scheduler.admission.sequences import HandedOver, Moved
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.faults import is_refusal
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
 from pg_scheduler.scheduler.store import Store
@@ -149,8 +150,9 @@ async def test_hand_over_refuses_what_is_not_the_head_or_not_held(
     assert (await row(pool, "a1"))["blocked_on"] == KEY
 
 
-async def test_hand_over_moves_nothing_if_a_trigger_suppresses_the_completion(
-    store: Store, pool: Pool
+@pytest.mark.parametrize("keep", [True, False])
+async def test_hand_over_writes_nothing_if_a_trigger_suppresses_the_completion(
+    store: Store, pool: Pool, keep: bool
 ) -> None:
     await insert(store, queued("a0"), queued("a1"))
     await move(store)
@@ -158,11 +160,14 @@ async def test_hand_over_moves_nothing_if_a_trigger_suppresses_the_completion(
     await pool.execute(
         "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
         "CREATE TRIGGER keep BEFORE UPDATE ON scheduled_jobs FOR EACH ROW"
-        " WHEN (NEW.status = 'completed') EXECUTE FUNCTION keep()"
+        " WHEN (NEW.status = 'completed') EXECUTE FUNCTION keep();"
+        "CREATE TRIGGER keep_row BEFORE DELETE ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION keep()"
     )
-    result = await hand_over(store, head)
-    assert (result.ended, result.claims, result.idle) == ([], [], [KEY])
+    with pytest.raises(asyncpg.InvalidTextRepresentationError, match="suppressed a completion") as caught:
+        await hand_over(store, head, keep=keep)
+    assert is_refusal(caught.value), "the completer writes the completion in another way"
     assert await heads(pool) == ["a0"]
+    assert await sequences(pool) == {KEY: ("a0", False)}
 
 
 async def test_locked_first_job_is_not_passed_over(store: Store, pool: Pool) -> None:

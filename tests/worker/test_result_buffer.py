@@ -42,6 +42,22 @@ async def test_result_buffer_batches_completions_in_order_by_attempt_number(part
     assert await parts.completer().run_once() == NEVER, "they belong to the batches"
 
 
+async def test_result_buffer_batches_completions_of_sequences_by_attempt_number(parts: Parts) -> None:
+    (a, b), (c, d) = await mixed(parts)
+    results = parts.result_buffer
+    for each in (a, c, b, d):
+        results.put_sequenced(each)
+    assert results.unwritten() == {"a": 1, "b": 1, "c": 2, "d": 2}
+    with suppress(KeyError), results.sequenced() as batch:
+        raise KeyError
+    assert batch.claims == [a, b]
+    for expected in ([c, d], [a, b], []):
+        with results.sequenced() as batch:
+            assert batch.claims == expected
+    assert not results.unwritten()
+    assert not results.has_sequenced
+
+
 async def test_result_buffer_puts_a_batch_back_in_front_when_its_block_raises(
     parts: Parts, seen: Recorder
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pg_scheduler import ConfigurationError, Sequence
 from pg_scheduler.jobs.keys import KeyFunctionError
-from pg_scheduler.jobs.sequences import check_sequence, sequence_key_of, sequence_of, sequence_place
+from pg_scheduler.jobs.sequences import check_sequence, has_place, sequence_of, sequence_place
 
 
 def first(account: Any, **_: Any) -> Any:
@@ -52,16 +52,13 @@ def test_texts_of_other_kinds_are_of_no_sequence(blocked_on: str | None) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "key"),
+    ("options", "expected"),
     [
-        (None, None),
-        ("{}", None),
-        ('{"metadata": "sequence"}', None),
-        ('{"sequence": 7}', None),
-        ('{"sequence": {"key": 7}}', None),
-        ('{"sequence": {"key": "share:a:b"}}', None),
-        ('{"sequence": {"key": "zsequence:a:b"}}', "zsequence:a:b"),
+        ('{"steps": 1, "sequence": {"key": "zsequence:a:b", "on_failure": "stop"}}', True),
+        ('{"sequence": {"key": "share:a:b"}}', False),
+        ('{"metadata": "sequence"}', False),
+        ("{}", False),
     ],
 )
-def test_key_is_read_from_options_that_people_may_have_written(options: str | None, key: str | None) -> None:
-    assert sequence_key_of(options) == key
+def test_text_of_options_shows_whether_a_job_is_in_a_sequence(options: str, expected: bool) -> None:
+    assert has_place(options) is expected
