@@ -1,13 +1,27 @@
 -- fragment: first_in_sequence
--- The first job that waits in the sequence "waiting.key". Its priority does not matter: one index probe for each.
-SELECT job.*
-    FROM {levels}
-    CROSS JOIN LATERAL (
-        SELECT ctid, job_id, execution_time
+-- The first job that waits in the sequence "waiting.key". Its priority does not matter: one index probe finds the first job
+-- of the most urgent priority, and one more for each less urgent one finds a job that is due earlier.
+SELECT job.ctid, job.job_id, job.execution_time
+    FROM (
+        SELECT ctid, job_id, execution_time, priority
         FROM {schema}scheduled_jobs
-        WHERE blocked_on = waiting.key AND priority = level.priority
-        ORDER BY execution_time, job_id COLLATE "C"
+        WHERE blocked_on = waiting.key
+        ORDER BY priority, execution_time, job_id COLLATE "C"
         LIMIT 1
+    ) AS urgent
+    CROSS JOIN LATERAL (
+        SELECT urgent.ctid, urgent.job_id, urgent.execution_time
+        UNION ALL
+        SELECT later.ctid, later.job_id, later.execution_time
+        FROM {levels}
+        CROSS JOIN LATERAL (
+            SELECT ctid, job_id, execution_time
+            FROM {schema}scheduled_jobs
+            WHERE blocked_on = waiting.key AND priority = level.priority
+            ORDER BY execution_time, job_id COLLATE "C"
+            LIMIT 1
+        ) AS later
+        WHERE level.priority > urgent.priority
     ) AS job
     ORDER BY job.execution_time, job.job_id COLLATE "C"
     LIMIT 1

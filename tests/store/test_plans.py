@@ -337,7 +337,7 @@ EXPECTED = {
     "clear_consequences": {KEY},
     "unblock_jobs": {KEY},
     "cancel_blocked": {KEY},
-    "find_idle": {KEY, ("Index Only Scan", "scheduled_jobs_blocked")},
+    "find_idle": {KEY, BLOCKED, ("Index Only Scan", "scheduled_jobs_blocked")},
     "find_past_heads": {KEY, ("Index Only Scan", "scheduled_jobs_blocked")},
     "hand_over": {KEY, TID, BLOCKED},
     "block_surplus": {CLAIM, TID},
