@@ -53,6 +53,7 @@ from pg_scheduler.errors import (
     TransientFault,
 )
 from pg_scheduler.jobs.call import JobCall, JobExecutor
+from pg_scheduler.jobs.chunk import Chunk, ChunkJob
 from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.context import CurrentJob, current_job, job_state
 from pg_scheduler.jobs.decorator import job
@@ -99,6 +100,8 @@ __all__ = [
     "Call",
     "CatchUp",
     "Child",
+    "Chunk",
+    "ChunkJob",
     "Codec",
     "ConfigurationError",
     "ConflictResolution",

@@ -14,6 +14,7 @@ import pytest
 from tools.environment import ROOT
 
 EXCEPTIONS = [
+    ("jobs.chunk", "scheduler"),  # Chunk has the Scheduler of its jobs
     ("jobs.context", "scheduler"),  # CurrentJob has the Scheduler of the job
 ]
 """Modules that import one of a layer above, and so close circles."""

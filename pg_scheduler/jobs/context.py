@@ -329,12 +329,15 @@ current: Final[ContextVar[RunningJob]] = ContextVar("pg_scheduler_current_job")
 cancellation: Final[ContextVar[Cancellation]] = ContextVar("pg_scheduler_cancellation")
 """The flag of a job outside of the event loop."""
 
+chunk_scheduler: Final[ContextVar[GetScheduler | None]] = ContextVar("pg_scheduler_chunk", default=None)
+"""Returns the Scheduler in the function of a chunk, where many jobs run; None elsewhere."""
+
 
 def current_job() -> CurrentJob:
     """Return the running job, also in the coroutines and tasks that it awaits or starts.
 
     Raises:
-        LookupError: The caller is not part of a running job.
+        LookupError: The caller is not part of a running job, or is the function of a chunk, which has many.
 
     Example:
         >>> from pg_scheduler import current_job
@@ -344,6 +347,11 @@ def current_job() -> CurrentJob:
     try:
         running_job = current.get()
     except LookupError:
+        if chunk_scheduler.get() is not None:
+            raise LookupError(
+                "current_job() was called in the function of a chunk, which has many jobs; use those over "
+                "which the chunk iterates, and chunk.scheduler"
+            ) from None
         raise LookupError(
             "current_job() was called outside of a running job; call it in a job function"
         ) from None
@@ -411,7 +419,8 @@ def job_state(kind: type[T]) -> T:
         >>> async def convert(amount: float) -> float:
         ...     return amount * job_state(AppState).rate
     """
-    state = current_job().scheduler.state
+    get_scheduler = chunk_scheduler.get()
+    state = (current_job().scheduler if get_scheduler is None else get_scheduler()).state
     if is_a(state, kind):
         return state
     description = "not set" if state is None else f"a {class_name(state)}"

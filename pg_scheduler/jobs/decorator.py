@@ -41,6 +41,9 @@ def job(
     on_failure: str | None = None,
     on_cancel: str | None = None,
     version: int | Unset = UNSET,
+    chunk: int | None = None,
+    chunk_wait: float | timedelta | Unset = UNSET,
+    chunk_by: KeyFunction | None = None,
 ) -> Callable[[F], F]:
     """Declare a function as a job of every Scheduler of the process.
 
@@ -83,13 +86,20 @@ def job(
             with ``is_omitted``, whether the value is left out. None for no such task.
         version: The version of the code, from 1, which a job stores with its first durable step; see
             ``current_job().steps.version``. 1 if omitted.
+        chunk: How many jobs one call of the function may get, from 1 to 10,000. The function then has one
+            parameter, a `Chunk`, and each job one argument. None for a call for each job.
+        chunk_wait: How long the first job of a chunk waits for others, in seconds or as a timedelta, up to an
+            hour; 0 for those that are claimed together with it. One second if omitted.
+        chunk_by: A plain function that is called with the argument of a job, in the worker, and returns its
+            key, a str or an int of at most 200 bytes: each chunk has jobs of one key. None for any jobs.
 
     Returns:
         A decorator that returns the unchanged function.
 
     Raises:
         TypeError: The decorated object is not a function, or the executor cannot run it.
-        ConfigurationError: An option is out of range; a ValueError.
+        ConfigurationError: An option is out of range, excludes another one, or does not fit the function; a
+            ValueError.
         NameConflictError: Another function has one of the names, or the same ``module.qualname`` with
             another name; a ValueError.
 
@@ -121,6 +131,9 @@ def job(
         on_failure=on_failure,
         on_cancel=on_cancel,
         version=version,
+        chunk=chunk,
+        chunk_wait=chunk_wait,
+        chunk_by=chunk_by,
     )
 
     def decorate(func: F) -> F:

@@ -67,18 +67,18 @@ def check_key_name(kind: str, name: object, example: str) -> None:
         )
 
 
-def check_key_function(key: object, example: str) -> None:
+def check_key_function(key: object, example: str, *, name: str = "key") -> None:
     """Raise TypeError unless this is a plain function.
 
-    The message shows a function whose parameter is called ``example``.
+    The message shows a function whose parameter is called ``example``, as the parameter ``name``.
     """
     if not callable(key):
         raise TypeError(
-            f"key must be a function, not {type(key).__name__}: {key!r}; "
-            f"write key=lambda {example}, **_: {example}"
+            f"{name} must be a function, not {type(key).__name__}: {key!r}; "
+            f"write {name}=lambda {example}, **_: {example}"
         )
     if inspect.iscoroutinefunction(key):
-        raise TypeError("key must be a plain function, since the event loop calls it; it cannot await")
+        raise TypeError(f"{name} must be a plain function, since the event loop calls it; it cannot await")
 
 
 def key_text(

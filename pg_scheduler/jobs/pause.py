@@ -122,6 +122,10 @@ class TaskInfo:
     """The task that is enqueued when a job has failed finally; None for none."""
     on_cancel: str | None = field(default=None, kw_only=True)
     """The task that is enqueued when a job that has begun is cancelled; None for none."""
+    chunk: int | None = field(default=None, kw_only=True)
+    """How many jobs one call of the function may get; None for a call for each job."""
+    chunk_wait: timedelta | None = field(default=None, kw_only=True)
+    """How long the first job of a chunk waits for others; None for a call for each job."""
     paused_at: datetime | None = None
     """When the task was paused; None if it is not paused."""
     paused_until: datetime | None = None

@@ -12,8 +12,9 @@ from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.chunks import ChunkOptions, check_chunk_options, item_function
 from pg_scheduler.jobs.deadlines import check_common_deadline, check_deadline
-from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
+from pg_scheduler.jobs.executors import ASYNC, PROCESS, check_executor, default_executor
 from pg_scheduler.jobs.injected import own_signature, wrapped_signature
 from pg_scheduler.jobs.keys import KeyFunction
 from pg_scheduler.jobs.limits import Limit, LimitNumbers, check_limits, limits_of_every_job
@@ -317,6 +318,9 @@ class TaskOptions:
     on_failure: str | None = None
     on_cancel: str | None = None
     version: int | Unset = UNSET
+    chunk: int | None = None
+    chunk_wait: float | timedelta | Unset = UNSET
+    chunk_by: KeyFunction | None = None
 
 
 NO_OPTIONS: Final = TaskOptions()
@@ -342,6 +346,7 @@ class Task:
         on_failure: The task that is enqueued when a job fails; None for none.
         on_cancel: The task that is enqueued when a job that has begun is cancelled; None for none.
         version: The version of its durable steps.
+        chunk: How its jobs are gathered for one call of the function; None for a call for each.
         arity: The arguments that the function accepts.
         common_limits: What `limits_of_job()` returns for each of its jobs; None if that depends on arguments.
     """
@@ -367,11 +372,12 @@ class Task:
     on_failure: str | None = field(default=None, kw_only=True)
     on_cancel: str | None = field(default=None, kw_only=True)
     version: int = field(default=1, kw_only=True)
+    chunk: ChunkOptions | None = field(default=None, kw_only=True)
     arity: Arity = field(init=False, repr=False, compare=False)
     common_limits: Sequence[tuple[str, LimitNumbers]] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "arity", Arity(self.func))
+        object.__setattr__(self, "arity", Arity(self._function_of_arguments()))
         object.__setattr__(self, "common_limits", limits_of_every_job(self.limits, self.name))
         check_unique_names(self.unique, self.arity.signature, self.func.__qualname__)
         if self.share is not None and self.sequence is not None:
@@ -379,6 +385,25 @@ class Task:
                 f"task {self.name!r} has a share and a sequence, which order its jobs twice; remove one "
                 "of them"
             )
+        if self.chunk is not None:
+            self._check_chunk()
+
+    def _check_chunk(self) -> None:
+        """Raise ConfigurationError if another option excludes chunks."""
+        if self.sequence is not None:
+            raise ConfigurationError(
+                f"task {self.name!r} has a sequence, so its jobs run one after the other, and chunk=, so "
+                "many run together; remove one of them"
+            )
+        if self.executor == PROCESS:
+            raise ConfigurationError(
+                f"task {self.name!r} has chunk=, whose function gives each job its outcome, so it cannot run "
+                "in a process; omit executor= to run it in a thread, or in the event loop if it is async"
+            )
+
+    def _function_of_arguments(self) -> JobFunction:
+        """Return the function whose signature the arguments of a job have to fit."""
+        return self.func if self.chunk is None else item_function(self.func)
 
     @property
     def identity(self) -> str:
@@ -479,8 +504,9 @@ class Task:
             executor = check_executor(func, given_options["executor"])
         else:
             executor = self._executor_of(func)
-        typed = self._typed_of(func, options.typed)
-        return replace(self, func=func, name=name, executor=executor, typed=typed, **changes)
+        chunk = check_chunk_options(self.chunk, options.chunk, options.chunk_wait, options.chunk_by)
+        typed = self._typed_of(func if chunk is None else item_function(func), options.typed)
+        return replace(self, func=func, name=name, executor=executor, typed=typed, chunk=chunk, **changes)
 
     def _typed_of(self, func: JobFunction, typed: bool | Unset) -> TypedArguments | None:
         """Return the validator for the arguments of a function; None if they are not validated.

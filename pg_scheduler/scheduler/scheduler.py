@@ -1543,6 +1543,9 @@ class Scheduler:
         on_failure: str | None = None,
         on_cancel: str | None = None,
         version: int | Unset = UNSET,
+        chunk: int | None = None,
+        chunk_wait: float | timedelta | Unset = UNSET,
+        chunk_by: KeyFunction | None = None,
     ) -> F: ...
 
     @overload
@@ -1569,6 +1572,9 @@ class Scheduler:
         on_failure: str | None = None,
         on_cancel: str | None = None,
         version: int | Unset = UNSET,
+        chunk: int | None = None,
+        chunk_wait: float | timedelta | Unset = UNSET,
+        chunk_by: KeyFunction | None = None,
     ) -> Callable[[F], F]: ...
 
     def register(
@@ -1594,6 +1600,9 @@ class Scheduler:
         on_failure: str | None = None,
         on_cancel: str | None = None,
         version: int | Unset = UNSET,
+        chunk: int | None = None,
+        chunk_wait: float | timedelta | Unset = UNSET,
+        chunk_by: KeyFunction | None = None,
     ) -> Any:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -1620,6 +1629,9 @@ class Scheduler:
             on_failure: The task to enqueue when a job has failed finally, as in ``@job()``.
             on_cancel: The task to enqueue when a job that has begun is cancelled, as in ``@job()``.
             version: The version of the code, for durable steps, as in ``@job()``.
+            chunk: How many jobs one call of the function may get, as in ``@job()``.
+            chunk_wait: How long the first job of a chunk waits for others, as in ``@job()``.
+            chunk_by: The key of the jobs that may be in one chunk, as in ``@job()``.
 
         Returns:
             The unchanged function, or a decorator that returns it.
@@ -1654,6 +1666,9 @@ class Scheduler:
             on_failure=on_failure,
             on_cancel=on_cancel,
             version=version,
+            chunk=chunk,
+            chunk_wait=chunk_wait,
+            chunk_by=chunk_by,
         )
 
         def add(function: F) -> F:

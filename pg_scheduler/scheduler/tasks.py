@@ -213,6 +213,8 @@ class Tasks:
             unique=task.unique,
             on_failure=task.on_failure,
             on_cancel=task.on_cancel,
+            chunk=None if task.chunk is None else task.chunk.size,
+            chunk_wait=None if task.chunk is None else timedelta(seconds=task.chunk.wait_s),
             **pause_fields,
         )
 

@@ -686,6 +686,9 @@ class BlockingMethods(Blocking):
         on_failure: str | None = None,
         on_cancel: str | None = None,
         version: int | Unset = UNSET,
+        chunk: int | None = None,
+        chunk_wait: float | timedelta | Unset = UNSET,
+        chunk_by: KeyFunction | None = None,
     ) -> F:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -717,6 +720,9 @@ class BlockingMethods(Blocking):
         on_failure: str | None = None,
         on_cancel: str | None = None,
         version: int | Unset = UNSET,
+        chunk: int | None = None,
+        chunk_wait: float | timedelta | Unset = UNSET,
+        chunk_by: KeyFunction | None = None,
     ) -> Callable[[F], F]:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 

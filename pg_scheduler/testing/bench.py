@@ -82,6 +82,8 @@ class Bench:
         self._completer = Completer(node, progress)
         self._executor = Executor(node, self._completer, progress)
         self._executor.has_jitter = False
+        # Jobs run one by one, so no other job would join a chunk.
+        self._executor.chunks.longest_wait_s = 0.0
 
     async def run(self, claim: Claim, bound: AttemptBound | None = None) -> None:
         """Run a claimed job until its end.

@@ -167,7 +167,10 @@ class CallingThreadExecutor(ThreadExecutor):
 
     def invoke(self, call: JobCall) -> Any:
         """Call the function of an attempt, without durable steps: they would wait for this thread."""
-        running = current.get()
+        running = current.get(None)
+        # The function of a chunk has no current job.
+        if running is None:
+            return super().invoke(call)
         attempt = Attempt(running.claim)
         attempt.durability = Durability(_reject, _reject, _reject)
         current.set(replace(running, attempt=attempt))

@@ -20,7 +20,7 @@ import asyncpg
 
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.events import Event
-from pg_scheduler.jobs.context import current
+from pg_scheduler.jobs.context import chunk_scheduler, current
 from pg_scheduler.testing.scheduler import TestScheduler
 
 Moment: TypeAlias = Literal["before", "after"]
@@ -164,7 +164,7 @@ class CrashingWorker:
             response = await run()
         finally:
             # A crash can change nothing at other statements, such as those that look for due jobs.
-            is_of_attempt = current.get(None) is not None
+            is_of_attempt = current.get(None) is not None or chunk_scheduler.get() is not None
             if self._has_written(connection, statement, response) or is_of_attempt:
                 self.statements[number] = place
             self._crash_if_planned(place, "after")

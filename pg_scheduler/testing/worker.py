@@ -128,6 +128,8 @@ class ManualRuntime(Runtime):
         The lease keeper stays off, because its thread works in real time.
         """
         self.executor.has_jitter = False
+        # The passes call the chunks, since timers work in real time.
+        self.executor.chunks.has_timers = False
         # No part waits between two passes: the virtual clock does not move meanwhile.
         self.rescuer.answer_timeout_s = 0.0
         self.unblocker.gap_s = self.feeder.gap_s = self.feeder.rest = 0.0
@@ -286,6 +288,9 @@ class ManualRuntime(Runtime):
         }
         if not claims_by_task:
             return False
+        # As long as a slot is free, the claims before this one have left no due job that could join a chunk.
+        if self.executor.free:
+            self.executor.chunks.call_open()
         # A job that runs may wait for the result of another job, which has to be written for that.
         if self.node.config.max_concurrent_jobs > 1:
             await self._write_results()

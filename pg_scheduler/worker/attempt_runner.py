@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
@@ -32,6 +32,7 @@ from pg_scheduler.events import JobStarted, ThreadAbandoned
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import LOCK_TAKEN
 from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError, check_returned
+from pg_scheduler.jobs.chunks import ChunkOptions
 from pg_scheduler.jobs.context import RunningAttempt, RunningJob, cancellation, current
 from pg_scheduler.jobs.deadlines import deadline_of, error_at
 from pg_scheduler.jobs.executors import ASYNC
@@ -49,6 +50,7 @@ from pg_scheduler.jobs.payload import decode, object_from
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import MARK
 from pg_scheduler.jobs.task import Task
+from pg_scheduler.worker.chunks import Chunks, Slots
 from pg_scheduler.worker.completing import Completions
 from pg_scheduler.worker.in_flight import Attempt, Durability
 from pg_scheduler.worker.node import Node
@@ -56,6 +58,7 @@ from pg_scheduler.worker.progress_writer import ProgressWriter
 from pg_scheduler.worker.runners.executors import LazyExecutor, Place
 from pg_scheduler.worker.runners.jobs_view import AttemptInThread
 from pg_scheduler.worker.runners.middleware import run_in_executor, run_in_loop
+from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 from pg_scheduler.worker.stuck_threads import StuckThreads
 
@@ -122,7 +125,9 @@ class LockPause:
 class AttemptRunner:
     """Runs attempts in the event loop and in the executors of the worker."""
 
-    def __init__(self, node: Node, progress: ProgressWriter, stuck_threads: StuckThreads) -> None:
+    def __init__(
+        self, node: Node, progress: ProgressWriter, stuck_threads: StuckThreads, slots: Slots
+    ) -> None:
         self._stuck_threads = stuck_threads
         self._locks = node.store.locks
         self._codec = node.store.statements.codec
@@ -141,6 +146,17 @@ class AttemptRunner:
         )
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
         self._statements = node.store.statements
+        self.chunks: Final = Chunks(
+            slots,
+            self._executors,
+            max_open=node.config.max_concurrent_jobs,
+            stop_grace=self._stop_grace,
+            get_scheduler=self._get_scheduler,
+            start=self._start,
+            report_abandoned=self._abandon,
+            forget_abandoned=stuck_threads.remove,
+        )
+        """The chunks in which attempts of this worker wait."""
         # As in TimeoutQueue, a timer in the context of the attempt would keep its arguments alive.
         self._timer_context = copy_context()
 
@@ -164,9 +180,10 @@ class AttemptRunner:
             return UnrunnableResult(error)
         except BaseException as error:  # noqa: BLE001 - user code: a validator
             return error_result(attempt, error)
-        if task.executor != ASYNC:
-            return await self._run_outside_loop(attempt, task, args, kwargs)
-        func = partial(run_in_loop, self._middleware, attempt, task) if self._middleware else task.func
+        if task.executor != ASYNC or task.chunk is not None:
+            return await self._run_elsewhere(attempt, task, args, kwargs)
+        func = task.func
+        func = partial(run_in_loop, self._middleware, attempt, task, func) if self._middleware else func
         generation = inheritance.generation
         running = self._enter(attempt, view=attempt)
         try:
@@ -272,6 +289,48 @@ class AttemptRunner:
         attempt.has_passed_deadline = True
         attempt.interrupt()
 
+    async def _run_elsewhere(
+        self, attempt: Attempt, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Result:
+        """Run an attempt whose function is called in an executor, or for a chunk of jobs."""
+        if task.chunk is not None:
+            return await self._run_in_chunk(attempt, task, task.chunk, args, kwargs)
+        return await self._run_outside_loop(attempt, task, args, kwargs)
+
+    async def _run_in_chunk(
+        self,
+        attempt: Attempt,
+        task: Task,
+        options: ChunkOptions,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Result:
+        """Run an attempt that waits in a chunk for the outcome of its job instead of calling its function."""
+        fault = self._fault_of_executor(task)
+        if fault is not None:
+            return UnrunnableResult(fault)
+        # The context for the call is copied before this one gets the job.
+        func: Callable[..., Awaitable[Any]] = partial(
+            self.chunks.join, attempt, task, options, copy_context()
+        )
+        if self._middleware:
+            func = partial(run_in_loop, self._middleware, attempt, task, func)
+        running = self._make_current(attempt, view=attempt)
+        try:
+            try:
+                value = await func(*args, **kwargs)
+            finally:
+                # The middleware may have used steps or streams.
+                if attempt.has_writes and attempt.is_stepped:
+                    await attempt.write_at_end()
+        except CrashedError as crash:
+            return CrashResult(message_of(crash), self._max_crashes)
+        except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
+            return error_result(attempt, error)
+        finally:
+            self._leave(attempt, running)
+        return result_of(attempt, value)
+
     async def _run_outside_loop(
         self, attempt: Attempt, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Result:
@@ -352,6 +411,20 @@ class AttemptRunner:
             )
         )
 
+    def _fault_of_executor(self, task: Task) -> ConfigurationError | None:
+        """Return why the function of a chunk cannot be called here; None if it can."""
+        if task.executor == ASYNC:
+            return None
+        lazy_executor = self._executors.get(task.executor)
+        if lazy_executor is None:
+            return ConfigurationError(f"this Scheduler has no executor {task.executor!r}; pass executors=")
+        if isinstance(lazy_executor.executor, ProcessExecutor):
+            return ConfigurationError(
+                f"the executor {task.executor!r} runs jobs in processes, but the function of a task with "
+                "chunk= gives each job its outcome; name an executor for threads, or omit executor="
+            )
+        return None
+
     def _enter(self, attempt: Attempt, view: RunningAttempt) -> RunningJob:
         """Make an attempt the current job of this context, announce it, and begin its time limit.
 
@@ -362,10 +435,20 @@ class AttemptRunner:
             view: The object by which its code reaches the attempt: the attempt itself in the event loop, else
                 one that rejects what only works there.
         """
-        claim = attempt.claim
+        running = self._make_current(attempt, view)
+        self._start(attempt)
+        return running
+
+    def _make_current(self, attempt: Attempt, view: RunningAttempt) -> RunningJob:
+        """Make an attempt the current job of this context; see ``_enter()``."""
         attempt.durability = self.durability
-        running = RunningJob(claim, time.time(), self._get_scheduler, self._report_progress, view)
+        running = RunningJob(attempt.claim, time.time(), self._get_scheduler, self._report_progress, view)
         current.set(running)
+        return running
+
+    def _start(self, attempt: Attempt) -> None:
+        """Announce an attempt whose code begins, and begin its time limit and the measure of its duration."""
+        claim = attempt.claim
         if self._events.wants(JobStarted):
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
@@ -374,7 +457,6 @@ class AttemptRunner:
             self._timeouts.add(attempt, claim.timeout_seconds)
         if attempt.measured_for:
             attempt.measured_from = monotonic()
-        return running
 
     def _leave(self, attempt: Attempt, running: RunningJob) -> None:
         """End what ``_enter()`` has begun: the code of the attempt has ended."""
@@ -386,7 +468,8 @@ class AttemptRunner:
         # The context of the task keeps a copy that does not refer to the attempt. With that reference, the
         # context, the attempt and its task would form a circle, which only the garbage collector frees.
         current.set(running.without_attempt())
-        if attempt.measured_for and self._meter is not None:
+        # An attempt that has left its chunk before the call has no duration.
+        if attempt.measured_for and attempt.measured_from and self._meter is not None:
             seconds = monotonic() - attempt.measured_from
             self._meter.record_duration(claim.job_name, seconds, attempt.measured_for)
         if claim.timeout_seconds is not None:

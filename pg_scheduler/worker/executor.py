@@ -82,6 +82,7 @@ class Executor:
     """The slots of a worker, and the attempts in them.
 
     Attributes:
+        chunks: The chunks in which attempts wait.
         has_jitter: Whether the jitter of retry policies applies. The test kit turns it off.
         expected: The free slots for which jobs are being claimed now.
     """
@@ -89,7 +90,11 @@ class Executor:
     def __init__(self, node: Node, completer: Completer, progress: ProgressWriter) -> None:
         config = node.config
         self._stuck_threads = StuckThreads(config.max_stuck_threads, self._signal_free_slot)
-        self._runner = AttemptRunner(node, progress, self._stuck_threads)
+        self._runner = AttemptRunner(node, progress, self._stuck_threads, self)
+        self.chunks: Final = self._runner.chunks
+        # A process that claims no other jobs, as for "jobs run --here", does not wait for any.
+        if not config.runs_jobs:
+            self.chunks.longest_wait_s = 0.0
         self._events = node.events
         self._tasks = node.tasks
         self._result_buffer = node.result_buffer
@@ -121,10 +126,27 @@ class Executor:
 
     @property
     def _taken(self) -> int:
-        """The number of slots that are taken. A stuck thread that was replaced has none."""
+        """The number of slots that are taken. A stuck thread that was replaced has none.
+
+        Attempts that wait in a chunk have none either, but each chunk whose function is to be called has one.
+        """
+        taken = len(self._attempts) + self.chunks.balance
         replaced = self._stuck_threads.replaced
         # A newer attempt of the same job may have the place of an older one, which counts no more then.
-        return len(self._attempts) - (sum(map(self._has_slot, replaced)) if replaced else 0)
+        return taken - (sum(map(self._has_slot, replaced)) if replaced else 0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is free."""
+        return self._taken >= self._slots
+
+    @property
+    def has_slot_for_chunk(self) -> bool:
+        """Whether a slot is free for the next chunk whose function is to be called.
+
+        Claims leave free the slots for which chunks wait, so none of these counts here.
+        """
+        return self._taken - self.chunks.queued < self._slots
 
     @property
     def room(self) -> int:
@@ -170,7 +192,7 @@ class Executor:
         """Free the slot of an attempt whose outcome is not to be written; return whether it had a slot."""
         if not self._has_slot(attempt):
             return False  # a newer attempt of the same job has taken its place
-        was_full = self._taken >= self._slots
+        was_full = self.is_full
         del self._attempts[attempt.claim.job_id]
         self._free_slot(attempt, was_full=was_full)
         return True
@@ -184,6 +206,7 @@ class Executor:
         # If there is an older attempt of the job, this worker lost the job and has claimed it again, before a
         # heartbeat noticed the loss.
         if older_attempt := self._attempts.get(claim.job_id):
+            self.chunks.rise(older_attempt)
             if older_attempt.end is None:
                 older_attempt.revoke(Revocation.LOST)
             else:
@@ -235,13 +258,15 @@ class Executor:
         self._slot_freed.set()
         # Attempts that were to begin soon begin now, so that they have tasks.
         self._begin_all()
+        self.chunks.close()
         attempts = [*self._attempts.values(), *self.in_flight.outlived]
         tasks = [attempt.task for attempt in attempts if attempt.task]
-        if tasks:
-            pending = await self._wait(tasks)
+        if tasks or self.chunks.calls():
+            await self._wait(tasks)
             # Attempts that have ended are not affected.
             self.in_flight.revoke_all(Revocation.SHUTDOWN)
-            if pending:
+            self.chunks.cancel_settled()
+            if pending := self._unfinished(tasks):
                 grace = self._stop_grace + KILL_MARGIN_S
                 # While an attempt writes its completion, it is interrupted only at the deadline of the write.
                 if any(attempt.end is End.WRITING for attempt in attempts):
@@ -287,17 +312,25 @@ class Executor:
         if self._shutdown_timer is not None:
             self._shutdown_timer.reschedule(asyncio.get_running_loop().time())
 
-    async def _wait(self, tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-        """Wait until tasks have finished, at most until the shutdown timeout; return those that run on."""
+    async def _wait(self, tasks: Collection[asyncio.Task[None]]) -> None:
+        """Wait until attempts and calls of chunks have finished, at most until the shutdown timeout.
+
+        ``tasks`` are those of the attempts.
+        """
         # hurry() may end the timeout early, while this waits.
         try:
             async with asyncio.timeout(self._shutdown_timeout) as self._shutdown_timer:
-                await asyncio.wait(tasks)
+                # The call of a chunk may begin meanwhile, and outlast the attempts of its jobs.
+                while unfinished := self._unfinished(tasks):
+                    await asyncio.wait(unfinished)
         except TimeoutError:
             pass
         finally:
             self._shutdown_timer = None
-        return {task for task in tasks if not task.done()}
+
+    def _unfinished(self, tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Return those of these tasks that have not finished, and the tasks of the calls of chunks."""
+        return {task for task in (*tasks, *self.chunks.calls()) if not task.done()}
 
     async def _run(self, attempt: Attempt) -> None:
         """Run an attempt, and end it with its result. This is the main function of the task of an attempt."""
@@ -355,7 +388,7 @@ class Executor:
         # Without its slot, the attempt was left at the shutdown, or another attempt of the job replaced it.
         if not self._has_slot(attempt):
             return
-        was_full = self._taken >= self._slots
+        was_full = self.is_full
         del self._attempts[job_id]
         if revocation is Revocation.LOST:
             self._signals.attempt_lost()
@@ -425,19 +458,27 @@ class Executor:
 
         ``was_full`` is whether no slot was free before: then claims have stopped, and begin again.
         """
-        self._slot_freed.set()
-        if was_full:
-            self._signals.slot_free()
+        self.note_free_slot(was_full=was_full)
         if attempt.claim is self.in_flight.crashed_claim:
             self._signals.crashed_job_ended()
         # The row of this worker may name the attempt as one that runs on. The next heartbeat corrects that.
         if attempt.stopped_at and attempt.is_abandoned:
             self._signals.heartbeat_requested()
 
+    def note_free_slot(self, *, was_full: bool) -> None:
+        """Give a free slot to a chunk that waits for one, else signal that it is free.
+
+        ``was_full`` is whether no slot was free before: then claims have stopped, and begin again.
+        """
+        if self.chunks.queued:
+            self.chunks.call_queued()
+        self._slot_freed.set()
+        if was_full:
+            self._signals.slot_free()
+
     def _signal_free_slot(self) -> None:
         """Signal that an attempt has released its slot although its thread runs on."""
-        self._slot_freed.set()
-        self._signals.slot_free()
+        self.note_free_slot(was_full=True)
         # The row of this worker names the attempts that run on, and whether they have slots.
         self._signals.heartbeat_requested()
 

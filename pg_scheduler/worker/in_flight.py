@@ -21,6 +21,7 @@ from pg_scheduler.base.foreign import current_task, is_a, is_ctrl_c
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import JobResult
 from pg_scheduler.jobs.call import JobCall
+from pg_scheduler.jobs.chunk import Chunk
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.steps import Steps, Suspension
 from pg_scheduler.jobs.streams import Streams
@@ -172,6 +173,22 @@ class Durability:
     """Makes the values and streams of an attempt."""
 
 
+class GatheredJobs(Chunk[Any]):
+    """A chunk in which attempts of this worker wait, as people look at it."""
+
+    log: deque[str] | None
+    """The lines that its function logged; None if they are not kept."""
+    executor_call: JobCall | None
+    """Its call in an executor; None in the event loop, and before the call."""
+    call_task: asyncio.Task[None] | None
+    """The task of its call; None before the call."""
+
+    @property
+    @abstractmethod
+    def state(self) -> str | None:
+        """For people, what it waits for; None once its function was called."""
+
+
 class Attempt:
     """One attempt that runs in this process.
 
@@ -189,12 +206,14 @@ class Attempt:
         is_replaced: Whether its thread runs on, and another attempt may have its slot.
         runs_in_executor: Whether its function is called outside of the event loop. With middleware, a
             coroutine function has a ``call`` too.
+        chunk: The chunk in which it waits for the outcome of its job; None if it is in none.
         exit_error: The SystemExit or KeyboardInterrupt that a step raised in another task of the attempt, and
             that ends the attempt; else None.
     """
 
     __slots__ = (
         "call",
+        "chunk",
         "claim",
         "completion",
         "durability",
@@ -221,6 +240,7 @@ class Attempt:
         self.measured_from = self.stopped_at = 0.0
         self.task: asyncio.Task[None] | None = None
         self.call: JobCall | None = None
+        self.chunk: GatheredJobs | None = None
         self.log: deque[str] | None = None
         self.has_begun = False
         self.has_timed_out = self.has_passed_deadline = False

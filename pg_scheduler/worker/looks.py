@@ -27,6 +27,7 @@ from pg_scheduler.base.sqltext import storable
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.database.faults import REFUSALS, UnstorableTextError, is_refusal
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.call import JobCall
 from pg_scheduler.jobs.history import kept_lines, to_ascii
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.in_flight import Attempt
@@ -176,12 +177,19 @@ class LookWriter(Service):
         """Return what people see of an attempt: its last log lines, and the last stack that was requested."""
         content: dict[str, Any] = {"attempt": attempt.claim.attempt}
         if attempt.log is not None:
-            content["log"] = [storable(line) for line in kept_lines(attempt.log)]
+            lines = attempt.log
+            # What the function of a chunk logs belongs to each of its jobs.
+            if attempt.chunk is not None and attempt.chunk.log:
+                lines = lines + attempt.chunk.log
+            content["log"] = [storable(line) for line in kept_lines(lines)]
         if watched_job.wants_stack:
             watched_job.wants_stack = False
             frames = frames_of(attempt)
             # The lines of source files are read now, and a disk may be slow.
             text = None if frames is None else await run_in_thread(stack_text, frames)
+            # Before the call, the attempt is at no place of the application.
+            if attempt.chunk is not None and attempt.chunk.state is not None:
+                text = attempt.chunk.state
             watched_job.stack = {"at": datetime.now(UTC).isoformat()}
             if text is not None:
                 watched_job.stack["text"] = text
@@ -223,10 +231,13 @@ def frames_of(attempt: Attempt) -> list[Place] | None:
     None if its code runs in another process, or in a thread that its executor does not name. The outermost
     frames, which are those of this library, are left out.
     """
-    if not attempt.runs_in_executor:
-        frames = None if attempt.task is None else list(_frames_of_task(attempt.task))
+    chunk = attempt.chunk
+    # The function of a chunk is called in another task, or in an executor.
+    task, call = (attempt.task, attempt.call) if chunk is None else (chunk.call_task, chunk.executor_call)
+    if attempt.runs_in_executor or (chunk is not None and call is not None):
+        frames = _frames_of_thread(call)
     else:
-        frames = _frames_of_thread(attempt)
+        frames = None if task is None else list(_frames_of_task(task))
     if frames is None:
         return None
     places = [Place(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
@@ -258,12 +269,11 @@ def _frames_of_task(task: asyncio.Task[Any]) -> Iterator[tuple[FrameType, int]]:
             return
 
 
-def _frames_of_thread(attempt: Attempt) -> list[tuple[FrameType, int]] | None:
-    """Return the frames of the thread of an attempt with their lines, the outermost first.
+def _frames_of_thread(call: JobCall | None) -> list[tuple[FrameType, int]] | None:
+    """Return the frames of the thread of a call with their lines, the outermost first.
 
     None if its thread is not known.
     """
-    call = attempt.call
     if call is None or call.thread is None or call.thread.ident is None:
         return None
     frame = sys._current_frames().get(call.thread.ident)

@@ -31,7 +31,7 @@ FAR = datetime(2099, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
-    """Run a command on a database with three jobs, one of them without a function."""
+    """Run a command on a database with four jobs, one of them without a function."""
 
     async def fill(_: Connection) -> None:
         async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
@@ -40,6 +40,7 @@ def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
                 ("cliworker.write", [str(tmp_path / "pid")]),
                 ("cliworker.fail", ["no such word"]),
                 ("cliworker.gone", []),
+                ("cliworker.index", [str(tmp_path / "indexed")]),
             ):
                 await scheduler.schedule_job(name, FAR, {"args": args, "kwargs": {}}, job_id=name[10:])
 
@@ -78,6 +79,12 @@ def test_job_runs_here_and_once_more_after_its_end(on: Callable[..., Ran], tmp_p
         ("write", "cli", 1),
     ]
     assert "@" in records[0]["actor"]
+
+
+def test_job_of_a_chunk_runs_here_without_others(on: Callable[..., Ran], tmp_path: Path) -> None:
+    ran = on("jobs", "run", "index", "--here", JOBS)
+    assert (ran.code, ran.checked("job")[0]["status"]) == (0, "completed"), ran.err
+    assert (tmp_path / "indexed").exists()
 
 
 def test_job_of_a_paused_task_waits_and_runs_here_nevertheless(on: Callable[..., Ran]) -> None:

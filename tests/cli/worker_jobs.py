@@ -13,7 +13,7 @@ from pathlib import Path
 
 import asyncpg
 
-from pg_scheduler import Scheduler, job
+from pg_scheduler import Chunk, Scheduler, job
 from pg_scheduler.cli.worker.stop import END_TIMEOUT_S
 
 DSN = os.environ.get("PG_SCHEDULER_DSN")
@@ -31,6 +31,12 @@ def exists(path: str) -> bool:
 async def write(path: str) -> None:
     logging.getLogger("shop").info("writing")
     write_pid(path)
+
+
+@job(name="cliworker.index", chunk=100, chunk_wait=3600)
+async def index(chunk: Chunk[str]) -> None:
+    for member in chunk:
+        write_pid(member.item)
 
 
 @job(name="cliworker.wait")

@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import (
+    Chunk,
     ConflictResolution,
     Connection,
     JobStatus,
@@ -619,6 +620,19 @@ async def test_error_of_the_caller_is_raised_with_the_run_in_which_it_occurred(
         assert raised.value.__notes__ == ["raised in a run without a crash"]
     with pytest.raises(KeyError):
         await crash(insert_once, at={timedelta(0): fail})
+
+
+async def test_chunk_of_repeatable_work_ends_as_without_a_crash(
+    crash: CrashEverywhere, restored_catalogues: None
+) -> None:
+    @job(name="crashes.index", chunk=10)
+    async def index(chunk: Chunk[str]) -> None:
+        for member in chunk:
+            await chunk.pool.execute(INSERT_ONCE, member.item)
+
+    report = await crash(index, args=("a",))
+    assert INSERT_ONCE in report.statements
+    assert report.most(index) == 2
 
 
 async def test_invalid_arguments_are_refused(crash: CrashEverywhere) -> None:

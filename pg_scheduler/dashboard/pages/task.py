@@ -44,6 +44,7 @@ PERIODS: Final = {
 
 SETTINGS: Final = (
     *("max_retries", "timeout", "misfire_grace_time", "priority", "executor", "keep_result", "deadline"),
+    *("chunk", "chunk_wait"),
 )
 
 

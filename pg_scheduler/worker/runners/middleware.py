@@ -18,15 +18,23 @@ CHECK_INTERVAL_S: Final = 0.02
 
 
 def run_in_loop(
-    middleware: Sequence[Middleware], attempt: Attempt, task: Task, /, *args: Any, **kwargs: Any
+    middleware: Sequence[Middleware],
+    attempt: Attempt,
+    task: Task,
+    func: Callable[..., Awaitable[Any]],
+    /,
+    *args: Any,
+    **kwargs: Any,
 ) -> Awaitable[Any]:
     """Run the coroutine function of an attempt in the event loop, inside the middleware.
 
     Return what the caller has to await for the value. ``args`` and ``kwargs`` are those of the function.
+    ``func`` is that of the task, or what waits for the outcome of the job in a chunk. The middleware sees the
+    function of the task.
     """
     call = JobCall(attempt.claim, task.func, args, kwargs, is_typed=task.typed is not None)
     attempt.call = call
-    return _run(middleware, call, partial(_call, call))
+    return _run(middleware, call, partial(_call, call, None if func is task.func else func))
 
 
 async def run_in_executor(middleware: Sequence[Middleware], executor: JobExecutor, call: JobCall) -> Any:
@@ -59,9 +67,12 @@ def _run(
     return call_next()
 
 
-async def _call(call: JobCall) -> Any:
-    """Call the coroutine function of an attempt. Middleware may drop the value, so it is checked here."""
-    value = await call.func(*call.args, **call.kwargs)
+async def _call(call: JobCall, func: Callable[..., Awaitable[Any]] | None) -> Any:
+    """Call the coroutine function of an attempt. Middleware may drop the value, so it is checked here.
+
+    ``func`` replaces the function of the call, which middleware may have changed; None to call that.
+    """
+    value = await (func or call.func)(*call.args, **call.kwargs)
     check_returned(value)
     return value
 

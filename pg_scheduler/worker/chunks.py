@@ -1,0 +1,597 @@
+"""Gather the jobs of a task with ``@job(chunk=...)``, and call its function once for many of them.
+
+Each job has an attempt as any other job has. Where that attempt would call its function, it joins the open
+chunk of its task and key, and waits there for the outcome of its own job. What follows the outcome, such as a
+retry, is that of any other attempt.
+
+A chunk has three states:
+
+1. It is open: jobs may join. It runs no code, so it takes no slot, and a job that joins gives its slot back.
+   At most as many chunks are open as there are slots.
+2. It is closed: it is full, its time is over, or the worker shuts down. It waits for a free slot, which no
+   claim gets before it.
+3. It is called, in a task of its own, and has that slot until the call ends.
+
+So a worker calls no more functions at once than it has slots, and holds at most two chunks for each of them.
+
+An attempt that is cancelled or times out leaves its chunk, and ends at once if the chunk has other jobs
+without an outcome. If not, the call is cancelled, and the attempts that have left at that moment wait for its
+end, as any other attempt waits for its own function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import Context, copy_context
+from functools import partial
+from math import inf
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol
+
+from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c
+from pg_scheduler.base.fork import end_child, inheritance
+from pg_scheduler.base.text.numbers import counted
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.call import JobCall, RaisedError, check_returned
+from pg_scheduler.jobs.chunk import ChunkJob
+from pg_scheduler.jobs.chunks import ITEM, ChunkOptions
+from pg_scheduler.jobs.context import GetScheduler, chunk_scheduler
+from pg_scheduler.jobs.executors import ASYNC
+from pg_scheduler.jobs.history import kept_log
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.worker.in_flight import Attempt, GatheredJobs
+from pg_scheduler.worker.runners.executors import LazyExecutor, Place
+from pg_scheduler.worker.runners.timeouts import MAX_TIMEOUT_S
+
+RETURNED_VALUE: Final = (
+    "the function of a chunk returned {kind}, which belongs to none of its jobs; return nothing, and call "
+    "chunk.complete(job, value) for the value of a job"
+)
+
+
+class Slots(Protocol):
+    """The slots of a worker."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is free."""
+
+    @property
+    def has_slot_for_chunk(self) -> bool:
+        """Whether a slot is free for a closed chunk."""
+
+    def note_free_slot(self, *, was_full: bool) -> None:
+        """Signal that a slot may have become free; ``was_full`` is whether none was free before."""
+
+
+class Seat:
+    """A job in a chunk, whose attempt waits for its outcome.
+
+    Attributes:
+        settled: Has a result when the attempt may continue with the outcome.
+        is_settled: Whether the job has an outcome.
+        value: The value of the job.
+        error: The exception with which the job ends; None for a value.
+        traceback: Where the exception was raised. Several jobs may end with one exception, and each raises it
+            with this traceback, which would become longer each time.
+    """
+
+    __slots__ = ("attempt", "error", "is_settled", "job", "settled", "traceback", "value")
+
+    def __init__(self, attempt: Attempt, job: ChunkJob[Any], settled: asyncio.Future[None]) -> None:
+        self.attempt = attempt
+        self.job = job
+        self.settled = settled
+        self.is_settled = False
+        self.value: object = None
+        self.error: BaseException | None = None
+        self.traceback: TracebackType | None = None
+
+    def outcome(self) -> object:
+        """Return the value of the job, or raise its exception."""
+        if self.error is not None:
+            # A class of the application may override the method.
+            raise BaseException.with_traceback(self.error, self.traceback)
+        return self.value
+
+
+class GatheredChunk(GatheredJobs):
+    """A chunk, as its function and its worker see it.
+
+    Attributes:
+        task: The task of its jobs.
+        options: The options of chunks of that task, when the chunk was opened.
+        key: The key of its jobs.
+        context: The context of the call. It has nothing that middleware has set for a single job.
+        present: The jobs that have no outcome and have not left, in the order in which they joined.
+        timer: Closes it; None if it is closed.
+        executor_call: Its call in an executor; None in the event loop, and before the call.
+        call_task: The task of the call; None before the call.
+        holder: The attempt that keeps its job until the end of a cancelled call; None if there is none.
+        log: The lines that its function logged; None if they are not kept.
+    """
+
+    def __init__(
+        self, task: Task, options: ChunkOptions, key: str, context: Context, get_scheduler: GetScheduler
+    ) -> None:
+        self.task = task
+        self.options = options
+        self.key = key
+        self.context = context
+        self.present: dict[ChunkJob[Any], Seat] = {}
+        self.timer: asyncio.Handle | None = None
+        self.executor_call: JobCall | None = None
+        self.call_task: asyncio.Task[None] | None = None
+        self.holder: Attempt | None = None
+        self.log: deque[str] | None = None
+        self.is_closed = False
+        self._get_scheduler = get_scheduler
+        # The jobs of the call, which are those that are present when it begins.
+        self._seats: dict[ChunkJob[Any], Seat] = {}
+        self._jobs: tuple[ChunkJob[Any], ...] = ()
+        self._has_ended = False
+        # The function may give jobs their outcomes in another thread, while attempts leave in the event loop.
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+
+    @property
+    def jobs(self) -> tuple[ChunkJob[Any], ...]:
+        """The jobs of the call."""
+        return self._jobs
+
+    @property
+    def scheduler(self) -> Any:
+        """The Scheduler, for the thread of the caller."""
+        return self._get_scheduler()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether a call in a thread should end."""
+        return self.executor_call is not None and self.executor_call.is_cancelled
+
+    @property
+    def state(self) -> str | None:
+        """For people, what it waits for; None once its function was called."""
+        if self._jobs:
+            return None
+        number = f"{counted(len(self.present), 'job')} of at most {self.options.size:,}"
+        if self.is_closed:
+            return f"waits in a chunk of {number}, for a free slot or a place in the executor"
+        return f"waits in a chunk of {number}, up to {self.options.wait_s:g} s for further jobs"
+
+    def complete(self, job: ChunkJob[Any], value: object = None) -> None:
+        """Complete a job; see ``Chunk``."""
+        self._settle(job, value, None)
+
+    def fail(self, job: ChunkJob[Any], error: BaseException) -> None:
+        """Fail a job; see ``Chunk``."""
+        if not is_a(error, BaseException):
+            raise TypeError(
+                f"error must be an exception, not {class_name(error)}: {error!r}; pass an object such as "
+                'ValueError("the document is empty")'
+            )
+        self._settle(job, None, error)
+
+    def add(self, attempt: Attempt, item: object) -> Seat:
+        """Add a job, which waits for its outcome."""
+        job = ChunkJob(attempt.claim, item)
+        seat = self.present[job] = Seat(attempt, job, self._loop.create_future())
+        return seat
+
+    def begin(self) -> list[Attempt]:
+        """Begin the call with the jobs that are present, and return their attempts."""
+        with self._lock:
+            self._seats = dict(self.present)
+            self._jobs = tuple(self._seats)
+            return [seat.attempt for seat in self._seats.values()]
+
+    def leave(self, seat: Seat) -> bool:
+        """Remove a job whose attempt was stopped; return whether the job had no outcome before."""
+        with self._lock:
+            if seat.is_settled:
+                return False
+            seat.job.has_left = True
+            self.present.pop(seat.job, None)
+            return True
+
+    def end(self, value: object, error: BaseException | None) -> None:
+        """Give all jobs without an outcome that of the call, and deliver every outcome."""
+        with self._lock:
+            self._has_ended = True
+            rest = list(self.present.values())
+            if error is None and value is not None:
+                error = _mistake_of(value)
+                if not rest:
+                    logger.error(
+                        "task %s: %s", self.task.name, error, extra=record_fields(job_name=self.task.name)
+                    )
+            for seat in rest:
+                _give(seat, None, error)
+            self.present.clear()
+        for seat in self._seats.values():
+            _deliver(seat)
+
+    def _settle(self, job: ChunkJob[Any], value: object, error: BaseException | None) -> None:
+        """Give a job its outcome, and let its attempt continue."""
+        with self._lock:
+            seat = self._seats.get(job)
+            if seat is None:
+                raise ValueError(
+                    f"{job!r} is not in this chunk; pass one of the jobs over which the chunk iterates"
+                )
+            if self._has_ended:
+                raise RuntimeError(
+                    f"the call for job {job.job_id!r} has ended, and with it the job; call complete() and "
+                    "fail() before the function returns"
+                )
+            if job.has_outcome:
+                raise RuntimeError(
+                    f"job {job.job_id!r} has an outcome already, which counts; give it only one"
+                )
+            job.has_outcome = True
+            # The attempt has ended already, and the row of the job may be that of another one.
+            if job.has_left:
+                return
+            _give(seat, value, error)
+            self.present.pop(job, None)
+        if threading.get_ident() == self._loop_thread:
+            _deliver(seat)
+        else:
+            # A thread may outlive the event loop of its worker.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(_deliver, seat)
+
+
+def _give(seat: Seat, value: object, error: BaseException | None) -> None:
+    """Note the outcome of a job."""
+    seat.is_settled = seat.job.has_outcome = True
+    seat.value, seat.error = value, error
+    seat.traceback = None if error is None else error.__traceback__
+
+
+def _deliver(seat: Seat) -> None:
+    """Let the attempt of a job continue, unless it was stopped at the same moment."""
+    if seat.is_settled and not seat.settled.done():
+        seat.settled.set_result(None)
+
+
+def _mistake_of(value: object) -> TypeError:
+    """Return the error of a call that returned a value."""
+    try:
+        check_returned(value)
+    except TypeError as error:
+        return error
+    return TypeError(RETURNED_VALUE.format(kind=class_name(value)))
+
+
+class ChunkPlace(NamedTuple):
+    """What identifies an open chunk."""
+
+    task_id: int
+    """The identity of the task object. A function that is registered again has another one."""
+    key: str
+
+
+class Chunks:
+    """The chunks of a worker.
+
+    Attributes:
+        balance: How many more slots are taken because of chunks than there are attempts. Each closed chunk
+            takes one until its end, and each job in a chunk gives its own back.
+        queued: How many closed chunks wait for a slot.
+        longest_wait_s: The maximum of ``chunk_wait`` here; 0 in a process that claims no other jobs.
+        has_timers: Whether chunks close when their time is over. With the virtual clock of a test kit, they
+            wait until ``call_open()``.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        executors: Mapping[str, LazyExecutor],
+        *,
+        max_open: int,
+        stop_grace: float,
+        get_scheduler: GetScheduler,
+        start: Callable[[Attempt], None],
+        report_abandoned: Callable[[Attempt, Place, str], None],
+        forget_abandoned: Callable[[Attempt], None],
+    ) -> None:
+        self._slots = slots
+        self._executors = executors
+        self._max_open = max_open
+        self._stop_grace = stop_grace
+        self._get_scheduler = get_scheduler
+        self._start = start
+        self._report_abandoned = report_abandoned
+        self._forget_abandoned = forget_abandoned
+        self.balance = self.queued = 0
+        self.longest_wait_s = inf
+        self.has_timers = True
+        self._is_closing = False
+        # The open chunks, the oldest first, and the closed ones that wait for a slot.
+        self._open: dict[ChunkPlace, GatheredChunk] = {}
+        self._queue: deque[GatheredChunk] = deque()
+        self._called: set[GatheredChunk] = set()
+        # The attempts that wait in chunks, and have given their slots back.
+        self._seated: set[Attempt] = set()
+        # As in TimeoutQueue, a timer in the context of an attempt would keep its arguments alive.
+        self._timer_context = copy_context()
+
+    async def join(
+        self, attempt: Attempt, task: Task, options: ChunkOptions, context: Context, *args: Any, **kwargs: Any
+    ) -> object:
+        """Join a chunk, and return the value of the job, or raise its exception.
+
+        Args:
+            attempt: The attempt.
+            task: Its task.
+            options: The options of chunks of that task.
+            context: A context for the call, in case that the attempt opens the chunk.
+            args: The positional arguments of the job.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            asyncio.CancelledError: The attempt was stopped before the job had an outcome.
+        """
+        item = _item_of(task, args, kwargs)
+        chunk = self._chunk_for(task, options, options.key_of(item, task.name), context)
+        seat = chunk.add(attempt, item)
+        was_full = self._slots.is_full
+        attempt.chunk = chunk
+        self._seated.add(attempt)
+        self.balance -= 1
+        if len(chunk.present) >= options.size:
+            self._close(chunk)
+        self._slots.note_free_slot(was_full=was_full)
+        try:
+            await seat.settled
+        except asyncio.CancelledError:
+            if chunk.leave(seat):
+                await self._leave(chunk, attempt)
+                raise
+            # The outcome came before the cancellation, so it counts.
+            task_of_attempt = asyncio.current_task()
+            if task_of_attempt is not None:
+                task_of_attempt.uncancel()
+        finally:
+            self.rise(attempt)
+            attempt.chunk = None
+        # What the function has logged is part of the history of each job that it fails.
+        if seat.error is not None and chunk.log and attempt.log is not None:
+            attempt.log.extend(chunk.log)
+        return seat.outcome()
+
+    def rise(self, attempt: Attempt) -> None:
+        """Count the slot of an attempt again, which has its outcome, has left, or was replaced."""
+        if attempt in self._seated:
+            self._seated.remove(attempt)
+            self.balance += 1
+
+    def call_open(self) -> None:
+        """Close every open chunk."""
+        for chunk in list(self._open.values()):
+            self._close(chunk)
+
+    def close(self) -> None:
+        """Close every open chunk, and let no later one wait for further jobs: the worker shuts down."""
+        self._is_closing = True
+        self.call_open()
+
+    def call_queued(self) -> None:
+        """Call the closed chunks for which slots are free."""
+        while self._queue and self._slots.has_slot_for_chunk:
+            chunk = self._queue.popleft()
+            self.queued -= 1
+            self._called.add(chunk)
+            loop = asyncio.get_running_loop()
+            # A task factory of the application may not accept the argument "context", so the task gets a copy
+            # of the current context, which is that of the chunk here.
+            chunk.call_task = chunk.context.run(
+                loop.create_task, self._call(chunk), name=f"chunk of {chunk.task.name}"
+            )
+
+    def calls(self) -> list[asyncio.Task[None]]:
+        """Return the tasks of all calls that have not ended."""
+        return [chunk.call_task for chunk in self._called if chunk.call_task is not None]
+
+    def cancel_settled(self) -> None:
+        """Cancel the calls that continue although each of their jobs has its outcome."""
+        for chunk in list(self._called):
+            if not chunk.present:
+                self._cancel(chunk, "shutdown")
+
+    def _chunk_for(self, task: Task, options: ChunkOptions, key: str, context: Context) -> GatheredChunk:
+        """Return the open chunk of a task and key. If there is none, open one."""
+        place = ChunkPlace(id(task), key)
+        chunk = self._open.get(place)
+        if chunk is not None:
+            return chunk
+        # Many keys could keep any number of jobs in memory, so the oldest chunk makes way.
+        if len(self._open) >= self._max_open:
+            self._close(next(iter(self._open.values())))
+        chunk = self._open[place] = GatheredChunk(task, options, key, context, self._get_scheduler)
+        loop = asyncio.get_running_loop()
+        wait_s = 0.0 if self._is_closing else min(options.wait_s, self.longest_wait_s)
+        # All jobs of a claim join before the event loop calls what it was given during that.
+        if not wait_s:
+            chunk.timer = loop.call_soon(self._close, chunk, context=self._timer_context)
+        elif self.has_timers:
+            chunk.timer = loop.call_later(wait_s, self._close, chunk, context=self._timer_context)
+        return chunk
+
+    def _close(self, chunk: GatheredChunk) -> None:
+        """Let no further job join a chunk, and call it when a slot is free; drop it if all jobs have left."""
+        if chunk.is_closed:
+            return
+        chunk.is_closed = True
+        if chunk.timer is not None:
+            chunk.timer.cancel()
+            chunk.timer = None
+        del self._open[ChunkPlace(id(chunk.task), chunk.key)]
+        if not chunk.present:
+            return
+        self._queue.append(chunk)
+        self.queued += 1
+        self.balance += 1
+        self.call_queued()
+
+    async def _leave(self, chunk: GatheredChunk, attempt: Attempt) -> None:
+        """End the part of an attempt in a chunk that it has left.
+
+        If no job is left that waits for an outcome, cancel the call. Wait for its end then, so that the job
+        is not repeated before.
+        """
+        if chunk.call_task is None:
+            if not chunk.present:
+                self._drop(chunk)
+            return
+        # A shutdown, a lost lease or a timeout stops many attempts at the same moment. When all of them have
+        # left, it is known whether others remain.
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        if chunk.present or chunk.call_task.done():
+            return
+        await self._wait_for_end(chunk, chunk.call_task, attempt)
+
+    async def _wait_for_end(
+        self, chunk: GatheredChunk, call_task: asyncio.Task[None], attempt: Attempt
+    ) -> None:
+        """Cancel the call of a chunk, and wait until it has ended.
+
+        While it runs in a thread, the attempt counts as one in that thread, so that it keeps its job after a
+        shutdown and may release the slot.
+        """
+        if chunk.holder is None:
+            chunk.holder = attempt
+            self._cancel(chunk, attempt.stop_reason or "cancelled")
+        call_of_middleware, runs_in_executor = attempt.call, attempt.runs_in_executor
+        if chunk.executor_call is not None:
+            attempt.call, attempt.runs_in_executor = chunk.executor_call, True
+        while not call_task.done():
+            try:
+                await asyncio.wait([call_task])
+            except asyncio.CancelledError:
+                # Only the end of the shutdown cancels an attempt whose thread runs on.
+                if attempt.is_unstoppable:
+                    raise
+                # As in a function of its own, a further cancellation interrupts its cleanup.
+                call_task.cancel()
+        attempt.call, attempt.runs_in_executor = call_of_middleware, runs_in_executor
+        self._forget_abandoned(attempt)
+
+    def _drop(self, chunk: GatheredChunk) -> None:
+        """Forget a chunk whose jobs have left before its call."""
+        if not chunk.is_closed:
+            self._close(chunk)
+        elif chunk in self._queue:
+            was_full = self._slots.is_full
+            self._queue.remove(chunk)
+            self.queued -= 1
+            self.balance -= 1
+            self._slots.note_free_slot(was_full=was_full)
+
+    def _cancel(self, chunk: GatheredChunk, reason: str) -> None:
+        """Cancel the call of a chunk."""
+        # A thread is not interrupted: its function can see that it is cancelled, and return.
+        if chunk.executor_call is not None and chunk.executor_call.cancel(reason):
+            return
+        if chunk.call_task is not None:
+            chunk.call_task.cancel()
+
+    async def _call(self, chunk: GatheredChunk) -> None:
+        """Call the function of a chunk. This is the main function of the task of a call."""
+        chunk_scheduler.set(self._get_scheduler)
+        if kept_log.is_used:
+            chunk.log = kept_log.begin()
+        timer: asyncio.Handle | None = None
+        generation = inheritance.generation
+        value: object = None
+        error: BaseException | None = None
+        try:
+            if chunk.task.executor == ASYNC:
+                timer = self._begin(chunk)
+                value = await chunk.task.func(chunk)
+            else:
+                # While the executor runs as many jobs as it may, the chunk waits here, with its slot.
+                async with self._executors[chunk.task.executor].place() as place:
+                    await self._executors[chunk.task.executor].start()
+                    timer = self._begin(chunk)
+                    value = await self._execute(chunk, place)
+        except BaseException as raised:  # user code; sys.exit() and the like end its jobs only
+            if inheritance.generation != generation:
+                end_child(raised)
+            if is_ctrl_c(raised):
+                raise
+            error = raised.error if isinstance(raised, RaisedError) else raised
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if inheritance.generation != generation:
+            end_child()
+        was_full = self._slots.is_full
+        chunk.end(value, error)
+        self._called.remove(chunk)
+        self.balance -= 1
+        self._slots.note_free_slot(was_full=was_full)
+
+    def _begin(self, chunk: GatheredChunk) -> asyncio.Handle | None:
+        """Begin the attempts of the jobs of a chunk, and with them their time limits.
+
+        Return a timer that cancels the call after the longest of these limits; None if one job has none. It
+        is for a call that continues after each of its jobs has an outcome.
+        """
+        attempts = chunk.begin()
+        for attempt in attempts:
+            self._start(attempt)
+        limits = [attempt.claim.timeout_seconds for attempt in attempts]
+        longest_s = max((inf if limit is None else limit for limit in limits), default=inf)
+        # The condition is not ">=", which would be false for NaN.
+        if not longest_s < MAX_TIMEOUT_S:
+            return None
+        return asyncio.get_running_loop().call_later(longest_s, self._end_settled, chunk)
+
+    def _end_settled(self, chunk: GatheredChunk) -> None:
+        """Cancel a call that continues after the time limits of its jobs, all of which have outcomes."""
+        if not chunk.present:
+            self._cancel(chunk, "timeout")
+
+    async def _execute(self, chunk: GatheredChunk, place: Place) -> object:
+        """Call the function of a chunk in its executor, and return what it returns."""
+        first_attempt = next(iter(chunk.present.values())).attempt if chunk.present else None
+        if first_attempt is None:
+            return None
+        chunk.executor_call = call = JobCall(
+            first_attempt.claim,
+            chunk.task.func,
+            (chunk,),
+            {},
+            stop_grace=self._stop_grace,
+            report_abandoned=partial(self._abandon, chunk, first_attempt, place),
+        )
+        try:
+            return await self._executors[chunk.task.executor].executor.run(call)
+        finally:
+            # If this task was cancelled instead, the call keeps its callbacks, because its thread may run on.
+            if not call.is_unstoppable:
+                call.detach()
+
+    def _abandon(self, chunk: GatheredChunk, first_attempt: Attempt, place: Place, stack: str) -> None:
+        """Report that the thread of a chunk runs on after it was cancelled."""
+        self._report_abandoned(chunk.holder or first_attempt, place, stack)
+
+
+def _item_of(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    """Return the only argument of a job.
+
+    Raises:
+        TypeError: The job has other arguments, as one that another program has inserted.
+    """
+    if len(args) == 1 and not kwargs:
+        return args[0]
+    task.arity.check(args, kwargs)
+    return kwargs[ITEM]

@@ -1,0 +1,705 @@
+"""Chunks in an executor: which jobs share a call, the slots, and jobs that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Chunk, ProcessExecutor, ThreadExecutor
+from pg_scheduler.base.messages import STACK, Look
+from pg_scheduler.events import (
+    JobCancelled,
+    JobCompleted,
+    JobEvent,
+    JobFailed,
+    JobLost,
+    JobStarted,
+    ThreadAbandoned,
+)
+from pg_scheduler.jobs.payload import encode
+from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.worker.attempt_runner import AttemptRunner
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.executor import Executor
+from pg_scheduler.worker.in_flight import Revocation
+from pg_scheduler.worker.looks import LookWriter, frames_of
+from tests.support.parts import Parts
+from tests.support.worker import PATIENCE, Gate, Recorder, claim, new_job
+from tests.worker.test_looks import seen_of
+
+LONG_S = 600.0
+
+
+class Calls:
+    """A function of chunks that notes them, and waits in its call until it may end."""
+
+    def __init__(self, *, opens: bool = True) -> None:
+        self.chunks: list[Chunk[Any]] = []
+        self.began = asyncio.Event()
+        self.open = asyncio.Event()
+        self.cleans_up = asyncio.Event()
+        self.may_clean_up = asyncio.Event()
+        self.may_clean_up.set()
+        self.cancelled = 0
+        if opens:
+            self.open.set()
+
+    async def job(self, chunk: Chunk[Any]) -> None:
+        self.chunks.append(chunk)
+        self.began.set()
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            self.cleans_up.set()
+            await self.may_clean_up.wait()
+            raise
+
+    @property
+    def items(self) -> list[list[Any]]:
+        return [[job.item for job in chunk] for chunk in self.chunks]
+
+    async def wait_begun(self, count: int = 1) -> Chunk[Any]:
+        async with asyncio.timeout(PATIENCE):
+            while len(self.chunks) < count:
+                self.began.clear()
+                await self.began.wait()
+        return self.chunks[-1]
+
+
+class Bench:
+    """Runs jobs of a task with chunks, and writes their results with a completer."""
+
+    def __init__(self, parts: Parts, seen: Recorder, func: Callable[..., Any], **settings: Any) -> None:
+        options = {
+            name: settings.pop(name) for name in ("chunk", "chunk_wait", "chunk_by") if name in settings
+        }
+        self.name = settings.pop("executor_name", None)
+        if self.name is not None:
+            options["executor"] = self.name
+        self.parts = parts
+        self.seen = seen
+        self.completer: Completer = parts.completer()
+        self.executor: Executor = parts.executor(self.completer, **settings)
+        defaults: dict[str, Any] = {"chunk": 10, "chunk_wait": LONG_S}
+        parts.tasks.register(func, name="test.chunk", options=TaskOptions(**(defaults | options)))
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def submit(self, *job_ids: str, **values: Any) -> None:
+        """Start jobs that are claimed together; the argument of each is its id."""
+        jobs = [
+            new_job(each, "test.chunk", **{"task_data": encode((each,), {}), **values}) for each in job_ids
+        ]
+        for held in await claim(self.parts.store, *jobs):
+            self.tasks[held.job_id] = self.executor.submit(held)
+        await asyncio.sleep(0)
+
+    async def end(self, *job_ids: str) -> None:
+        """Wait for the attempts of jobs, by default all, and write their outcomes."""
+        tasks = [self.tasks[job_id] for job_id in job_ids or self.tasks]
+        await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+        await self.completer.run_once()
+        assert not self.parts.faults
+
+    def outcomes(self) -> dict[str, type[JobEvent]]:
+        """The class of the last event of each job."""
+        return {event.job_id: type(event) for event in self.seen.events if isinstance(event, JobEvent)}
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def held() -> Calls:
+    """Calls that do not end by themselves."""
+    return Calls(opens=False)
+
+
+# -- which jobs share a call ---------------------------------------------------------------------------
+
+
+async def test_full_chunk_is_called_at_once(parts: Parts, seen: Recorder, calls: Calls) -> None:
+    bench = Bench(parts, seen, calls.job, chunk=3)
+    await bench.submit("a", "b")
+    assert calls.chunks == []
+    assert seen.of(JobStarted) == [], "their function has not begun"
+    await bench.submit("c")
+    await bench.end()
+    assert calls.items == [["a", "b", "c"]]
+    assert bench.outcomes() == dict.fromkeys("abc", JobCompleted)
+    assert len(seen.of(JobStarted)) == 3
+    assert bench.executor.free == 5
+
+
+async def test_chunk_is_called_when_its_time_is_over(parts: Parts, seen: Recorder, calls: Calls) -> None:
+    bench = Bench(parts, seen, calls.job, chunk_wait=0.05)
+    await bench.submit("a", "b")
+    await bench.end()
+    assert calls.items == [["a", "b"]]
+
+
+async def test_without_a_wait_the_jobs_of_one_claim_are_a_chunk(
+    parts: Parts, seen: Recorder, calls: Calls
+) -> None:
+    bench = Bench(parts, seen, calls.job, chunk=3, chunk_wait=0)
+    await bench.submit("a", "b", "c", "d", "e")
+    await bench.end()
+    assert calls.items == [["a", "b", "c"], ["d", "e"]]
+
+
+async def test_chunk_has_jobs_of_one_key(parts: Parts, seen: Recorder, calls: Calls) -> None:
+    bench = Bench(parts, seen, calls.job, chunk=2, chunk_wait=0.05, chunk_by=lambda item: item[0])
+    await bench.submit("a1", "b1", "a2", "c1")
+    await bench.end()
+    assert sorted(calls.items) == [["a1", "a2"], ["b1"], ["c1"]]
+
+
+async def test_key_function_that_raises_fails_its_own_job(parts: Parts, seen: Recorder, calls: Calls) -> None:
+    bench = Bench(parts, seen, calls.job, chunk_wait=0, chunk_by=lambda item: {"a": 1}[item])
+    await bench.submit("a", "b")
+    await bench.end()
+    assert bench.outcomes() == {"a": JobCompleted, "b": JobFailed}
+    (failed,) = seen.of(JobFailed)
+    assert "key function of the chunks of 'test.chunk' raised KeyError" in failed.error
+
+
+async def test_function_that_was_registered_again_gets_a_chunk_of_its_own(
+    parts: Parts, seen: Recorder, calls: Calls
+) -> None:
+    bench = Bench(parts, seen, calls.job)
+    await bench.submit("a")
+    parts.tasks.register(calls.job, options=TaskOptions(chunk=2))
+    await bench.submit("b", "c")
+    await bench.end("b", "c")
+    assert calls.items == [["b", "c"]]
+    bench.executor.chunks.call_open()
+    await bench.end()
+    assert calls.items == [["b", "c"], ["a"]]
+
+
+async def test_shutdown_calls_open_chunks_at_once(parts: Parts, seen: Recorder, calls: Calls) -> None:
+    bench = Bench(parts, seen, calls.job)
+    await bench.submit("a", "b")
+    await asyncio.wait_for(bench.executor.stop(), PATIENCE)
+    assert calls.items == [["a", "b"]]
+    await bench.end()
+    assert bench.outcomes() == dict.fromkeys("ab", JobCompleted)
+
+
+async def test_job_that_begins_during_a_shutdown_waits_for_no_other(
+    parts: Parts, seen: Recorder, held: Calls
+) -> None:
+    bench = Bench(parts, seen, held.job)
+    await bench.submit("a")
+    stopping = asyncio.create_task(bench.executor.stop())
+    await held.wait_begun()
+    await bench.submit("b")
+    await held.wait_begun(2)
+    held.open.set()
+    await asyncio.wait_for(stopping, PATIENCE)
+    await bench.end()
+    assert bench.outcomes() == dict.fromkeys("ab", JobCompleted)
+
+
+# -- slots ---------------------------------------------------------------------------------------------
+
+
+async def test_waiting_jobs_take_no_slot_and_each_call_takes_one(
+    parts: Parts, seen: Recorder, held: Calls
+) -> None:
+    bench = Bench(parts, seen, held.job, chunk=3, slots=2)
+    await bench.submit("a", "b")
+    assert bench.executor.free == 2
+    await bench.submit("c", "d")
+    await held.wait_begun()
+    assert bench.executor.free == 1
+    held.open.set()
+    await bench.end("a", "b", "c")
+    assert bench.executor.free == 2
+    bench.executor.chunks.call_open()
+    await bench.end()
+    assert bench.executor.free == 2
+
+
+async def test_one_slot_suffices_for_a_full_chunk(parts: Parts, seen: Recorder, held: Calls) -> None:
+    bench = Bench(parts, seen, held.job, chunk=3, slots=1)
+    for job_id in "ab":
+        await bench.submit(job_id)
+        assert bench.executor.free == 1
+    await bench.submit("c")
+    await held.wait_begun()
+    assert bench.executor.free == 0
+    held.open.set()
+    await bench.end()
+    assert bench.executor.free == 1
+
+
+async def test_claims_begin_again_when_a_job_joins(parts: Parts, seen: Recorder, calls: Calls) -> None:
+    bench = Bench(parts, seen, calls.job, slots=1)
+    await bench.submit("a")
+    assert parts.calls.count("slot_free") == 1
+    await bench.submit("b")
+    assert parts.calls.count("slot_free") == 2
+    bench.executor.chunks.call_open()
+    await bench.end()
+
+
+async def test_closed_chunk_waits_for_a_slot_that_no_claim_gets(
+    parts: Parts, seen: Recorder, held: Calls, gate: Gate
+) -> None:
+    bench = Bench(parts, seen, held.job, chunk=2, slots=2)
+    parts.tasks.register(gate.job, name="test.plain")
+    plain_tasks = {}
+    for job_id in ("x", "y"):
+        (plain,) = await claim(parts.store, new_job(job_id, "test.plain"))
+        plain_tasks[job_id] = bench.executor.submit(plain)
+    await bench.submit("a", "b")
+    await asyncio.sleep(0)
+    assert held.chunks == [], "both slots run other code"
+    assert bench.executor.free == 0
+    parts.in_flight.revoke("x", 1, Revocation.CANCELLED)
+    await plain_tasks["x"]
+    assert bench.executor.free == 0, "the chunk has the slot"
+    held.open.set()
+    await bench.end()
+    assert held.items == [["a", "b"]]
+    assert bench.executor.free == 1
+    gate.open.set()
+    await plain_tasks["y"]
+
+
+async def test_oldest_chunk_is_called_when_there_are_too_many(
+    parts: Parts, seen: Recorder, held: Calls
+) -> None:
+    bench = Bench(parts, seen, held.job, slots=2, chunk_by=lambda item: item[0])
+    await bench.submit("a1", "b1", "a2")
+    assert held.chunks == []
+    await bench.submit("c1")
+    await held.wait_begun()
+    assert held.items == [["a1", "a2"]]
+    held.open.set()
+    bench.executor.chunks.call_open()
+    await bench.end()
+    assert bench.executor.free == 2
+
+
+async def test_attempt_that_was_replaced_in_a_chunk_gives_no_slot_twice(
+    parts: Parts, seen: Recorder, calls: Calls
+) -> None:
+    bench = Bench(parts, seen, calls.job, slots=3)
+    await bench.submit("a", "b")
+    older = parts.in_flight.attempts["a"]
+    newer_task = bench.executor.submit(older.claim._replace(attempt=2))
+    await asyncio.sleep(0)
+    await bench.end("a")
+    assert bench.executor.free == 3
+    assert [event.attempt for event in seen.of(JobLost)] == [1]
+    bench.executor.chunks.call_open()
+    await newer_task
+    await bench.end()
+    assert calls.items == [["b", "a"]]
+    assert bench.executor.free == 3
+
+
+# -- jobs that leave -----------------------------------------------------------------------------------
+
+
+async def test_job_that_is_cancelled_before_the_call_leaves_the_chunk(
+    parts: Parts, seen: Recorder, calls: Calls
+) -> None:
+    bench = Bench(parts, seen, calls.job, chunk=3)
+    await bench.submit("a", "b")
+    parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
+    await bench.end("a")
+    assert bench.outcomes()["a"] is JobCancelled
+    await bench.submit("c")
+    assert calls.chunks == [], "its place is free again"
+    await bench.submit("d")
+    await bench.end()
+    assert calls.items == [["b", "c", "d"]]
+
+
+async def test_chunk_that_all_jobs_have_left_is_not_called(
+    parts: Parts, seen: Recorder, calls: Calls
+) -> None:
+    bench = Bench(parts, seen, calls.job)
+    await bench.submit("a", "b")
+    parts.in_flight.revoke_all(Revocation.CANCELLED)
+    await bench.end()
+    assert bench.outcomes() == dict.fromkeys("ab", JobCancelled)
+    assert calls.chunks == []
+    assert bench.executor.free == 5
+    await bench.submit("c")
+    bench.executor.chunks.call_open()
+    await bench.end("c")
+    assert calls.items == [["c"]]
+
+
+async def test_queued_chunk_that_all_jobs_have_left_frees_its_slot(
+    parts: Parts, seen: Recorder, calls: Calls, gate: Gate
+) -> None:
+    bench = Bench(parts, seen, calls.job, chunk=1, slots=1)
+    parts.tasks.register(gate.job, name="test.plain")
+    (plain,) = await claim(parts.store, new_job("x", "test.plain"))
+    plain_task = bench.executor.submit(plain)
+    await bench.submit("a")
+    parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
+    await bench.end("a")
+    assert (bench.executor.free, bench.executor.chunks.queued) == (0, 0)
+    gate.open.set()
+    await plain_task
+    assert bench.executor.free == 1
+    assert calls.chunks == []
+
+
+@pytest.mark.parametrize("reason", [Revocation.CANCELLED, Revocation.LOST])
+async def test_job_that_leaves_during_the_call_ends_at_once_and_its_outcome_is_ignored(
+    parts: Parts, seen: Recorder, held: Calls, reason: Revocation
+) -> None:
+    bench = Bench(parts, seen, held.job)
+    await bench.submit("a", "b")
+    bench.executor.chunks.call_open()
+    chunk = await held.wait_begun()
+    parts.in_flight.revoke("a", 1, reason)
+    await bench.end("a")
+    assert held.cancelled == 0
+    first, second = chunk
+    assert (first.has_left, second.has_left) == (True, False)
+    chunk.complete(first)
+    with pytest.raises(RuntimeError, match="job 'a' has an outcome"):
+        chunk.fail(first, ValueError("late"))
+    held.open.set()
+    await bench.end()
+    assert bench.outcomes() == {
+        "a": JobCancelled if reason is Revocation.CANCELLED else JobLost,
+        "b": JobCompleted,
+    }
+    assert bench.executor.free == 5
+
+
+async def test_call_is_cancelled_when_the_last_job_leaves_which_waits_for_its_end(
+    parts: Parts, seen: Recorder, held: Calls
+) -> None:
+    held.may_clean_up.clear()
+    bench = Bench(parts, seen, held.job, slots=2)
+    await bench.submit("a", "b")
+    bench.executor.chunks.call_open()
+    await held.wait_begun()
+    parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
+    await bench.end("a")
+    parts.in_flight.revoke("b", 1, Revocation.CANCELLED)
+    async with asyncio.timeout(PATIENCE):
+        await held.cleans_up.wait()
+    assert not bench.tasks["b"].done()
+    assert bench.executor.free == 1, "the call has its slot, and the job none"
+    held.may_clean_up.set()
+    await bench.end()
+    assert held.cancelled == 1
+    assert bench.outcomes() == dict.fromkeys("ab", JobCancelled)
+    assert bench.executor.free == 2
+
+
+async def test_jobs_that_time_out_together_wait_for_the_end_of_the_call(
+    parts: Parts, seen: Recorder, held: Calls
+) -> None:
+    """Otherwise all but one could be retried while the call still works on them."""
+    held.may_clean_up.clear()
+    bench = Bench(parts, seen, held.job)
+    await bench.submit("a", "b", "c", timeout_seconds=0.05)
+    await asyncio.sleep(0.1)  # real time: it does not count before the call
+    assert not any(task.done() for task in bench.tasks.values())
+    bench.executor.chunks.call_open()
+    async with asyncio.timeout(PATIENCE):
+        await held.cleans_up.wait()
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in bench.tasks.values())
+    held.may_clean_up.set()
+    await bench.end()
+    assert {event.error for event in seen.of(JobFailed)} == {
+        "TimeoutError: the job ran longer than its timeout of 0.05 seconds"
+    }
+    assert len(seen.of(JobFailed)) == 3
+
+
+async def test_further_cancellation_interrupts_the_cleanup_of_the_call(
+    parts: Parts, seen: Recorder, held: Calls
+) -> None:
+    held.may_clean_up.clear()
+    bench = Bench(parts, seen, held.job, shutdown_timeout=0.0)
+    await bench.submit("a", timeout_seconds=0.01)
+    bench.executor.chunks.call_open()
+    async with asyncio.timeout(PATIENCE):
+        await held.cleans_up.wait()
+    await asyncio.wait_for(bench.executor.stop(), PATIENCE)
+    assert bench.tasks["a"].done()
+
+
+async def test_outcome_that_came_before_a_cancellation_counts(
+    parts: Parts, seen: Recorder, held: Calls
+) -> None:
+    bench = Bench(parts, seen, held.job)
+    await bench.submit("a", "b")
+    bench.executor.chunks.call_open()
+    chunk = await held.wait_begun()
+    chunk.complete(chunk.jobs[0])
+    parts.in_flight.revoke("a", 1, Revocation.SHUTDOWN)
+    await bench.end("a")
+    assert bench.outcomes()["a"] is JobCompleted
+    held.open.set()
+    await bench.end()
+
+
+async def test_call_that_continues_after_all_outcomes_is_cancelled_after_the_time_limit(
+    parts: Parts, seen: Recorder
+) -> None:
+    cancelled = asyncio.Event()
+
+    async def job(chunk: Chunk[str]) -> None:
+        for each in chunk:
+            chunk.complete(each)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    bench = Bench(parts, seen, job, chunk=2)
+    await bench.submit("a", "b", timeout_seconds=0.05)
+    await bench.end()
+    assert bench.executor.free == 4
+    async with asyncio.timeout(PATIENCE):
+        await cancelled.wait()
+    await asyncio.sleep(0)
+    assert bench.executor.free == 5
+    assert bench.outcomes() == dict.fromkeys("ab", JobCompleted)
+
+
+async def test_shutdown_waits_for_a_call_that_continues_after_all_outcomes(
+    parts: Parts, seen: Recorder
+) -> None:
+    may_end, ended = asyncio.Event(), asyncio.Event()
+
+    async def job(chunk: Chunk[str]) -> None:
+        chunk.complete(chunk.jobs[0])
+        await may_end.wait()
+        ended.set()
+
+    bench = Bench(parts, seen, job, chunk=1)
+    await bench.submit("a")
+    await bench.end()
+    stopping = asyncio.create_task(bench.executor.stop())
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    may_end.set()
+    await asyncio.wait_for(stopping, PATIENCE)
+    assert ended.is_set()
+
+
+async def test_shutdown_cancels_a_call_that_continues_after_all_outcomes(
+    parts: Parts, seen: Recorder
+) -> None:
+    cancelled = asyncio.Event()
+
+    async def job(chunk: Chunk[str]) -> None:
+        chunk.complete(chunk.jobs[0])
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    bench = Bench(parts, seen, job, chunk=1, shutdown_timeout=0.0)
+    await bench.submit("a")
+    await bench.end()
+    await asyncio.wait_for(bench.executor.stop(), PATIENCE)
+    assert cancelled.is_set()
+
+
+# -- threads -------------------------------------------------------------------------------------------
+
+
+class Thread:
+    """A plain function of chunks that gives outcomes, and hangs until it is let go."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.open = threading.Event()
+        self.saw_cancellation = False
+        self.chunk: Chunk[Any] | None = None
+
+    def job(self, chunk: Chunk[Any]) -> None:
+        self.chunk = chunk
+        chunk.complete(chunk.jobs[0])
+        self.began.set()
+        assert self.open.wait(PATIENCE)
+        self.saw_cancellation = chunk.is_cancelled
+        chunk.raise_if_cancelled()
+
+    async def wait_begun(self) -> None:
+        assert await asyncio.to_thread(self.began.wait, PATIENCE)
+
+
+async def sees_cancellation(chunk: Chunk[Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not chunk.is_cancelled:  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0)
+
+
+async def test_outcomes_of_a_thread_count_at_once(parts: Parts, seen: Recorder) -> None:
+    thread = Thread()
+    bench = Bench(parts, seen, thread.job, chunk=3)
+    await bench.submit("a", "b", "c")
+    await thread.wait_begun()
+    await bench.end("a")
+    assert bench.outcomes() == {"a": JobCompleted, "b": JobStarted, "c": JobStarted}
+    assert bench.executor.free == 4
+    thread.open.set()
+    await bench.end()
+    assert bench.outcomes() == dict.fromkeys("abc", JobCompleted)
+    assert not thread.saw_cancellation
+    assert bench.executor.free == 5
+
+
+async def test_thread_sees_that_all_jobs_have_left(parts: Parts, seen: Recorder) -> None:
+    thread = Thread()
+    bench = Bench(parts, seen, thread.job, chunk=3)
+    await bench.submit("a", "b", "c")
+    await thread.wait_begun()
+    await bench.end("a")
+    parts.in_flight.revoke("b", 1, Revocation.CANCELLED)
+    await bench.end("b")
+    assert thread.chunk is not None
+    assert not thread.chunk.is_cancelled
+    parts.in_flight.revoke("c", 1, Revocation.CANCELLED)
+    await sees_cancellation(thread.chunk)
+    assert not bench.tasks["c"].done()
+    thread.open.set()
+    await bench.end()
+    assert thread.saw_cancellation
+    assert bench.outcomes() == {"a": JobCompleted, "b": JobCancelled, "c": JobCancelled}
+
+
+async def test_stuck_thread_of_a_chunk_releases_its_slot(parts: Parts, seen: Recorder) -> None:
+    thread = Thread()
+    executors = {"thread": ThreadExecutor(threads=1)}
+    bench = Bench(
+        parts, seen, thread.job, chunk=3, slots=2, stop_grace=0.0, max_stuck_threads=1, executors=executors
+    )
+    await bench.submit("a", "b", "c")
+    await thread.wait_begun()
+    await bench.end("a")
+    for job_id in "bc":
+        AttemptRunner.time_out(parts.in_flight.attempts[job_id])
+    (event,) = await seen.until(ThreadAbandoned)
+    assert not event.has_slot
+    assert bench.executor.free == 2
+    # Their jobs stay with this worker until the thread returns.
+    assert parts.in_flight.held() == {"b": 1, "c": 1}
+    thread.open.set()
+    await bench.end()
+    assert bench.executor.free == 2
+    assert bench.outcomes() == {"a": JobCompleted, "b": JobFailed, "c": JobFailed}
+
+
+async def test_shutdown_leaves_the_jobs_of_a_stuck_thread_to_it(parts: Parts, seen: Recorder) -> None:
+    thread = Thread()
+    bench = Bench(parts, seen, thread.job, chunk=3, shutdown_timeout=0.0, stop_grace=0.01)
+    await bench.submit("a", "b", "c")
+    await thread.wait_begun()
+    await bench.end("a")
+    await asyncio.wait_for(bench.executor.stop(), PATIENCE)
+    assert parts.in_flight.held() == {"b": 1, "c": 1}
+    thread.open.set()
+    while parts.in_flight.held():  # noqa: ASYNC110 - nothing reports it
+        await asyncio.sleep(0)
+
+
+async def test_executor_of_processes_under_another_name_is_refused(parts: Parts, seen: Recorder) -> None:
+    thread = Thread()
+    bench = Bench(
+        parts, seen, thread.job, chunk=1, executors={"cpu": ProcessExecutor(processes=1)}, executor_name="cpu"
+    )
+    await bench.submit("a")
+    await bench.end()
+    (failed,) = seen.of(JobFailed)
+    assert "the executor 'cpu' runs jobs in processes" in failed.error
+
+
+async def test_executor_that_is_missing_is_named(parts: Parts, seen: Recorder) -> None:
+    bench = Bench(parts, seen, Thread().job, chunk=1, executors={}, executor_name="gpu")
+    await bench.submit("a")
+    await bench.end()
+    (failed,) = seen.of(JobFailed)
+    assert "this Scheduler has no executor 'gpu'" in failed.error
+
+
+# -- what people see -----------------------------------------------------------------------------------
+
+
+async def test_look_shows_what_a_job_in_a_chunk_waits_for(
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder, held: Calls
+) -> None:
+    bench = Bench(parts, seen, held.job, chunk=1_000)
+    await bench.submit("a", "b")
+    chunk = parts.in_flight.attempts["b"].chunk
+    assert chunk is not None
+    assert chunk.state == "waits in a chunk of 2 jobs of at most 1,000, up to 600 s for further jobs"
+    parts.looks.append(Look("me", STACK, "b"))
+    writer = LookWriter(parts)
+    await writer.run_once()
+    assert (await seen_of(pool, "b"))["stack"]["text"] == chunk.state
+    bench.executor.chunks.call_open()
+    await held.wait_begun()
+    assert str(chunk.state) == "None", "it waits for nothing"
+    parts.looks.append(Look("me", STACK, "b"))
+    await writer.run_once()
+    assert "await self.open.wait()" in (await seen_of(pool, "b"))["stack"]["text"]
+    held.open.set()
+    await bench.end()
+    await writer.drain()
+
+
+async def test_look_shows_where_the_thread_of_a_chunk_is(parts: Parts, seen: Recorder) -> None:
+    thread = Thread()
+    bench = Bench(parts, seen, thread.job, chunk=2)
+    await bench.submit("a", "b")
+    await thread.wait_begun()
+    await bench.end("a")
+    frames = frames_of(parts.in_flight.attempts["b"])
+    assert frames is not None
+    assert "job" in {place.function for place in frames}
+    thread.open.set()
+    await bench.end()
+
+
+# -- memory --------------------------------------------------------------------------------------------
+
+
+async def test_chunk_leaves_nothing_to_the_garbage_collector(parts: Parts, seen: Recorder) -> None:
+    chunks: list[weakref.ref[Any]] = []
+
+    async def job(chunk: Chunk[str]) -> None:
+        await asyncio.sleep(0)
+        chunks.append(weakref.ref(chunk))
+
+    bench = Bench(parts, seen, job, chunk=2)
+    gc.disable()
+    try:
+        await bench.submit("a", "b")
+        await bench.end()
+        bench.tasks.clear()
+        assert [chunk() for chunk in chunks] == [None]
+    finally:
+        gc.enable()
