@@ -37,6 +37,7 @@ ROWS: Final = (
     "one_at_a_time",
     "share",
     "sequence",
+    "chunk",
     "callback",
     "workers",
     "bulk",

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextvars import ContextVar
 from datetime import date, timedelta
 from typing import Any
 
@@ -136,6 +137,7 @@ async def test_error_of_the_call_fails_the_jobs_without_an_outcome(scheduler: Sc
     trace = rows[2].errors[0].traceback
     assert trace is not None
     assert trace.count("in index") == 1
+    assert trace.count("in outcome") == 1
 
 
 async def test_outcome_is_written_while_the_function_continues(
@@ -407,9 +409,11 @@ async def test_function_has_no_current_job_but_the_scheduler(make: Make) -> None
 async def test_middleware_surrounds_each_job(make: Make) -> None:
     """And the call gets nothing that it has set for one of them."""
     log: list[tuple[str, Any]] = []
+    tenant: ContextVar[str] = ContextVar("tenant")
 
     async def middleware(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
         log.append(("before", call.args))
+        tenant.set("one")
         assert call.func == index
         try:
             value = await call_next()
@@ -421,6 +425,7 @@ async def test_middleware_surrounds_each_job(make: Make) -> None:
 
     async def index(chunk: Chunk[int]) -> None:
         log.append(("call", len(chunk)))
+        assert tenant.get(None) is None
         chunk.complete(chunk.jobs[0], 5)
         chunk.fail(chunk.jobs[1], ValueError("no"))
 

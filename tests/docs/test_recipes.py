@@ -970,6 +970,27 @@ async def test_bookings_recipe_runs_the_bookings_of_an_account_in_order(
     assert [line for line in lines if line.endswith("b")] == ["book 1 for b", "book 3 for b"]
 
 
+@recipe("guides/chunks.md documents.py")
+async def test_documents_recipe_sends_all_documents_at_once(load: Load, pool: Pool) -> None:
+    module = await load("guides/chunks.md documents.py")
+    sizes: list[int] = []
+    send = module.send_bulk
+
+    async def send_bulk(documents: list[str]) -> dict[int, str]:
+        sizes.append(len(documents))
+        errors: dict[int, str] = await send(documents)
+        return errors
+
+    module.send_bulk = send_bulk
+    async with TestScheduler(pool) as t:
+        for document in ("a", "", "c"):
+            await module.document_changed(t.scheduler, document)
+        assert await t.drain() == 3
+        (refused,) = await t.scheduler.list_jobs()
+        assert refused.errors[0].message == "it is empty"
+    assert sizes == [3]
+
+
 @recipe("guides/limits.md api_rate.py")
 async def test_api_rate_recipe_makes_five_calls_per_second(load: Load, pool: Pool) -> None:
     module = await load("guides/limits.md api_rate.py")

@@ -78,9 +78,10 @@ class Bench:
     """Runs jobs of a task with chunks, and writes their results with a completer."""
 
     def __init__(self, parts: Parts, seen: Recorder, func: Callable[..., Any], **settings: Any) -> None:
-        options = {
-            name: settings.pop(name) for name in ("chunk", "chunk_wait", "chunk_by") if name in settings
-        }
+        options: dict[str, Any] = {}
+        for option in ("chunk", "chunk_wait", "chunk_by"):
+            if option in settings:
+                options[option] = settings.pop(option)
         self.name = settings.pop("executor_name", None)
         if self.name is not None:
             options["executor"] = self.name
