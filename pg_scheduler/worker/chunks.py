@@ -113,6 +113,8 @@ class GatheredChunk(GatheredJobs):
         call_task: The task of the call; None before the call.
         holder: The attempt that keeps its job until the end of a cancelled call; None if there is none.
         log: The lines that its function logged; None if they are not kept.
+        is_closed: Whether no further job may join.
+        has_ended: Whether the call has ended, so that every job has its outcome.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class GatheredChunk(GatheredJobs):
         # The jobs of the call, which are those that are present when it begins.
         self._seats: dict[ChunkJob[Any], Seat] = {}
         self._jobs: tuple[ChunkJob[Any], ...] = ()
-        self._has_ended = False
+        self.has_ended = False
         # The function may give jobs their outcomes in another thread, while attempts leave in the event loop.
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
@@ -202,7 +204,7 @@ class GatheredChunk(GatheredJobs):
     def end(self, value: object, error: BaseException | None) -> None:
         """Give all jobs without an outcome that of the call, and deliver every outcome."""
         with self._lock:
-            self._has_ended = True
+            self.has_ended = True
             rest = list(self.present.values())
             if error is None and value is not None:
                 error = _mistake_of(value)
@@ -213,7 +215,9 @@ class GatheredChunk(GatheredJobs):
             for seat in rest:
                 _give(seat, None, error)
             self.present.clear()
-        for seat in self._seats.values():
+        # What a thread has given its job may not have been delivered yet. A call that did not begin has no
+        # jobs, but leaves some without an outcome.
+        for seat in (*self._seats.values(), *rest):
             _deliver(seat)
 
     def _settle(self, job: ChunkJob[Any], value: object, error: BaseException | None) -> None:
@@ -224,7 +228,7 @@ class GatheredChunk(GatheredJobs):
                 raise ValueError(
                     f"{job!r} is not in this chunk; pass one of the jobs over which the chunk iterates"
                 )
-            if self._has_ended:
+            if self.has_ended:
                 raise RuntimeError(
                     f"the call for job {job.job_id!r} has ended, and with it the job; call complete() and "
                     "fail() before the function returns"
@@ -394,6 +398,7 @@ class Chunks:
             chunk.call_task = chunk.context.run(
                 loop.create_task, self._call(chunk), name=f"chunk of {chunk.task.name}"
             )
+            chunk.call_task.add_done_callback(partial(self._end_call, chunk), context=self._timer_context)
 
     def calls(self) -> list[asyncio.Task[None]]:
         """Return the tasks of all calls that have not ended."""
@@ -515,7 +520,9 @@ class Chunks:
         try:
             if chunk.task.executor == ASYNC:
                 timer = self._begin(chunk)
-                value = await chunk.task.func(chunk)
+                # All jobs may have left since the chunk was called.
+                if chunk.jobs:
+                    value = await chunk.task.func(chunk)
             else:
                 # While the executor runs as many jobs as it may, the chunk waits here, with its slot.
                 async with self._executors[chunk.task.executor].place() as place:
@@ -533,8 +540,15 @@ class Chunks:
                 timer.cancel()
         if inheritance.generation != generation:
             end_child()
-        was_full = self._slots.is_full
         chunk.end(value, error)
+
+    def _end_call(self, chunk: GatheredChunk, call_task: asyncio.Task[None]) -> None:
+        """Free the slot of a chunk, however its call has ended."""
+        # A task that is cancelled before its first step does not run, and has given no job its outcome.
+        if not chunk.has_ended:
+            error = None if call_task.cancelled() else call_task.exception()
+            chunk.end(None, asyncio.CancelledError() if error is None else error)
+        was_full = self._slots.is_full
         self._called.remove(chunk)
         self.balance -= 1
         self._slots.note_free_slot(was_full=was_full)
@@ -562,9 +576,10 @@ class Chunks:
 
     async def _execute(self, chunk: GatheredChunk, place: Place) -> object:
         """Call the function of a chunk in its executor, and return what it returns."""
-        first_attempt = next(iter(chunk.present.values())).attempt if chunk.present else None
-        if first_attempt is None:
+        # All jobs may have left while the chunk waited for its place.
+        if not chunk.present:
             return None
+        first_attempt = next(iter(chunk.present.values())).attempt
         chunk.executor_call = call = JobCall(
             first_attempt.claim,
             chunk.task.func,

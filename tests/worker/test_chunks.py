@@ -304,7 +304,9 @@ async def test_attempt_that_was_replaced_in_a_chunk_gives_no_slot_twice(
     bench = Bench(parts, seen, calls.job, slots=3)
     await bench.submit("a", "b")
     older = parts.in_flight.attempts["a"]
-    newer_task = bench.executor.submit(older.claim._replace(attempt=2))
+    newer = bench.executor.take_slot(older.claim._replace(attempt=2))
+    assert bench.executor.free == 2, "the newer attempt has not joined yet, and the older one has no slot"
+    newer_task = bench.executor.begin(newer)
     await asyncio.sleep(0)
     await bench.end("a")
     assert bench.executor.free == 3
@@ -348,6 +350,33 @@ async def test_chunk_that_all_jobs_have_left_is_not_called(
     bench.executor.chunks.call_open()
     await bench.end("c")
     assert calls.items == [["c"]]
+
+
+async def test_function_is_not_called_if_all_jobs_leave_at_that_moment(
+    parts: Parts, seen: Recorder, calls: Calls
+) -> None:
+    bench = Bench(parts, seen, calls.job)
+    await bench.submit("a", "b")
+    parts.in_flight.revoke_all(Revocation.CANCELLED)
+    bench.executor.chunks.call_open()
+    await bench.end()
+    assert calls.chunks == []
+    assert bench.executor.free == 5
+
+
+async def test_call_that_is_cancelled_before_its_first_step_ends_its_jobs(
+    parts: Parts, seen: Recorder, calls: Calls
+) -> None:
+    """As by other code that cancels every task of the event loop."""
+    bench = Bench(parts, seen, calls.job)
+    await bench.submit("a", "b")
+    bench.executor.chunks.call_open()
+    for call in bench.executor.chunks.calls():
+        call.cancel()
+    await bench.end()
+    assert bench.outcomes() == dict.fromkeys("ab", JobFailed)
+    assert calls.chunks == []
+    assert bench.executor.free == 5
 
 
 async def test_queued_chunk_that_all_jobs_have_left_frees_its_slot(
