@@ -42,6 +42,8 @@ NAMES = [
     "Call",
     "CatchUp",
     "Child",
+    "Chunk",
+    "ChunkJob",
     "Codec",
     "ConfigurationError",
     "ConflictResolution",
@@ -282,7 +284,8 @@ SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
     "keep_result=UNSET, deadline=UNSET, typed=UNSET, metadata=None, limits=(), share=None, "
-    "sequence=None, unique=UNSET, on_failure=None, on_cancel=None, version=UNSET"
+    "sequence=None, unique=UNSET, on_failure=None, on_cancel=None, version=UNSET, "
+    "chunk=None, chunk_wait=UNSET, chunk_by=None"
 )
 FOUND = "args=None, kwargs=None, after=None, at=None, tolerance=10.0"
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"

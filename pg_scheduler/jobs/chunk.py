@@ -91,9 +91,11 @@ class Chunk(ABC, Generic[T]):
             func: The function, whose parameter is a ``Chunk[T]``.
             item: The argument of the job.
 
-        Example::
-
-            await scheduler.enqueue(Chunk.call(index, document))
+        Example:
+            >>> from pg_scheduler import Chunk
+            >>> async def index(chunk: Chunk[str]) -> None: ...
+            >>> Chunk.call(index, "a document").args
+            ('a document',)
         """
         return Call(func, (item,), {})
 

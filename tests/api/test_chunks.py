@@ -36,6 +36,7 @@ from pg_scheduler import (
     Unique,
     current_job,
     job_state,
+    periodic,
 )
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobSnoozed
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -346,6 +347,12 @@ async def test_items_of_a_typed_task_are_validated(scheduler: Scheduler) -> None
     assert seen == [document]
     with pytest.raises(PayloadError, match="item"):
         await scheduler.enqueue(index, args=({"name": "a", "day": "no day"},))
+    # "pg-scheduler check" calls this with stored arguments.
+    task = scheduler._parts.tasks.task_of(index)
+    assert task is not None
+    task.check(({"name": "a", "day": "2030-01-01"},), {})
+    with pytest.raises(PayloadError, match=r"day: .*; pass arguments that fit"):
+        task.check(({"name": "a", "day": "no day"},), {})
 
 
 @pytest.mark.parametrize(
@@ -528,6 +535,11 @@ def test_wrong_declarations_are_refused(
 ) -> None:
     with pytest.raises(kind, match=text):
         Scheduler(pool).register(func, **options)
+
+
+def test_periodic_function_of_a_chunk_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="without arguments, but it requires chunk"):
+        periodic(every=timedelta(hours=1))(good)
 
 
 def test_declarations_are_complete_and_keep_what_is_not_given(pool: asyncpg.Pool) -> None:

@@ -140,6 +140,7 @@ def test_options_that_are_read_from_the_code_are_in_no_row() -> None:
         "typed",
         "limits",
         "version",
+        *("chunk", "chunk_wait", "chunk_by"),
     ]
     assert all(set(cells.values()) == {"code"} for option, cells in TABLE.items() if option not in STORED)
 
