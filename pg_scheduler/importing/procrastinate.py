@@ -115,8 +115,8 @@ def convert(row: asyncpg.Record, *, ignores_locks: bool) -> JobDefinition:
         raise NotImportedError("it maintains the tables of procrastinate")
     if row["lock"] is not None and not ignores_locks:
         raise NotImportedError(
-            f"it has the lock {row['lock']!r}, under which jobs run one at a time; put @job(limits=...) on "
-            "the function and pass --ignore-locks"
+            f"it has the lock {row['lock']!r}, under which jobs run one at a time, in order; put "
+            "@job(sequence=...) on the function and pass --ignore-locks"
         )
     kwargs = json.loads(row["args"])
     if not isinstance(kwargs, dict):

@@ -13,6 +13,7 @@ import pytest
 
 from pg_scheduler import JobPriority, JobStatus, Scheduler
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.inspect import Inspector
 from tests.cli.conftest import Ran, Read, Run
 
 procrastinate = pytest.importorskip("procrastinate", reason="dev.py has not updated this environment")
@@ -192,6 +193,7 @@ def test_job_without_an_equivalent_is_listed_with_the_reason_and_kept(
         "shop.sweep",
     }
     assert "account 7" in rows["shop.pay"]["reason"]
+    assert "@job(sequence=...)" in rows["shop.pay"]["reason"]
     assert "running" in rows["shop.running"]["reason"]
     assert (rows["shop.sweep"]["source_id"], rows["shop.sweep"]["id"]) == ("shop.sweep[often]", None)
     assert "@periodic" in rows["shop.sweep"]["reason"]
@@ -209,6 +211,26 @@ def test_job_without_an_equivalent_is_listed_with_the_reason_and_kept(
             await connection.close()
 
     assert read(count) == 5
+
+
+def test_jobs_with_a_lock_join_the_sequence_of_their_function(
+    store: Callable[[Fill], None], on: On, read: Read, tmp_path: Path
+) -> None:
+    (tmp_path / "sequence_shop.py").write_text(
+        "from pg_scheduler import job\n\n"
+        "@job(name='shop.pay', sequence=lambda account: account)\nasync def pay(account: int) -> None: ...\n"
+    )
+
+    async def defer_payments(app: Any) -> None:
+        for account in (7, 8, 7, 7):
+            await app.configure_task("shop.pay", lock=f"account {account}").defer_async(account=account)
+
+    store(defer_payments)
+    rows = on("--jobs", "sequence_shop", "--ignore-locks").checked("imported")
+    assert [row["result"] for row in rows] == ["imported"] * 4
+    sequences = read(lambda scheduler: Inspector(scheduler).sequences()).items
+    waiting = {(sequence.name, sequence.key): sequence.waiting for sequence in sequences}
+    assert waiting == {("shop.pay", "7"): 3, ("shop.pay", "8"): 1}
 
 
 def test_tables_in_a_schema_are_read(store: Callable[[Fill], None], on: On, dsn: str) -> None:
