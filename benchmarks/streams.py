@@ -1,29 +1,24 @@
 """Measure streams: ``python -m benchmarks.streams [--dbos PYTHON]``.
 
 Appends of one job and of a hundred at once, the WAL of an item, and the delay from an append to a reader in
-another Scheduler, while a job appends an item every 20 ms, as a language model does. With ``--dbos``, the
-Python of an environment with DBOS, the same is done with DBOS, in turns, on the same server. The report is
-JSON.
+another Scheduler, while a job appends an item every 20 ms, as a language model does. With ``--dbos``, see
+``dbos_turns.py``.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Final
+
+from benchmarks.dbos_turns import main
 
 ITEM: Final = "x" * 40
 """A word of an answer, with its markup."""
 
 GAP_S: Final = 0.02
-ROUNDS: Final = 3
 SIZES: Final = {"pg_scheduler": (20_000, 1_000, 300), "dbos": (1_000, 50, 300)}
 """The items of the one job, of each of the hundred, and of the measurement of the delay, by contestant."""
 
@@ -175,34 +170,5 @@ async def run_dbos(dsn: str) -> dict[str, float]:
         DBOS.destroy()
 
 
-def main() -> None:
-    """Measure in rounds, and print the report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.streams", description=__doc__)
-    parser.add_argument("--dbos", metavar="PYTHON", help="the Python of an environment with DBOS")
-    parser.add_argument("--child", nargs=2, metavar=("NAME", "DSN"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child:
-        name, dsn = options.child
-        figures = asyncio.run((run_ours if name == "pg_scheduler" else run_dbos)(dsn))
-        sys.stdout.write(json.dumps(figures) + "\n")
-        return
-    from benchmarks.machine import SETTINGS  # noqa: PLC0415 - not in the environment of the other one
-    from pg_scheduler.embedded import server  # noqa: PLC0415 - not in the environment of the other one
-
-    pythons = {"pg_scheduler": sys.executable} | ({"dbos": options.dbos} if options.dbos else {})
-    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
-    with server(settings=dict(SETTINGS)) as running:
-        for _ in range(ROUNDS):
-            for name, python in pythons.items():
-                child = [python, str(Path(__file__).resolve()), "--child", name, running.dsn()]
-                output = subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout
-                rounds[name].append(json.loads(output.splitlines()[-1]))
-    report = {
-        name: {figure: statistics.median(round_[figure] for round_ in figures) for figure in figures[0]}
-        for name, figures in rounds.items()
-    }
-    sys.stdout.write(json.dumps({"median": report, "rounds": rounds}, indent=2) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    main("benchmarks.streams", __doc__ or "", run_ours, run_dbos)
