@@ -118,8 +118,47 @@ SELECT count(*) FROM changed;
 -- name: correct_due_times
 -- route: tuned
 -- Compute the due times of at most $2 jobs again that the server's clock gave before it was set back, and count them.
-WITH early AS MATERIALIZED (
-    SELECT early.ctid, early.job_id, early.due
+--
+-- Jobs that wait in a sequence keep their order: they follow those that are due within the next seconds, which are not
+-- corrected, and a job is not corrected before one in front of it that another transaction has locked. Each notes its new
+-- due time, so that it is corrected once more with the others if the clock is set back again.
+WITH waiting AS MATERIALIZED (
+    SELECT job.ctid, job.job_id, job.blocked_on, job.execution_time, {due_again} AS due
+    FROM {schema}scheduled_jobs AS job
+    WHERE blocked_on > 'zs'
+      AND left(blocked_on, 10) = 'zsequence:'
+      AND finished_at IS NULL
+      AND {is_early}{left_out}
+    ORDER BY blocked_on, execution_time, job_id COLLATE "C"
+    LIMIT $2
+),
+held AS MATERIALIZED (
+    SELECT job.ctid
+    FROM {schema}scheduled_jobs AS job
+    WHERE job.ctid = ANY (ARRAY (SELECT waiting.ctid FROM waiting)) AND blocked_on IS NOT NULL AND {is_early}
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+in_order AS (
+    SELECT waiting.ctid, waiting.job_id, waiting.due, waiting.blocked_on,
+        row_number() OVER sequence AS place,
+        bool_and(held.ctid IS NOT NULL) OVER sequence AS is_reached
+    FROM waiting
+    LEFT JOIN held ON held.ctid = waiting.ctid
+    WINDOW sequence AS (
+        PARTITION BY waiting.blocked_on ORDER BY waiting.execution_time, waiting.job_id COLLATE "C"
+        ROWS UNBOUNDED PRECEDING
+    )
+),
+front AS MATERIALIZED (
+    SELECT sequence.blocked_on, (
+        SELECT max(job.execution_time)
+        FROM {schema}scheduled_jobs AS job
+        WHERE job.blocked_on = sequence.blocked_on AND job.execution_time <= {future}
+    ) AS last_due
+    FROM (SELECT DISTINCT waiting.blocked_on FROM waiting) AS sequence
+),
+early AS MATERIALIZED (
+    SELECT early.ctid, early.job_id, early.due, NULL::timestamptz AS noted
     FROM {levels}
     CROSS JOIN LATERAL (
         SELECT job.ctid, job.job_id, {due_again} AS due
@@ -132,20 +171,31 @@ WITH early AS MATERIALIZED (
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS early
     UNION ALL
-    SELECT blocked.ctid, blocked.job_id, blocked.due
+    SELECT blocked.ctid, blocked.job_id, blocked.due, NULL
     FROM (
         SELECT job.ctid, job.job_id, {due_again} AS due
         FROM {schema}scheduled_jobs AS job
         WHERE blocked_on IS NOT NULL
+          AND left(blocked_on, 10) <> 'zsequence:'
           AND finished_at IS NULL
           AND {is_early}{left_out}
         LIMIT $2
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS blocked
+    UNION ALL
+    SELECT in_turn.ctid, in_turn.job_id, in_turn.due, in_turn.due
+    FROM (
+        SELECT in_order.ctid, in_order.job_id,
+            greatest(in_order.due, front.last_due) + (in_order.place * interval '1 microsecond') AS due
+        FROM in_order
+        JOIN front ON front.blocked_on = in_order.blocked_on
+        WHERE in_order.is_reached
+    ) AS in_turn
 ),
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         execution_time = early.due,
+        last_heartbeat = coalesce(early.noted, job.last_heartbeat),
         expires_at     = early.due + make_interval(secs => job.misfire_grace_time)
     FROM early
     WHERE job.ctid = early.ctid

@@ -316,7 +316,7 @@ EXPECTED = {
     "lock_orphans": {CLAIM},
     "restart_leases": {CLAIM, TID},
     "correct_waits": {CLAIM},
-    "correct_due_times": {CLAIM, BLOCKED, TID},
+    "correct_due_times": {CLAIM, BLOCKED, ("Index Only Scan", "scheduled_jobs_blocked"), TID},
     "find_uncorrected": {CLAIM, BLOCKED},
     "expire_jobs": {CLAIM, TID},
     "overdue_names": {CLAIM},

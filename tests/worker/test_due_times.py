@@ -634,6 +634,73 @@ async def test_job_whose_tenant_had_its_turn_in_the_future_is_due_now(
     assert await due(pool, "job") == NOON
 
 
+async def ordered(pool: asyncpg.Pool) -> list[tuple[str, datetime]]:
+    rows = await pool.fetch(
+        'SELECT job_id, execution_time FROM scheduled_jobs ORDER BY execution_time, job_id COLLATE "C"'
+    )
+    return [(row["job_id"], row["execution_time"]) for row in rows]
+
+
+async def add_to_sequence(store: Store, *job_ids: str) -> None:
+    """Add jobs that wait in a sequence and are due when they are added."""
+    for job_id in job_ids:
+        row = new_job(job_id, execution_time=store.statements.now)
+        await store.inserts.insert_extended([ExtendedJob(row, Extras(blocked_on="zsequence:s:acme"))])
+
+
+async def test_jobs_of_a_sequence_keep_their_order_when_they_are_due_now(
+    pool: asyncpg.Pool, clocked: Store, clock: FakeClock, corrector: DueTimeCorrector
+) -> None:
+    """Their ids do not ascend. The first one is not corrected, since it is due within the next seconds."""
+    for number, job_id in enumerate(("c", "e", "d", "b", "a")):
+        clock.now = NOON + timedelta(seconds=3) if job_id == "c" else AHEAD + number * MINUTE
+        await add_to_sequence(clocked, job_id)
+    clock.now = NOON
+    while await corrector.run_once() == 0:
+        pass
+    jobs = await ordered(pool)
+    assert [job_id for job_id, _ in jobs] == ["c", "e", "d", "b", "a"]
+    assert jobs[-1][1] < NOON + timedelta(seconds=4)
+
+
+async def test_job_of_a_sequence_is_not_corrected_before_a_locked_one_in_front_of_it(
+    pool: asyncpg.Pool, clocked: Store, clock: FakeClock, corrector: DueTimeCorrector
+) -> None:
+    clock.now = AHEAD
+    await add_to_sequence(clocked, "a", "b", "c")
+    clock.now = NOON
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.fetch("SELECT FROM scheduled_jobs WHERE job_id = 'b' FOR UPDATE")
+        await corrector.run_once()
+        first, *others = await ordered(pool)
+        assert (first[0], first[1] - NOON < MINUTE) == ("a", True)
+        assert others == [("b", AHEAD), ("c", AHEAD)]
+    while await corrector.run_once() == 0:
+        pass
+    jobs = await ordered(pool)
+    assert [job_id for job_id, _ in jobs] == ["a", "b", "c"]
+    assert jobs[-1][1] - NOON < MINUTE
+
+
+async def test_jobs_of_a_sequence_keep_their_order_when_the_clock_is_set_back_again(
+    pool: asyncpg.Pool, clocked: Store, clock: FakeClock, corrector: DueTimeCorrector
+) -> None:
+    """The second one was locked while the first one was corrected."""
+    clock.now = AHEAD
+    await add_to_sequence(clocked, "b", "c")
+    clock.now = NOON
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.fetch("SELECT FROM scheduled_jobs WHERE job_id = 'c' FOR UPDATE")
+        await corrector.run_once()
+    clock.now = NOON - DAY
+    corrector.correct()
+    while await corrector.run_once() == 0:
+        pass
+    jobs = await ordered(pool)
+    assert [job_id for job_id, _ in jobs] == ["b", "c"]
+    assert jobs[-1][1] - clock.now < MINUTE
+
+
 @pytest.mark.parametrize("is_due", [True, False], ids=["now", "tomorrow"])
 async def test_definition_given_to_a_running_job_in_the_future_is_due_now_if_it_was_to_run_at_once(
     ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool, is_due: bool
