@@ -4,7 +4,8 @@
 -- Deadlines of jobs. The deadline of a job is in its options; an entry here is how the services find the job when the
 -- deadline has passed, without an index of all jobs, which plain jobs would pay for. The entry is written before the job
 -- and without a unique key, so that it waits for no other transaction. One that has no unfinished job with its deadline
--- means nothing. The vacuum deletes it an hour after it was written, or a worker a minute after its deadline.
+-- means nothing. The vacuum deletes it an hour after it was written, or a worker a minute after its deadline,
+-- and after it was written: by a clock that is ahead, the deadline may have passed before the job is there.
 CREATE TABLE {schema}scheduler_deadlines (
     entry_id uuid NOT NULL DEFAULT gen_random_uuid() CONSTRAINT scheduler_deadlines_pkey PRIMARY KEY,
     job_id   text NOT NULL,

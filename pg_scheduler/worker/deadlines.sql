@@ -121,8 +121,11 @@ coalesce((
 -- fragment: is_forgotten
 -- Whether an entry means nothing any more: its job has ended, has another deadline, or does not exist. One of a job that
 -- runs stays, since the job may become pending again. After a minute, the transaction that wrote an entry before its job
--- has ended, and so has a retry that began before the deadline.
-(entry.at < (coalesce($1, {now}) - interval '1 minute') AND NOT EXISTS (
+-- has ended, and so has a retry that began before the deadline. An entry of a clock that was set back since is old, too.
+(entry.at < (coalesce($1, {now}) - interval '1 minute')
+    AND (entry.noted_at < (coalesce($1, {now}) - interval '1 minute')
+        OR entry.noted_at > (coalesce($1, {now}) + interval '1 minute'))
+    AND NOT EXISTS (
         SELECT FROM {schema}scheduled_jobs AS job
         WHERE job.job_id = entry.job_id AND (status = 'running' OR {has_passed_deadline})
         OFFSET 0

@@ -173,7 +173,9 @@ async def test_entry_stays_as_long_as_its_job_may_need_it(store: Store, pool: as
         text = deadline_text(NOW - hour if status != "other" else NOW + hour)
         job = ExtendedJob(new_job(status), Extras(options=f'{{"deadline": "{text}"}}'))
         await store.inserts.insert_extended([job])
-        await pool.execute("UPDATE scheduler_deadlines SET at = $1 WHERE job_id = $2", NOW - hour, status)
+        await pool.execute(
+            "UPDATE scheduler_deadlines SET at = $1, noted_at = $1 WHERE job_id = $2", NOW - hour, status
+        )
     await store.jobs.set_status("running", JobStatus.RUNNING, LEASE)
     await store.jobs.set_status("failed", JobStatus.FAILED, LEASE)
     await store.jobs.delete(["none"])
@@ -312,3 +314,24 @@ async def test_job_whose_deadline_was_written_by_hand_runs_again_without_an_entr
     await pool.execute("UPDATE scheduled_jobs SET options = jsonb_build_object('deadline', $1::text)", text)
     assert await RETRIES[name](store)
     assert await vacuum(store, pool) == []
+
+
+@pytest.mark.parametrize(
+    ("noted_before_s", "is_forgotten"),
+    [(0, False), (59, False), (61, True), (-59, False), (-61, True)],
+    ids=[
+        "now",
+        "in this minute",
+        "before",
+        "by a clock that was a little ahead",
+        "by one that was far ahead",
+    ],
+)
+async def test_entry_stays_until_the_call_that_wrote_it_has_inserted_its_job(
+    store: Store, pool: asyncpg.Pool, noted_before_s: int, is_forgotten: bool
+) -> None:
+    """The deadline has passed already, as by a clock that is ahead."""
+    noted_at = NOW - noted_before_s * SECOND
+    entry = "INSERT INTO scheduler_deadlines (job_id, at, noted_at) VALUES ('job', $1, $2)"
+    await pool.execute(entry, NOW - timedelta(hours=1), noted_at)
+    assert await store.jobs.forget_deadlines(10) == is_forgotten

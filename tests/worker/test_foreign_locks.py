@@ -412,8 +412,8 @@ FILL: Final = """
     SELECT side || ' steps', 'step', 'step', 1, now() - interval '400 days'
     FROM unnest(ARRAY ['held', 'free']) AS side;
 
-    INSERT INTO scheduler_deadlines (job_id, at)
-    SELECT side || kind, now() - interval '1 hour'
+    INSERT INTO scheduler_deadlines (job_id, at, noted_at)
+    SELECT side || kind, now() - interval '1 hour', now() - interval '10 minutes'
     FROM unnest(ARRAY ['held', 'free']) AS side CROSS JOIN unnest(ARRAY [' deadline', ' overrun']) AS kind;
 
     UPDATE scheduled_jobs

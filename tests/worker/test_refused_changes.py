@@ -298,9 +298,9 @@ CASES: Final = {
         "entry 00000000-0000-0000-0000-000000000000 about the deadline of a job not deleted",
         table="scheduler_deadlines",
         on="DELETE",
-        setup="INSERT INTO scheduler_deadlines (entry_id, job_id, at) SELECT CASE WHEN job_id = 'bad' "
-        "THEN '00000000-0000-0000-0000-000000000000' ELSE gen_random_uuid() END, job_id, '2020-01-01Z' "
-        "FROM scheduled_jobs",
+        setup="INSERT INTO scheduler_deadlines SELECT CASE WHEN job_id = 'bad' "
+        "THEN '00000000-0000-0000-0000-000000000000' ELSE gen_random_uuid() END, job_id, '2020-01-01Z', "
+        "'2020-01-01Z' FROM scheduled_jobs",
     ),
     "vacuum_deadlines": Case(
         vacuum_deadlines,
