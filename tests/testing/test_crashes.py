@@ -22,6 +22,7 @@ from pg_scheduler import (
     Scheduler,
     Sleep,
     StepFailedError,
+    Unique,
     Wait,
     call,
     current_job,
@@ -508,6 +509,109 @@ async def test_job_that_waits_for_children_passes(crash: CrashEverywhere) -> Non
     report = await crash(parent)
     assert report.statements.count("find_children") == 1
     assert report.most(double) <= 4, "both run when the worker crashes"
+
+
+@job(name="crashes.member", max_retries=1)
+async def member() -> None:
+    await current_job().steps.wait("never")
+
+
+@job(name="crashes.clean_up", max_retries=1)
+async def clean_up(job_id: str, steps: list[dict[str, Any]], **_: Any) -> None:
+    await insert_once(*(f"{job_id}: {step['name']} {step['value']}" for step in steps))
+
+
+@job(name="crashes.family", max_retries=1, on_cancel="crashes.clean_up")
+async def family() -> None:
+    await current_job().steps.child("member", call(member))
+
+
+async def read_jobs(pool: Pool) -> list[Any]:
+    rows = await pool.fetch("SELECT job_id, status FROM scheduled_jobs ORDER BY job_id")
+    return [*await read_table(pool), *(tuple(row) for row in rows)]
+
+
+async def test_family_is_cancelled_whole_and_cleaned_up_once(crash: CrashEverywhere) -> None:
+    seen: list[list[Any]] = []
+
+    async def cancel(scheduler: Scheduler) -> None:
+        assert await scheduler.cancel_job("crash_everywhere", children=True) == 2
+
+    async def observe(pool: Pool) -> list[Any]:
+        seen.append(await read_jobs(pool))
+        return seen[-1]
+
+    at, until = {timedelta(minutes=2): cancel}, timedelta(minutes=4)
+    report = await crash(family, at=at, until=until, observe=observe, status="cancelled")
+    assert report.most(family) == report.most(clean_up) == 2
+    assert seen[0] == [
+        "crash_everywhere: member ['crash_everywhere:member']",
+        ("crash_everywhere", "cancelled"),
+        ("crash_everywhere:member", "cancelled"),
+        ("crash_everywhere:on_cancel", "completed"),
+    ]
+
+
+@job(name="crashes.bounded", max_retries=1, deadline=timedelta(minutes=3))
+async def bounded() -> None:
+    await insert_once("begun")
+    await current_job().steps.wait("never")
+
+
+async def test_job_ends_at_its_deadline_wherever_the_worker_crashes(crash: CrashEverywhere) -> None:
+    async def observe(pool: Pool) -> list[Any]:
+        errors = "SELECT error_message, finished_at > execution_time FROM scheduled_jobs"
+        return [*await read_table(pool), *(tuple(row) for row in await pool.fetch(errors))]
+
+    report = await crash(bounded, until=timedelta(minutes=4), observe=observe, status="failed")
+    assert report.most(bounded) == 2
+
+
+@job(name="crashes.book", sequence=lambda account, _: account, max_retries=1)
+async def book(account: str, number: int) -> None:
+    await insert_once(f"{account} {number}")
+    if number == 1 and not current_job().retry_count:
+        raise ConnectionError("the first booking fails once")
+
+
+async def test_jobs_of_a_sequence_run_in_order_wherever_the_worker_crashes(crash: CrashEverywhere) -> None:
+    seen: list[list[str]] = []
+
+    async def add(scheduler: Scheduler) -> None:
+        await scheduler.enqueue(book, args=("acme", 2), job_id="second")
+
+    async def observe(pool: Pool) -> list[str]:
+        # The order in which the rows were inserted, as no row is deleted.
+        seen.append([row["name"] for row in await pool.fetch("SELECT name FROM effect ORDER BY ctid")])
+        return seen[-1]
+
+    at, until = {timedelta(0): add}, timedelta(minutes=3)
+    report = await crash(book, args=("acme", 1), at=at, until=until, observe=observe)
+    assert seen[0] == ["acme 1", "acme 2"]
+    assert "hand_over" in report.statements
+    assert report.most(book) == 4
+
+
+@job(name="crashes.index", unique=Unique(args=("document",), debounce=70, max_wait=900), max_retries=1)
+async def index(document: str, version: int) -> None:
+    await insert_once(f"{document} {version}")
+
+
+async def test_debounced_calls_become_one_job_wherever_the_worker_crashes(crash: CrashEverywhere) -> None:
+    async def save_often() -> None:
+        for version in (1, 2):
+            await current_job().scheduler.enqueue(index, args=("report", version))
+
+    seen: list[list[str]] = []
+
+    async def observe(pool: Pool) -> list[str]:
+        seen.append(await read_table(pool))
+        return seen[-1]
+
+    saving = job(name="crashes.save_often", max_retries=1)(save_often)
+    report = await crash(saving, until=timedelta(minutes=4), observe=observe)
+    assert seen[0] == ["report 2"]
+    assert report.most(index) == 2
 
 
 async def test_step_with_two_plain_inserts_is_reported(crash: CrashEverywhere) -> None:
