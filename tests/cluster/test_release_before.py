@@ -6,11 +6,12 @@ Most are those of the release before durable steps. The history of the repositor
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import asyncpg
@@ -18,7 +19,7 @@ import pytest
 
 from pg_scheduler import ConflictResolution, JobStatus, Scheduler
 from pg_scheduler.migrate import migrate
-from tests.cluster import durable
+from tests.cluster import durable, durable_options
 from tests.cluster.fleet import ROOT, Fleet, environment
 
 STEPS = "migrations/0002_steps.up.sql"
@@ -27,7 +28,11 @@ STEPS = "migrations/0002_steps.up.sql"
 IN_VAIN = ("-S", "'in_vain'", "--", "pg_scheduler/queue/dependencies.sql")
 """What finds the first commit that keeps a new definition which has waited in vain."""
 
+RETRIES = "pg_scheduler/jobs/step_retries.py"
+"""The file that a commit has added before which there were no options of durable jobs."""
+
 JOBS = ("--jobs", "tests.cluster.durable")
+OPTIONS = ("--jobs", "tests.cluster.durable_options")
 
 
 def git(*arguments: str) -> bytes:
@@ -54,6 +59,20 @@ def release_of_migration_4(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = extract_before(IN_VAIN, tmp_path_factory.mktemp("release_of_migration_4"))
     migrations = {path.name[:4] for path in (root / "migrations").glob("*.sql")}
     assert migrations == {"0001", "0002", "0003", "0004"}
+    return root
+
+
+@pytest.fixture(scope="module")
+def release_before_options(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a release that has steps, but none of the options of durable jobs.
+
+    Its nodes run the present code of the jobs, as if the library was upgraded after the application.
+    """
+    root = extract_before(
+        ("--diff-filter=A", "--", RETRIES), tmp_path_factory.mktemp("release_before_options")
+    )
+    assert not (root / "migrations" / "0006_durable.up.sql").exists()
+    shutil.copy(durable_options.__file__, root / "tests" / "cluster")
     return root
 
 
@@ -192,3 +211,96 @@ async def test_node_of_migration_4_drops_a_new_definition_that_has_waited_in_vai
     row = await pool.fetchrow("SELECT job_name, status, on_end FROM scheduled_jobs WHERE job_id = 'job'")
     assert row
     assert tuple(row) == ("cluster.freeze", "completed", None)
+
+
+async def test_release_before_works_while_the_tables_of_the_options_are_added(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, release_before_options: Path
+) -> None:
+    async with pool.acquire() as connection:
+        await migrate(connection, target=5)
+        former = await fleet.start("--tick", "0.5", root=release_before_options)
+        former.send("enqueue cluster.stumble before 0 5")
+        await fleet.wait_for("JobCompleted", job_name="cluster.stumble", count=5)
+        await fleet.wait_for("ticked", node=former)
+        await migrate(connection)
+    former.send("enqueue cluster.stumble after 0 5")
+    await fleet.wait_for("JobCompleted", job_name="cluster.stumble", count=10)
+    ticked = len(fleet.records("ticked"))
+    await fleet.wait_for("ticked", node=former, count=ticked + 2)
+    former.send("vacuum")
+    await done(fleet, "vacuum")
+    await former.stop()
+    assert fleet.records("ServiceFaulted") == []
+
+
+async def test_release_before_breaks_no_job_with_an_option_that_it_does_not_have(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, release_before_options: Path
+) -> None:
+    """It runs what needs no option, fails what calls one, and leaves what waits because of one.
+
+    The new node has one slot, which a job occupies. So the old node runs what is due.
+    """
+    node = await fleet.start(*OPTIONS, "--slots", "1")
+    for name in ("attend", "family"):
+        await client.enqueue(f"options.{name}", job_id=name)
+    await fleet.wait_for("JobSuspended", job_id="attend")
+    await fleet.wait_for("JobSuspended", job_id="family:member")
+    await fleet.wait_for("booked", job_id="family:booking")
+    await client.enqueue("cluster.hold", job_id="slot")
+    await fleet.wait_for("JobStarted", node=node, job_id="slot")
+    former = await fleet.start(*OPTIONS, root=release_before_options)
+
+    # A sequence: the new node moves the heads, and the old one runs them as any jobs.
+    for number in range(3):
+        await client.enqueue(durable_options.turn, args=("acme", number), job_id=f"turn-{number}")
+    # Debounced calls: one job with the last arguments.
+    for version in (1, 2):
+        await client.enqueue(durable_options.index, args=("report", version))
+    # A broadcast and a cancellation of a family, by a new process.
+    assert await client.broadcast("news", "today") == 1
+    assert await client.cancel_job("family", children=True) == 2
+    # A deadline: the old node ignores that of the job that it runs, and leaves one that waits.
+    deadline = datetime.now(UTC) + timedelta(seconds=1)
+    await client.enqueue("cluster.hold", job_id="bounded", deadline=deadline)
+    await fleet.wait_for("JobStarted", node=former, job_id="bounded")
+    await client.enqueue("cluster.note", job_id="behind", after=["slot"], deadline=deadline)
+    # Code that calls what the old node does not have fails there, and is retried.
+    failing = ("pay", "speak", "listen")
+    for name in failing:
+        await client.enqueue(f"options.{name}", job_id=name)
+    for item in ("a", "b"):
+        assert await client.send("listen", "items", item)
+
+    turned = await fleet.wait_for("turned", node=former, count=3)
+    assert [record.details["text"] for record in turned] == ["acme 0", "acme 1", "acme 2"]
+    [indexed] = await fleet.wait_for("indexed", node=former)
+    assert indexed.details["text"] == 2
+    [attended] = await fleet.wait_for("attended", node=former)
+    assert attended.details["text"] == "today"
+    [cleaned] = await fleet.wait_for("cleaned", node=former)
+    assert cleaned.details["text"] == ["family", "booking", "member"]
+    for name in failing:
+        await fleet.wait_for("JobRetried", node=former, job_id=name)
+    former.send("vacuum")
+    await done(fleet, "vacuum")
+    await fleet.wait_for("JobDeadlineExceeded", node=node, job_id="behind")
+    bounded = await client.get_job("bounded")
+    assert bounded
+    assert bounded.status is JobStatus.RUNNING
+    assert await client.send("listen", "items", "c")
+
+    await former.stop()
+    await fleet.wait_for("JobDeadlineExceeded", node=node, job_id="bounded")
+    assert await client.cancel_job("slot")
+    for name in failing:
+        await fleet.wait_for("JobCompleted", node=node, job_id=name)
+    [received] = fleet.records("received")
+    assert received.details["text"] == ["a", "b", "c"]
+    assert [item.value async for item in client.stream("speak", "words")] == [
+        f"word {number}" for number in (1, 2, 3)
+    ]
+    assert await client.get_value("speak", "name") == "speaker"
+    assert len(fleet.records("charged")) == 1
+    assert not await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL")
+    await node.stop()
+    assert fleet.records("ServiceFaulted") == []
