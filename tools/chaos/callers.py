@@ -21,8 +21,8 @@ from pg_scheduler.database.callers.adapter import AsyncConnection
 from pg_scheduler.sync import SyncScheduler
 from tools.chaos import jobs
 from tools.chaos.broken import BROKEN_CONNECTION
-from tools.chaos.feature_load import FeatureLoad
 from tools.chaos.load import BROKEN, KEEP, PLAIN, ROLLED_BACK, Request, Share
+from tools.chaos.workflow_load import WorkflowLoad
 
 TRANSACTION_RATE: Final = 3.0
 THREAD_RATE: Final = 5.0
@@ -34,7 +34,7 @@ CONNECTION_TIMEOUT_S: Final = 20
 FAILED: Final = (*BROKEN_CONNECTION, psycopg.Error, psycopg2.Error, SQLAlchemyError)
 
 
-class FullLoad(FeatureLoad):
+class FullLoad(WorkflowLoad):
     """Schedules by every way in.
 
     Args:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from tools.chaos.channels import broadcasts_in_part, items_lost_or_repeated, messages_lost_or_moved
 from tools.chaos.durable import (
     children_lost_or_repeated,
     choices_lost_or_changed,
@@ -21,6 +22,12 @@ from tools.chaos.durable import (
 )
 from tools.chaos.durable_jobs import CHOICE, ORDERS, SHARED, SUMMARIES, THREAD_ORDER
 from tools.chaos.evidence import Evidence, Verdict, attempt_of, committed_completions
+from tools.chaos.families import (
+    clean_ups_lost_or_repeated,
+    deadlines_passed_or_early,
+    families_changed_in_part,
+    retries_of_steps_exceeded,
+)
 from tools.chaos.features import (
     alerts_lost_or_repeated,
     callbacks_early_or_repeated,
@@ -30,7 +37,17 @@ from tools.chaos.features import (
 from tools.chaos.jobs import ALERT, ENDLESS, KEYED, LIMITED, PERIODIC, RATED, SCHEDULED, UNIQUE
 from tools.chaos.ledger import DONE, Attempt
 from tools.chaos.limits import limits_exceeded
-from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, EXPIRING, IN_VAIN, PLAIN, REPLACED, ROLLED_BACK
+from tools.chaos.load import (
+    BOUNDED,
+    BROKEN,
+    CALLBACK,
+    CANCELLED,
+    EXPIRING,
+    IN_VAIN,
+    PLAIN,
+    REPLACED,
+    ROLLED_BACK,
+)
 from tools.chaos.nemesis import MACHINE_STALLED
 from tools.chaos.order import (
     AffectedPeriods,
@@ -41,6 +58,8 @@ from tools.chaos.order import (
 )
 from tools.chaos.overlaps import overlaps
 from tools.chaos.schedules import overlapping_or_stopped
+from tools.chaos.turns import debounced_calls_lost_or_moved, sequences_out_of_order
+from tools.chaos.workflow_jobs import FAMILY, SEQUENCES
 
 RECOVERY_S: Final = 5.0
 MAX_LATENESS_S: Final = 1.0
@@ -55,6 +74,7 @@ EXPECTED_STATUS: Final[dict[str, set[str]]] = {
     CALLBACK: {"completed"},
     IN_VAIN: {"cancelled"},
     ROLLED_BACK: set(),
+    BOUNDED: {"failed"},
 }
 
 
@@ -81,6 +101,15 @@ def judge(evidence: Evidence) -> Verdict:
         "signals lost or replaced": list(signals_lost_or_replaced(evidence)),
         "children lost or repeated": list(children_lost_or_repeated(evidence)),
         "passed results missing or wrong": list(passed_results_missing_or_wrong(evidence)),
+        "families changed in part": list(families_changed_in_part(evidence)),
+        "clean-ups lost or repeated": list(clean_ups_lost_or_repeated(evidence)),
+        "deadlines passed, or ends before them": list(deadlines_passed_or_early(evidence)),
+        "retries of steps exceeded": list(retries_of_steps_exceeded(evidence)),
+        "items of streams lost or repeated": list(items_lost_or_repeated(evidence)),
+        "messages lost or moved": list(messages_lost_or_moved(evidence)),
+        "broadcasts in part": list(broadcasts_in_part(evidence)),
+        "sequences out of order": list(sequences_out_of_order(evidence)),
+        "debounced calls lost or moved": list(debounced_calls_lost_or_moved(evidence)),
         "claimed early": list(early_claims(evidence)),
         "claimed out of order": list(inversions(evidence)),
         "workers that stopped by themselves": list(evidence.unexpected_exits),
@@ -133,6 +162,16 @@ def judge(evidence: Evidence) -> Verdict:
         "jobs that exceeded their timeout": sum(row.job_name in ENDLESS for row in evidence.rows.values()),
         "choices": sum(row.job_name == CHOICE for row in evidence.rows.values()),
         "alerts": sum(row.job_name == ALERT for row in evidence.rows.values()),
+        "families": sum(row.job_name == FAMILY for row in evidence.rows.values()),
+        "children of families": sum(map(evidence.is_of_family, evidence.rows)),
+        "jobs that passed their deadline": sum(
+            request.kind == BOUNDED for request in evidence.requests.values()
+        ),
+        "items of streams": len(evidence.items),
+        "messages": sum(len(request.messages) for request in evidence.requests.values()),
+        "broadcasts": len(evidence.calls.broadcasts),
+        "jobs of sequences": sum(row.job_name in SEQUENCES for row in evidence.rows.values()),
+        "calls of debounced jobs": sum(map(len, evidence.calls.debounced.values())),
         "rows locked by transactions": sum(len(fault.rows) for fault in evidence.faults),
         "changes read from the publication": evidence.changes,
         "jobs deleted by the vacuum": evidence.deleted,

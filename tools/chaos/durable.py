@@ -25,6 +25,7 @@ from tools.chaos.durable_jobs import (
 from tools.chaos.evidence import Effect, Evidence, Row
 from tools.chaos.jobs import value_of
 from tools.chaos.load import Sent
+from tools.chaos.workflow_jobs import BANK
 
 Calls = Counter[tuple[str, int, str, str]]
 """The calls of steps: job, attempt, step and worker."""
@@ -43,7 +44,7 @@ def steps_repeated_or_lost(evidence: Evidence) -> Iterator[str]:
     calls = Counter(
         (*record.details, record.worker_id)
         for record in evidence.ledgers.events[CALLED]
-        if record.details[2] not in LINES
+        if record.details[2] not in (*LINES, BANK)
     )
     yield from _repeated(calls, received)
     yield from _lost(evidence, calls, received)
@@ -172,6 +173,8 @@ def children_lost_or_repeated(evidence: Evidence) -> Iterator[str]:
     received = _received(evidence)
     completions = Counter(record.details[0] for record in evidence.ledgers.events["JobCompleted"])
     for job_id, row in evidence.rows.items():
+        if evidence.is_of_family(job_id):
+            continue
         if evidence.is_child(job_id):
             if row.status != "completed":
                 yield f"{job_id} ended as {row.status}"

@@ -11,6 +11,8 @@ from tools.chaos.jobs import BLOCKED, UNIQUE
 from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.load import REPLACED, Request
 from tools.chaos.nemesis import Fault
+from tools.chaos.workflow_calls import WorkflowCalls
+from tools.chaos.workflow_jobs import CHILDREN_OF_FAMILIES, DEBOUNCED, SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,17 @@ class Row:
     started: float | None
     unique_key: str | None = None
     fire_time: float | None = None
+    finished: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamItem:
+    """A stored item of a stream; number 0 is a published value."""
+
+    job_id: str
+    name: str
+    number: int
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,8 @@ class Evidence:
         results: The kept results, by job.
         admissions: Everything that was ever written to the log of the rate limit.
         effects: The effects of durable jobs.
+        items: The items of all streams and the published values.
+        calls: The calls that belong to no single job.
         stopped_schedules: Schedules that enqueued no job after the faults.
         deaths: When processes ended, by process id.
         quiet: When the last fault ended.
@@ -97,6 +112,8 @@ class Evidence:
     timed: bool = True
     stopped_schedules: Sequence[str] = ()
     effects: Sequence[Effect] = ()
+    items: Sequence[StreamItem] = ()
+    calls: WorkflowCalls = field(default_factory=WorkflowCalls)
     deleted: int = 0
     inserted_again: frozenset[str] = frozenset()
     unread: Sequence[str] = ()
@@ -105,7 +122,7 @@ class Evidence:
     def is_replaced(self, job_id: str) -> bool:
         """Return whether the job may have a new definition, which restarts its attempts."""
         row = self.rows.get(job_id)
-        if row is not None and row.job_name == UNIQUE:
+        if row is not None and row.job_name in (UNIQUE, DEBOUNCED):
             return True
         request = self.requests.get(job_id)
         return request is not None and request.kind == REPLACED
@@ -120,13 +137,18 @@ class Evidence:
         return request is not None and request.retries > 0
 
     def is_child(self, job_id: str) -> bool:
-        """Return whether a step of an order or of a choice inserted the job."""
+        """Return whether a step of another job inserted the job."""
         parent, _, step = job_id.partition(":")
-        return step in (*CHILDREN, DRAWN) and parent in self.requests
+        is_step = step in (*CHILDREN, DRAWN) or step in CHILDREN_OF_FAMILIES
+        return is_step and parent in self.requests
+
+    def is_of_family(self, job_id: str) -> bool:
+        """Return whether a step of a family or of a harvest inserted the job."""
+        return job_id.partition(":")[2] in CHILDREN_OF_FAMILIES
 
     def was_blocked(self, job_id: str) -> bool:
         """Return whether the job may have waited for others when it was due, or for a poll."""
-        if self.rows[job_id].job_name in BLOCKED | {SHARED}:
+        if self.rows[job_id].job_name in BLOCKED | {SHARED, *SEQUENCES}:
             return True
         request = self.requests.get(job_id)
         return request is not None and (bool(request.after) or request.polled)

@@ -30,6 +30,8 @@ IN_VAIN: Final = "in vain"
 """A callback that requires the completion of a job that fails."""
 ROLLED_BACK: Final = "rolled back"
 """A job whose transaction was rolled back."""
+BOUNDED: Final = "bounded"
+"""A job that fails when its deadline has passed."""
 
 TICK_S: Final = 0.25
 MAX_CALLS_IN_FLIGHT: Final = 600
@@ -76,7 +78,10 @@ class Request:
     ``keeps`` is true if the job keeps its result. ``after`` are the jobs that a callback waits for. ``key``
     is the key of a limit per key. ``effects`` are those of a completed durable job. ``polled`` is true if a
     worker may find the job only by its next poll. ``retries`` counts the calls of retry_job(), which
-    lets a job run again that has completed.
+    lets a job run again that has completed. ``messages`` are those of its mailbox, in the order of the
+    calls. ``sequence`` is its key in a sequence and its place in that. By the monotonic clock, ``called_at``
+    is when it was scheduled, ``resumed_at`` when a caller began to retry or skip it after it had failed, and
+    ``deadline`` when it must have ended.
     """
 
     kind: str
@@ -90,6 +95,11 @@ class Request:
     signals: tuple[Sent, ...] = ()
     polled: bool = False
     retries: int = 0
+    messages: tuple[Sent, ...] = ()
+    sequence: tuple[str, int] | None = None
+    called_at: float = 0.0
+    resumed_at: float | None = None
+    deadline: float | None = None
 
 
 class Load:

@@ -215,6 +215,8 @@ class Nemesis:
             log(f"{fault.kind}{by} ({fault.target}, {one.seconds:.1f} s)")
             if one.kind in ROW_FAULTS:
                 await self._lock_rows(fault, one.seconds)
+                # A suspension that waited for a row has the end that its sleep got in the wrong years.
+                await self.restart_sleeps()
             else:
                 await (self._hit_server(one) if target == SERVER else self._hit(seat, one))
             fault.ended = time.monotonic()

@@ -23,7 +23,7 @@ from tools.chaos.changes import SETTINGS, ChangeReader
 from tools.chaos.checker import judge
 from tools.chaos.clock import Clock, find_library
 from tools.chaos.durable_jobs import CREATE_EFFECTS, EFFECTS
-from tools.chaos.evidence import Admission, Effect, Evidence, KeptResult, Row, Verdict
+from tools.chaos.evidence import Admission, Effect, Evidence, KeptResult, Row, StreamItem, Verdict
 from tools.chaos.fleet import Fleet
 from tools.chaos.jobs import PERIODIC, SCHEDULED, codec
 from tools.chaos.limits import ADMISSIONS, COPY_ADMISSIONS
@@ -63,7 +63,8 @@ ROWS: Final = """
     SELECT job_id, job_name, status, worker_id, attempt, retry_count, max_retries, priority,
         extract(epoch FROM execution_time)::float8 - $1, extract(epoch FROM created_at)::float8 - $1,
         extract(epoch FROM started_at)::float8 - $1, unique_key,
-        extract(epoch FROM (options ->> 'fire_time')::timestamptz)::float8 - $1
+        extract(epoch FROM (options ->> 'fire_time')::timestamptz)::float8 - $1,
+        extract(epoch FROM finished_at)::float8 - $1
     FROM (SELECT *, NULL::bigint AS place FROM scheduled_jobs UNION ALL SELECT * FROM chaos_archive) AS job
     ORDER BY place NULLS LAST
 """
@@ -91,6 +92,24 @@ RESULTS: Final = """
     SELECT job_id, status, value::text, error IS NOT NULL, attempts
     FROM (SELECT *, 2 AS place FROM scheduler_results UNION ALL SELECT *, 1 FROM chaos_results) AS result
     ORDER BY place
+"""
+
+ARCHIVE_ITEMS: Final = """
+    CREATE TABLE chaos_items (LIKE scheduler_streams);
+    CREATE FUNCTION chaos_items() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+    BEGIN
+        INSERT INTO chaos_items SELECT OLD.*;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER chaos_items AFTER DELETE ON scheduler_streams
+        FOR EACH ROW EXECUTE FUNCTION chaos_items();
+"""
+"""Keeps the items of the jobs that the vacuum deletes."""
+
+ITEMS: Final = """
+    SELECT job_id, name, number, value::text
+    FROM (SELECT * FROM scheduler_streams UNION ALL SELECT * FROM chaos_items) AS item
+    ORDER BY job_id, name, number
 """
 
 
@@ -171,6 +190,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         await pool.execute(CREATE_EFFECTS)
         await pool.execute(ARCHIVE)
         await pool.execute(ARCHIVE_RESULTS)
+        await pool.execute(ARCHIVE_ITEMS)
         changes = ChangeReader(stage.dsn)
         await changes.start()
         await add_schedules(client)
@@ -185,6 +205,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         quiet = time.monotonic()
         log("faults ended")
         await asyncio.sleep(settings.calm)
+        await nemesis.restart_sleeps()  # callers wait for some of these jobs
         await load.stop()
         status.cancel()
         raised = ", ".join(f"{count} {kind}" for kind, count in load.faults.items())
@@ -208,6 +229,8 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         results=await _results(stage.dsn),
         admissions=await _admissions(stage.dsn, offset),
         effects=await _effects(stage.dsn),
+        items=await _items(stage.dsn),
+        calls=load.calls,
         deleted=await _deleted(stage.dsn),
         inserted_again=await _inserted_again(stage.dsn),
         unread=unread,
@@ -301,6 +324,17 @@ async def _effects(dsn: str) -> list[Effect]:
     connection = await asyncpg.connect(dsn)
     try:
         return [Effect(*map(_shared, record)) for record in await connection.fetch(EFFECTS)]
+    finally:
+        await connection.close()
+
+
+async def _items(dsn: str) -> list[StreamItem]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return [
+            StreamItem(sys.intern(job_id), sys.intern(name), number, _decrypted(value))
+            for job_id, name, number, value in await connection.fetch(ITEMS)
+        ]
     finally:
         await connection.close()
 

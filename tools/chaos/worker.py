@@ -25,7 +25,7 @@ import asyncpg
 
 from pg_scheduler import ProcessExecutor, RetryPolicy, Scheduler, VacuumConfig, VacuumPolicy, events
 from pg_scheduler.errors import DatabaseUnavailableError
-from tools.chaos import durable_jobs, jobs
+from tools.chaos import durable_jobs, jobs, workflow_jobs
 from tools.chaos.broken import BROKEN_CONNECTION
 from tools.chaos.ledger import Ledger
 from tools.chaos.stalls import StallRecorder
@@ -131,7 +131,7 @@ async def work(options: argparse.Namespace) -> None:
         durable_jobs.use_pool(pool)
         StallRecorder.start(ledger, options.seat)
         report_unhandled_errors(lambda error: ledger.write("Unhandled", error))
-        for function in (*jobs.FUNCTIONS, *durable_jobs.FUNCTIONS):
+        for function in (*jobs.FUNCTIONS, *durable_jobs.FUNCTIONS, *workflow_jobs.FUNCTIONS):
             scheduler.register(function)
         recorder = EventRecorder(ledger)
         scheduler.subscribe(recorder, *RECORDED, events.PassFinished)
