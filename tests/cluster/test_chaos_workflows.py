@@ -1,4 +1,4 @@
-"""The chaos harness on families, deadlines, streams, mailboxes, sequences and debounced jobs."""
+"""The chaos harness on families, deadlines, streams, mailboxes, sequences, chunks and debounced jobs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tools.chaos.workflow_jobs import (
     AUDIENCE,
     BANK,
     BANK_RETRIES,
+    CHUNK_SIZE,
     CLEAN_UP,
     CLEANED,
     CROPS,
@@ -26,6 +27,7 @@ from tools.chaos.workflow_jobs import (
     DETACHED,
     END,
     FAMILY,
+    GATHERED,
     HARVEST,
     HARVESTED,
     INDEXED,
@@ -145,6 +147,7 @@ def workflows() -> Evidence:
         Broadcast("news 2", GUESTS, None),
     ]
     calls.debounced["document"] = [DebouncedCall(1, 10.0, 10.01), DebouncedCall(2, 10.3, 10.31)]
+    gather(evidence, ["key 1"] * CHUNK_SIZE)
     return evidence
 
 
@@ -204,6 +207,11 @@ def start_index(evidence: Evidence, started: float) -> None:
     evidence.ledgers.events[INDEXED] = [Record(started, INDEXED, "a", ["index", 1, "document", 2])]
 
 
+def gather(evidence: Evidence, keys: list[str]) -> None:
+    """Let a worker call a chunk of jobs of these keys."""
+    evidence.ledgers.events[GATHERED] = [Record(10.2, GATHERED, "a", (keys,))]
+
+
 FAMILIES = "families changed in part"
 CLEAN_UPS = "clean-ups lost or repeated"
 DEADLINES = "deadlines passed, or ends before them"
@@ -213,6 +221,7 @@ MESSAGES = "messages lost or moved"
 BROADCASTS = "broadcasts in part"
 SEQUENCES = "sequences out of order"
 DEBOUNCES = "debounced calls lost or moved"
+CHUNKS = "chunks too large or mixed"
 
 TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     "a child escaped the cancellation": (FAMILIES, lambda it: put(it, "family:members:0", status="expired")),
@@ -323,6 +332,9 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     "an earlier version ran last": (DEBOUNCES, lambda it: run_version(it, 1, 13.0)),
     "a debounced job began while calls came": (DEBOUNCES, lambda it: start_index(it, 10.7)),
     "a debounced job began long after its longest wait": (DEBOUNCES, lambda it: start_index(it, 13.2)),
+    "a chunk got a job too many": (CHUNKS, lambda it: gather(it, ["key 1"] * (CHUNK_SIZE + 1))),
+    "a chunk got jobs of two keys": (CHUNKS, lambda it: gather(it, ["key 1", "key 2"])),
+    "a chunk got no job": (CHUNKS, lambda it: gather(it, [])),
 }
 
 

@@ -58,8 +58,12 @@ from tools.chaos.order import (
 )
 from tools.chaos.overlaps import overlaps
 from tools.chaos.schedules import overlapping_or_stopped
-from tools.chaos.turns import debounced_calls_lost_or_moved, sequences_out_of_order
-from tools.chaos.workflow_jobs import FAMILY, SEQUENCES
+from tools.chaos.turns import (
+    chunks_too_large_or_mixed,
+    debounced_calls_lost_or_moved,
+    sequences_out_of_order,
+)
+from tools.chaos.workflow_jobs import FAMILY, GATHERED, SEQUENCES
 
 RECOVERY_S: Final = 5.0
 MAX_LATENESS_S: Final = 1.0
@@ -110,6 +114,7 @@ def judge(evidence: Evidence) -> Verdict:
         "broadcasts in part": list(broadcasts_in_part(evidence)),
         "sequences out of order": list(sequences_out_of_order(evidence)),
         "debounced calls lost or moved": list(debounced_calls_lost_or_moved(evidence)),
+        "chunks too large or mixed": list(chunks_too_large_or_mixed(evidence)),
         "claimed early": list(early_claims(evidence)),
         "claimed out of order": list(inversions(evidence)),
         "workers that stopped by themselves": list(evidence.unexpected_exits),
@@ -172,6 +177,8 @@ def judge(evidence: Evidence) -> Verdict:
         "broadcasts": len(evidence.calls.broadcasts),
         "jobs of sequences": sum(row.job_name in SEQUENCES for row in evidence.rows.values()),
         "calls of debounced jobs": sum(map(len, evidence.calls.debounced.values())),
+        "calls of chunks": len(events[GATHERED]),
+        "attempts in chunks": sum(len(record.details[0]) for record in events[GATHERED]),
         "rows locked by transactions": sum(len(fault.rows) for fault in evidence.faults),
         "changes read from the publication": evidence.changes,
         "jobs deleted by the vacuum": evidence.deleted,

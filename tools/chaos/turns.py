@@ -1,4 +1,4 @@
-"""The checks of sequences and of debounced jobs."""
+"""The checks of sequences, of debounced jobs and of chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.chaos.load import Request
 from tools.chaos.nemesis import MIN_STEP_S
 from tools.chaos.overlaps import Fences
 from tools.chaos.workflow_calls import DebouncedCall
-from tools.chaos.workflow_jobs import DEBOUNCE_S, INDEXED, MAX_WAIT_S, STOPPING
+from tools.chaos.workflow_jobs import CHUNK_SIZE, DEBOUNCE_S, GATHERED, INDEXED, MAX_WAIT_S, STOPPING
 
 SLACK_S: Final = 0.05
 """Seconds by which a debounced job may seem to be early: its due time is that of the server's clock."""
@@ -154,3 +154,11 @@ def _moved(
 
 def _is_calm(evidence: Evidence, began: float, ended: float) -> bool:
     return not any(fault.began <= ended and began <= fault.ended + CALM_S for fault in evidence.faults)
+
+
+def chunks_too_large_or_mixed(evidence: Evidence) -> Iterator[str]:
+    """Yield calls of chunks that got too many jobs, or jobs of several keys."""
+    for record in evidence.ledgers.events[GATHERED]:
+        (keys,) = record.details
+        if not 0 < len(keys) <= CHUNK_SIZE or len(set(keys)) > 1:
+            yield f"worker {record.worker_id} called a chunk of {keys}"

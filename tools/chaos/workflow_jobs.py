@@ -1,4 +1,4 @@
-"""Jobs in families, with deadlines, streams and mailboxes, in sequences, and debounced ones.
+"""Jobs in families, with deadlines, streams and mailboxes, in sequences and chunks, and debounced ones.
 
 As the durable jobs, each records what it receives in the ledger.
 """
@@ -10,11 +10,12 @@ import random
 from datetime import timedelta
 from typing import Any, Final
 
-from pg_scheduler import Abort, RetryPolicy, Sequence, StepFailedError, Unique, call, current_job, job
+from pg_scheduler import Abort, Chunk, RetryPolicy, Sequence, StepFailedError, Unique, call, current_job, job
 from pg_scheduler.errors import JobFailedError
 from tools.chaos import jobs
 from tools.chaos.durable_jobs import MAX_RETRIES, RETRY, compute, receive, record_call
 from tools.chaos.jobs import entry, ledger, own_value
+from tools.chaos.ledger import CANCELLED, DONE, RAISED
 
 FAMILY: Final = "chaos.family"
 CLEAN_UP: Final = "chaos.clean_up"
@@ -68,14 +69,20 @@ DEBOUNCED: Final = "chaos.debounced"
 DEBOUNCE_S: Final = 0.5
 MAX_WAIT_S: Final = 2.0
 
+CHUNKED: Final = "chaos.chunked"
+CHUNK_SIZE: Final = 5
+CHUNK_WAIT_S: Final = 0.2
+
 CLEANED: Final = "Cleaned"
 HARVESTED: Final = "Harvested"
 RETRIES_USED_UP: Final = "RetriesUsedUp"
 MESSAGE: Final = "MessageReceived"
 NEWS_RECEIVED: Final = "NewsReceived"
 INDEXED: Final = "Indexed"
+GATHERED: Final = "Gathered"
 """The records of a clean-up, of the values of a harvest, of the error of a step, of a message or a timeout
-with its place, of what a broadcast has brought, and of the version that a debounced job has.
+with its place, of what a broadcast has brought, of the version that a debounced job has, and of the keys of
+the jobs of a chunk.
 """
 
 
@@ -254,7 +261,37 @@ async def index(key: str, version: int) -> None:
         await asyncio.sleep(random.uniform(0, 0.2))
 
 
+@job(
+    name=CHUNKED,
+    chunk=CHUNK_SIZE,
+    chunk_wait=CHUNK_WAIT_S,
+    chunk_by=lambda item: item[0],
+    max_retries=MAX_RETRIES,
+    retry=RETRY,
+)
+async def gather(chunk: Chunk[list[str]]) -> None:
+    """Give each job of a chunk its outcome; the item is the key of the chunk, and how often the job fails."""
+    ledger().write(GATHERED, [one.item[0] for one in chunk])
+    open_jobs = {one.job_id: one for one in chunk}
+    for one in chunk:
+        ledger().start(one.job_id, one.attempt, 0)
+    try:
+        for one in chunk:
+            await asyncio.sleep(random.uniform(0, 0.1))
+            del open_jobs[one.job_id]
+            _, fails = one.item
+            if fails == ALWAYS or (fails == ONCE and one.attempt == 1):
+                ledger().end(one.job_id, one.attempt, RAISED)
+                chunk.fail(one, LookupError(f"this job fails {fails}"))
+            else:
+                ledger().end(one.job_id, one.attempt, DONE)
+                chunk.complete(one)
+    finally:
+        for one in open_jobs.values():
+            ledger().end(one.job_id, one.attempt, CANCELLED)
+
+
 FUNCTIONS: Final = (
     *(member, branch, booking, family, clean_up, crop, harvest, bounded, unreliable),
-    *(speak, listen, attend, stopping, skipping, index),
+    *(speak, listen, attend, stopping, skipping, index, gather),
 )

@@ -1,4 +1,4 @@
-"""The enqueuers of families, jobs with deadlines, streams and mailboxes, sequences and debounced jobs."""
+"""The enqueuers of families, deadlines, streams, mailboxes, sequences, chunks and debounced jobs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,16 @@ LISTENER_RATE: Final = 0.5
 BROADCAST_RATE: Final = 0.2
 SEQUENCE_RATE: Final = 1.0
 DEBOUNCED_RATE: Final = 0.3
+CHUNK_RATE: Final = 1.0
 """Calls of each kind per second."""
 
 CANCEL_SHARE: Final = 0.2
 TURNS: Final = 4
 KEYS: Final = 3
-"""How often a job of a call is cancelled, the jobs of a call, and the keys of sequences that calls share."""
+CHUNK_JOBS: Final = 8
+"""How often a job of a call is cancelled, the jobs of a call of a sequence, the keys of sequences and chunks
+that calls share, and the jobs of a call of chunks.
+"""
 
 MAX_MESSAGES: Final = 6
 AUDIENCE_SIZE: Final = 3
@@ -79,6 +83,7 @@ class WorkflowLoad(FeatureLoad):
             (self._stopping, SEQUENCE_RATE / 2),
             (self._skipping, SEQUENCE_RATE / 2),
             (self._debounced, DEBOUNCED_RATE),
+            (self._gather, CHUNK_RATE),
         )
         return [*super().shares(), *((call, min(0.01, rate / self.rate), 1) for call, rate in calls)]
 
@@ -270,6 +275,26 @@ class WorkflowLoad(FeatureLoad):
             request = self.requests[job_id := self.random.choice(plain)]
             request.kind = CANCELLED
             await self._cancel_later(job_id, request)
+
+    async def _gather(self) -> None:
+        """Schedule jobs of some keys for chunks, of which some fail."""
+        due, specs = datetime.now(UTC), []
+        for fails in self.random.choices(("", ONCE, ALWAYS), (8, 1, 1), k=CHUNK_JOBS):
+            job_id, is_broken = self._new_id(), fails == ALWAYS
+            self.requests[job_id] = Request(BROKEN if is_broken else PLAIN)
+            spec = JobSpec(
+                workflow_jobs.gather,
+                due,
+                args=([f"key {self.random.randrange(KEYS)}", fails],),
+                job_id=job_id,
+                misfire_grace_time=None,
+            )
+            if is_broken:
+                spec.max_retries = 1
+            specs.append(spec)
+        await self.client.schedule_bulk(specs)
+        for spec in specs:
+            self.requests[str(spec.job_id)].confirmed = True
 
     async def _debounced(self) -> None:
         """Call for new versions of a document, each after the answer to the previous one."""
