@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -122,6 +122,42 @@ class LockPause:
         )
 
 
+class DeadlineTimer:
+    """Ends an attempt at the deadline of its job, by a clock that may be set meanwhile.
+
+    Args:
+        seconds_left: Returns the seconds until the deadline, by that clock.
+        end: Ends the attempt.
+        context: The context of the timer.
+    """
+
+    def __init__(
+        self, seconds_left: Callable[[], float], end: Callable[[], None], context: Context | None = None
+    ) -> None:
+        self.seconds_left = seconds_left
+        self._end = end
+        self._context = context
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Wait for the deadline."""
+        self._timer = asyncio.get_running_loop().call_later(
+            self.seconds_left(), self._check, context=self._context
+        )
+
+    def cancel(self) -> None:
+        """Wait no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self) -> None:
+        """End the attempt, or wait again, if the clock was set back meanwhile."""
+        if self.seconds_left() > 0:
+            self.start()
+        else:
+            self._end()
+
+
 class AttemptRunner:
     """Runs attempts in the event loop and in the executors of the worker."""
 
@@ -141,6 +177,7 @@ class AttemptRunner:
         self._stop_grace = node.config.stop_grace
         self._max_crashes = node.config.max_crashes
         self._lock_pause = LockPause()
+        self._clock = node.clock
         self.durability = Durability(
             Completions(node, progress).block, partial(node.new_steps, node), partial(node.new_streams, node)
         )
@@ -241,20 +278,22 @@ class AttemptRunner:
         """Run an attempt until the deadline of its job; do not begin if the deadline has passed.
 
         Other than for a timeout, the time counts that the attempt waits for its executor or its lock. The
-        clock of the server decides, as far as this process knows it. If another session has changed the row
-        meanwhile, the fence refuses the outcome, whatever it is.
+        clock of the server decides: a clock of this host that is wrong neither ends a job early nor late. If
+        another session has changed the row meanwhile, the fence refuses the outcome, whatever it is.
 
         Args:
             attempt: The attempt.
             deadline: The deadline.
             key: The key of its advisory lock; None for none.
         """
-        left_s = (deadline - self._statements.local_now).total_seconds()
-        if left_s <= 0:
-            return DeadlineResult(error_at(deadline))
-        timer = asyncio.get_running_loop().call_later(
-            left_s, self.end_at_deadline, attempt, context=self._timer_context
+        timer = DeadlineTimer(
+            partial(self._seconds_until, deadline),
+            partial(self.end_at_deadline, attempt),
+            self._timer_context,
         )
+        if timer.seconds_left() <= 0:
+            return DeadlineResult(error_at(deadline))
+        timer.start()
         try:
             result = await (self.run(attempt) if key is None else self.run_under_lock(attempt, key))
         finally:
@@ -282,6 +321,13 @@ class AttemptRunner:
             return
         attempt.has_timed_out = True
         attempt.interrupt()
+
+    def _seconds_until(self, deadline: datetime) -> float:
+        """Return the seconds until a deadline: by the clock of a test, or else by that of the server."""
+        left_s = self._clock.seconds_until(deadline) if self._statements.now is None else None
+        if left_s is None:
+            return (deadline - self._statements.local_now).total_seconds()
+        return left_s
 
     @staticmethod
     def end_at_deadline(attempt: Attempt) -> None:

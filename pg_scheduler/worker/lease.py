@@ -176,6 +176,16 @@ class ServerClock:
             self._lowest_difference = max(self._lowest_difference, lowest)
             self._highest_difference = min(self._highest_difference, highest)
 
+    def seconds_until(self, moment: datetime) -> float | None:
+        """Return the seconds until a time of the server, which may be negative; None before the first answer.
+
+        The clock of this host may be set at any time, so the monotonic one counts. The result is too long by
+        the round trip of an answer at most, and too short only if the server's clock was set back since.
+        """
+        if self._lowest_difference == float("-inf"):
+            return None
+        return moment.timestamp() - (time.monotonic() + self._lowest_difference)
+
     def compare(self, now: datetime, requested_at: float) -> None:
         """Measure by how much the clock of this host differs, from a time of the server as in ``read()``.
 

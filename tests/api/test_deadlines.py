@@ -40,7 +40,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.attempt_runner import AttemptRunner
+from pg_scheduler.worker.attempt_runner import AttemptRunner, DeadlineTimer
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder
 
@@ -161,6 +161,25 @@ def pass_deadline(scheduler: Scheduler) -> None:
     assert scheduler._parts.runtime
     (attempt,) = scheduler._parts.runtime.node.in_flight.attempts.values()
     AttemptRunner.end_at_deadline(attempt)
+
+
+async def test_job_does_not_end_early_if_the_clock_of_its_host_is_set_forward(scheduler: Scheduler) -> None:
+    """The offset is what the last heartbeat measured. Before the next one, the clock may have been set."""
+    scheduler.register(noop, name="task")
+    scheduler._parts.store.statements.clock_offset_s = -DAY.total_seconds()
+    job_id = await scheduler.enqueue("task", deadline=HOUR, timeout=None, keep_result=HOUR)
+    result = await scheduler.get_job_result(job_id, timeout=PATIENCE)
+    assert result.status is JobStatus.COMPLETED
+
+
+async def test_deadline_waits_for_a_clock_that_was_set_back() -> None:
+    ended = asyncio.Event()
+    left_s = iter([0.01, 0.02, 0.02, 0.0])
+    timer = DeadlineTimer(lambda: next(left_s), ended.set)
+    timer.start()
+    async with asyncio.timeout(PATIENCE):
+        await ended.wait()
+    assert list(left_s) == []
 
 
 async def test_running_attempt_is_cancelled_at_the_deadline_and_not_retried(

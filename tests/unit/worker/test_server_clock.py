@@ -51,6 +51,17 @@ def compared(clock: ServerClock, ahead_s: float, *, sent_s_ago: float = 0.0) -> 
     return clock.offset_s
 
 
+def test_time_until_a_time_of_the_server_is_not_too_short() -> None:
+    clock = new_clock()
+    moment = datetime.now(UTC) + timedelta(hours=1)
+    assert clock.seconds_until(moment) is None
+    # The server may have read its clock at any moment of the two seconds.
+    clock.read(moment - timedelta(seconds=10), time.monotonic() - 2)
+    left_s = clock.seconds_until(moment)
+    assert left_s is not None
+    assert 9.5 < left_s <= 10
+
+
 @pytest.mark.parametrize(("ahead_s", "words"), [(600, "600.0 s ahead of"), (-600, "600.0 s behind")])
 def test_clock_of_the_host_that_differs_is_logged_once_and_again_when_it_agrees(
     caplog: pytest.LogCaptureFixture, ahead_s: float, words: str
