@@ -19,9 +19,6 @@ from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import CURSOR, SIGNAL, SLEEP, STEP
 
-WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED})
-"""Reasons whose texts contain the statement of another session, which may contain arguments."""
-
 OWN_KINDS: Final = frozenset({STEP, CURSOR, SLEEP, SIGNAL})
 """The kinds of steps whose values do not come from another job."""
 
@@ -106,26 +103,34 @@ class Visibility:
         is_hidden = self.redaction.is_hidden(step.mailbox or step.name)
         return HIDDEN if is_hidden else self.redaction.value(step.value)
 
-    def explanation(self, explanation: Explanation, job: Job, *, sees_task: bool) -> Explanation:
+    @property
+    def sees_statements(self) -> bool:
+        """Whether the person sees the statements of other sessions, which may contain any argument."""
+        return self.redaction.shows_all_values(self.access)
+
+    def explanation(self, explanation: Explanation, *, sees_task: bool) -> Explanation:
         """Return the explanation of a job's state, without what belongs to hidden jobs or arguments.
+
+        A reason states itself whether its texts have a key or a statement. The row of the job does not
+        decide that: it was read at another time than the explanation.
 
         Args:
             explanation: The explanation.
-            job: The job as its row has it.
             sees_task: Whether the person sees all names of the task of the job.
         """
-        hidden_codes: set[ReasonCode] = set()
-        if not self.access.sees_arguments:
-            hidden_codes |= WITH_STATEMENTS
-        # The text of these reasons contains the key of the limit or the tenant, which job() hides.
-        if job.blocked_on != self.job(job).blocked_on:
-            hidden_codes |= {ReasonCode.LIMIT, ReasonCode.SHARE}
+        visible_scopes = set(ReasonScope)
         if self.access.visible_names is not None:
             visible_scopes = {ReasonScope.JOB, ReasonScope.TASK} if sees_task else {ReasonScope.JOB}
-            hidden_codes |= {code for code in ReasonCode if KINDS[code].scope not in visible_scopes}
+
+        def is_visible(reason: Reason) -> bool:
+            """Return whether the person may see the texts of a reason."""
+            has_hidden_key = reason.has_key and not self.access.sees_arguments
+            has_hidden_statement = reason.has_statement and not self.sees_statements
+            is_in_scope = KINDS[reason.code].scope in visible_scopes
+            return is_in_scope and not has_hidden_key and not has_hidden_statement
+
         reasons = [
-            _without_others(reason) if reason.code in hidden_codes else reason
-            for reason in explanation.reasons
+            reason if is_visible(reason) else _without_others(reason) for reason in explanation.reasons
         ]
         reasons = [replace(reason, text=self.error(reason.text)) for reason in reasons]
         return replace(explanation, reasons=tuple(reasons))
@@ -157,7 +162,7 @@ class Visibility:
 
         The evidence of XMIN-HELD contains a statement of another session, which may contain arguments.
         """
-        return self.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD
+        return self.sees_statements or finding.code is not FindingCode.XMIN_HELD
 
 
 def _without_other_jobs(entry: AttemptError) -> AttemptError:

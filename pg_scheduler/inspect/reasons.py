@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import hosts, length
@@ -169,6 +169,27 @@ class Reason:
     """Since when the reason holds; None if that is unknown."""
     command: str | None = None
     """The shell command of the remedy, such as ``pg-scheduler jobs retry mail:9``; None if there is none."""
+
+    has_key: ClassVar[bool] = False
+    """Whether a text has the key of a limit, a share or a sequence, which is made from arguments."""
+    has_statement: ClassVar[bool] = False
+    """Whether a text has the statement of another session, which may contain arguments."""
+
+
+class KeyReason(Reason):
+    """A reason one of whose texts has the key of a limit, a share or a sequence."""
+
+    __slots__ = ()
+
+    has_key = True
+
+
+class StatementReason(Reason):
+    """A reason one of whose texts has the statement of another session."""
+
+    __slots__ = ()
+
+    has_statement = True
 
 
 @dataclass(frozen=True, slots=True)

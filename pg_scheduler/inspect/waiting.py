@@ -7,7 +7,15 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.inspect.job_facts import JobFacts, LimitUse, LimitWait
-from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
+from pg_scheduler.inspect.reasons import (
+    Explanation,
+    KeyReason,
+    Reason,
+    ReasonCode,
+    StatementReason,
+    Verdict,
+    loop_blocked,
+)
 from pg_scheduler.inspect.store.inspections import MAX_PARENTS, WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
 from pg_scheduler.inspect.tasks import claimed_names
@@ -130,7 +138,9 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
     use = f": {', '.join(use_texts)}" if use_texts else ""
     is_spread = limit is not None and limit.is_spread
     spread = "; its starts are spread, so each waits for its turn" if is_spread else ""
-    yield Reason(ReasonCode.LIMIT, f"waits for the limit {name!r}{of_key}{use}{spread}", remedy)
+    # A limit without a key has a text that everybody may read.
+    reason_type = KeyReason if key else Reason
+    yield reason_type(ReasonCode.LIMIT, f"waits for the limit {name!r}{of_key}{use}{spread}", remedy)
     if facts.limit_wait is not None:
         yield _held_by(facts, facts.limit_wait)
 
@@ -191,7 +201,7 @@ def _waits_for_its_turn(facts: JobFacts) -> Reason:
     place = ""
     if queue is not None:
         place = f"; {counted(queue.ahead, 'job', is_capped=queue.is_capped)} of it ahead of this one"
-    return Reason(
+    return KeyReason(
         ReasonCode.SHARE,
         f"waits for the turn of the tenant {key!r} of the share {name!r}{place}",
         "add workers, or raise max_concurrent_jobs=",
@@ -210,14 +220,14 @@ def _waits_for_its_place(facts: JobFacts) -> Reason:
     if head is not None and head.stopped_at is not None:
         retry = command("jobs", "retry", head.job_id)
         skip = command("sequences", "skip", name, key)
-        return Reason(
+        return KeyReason(
             ReasonCode.SEQUENCE_STOPPED,
             f"{subject} stands still at the failed job {head.job_id!r}{place}",
             f"retry that job: {retry}; or continue behind it: {skip}",
             head.stopped_at,
         )
     first = "" if head is None else f": the job {head.job_id!r} is first ({head.status or 'deleted'})"
-    return Reason(
+    return KeyReason(
         ReasonCode.SEQUENCE,
         f"waits for its place in {subject}{first}{place}",
         "let the jobs before it end, or move it to the front: "
@@ -346,7 +356,7 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
     if facts.pause is not None and not facts.pause.is_over:
         yield _paused(facts.pause)
     if facts.row_lock is not None:
-        yield Reason(
+        yield StatementReason(
             ReasonCode.ROW_LOCKED,
             f"a transaction has locked its row: {holder(facts.row_lock)}",
             f"end that transaction, or call pg_terminate_backend({facts.row_lock.pid})",
@@ -360,7 +370,7 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
             "correct the trigger or the constraint, or the row; the log of the worker has the message",
         )
     if facts.advisory_lock is not None:
-        yield Reason(
+        yield StatementReason(
             ReasonCode.LOCK_HELD,
             f"another attempt holds its advisory lock, so it would be skipped: {holder(facts.advisory_lock)}",
             "wait for the end of that attempt",

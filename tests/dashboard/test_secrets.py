@@ -30,6 +30,8 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
         "id=report",
         "id=charge",
         "id=export",
+        "id=transfer",
+        "id=stopped",
         "id=closing",
         "id=noted",
         "id=looked&look=log",

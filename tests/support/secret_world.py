@@ -10,7 +10,7 @@ import logging
 from contextlib import suppress
 from datetime import timedelta
 
-from pg_scheduler import JobFailedError, Limit, Scheduler, Share, call, current_job
+from pg_scheduler import JobFailedError, Limit, Scheduler, Sequence, Share, call, current_job
 from pg_scheduler.events import Event, JobSuspended
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.telemetry.logging import JobLogHandler
@@ -29,6 +29,8 @@ OF_ARGUMENTS = {
     "value of a signal": "sec-signal",
     "key of a limit": "sec-card",
     "tenant of a share": "sec-tenant",
+    "key of a sequence": "sec-account",
+    "key of a stopped sequence": "sec-booking",
     "unique key": "sec-unique",
     "argument of a schedule": "sec-schedule",
     "log line": "sec-line",
@@ -71,6 +73,9 @@ async def fill_with_secrets(scheduler: Scheduler, world: World) -> None:
 
     async def export(_tenant: str) -> None: ...
 
+    async def book(_booking: str) -> None:
+        raise RuntimeError("booked twice")
+
     scheduler.register(order, name="shop.order")
     scheduler.register(report, name="shop.report")
     scheduler.register(noted, name="shop.noted")
@@ -79,6 +84,7 @@ async def fill_with_secrets(scheduler: Scheduler, world: World) -> None:
     cards = Limit("cards", max_running=1, key=lambda card: card)
     scheduler.register(charge, name="shop.charge", limits=[cards])
     scheduler.register(export, name="shop.export", share=Share("exports", key=lambda tenant: tenant))
+    scheduler.register(book, name="shop.book", sequence=Sequence("bookings", key=lambda booking: booking))
     waits_again = asyncio.Event()
 
     def note_wait(event: Event) -> None:
@@ -91,6 +97,10 @@ async def fill_with_secrets(scheduler: Scheduler, world: World) -> None:
         for name, job_id in (("shop.close", "closing"), ("shop.noted", "noted")):
             with suppress(JobFailedError):
                 await scheduler.run_job(name, job_id=job_id)
+        booking = (OF_ARGUMENTS["key of a stopped sequence"],)
+        with suppress(JobFailedError):
+            await scheduler.run_job("shop.book", args=booking, job_id="booked")
+        await scheduler.enqueue("shop.book", args=booking, job_id="stopped")
         await scheduler.enqueue(
             "shop.order",
             job_id="order",
@@ -108,6 +118,8 @@ async def fill_with_secrets(scheduler: Scheduler, world: World) -> None:
         ("export", f"share:exports:{OF_ARGUMENTS['tenant of a share']}"),
     ):
         await world.job(job_id, f"shop.{job_id}", due=HOUR, blocked_on=blocked_on)
+    account = OF_ARGUMENTS["key of a sequence"]
+    await world.job("transfer", "shop.transfer", due=-HOUR, blocked_on=f"zsequence:accounts:{account}")
     line = OF_ARGUMENTS["log line"]
     look = {"attempt": 1, "log": [line], "stack": {"at": "2026-11-01T00:00:00+00:00", "text": line}}
     await world.job("looked", "shop.order", status="running", progress={"look": look}, attempt=1)

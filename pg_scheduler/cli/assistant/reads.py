@@ -388,7 +388,7 @@ async def explain_job(session: Session, arguments: JobArguments) -> ExplainedJob
     if job is None:
         raise JobNotFoundError(arguments.job_id)
     explanation = await session.reads.explain_job(arguments.job_id)
-    explanation = session.visibility.explanation(explanation, job, sees_task=True)
+    explanation = session.visibility.explanation(explanation, sees_task=True)
     return copy_fields(ExplainedJob, explanation, job_id=arguments.job_id)
 
 

@@ -392,7 +392,7 @@ async def _visible(explanation: Explanation, job: Job, request: PageRequest) -> 
         names_of_tasks = await request.names_of_tasks([job.job_name])
         # A task can have several names. A reason about the task concerns the jobs of all these names.
         sees_task = all(map(request.access.sees_name, names_of_tasks[job.job_name]))
-    return request.visibility.explanation(explanation, job, sees_task=sees_task)
+    return request.visibility.explanation(explanation, sees_task=sees_task)
 
 
 def _arguments(job: Job, request: PageRequest) -> str | None:

@@ -19,8 +19,12 @@ from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.limits import HeadRow
 from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
+from pg_scheduler.jobs.keys import name_and_key
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE
+from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.jobs.step_retries import StepError, StepFailures
 from pg_scheduler.jobs.worker_report import AbandonedAttempt, LoopBlock, ReportedHealth
 from pg_scheduler.schedules.row import ScheduleRow
@@ -578,6 +582,51 @@ def test_scope_of_a_reason_is_what_its_texts_reveal() -> None:
     assert {KINDS[code].scope for code in about_others} == {ReasonScope.OTHERS}
     about_task = revealing_codes(ABOUT_THE_JOB, NOT_SECRET) - about_others
     assert {KINDS[code].scope for code in about_task} == {ReasonScope.TASK}
+
+
+KEY_KINDS: Final = (BLOCKED_BY_LIMIT, BLOCKED_BY_SEQUENCE, BLOCKED_BY_SHARE)
+
+
+def with_secret_key(blocked_on: str | None) -> str | None:
+    """Return what blocks a job with a secret in place of the key of a limit, a sequence or a share."""
+    kind = next((kind for kind in KEY_KINDS if (blocked_on or "").startswith(kind)), None)
+    return blocked_on if kind is None else f"{kind}{name_and_key(kind, blocked_on)[0]}:sec-key"
+
+
+def with_secret_statement(lock: LockRow | None) -> LockRow | None:
+    return None if lock is None else lock._replace(statement="SELECT 'sec-statement'")
+
+
+def test_reason_states_itself_whether_its_texts_have_a_key_or_a_statement() -> None:
+    with_key, with_statement = set(), set()
+    for given_facts, *_ in CASES:
+        secret_facts = replace(
+            given_facts,
+            job=replace(given_facts.job, blocked_on=with_secret_key(given_facts.job.blocked_on)),
+            row_lock=with_secret_statement(given_facts.row_lock),
+            advisory_lock=with_secret_statement(given_facts.advisory_lock),
+        )
+        for reason in explain(secret_facts).reasons:
+            texts = f"{reason.text} {reason.remedy} {reason.command}"
+            assert reason.has_key is ("sec-key" in texts)
+            assert reason.has_statement is ("sec-statement" in texts)
+            if reason.has_key:
+                with_key.add(reason.code)
+            if reason.has_statement:
+                with_statement.add(reason.code)
+    # test_cases_cover_every_code_and_verdict() has the other codes, whose texts have neither.
+    assert with_key == {
+        ReasonCode.LIMIT,
+        ReasonCode.SHARE,
+        ReasonCode.SEQUENCE,
+        ReasonCode.SEQUENCE_STOPPED,
+    }
+    assert with_statement == {ReasonCode.ROW_LOCKED, ReasonCode.LOCK_HELD}
+
+
+def test_reason_of_a_limit_without_a_key_is_for_all() -> None:
+    (reason,) = explain(job(blocked_on="limit:mails:")).reasons
+    assert (reason.code, reason.has_key) == (ReasonCode.LIMIT, False)
 
 
 def test_cases_cover_every_code_and_verdict() -> None:
