@@ -33,6 +33,8 @@ from pg_scheduler.jobs.validation import (
 # A search of cancel_jobs() finds these jobs only.
 UNFINISHED: Final = frozenset({SearchStatus.PENDING, SearchStatus.RUNNING})
 MAX_MOVE: Final = timedelta(days=36_500)
+MAX_VERSIONS: Final = 500
+"""Ids of one call of ``job_versions()``."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,6 +53,7 @@ class BulkOptions(TypedDict, total=False):
     run_id: str | None
     details: Mapping[str, Any] | None
     matches: Callable[[Job], bool] | None
+    versions: Mapping[str, str] | None
 
 
 def _shows_options(function: Callable[..., Any]) -> Callable[[F], F]:
@@ -98,6 +101,7 @@ class JobActions(InspectorBase):
         run_id: str | None = None,
         details: Mapping[str, Any] | None = None,
         matches: Callable[[Job], bool] | None = None,
+        versions: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[Progress, None]:
         """Check the options, and return the steps of the run that changes the jobs.
 
@@ -135,6 +139,7 @@ class JobActions(InspectorBase):
                 family_conditions=conditions if batch.children else (),
                 details={**(details or {}), **search_details, **batch.details},
                 matches=_both(batch.matches, matches),
+                versions=_checked_versions(versions),
                 subject=None if run_id is None else check_text("run_id", run_id),
             ),
             job_ids=None if ids is None else _checked_ids(ids, after),
@@ -154,6 +159,32 @@ class JobActions(InspectorBase):
             after=after,
         )
         return run.steps()
+
+    async def job_versions(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """Return a version of each of these jobs that exists, by id.
+
+        The version of a job changes with its state and with its definition: when it is claimed, moved,
+        retried or replaced, when it ends, and when it is deleted and added again. Pass the versions to
+        `cancel_jobs()` and the like, to change only jobs that are as they were.
+
+        Args:
+            job_ids: At most 500 ids.
+
+        Raises:
+            ValueError: There are more ids.
+
+        Example::
+
+            versions = await inspector.job_versions(["mail:9"])
+            async for step in inspector.cancel_jobs(ids=versions, versions=versions):
+                print(step.skipped)
+        """
+        ids = _checked_ids(job_ids, None)
+        if len(ids) > MAX_VERSIONS:
+            raise ValueError(
+                f"job_ids must have at most {MAX_VERSIONS} ids, not {len(ids)}; pass them in parts"
+            )
+        return await self._store.bulk.versions(ids)
 
     @_shows_options(_change)
     def cancel_jobs(
@@ -186,6 +217,8 @@ class JobActions(InspectorBase):
             details: Further values for the records, which JSON can represent; None for none.
             matches: A function of a job that returns whether the job is changed; None for every job. It is
                 called when the job is locked, so a job can be left out that has changed since it was read.
+            versions: The versions of the jobs by id, as `job_versions()` returned them. A job that has
+                another version when it is locked is left out; None for any version. A dry run ignores them.
 
         Raises:
             SearchError: The search is invalid. A ValueError.
@@ -336,6 +369,15 @@ class JobActions(InspectorBase):
         details = {"by_s": by_s} if due_at is None else {"to": due_at.isoformat()}
         batch = Batch("move", to=due_at, by_s=by_s, details=details)
         return self._change(batch, [StatusTerm(frozenset({SearchStatus.PENDING}))], **options)
+
+
+def _checked_versions(versions: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """Return a copy of the versions of jobs; raise TypeError if they are no mapping."""
+    if versions is None:
+        return None
+    if not isinstance(versions, Mapping):
+        raise TypeError(f"versions must be a mapping of ids to versions, not {type(versions).__name__}")
+    return dict(versions)
 
 
 def _both(

@@ -655,3 +655,28 @@ async def test_hostile_ids_are_data(inspector: Inspector, pool: asyncpg.Pool, wo
     step = await last_of(inspector.cancel_jobs(ids=[*HOSTILE_IDS, "%"]))
     assert (step.done, step.skipped) == (len(HOSTILE_IDS), 1)
     assert sorted((await records(pool))[0][3]["jobs"]) == sorted(HOSTILE_IDS)
+
+
+async def test_jobs_that_have_changed_since_their_versions_were_read_are_left_out(
+    inspector: Inspector, pool: asyncpg.Pool, world: World
+) -> None:
+    await world.jobs(3, job_id="j{}".format, due=HOUR)
+    versions = await inspector.job_versions(["j1", "j2", "j3", "none"])
+    assert versions.keys() == {"j1", "j2", "j3"}
+    await pool.execute("UPDATE scheduled_jobs SET priority = 1 WHERE job_id = 'j2'")
+    await pool.execute("UPDATE scheduled_jobs SET errors = '[]', last_heartbeat = now() WHERE job_id = 'j3'")
+    step = await last_of(inspector.cancel_jobs(ids=["j1", "j2", "j3"], versions=versions))
+    assert {change.job_id: change.outcome for change in step.changes} == {
+        "j1": ChangeOutcome.DONE,
+        "j2": ChangeOutcome.SKIPPED,
+        "j3": ChangeOutcome.DONE,
+    }
+    # A job without a version is left out too.
+    assert (await last_of(inspector.cancel_jobs(ids=["j2"], versions={}))).skipped == 1
+
+
+async def test_invalid_versions_are_rejected(inspector: Inspector) -> None:
+    with pytest.raises(TypeError, match="versions must be a mapping of ids to versions, not list"):
+        inspector.cancel_jobs(ids=["j1"], versions=["j1"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at most 500 ids, not 501; pass them in parts"):
+        await inspector.job_versions([f"j{number}" for number in range(501)])

@@ -53,6 +53,7 @@ class Batch:
         job_ids: The jobs, each once.
         conditions: The conditions that the jobs must fulfil when they are locked.
         matches: A further condition that the jobs must fulfil; None for none.
+        versions: The versions that the jobs must have when they are locked, by id; None for any.
         to: When moved jobs are due; None to move each job from its own due time.
         by_s: Seconds by which each job is moved if ``to`` is None.
         from_step: The stored step from which jobs are retried; None to keep all steps.
@@ -72,6 +73,7 @@ class Batch:
     job_ids: Sequence[str] = ()
     conditions: Sequence[Condition] = ()
     matches: Callable[[Job], bool] | None = None
+    versions: Mapping[str, str] | None = None
     to: datetime | None = None
     by_s: float = 0.0
     from_step: str | None = None
@@ -153,6 +155,11 @@ class BulkRepository:
         self._searches = searches
         self._locks = locks
         self._audit = audit
+
+    async def versions(self, job_ids: Sequence[str], *, on: Connection | None = None) -> dict[str, str]:
+        """Return the versions of those of the jobs that exist, by id."""
+        rows = await self._statements.fetch("job_versions", list(job_ids), on=on)
+        return {row["job_id"]: row["version"] for row in rows}
 
     async def change(self, batch: Batch) -> Changes:
         """Change the jobs of a batch whose states allow it, with a record; return the outcome of each.
@@ -257,7 +264,10 @@ class BulkRepository:
     async def _still_searched(
         self, batch: Batch, job_ids: Sequence[str], connection: Connection
     ) -> Sequence[str]:
-        """Return the locked jobs that still fulfil the conditions of the batch."""
+        """Return the locked jobs that still fulfil the conditions of the batch, and have its versions."""
+        if job_ids and batch.versions is not None:
+            versions = await self.versions(job_ids, on=connection)
+            job_ids = [job_id for job_id in job_ids if versions[job_id] == batch.versions.get(job_id)]
         if not job_ids or (not batch.conditions and batch.matches is None):
             return job_ids
         # All of these ids are examined, and all of them may match.

@@ -8,6 +8,21 @@ WHERE job_id = ANY ($1::text[])
 ORDER BY job_id COLLATE "C"
 FOR NO KEY UPDATE;
 
+-- name: job_versions
+-- route: pool
+-- Return those of the jobs $1 that exist, each with a text that changes with its state and its definition.
+--
+-- Of the options, only those that a definition has: the others change while an attempt runs. Numbers stand for instants,
+-- whose texts depend on the session.
+SELECT job_id, encode(sha256(convert_to(jsonb_build_array(
+        job_name, function, status, attempt, extract(epoch FROM execution_time), extract(epoch FROM created_at),
+        extract(epoch FROM finished_at), task_data, priority, max_retries, misfire_grace_time, timeout_seconds, unique_key,
+        options -> 'schedule_id', options -> 'fire_time', options -> 'deadline', options -> 'keep_result',
+        options -> 'definition', on_end -> 'replacement'
+    )::text, 'UTF8')), 'hex') AS version
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1::text[]);
+
 -- name: begin_run
 -- route: caller
 -- Write that the run $1 is started or resumed by the actor $2 with the jobs $3; return how often it has begun.
