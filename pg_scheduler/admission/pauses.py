@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -31,11 +32,13 @@ class PauseRepository(Repository):
         *,
         suspends_expiry: bool = False,
         exact_names: Collection[str] = (),
+        seen_pauses: Collection[Pause] | None = None,
     ) -> bool:
         """Pause a task, and notify all nodes; return False if it is paused already with the same values.
 
         ``exact_names`` are its name, its aliases and the default name of its function, as far as the caller
-        knows them. They stop its jobs on every worker.
+        knows them. They stop its jobs on every worker. With ``seen_pauses``, the result is also False if the
+        pause that is stored under the name is none of these now.
         """
         until_text = None if until is None else until.isoformat()
         details = {"suspends_expiry": "true"} if suspends_expiry else {}
@@ -53,6 +56,9 @@ class PauseRepository(Repository):
                 *author_values,
                 suspends_expiry,
                 list(exact_names),
+                _values_of([pause for pause in seen_pauses if pause.name == name])
+                if seen_pauses is not None
+                else None,
             )
         )
 
@@ -64,15 +70,23 @@ class PauseRepository(Repository):
         args = sorted(names), sorted(exact_names)
         return bool(await self._statements.fetch("add_names", name, *args))
 
-    async def resume(self, names: Collection[str], declared_names: Collection[str] = ()) -> bool:
+    async def resume(
+        self,
+        names: Collection[str],
+        declared_names: Collection[str] = (),
+        *,
+        seen_pauses: Collection[Pause] | None = None,
+    ) -> bool:
         """End the pauses of a task, and notify all nodes; return whether one was in effect.
 
         Args:
             names: The names under which its pauses may be stored.
             declared_names: Those of these names that are declared, so that no other task has them.
+            seen_pauses: Only those of these pauses end that are unchanged; None for all of the task.
         """
         args = list(names), self._statements.now, *self._statements.author.values(), list(declared_names)
-        rows = await self._statements.fetch("resume_tasks", *args)
+        seen = None if seen_pauses is None else _values_of(seen_pauses)
+        rows = await self._statements.fetch("resume_tasks", *args, seen)
         return any(row["was_in_effect"] for row in rows)
 
     async def end_pauses(self) -> list[str]:
@@ -142,6 +156,23 @@ class PauseRepository(Repository):
         args = list(names), pause.paused_until, self._statements.now, pause.name, is_late
         (row,) = await self._statements.fetch("delete_renewed", *args)
         return DeletedPause(*row)
+
+
+def _values_of(pauses: Collection[Pause]) -> str:
+    """Return the values by which statements recognise pauses that a person has seen, as JSON."""
+    return json.dumps(
+        [
+            {
+                "name": pause.name,
+                "paused_at": pause.paused_at.isoformat(),
+                "paused_until": None if pause.paused_until is None else pause.paused_until.isoformat(),
+                "note": pause.note,
+                "actor": pause.actor,
+                "suspends_expiry": pause.suspends_expiry,
+            }
+            for pause in pauses
+        ]
+    )
 
 
 class DeletedPause(NamedTuple):

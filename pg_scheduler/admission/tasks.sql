@@ -7,13 +7,37 @@ SELECT DISTINCT alias.key AS name, alias.value AS task,
     CROSS JOIN LATERAL jsonb_each_text(CASE WHEN jsonb_typeof(worker.settings -> 'aliases') = 'object'
         THEN worker.settings -> 'aliases' END) AS alias (key, value)
 
+-- fragment: seen_values
+pause.fields ->> 'name' AS name, (pause.fields ->> 'paused_at')::timestamptz AS paused_at,
+        (pause.fields ->> 'paused_until')::timestamptz AS paused_until, pause.fields ->> 'note' AS note,
+        pause.fields ->> 'actor' AS actor, (pause.fields ->> 'suspends_expiry')::boolean AS suspends_expiry
+
+-- fragment: is_seen
+-- Whether a person has seen the pause of this row, with the values that it has now.
+EXISTS (
+        SELECT FROM seen
+        WHERE seen.name = task.name AND seen.paused_at = task.paused_at AND seen.actor = task.actor
+          AND seen.suspends_expiry = task.suspends_expiry
+          AND coalesce(seen.paused_until = task.paused_until, seen.paused_until IS NULL AND task.paused_until IS NULL)
+          AND coalesce(seen.note = task.note, seen.note IS NULL AND task.note IS NULL)
+    )
+
 -- name: pause_task
 -- route: reserved
 -- Pause the task $1 until $2, with the note $3 and the actor $4, unless it is paused like that, and record it ($6, $7).
 --
 -- Its jobs do not expire during the pause if $8. The caller knows the exact names $9 of the task. The row keeps them, and
 -- those that workers report: the workers may stop during the pause.
-WITH alias AS MATERIALIZED (
+-- If $10 is not NULL, it has the pause of this name that a person has seen, or none. Then nothing changes if the name has
+-- another pause now, or has one no more. The row is locked first, so that it cannot be deleted between the comparison and
+-- the insert.
+WITH seen AS MATERIALIZED (
+    SELECT {seen_values} FROM jsonb_array_elements($10::text::jsonb) AS pause (fields)
+),
+unchanged AS MATERIALIZED (
+    SELECT name FROM {schema}scheduler_tasks AS task WHERE name = $1 AND {is_seen} FOR NO KEY UPDATE
+),
+alias AS MATERIALIZED (
     {reported_aliases}
 ),
 task_name AS MATERIALIZED (
@@ -34,7 +58,7 @@ paused AS (
         UNION
         SELECT alias.name FROM alias JOIN task_name ON task_name.name = alias.task WHERE alias.is_exact
     )
-    WHERE true{within_lock_limit}
+    WHERE ($10::text IS NULL OR NOT EXISTS (SELECT FROM seen) OR EXISTS (SELECT FROM unchanged)){within_lock_limit}
     ON CONFLICT (name) DO UPDATE SET
         paused_at = CASE WHEN task.paused_until <= coalesce($5, {now}) THEN EXCLUDED.paused_at
             ELSE task.paused_at END,
@@ -42,11 +66,11 @@ paused AS (
         suspends_expiry = EXCLUDED.suspends_expiry,
         names = ARRAY (SELECT DISTINCT unnest(task.names || EXCLUDED.names)),
         exact_names = ARRAY (SELECT DISTINCT unnest(task.exact_names || EXCLUDED.exact_names))
-    WHERE NOT coalesce(
+    WHERE ($10::text IS NULL OR {is_seen}) AND (NOT coalesce(
             task.paused_until = EXCLUDED.paused_until, task.paused_until IS NULL AND EXCLUDED.paused_until IS NULL
         )
        OR NOT coalesce(task.note = EXCLUDED.note, task.note IS NULL AND EXCLUDED.note IS NULL)
-       OR task.suspends_expiry <> EXCLUDED.suspends_expiry
+       OR task.suspends_expiry <> EXCLUDED.suspends_expiry)
     RETURNING name
 ),
 audited AS (
@@ -81,8 +105,11 @@ SELECT name, pg_notify({channel}, 'tasks') FROM added;
 -- of the same task, see linked_names() in jobs/pause.py. This is one statement, so that a call which is cut has ended all
 -- of them or none.
 -- A pause that suspends expiry ends now, but its row holds the jobs until they have their time again: see
--- delete_renewed.
-WITH RECURSIVE linked (name) AS (
+-- delete_renewed. If $7 is not NULL, it has the pauses that a person has seen, and others stay as they are.
+WITH RECURSIVE seen AS MATERIALIZED (
+    SELECT {seen_values} FROM jsonb_array_elements($7::text::jsonb) AS pause (fields)
+),
+linked (name) AS (
     (
         SELECT unnest($1::text[])
         UNION
@@ -95,14 +122,15 @@ WITH RECURSIVE linked (name) AS (
     CROSS JOIN LATERAL unnest(task.exact_names) AS other (name)
 ),
 ended AS (
-    UPDATE {schema}scheduler_tasks SET paused_until = coalesce($2, {now})
-    WHERE name = ANY (ARRAY (SELECT name FROM linked)) AND suspends_expiry
+    UPDATE {schema}scheduler_tasks AS task SET paused_until = coalesce($2, {now})
+    WHERE name = ANY (ARRAY (SELECT name FROM linked)) AND suspends_expiry AND ($7::text IS NULL OR {is_seen})
       AND (paused_until IS NULL OR paused_until > coalesce($2, {now})){within_lock_limit}
     RETURNING name, true AS was_in_effect
 ),
 deleted AS (
-    DELETE FROM {schema}scheduler_tasks
-    WHERE name = ANY (ARRAY (SELECT name FROM linked)) AND NOT suspends_expiry{within_lock_limit}
+    DELETE FROM {schema}scheduler_tasks AS task
+    WHERE name = ANY (ARRAY (SELECT name FROM linked)) AND NOT suspends_expiry
+      AND ($7::text IS NULL OR {is_seen}){within_lock_limit}
     RETURNING name, coalesce(paused_until > coalesce($2, {now}), true) AS was_in_effect
 ),
 resumed AS (

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pg_scheduler.base.messages import PERIODIC
 from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.session import Connection
-from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
+from pg_scheduler.database.statements import Transaction
+from pg_scheduler.errors import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    ScheduleConflictError,
+    ScheduleNotFoundError,
+)
 from pg_scheduler.events import (
     Event,
     ScheduleAdded,
@@ -48,6 +54,8 @@ from pg_scheduler.triggers.cron import warn_of_seconds
 from pg_scheduler.triggers.search import INSTANT
 
 MAX_BACKFILL: Final = 100_000
+
+T = TypeVar("T")
 
 
 class Schedules:
@@ -663,6 +671,41 @@ class Schedules:
         if due is not None:
             await self._parts.outbox.notify_due(due)
         await self._parts.announce_schedules()
+
+
+async def change_as_seen(
+    schedules: Schedules,
+    schedule_id: str,
+    is_as_seen: Callable[[Schedule], bool],
+    change: Callable[[Connection], Awaitable[T]],
+) -> T:
+    """Change a schedule if it is as a person has seen it; return what the change returns.
+
+    The schedule is compared while its row is locked, in the transaction of the change.
+
+    Args:
+        schedules: The schedules of a Scheduler.
+        schedule_id: The schedule.
+        is_as_seen: Returns whether the locked schedule is as it was seen.
+        change: Calls a method of ``schedules`` with this connection.
+
+    Raises:
+        ScheduleNotFoundError: The schedule does not exist any more.
+        ScheduleConflictError: It has changed.
+    """
+    store = schedules._store  # noqa: SLF001 - the only place outside of the class
+
+    async def compare_and_change(transaction: Transaction) -> T:
+        """Lock the schedule, compare and change it. After a deadlock this is called again."""
+        locked_schedules = await store.schedules.lock([schedule_id], on=transaction.connection)
+        if schedule_id not in locked_schedules:
+            raise ScheduleNotFoundError(schedule_id)
+        row, _ = locked_schedules[schedule_id]
+        if not is_as_seen(schedule_from_row(row, store.statements.codec)):
+            raise ScheduleConflictError(schedule_id, row.version)
+        return await change(transaction.connection)
+
+    return await store.statements.run_retrying(compare_and_change)
 
 
 def _with_options_of(func: object, definition: Definition) -> Definition:

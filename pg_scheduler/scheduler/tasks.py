@@ -68,6 +68,18 @@ class Tasks:
 
             await scheduler.tasks.pause("mail.send", note="the mail server is down", suspend_expiry=True)
         """
+        return await self._pause(name, until=until, note=note, suspend_expiry=suspend_expiry)
+
+    async def _pause(
+        self,
+        name: str,
+        *,
+        until: datetime | None = None,
+        note: str | None = None,
+        suspend_expiry: bool = False,
+        seen_pauses: Collection[Pause] | None = None,
+    ) -> bool:
+        """Pause a task as ``pause()`` does, or if it is paused as one of these pauses only."""
         task = self._parts.tasks.resolve(_check_name(name))
         # Of a task that is not registered here, only the given name is known.
         names: set[str] = set()
@@ -87,7 +99,13 @@ class Tasks:
             )
         actor = self._parts.actor
         changed = await self._parts.store.pauses.pause(
-            name, until, note, actor, suspends_expiry=suspend_expiry, exact_names=names
+            name,
+            until,
+            note,
+            actor,
+            suspends_expiry=suspend_expiry,
+            exact_names=names,
+            seen_pauses=seen_pauses,
         )
         if changed:
             self._parts.announce_tasks()
@@ -114,12 +132,16 @@ class Tasks:
             TypeError: ``name`` is not a str.
             ValueError: ``name`` is empty or has more than 2,000 bytes.
         """
+        return await self._resume(name)
+
+    async def _resume(self, name: str, *, seen_pauses: Collection[Pause] | None = None) -> bool:
+        """Resume a task as ``resume()`` does, or end those of these pauses only that are unchanged."""
         task = self._parts.tasks.resolve(_check_name(name))
         names = {name} if task is None else {name, *self._parts.tasks.names_of(task)}
         # The names without the default name of its function, which may be that of another task in another
         # service. That task stays paused.
         declared_names = {name} if task is None else self._parts.tasks.declared_names_of(task)
-        changed = await self._parts.store.pauses.resume(names, declared_names)
+        changed = await self._parts.store.pauses.resume(names, declared_names, seen_pauses=seen_pauses)
         self._parts.announce_tasks()
         renewals = await self._renew(names, declared_names)
         # An earlier call that was cut may have ended the pause, and left the renewal to this one.
@@ -217,6 +239,23 @@ class Tasks:
             chunk_wait=None if task.chunk is None else timedelta(seconds=task.chunk.wait_s),
             **pause_fields,
         )
+
+
+async def pause_as_seen(tasks: Tasks, name: str, seen_pauses: Collection[Pause], **options: Any) -> bool:
+    """Pause a task as ``Tasks.pause()`` does, unless its pause is another one than a person has seen.
+
+    The pause that is stored under the name is compared while its row is locked. Returns False if it differs,
+    or if the task is paused with these options already.
+    """
+    return await tasks._pause(name, seen_pauses=seen_pauses, **options)  # noqa: SLF001 - the only place outside of the class
+
+
+async def resume_as_seen(tasks: Tasks, name: str, seen_pauses: Collection[Pause]) -> bool:
+    """Resume a task as ``Tasks.resume()`` does, but end only pauses that are as a person has seen them.
+
+    They are compared while their rows are locked. Returns False if none of them was ended.
+    """
+    return await tasks._resume(name, seen_pauses=seen_pauses)  # noqa: SLF001 - the only place outside of the class
 
 
 async def find_unregistered(parts: Parts) -> list[str]:
