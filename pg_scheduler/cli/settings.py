@@ -38,6 +38,13 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
 WITHOUT_DEFAULT: Final = frozenset({"help", "version", "yes"})
 """Options that have no variable and no default: ``yes`` is given each time, the others end the program."""
 
+OF_CLIENT: Final = frozenset({"as", "arguments", "role"})
+"""Options of ``mcp`` that a ``pyproject.toml`` may not set.
+
+The assistant may have written that file, or fetched it with the code of other people. So only the arguments
+and the variables count, which the client of the person gives to the program.
+"""
+
 SERVICES: Final = frozenset({"worker", "dashboard", "exporter"})
 """Commands of which ``--help`` names the variables, since they run where no arguments are written."""
 
@@ -169,6 +176,11 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
     defaults: dict[str, Any] = {}
     place = f"[{_table_name(path)}] in {source}"
     for key, value in table.items():
+        if path == ("mcp",) and key in OF_CLIENT:
+            raise UsageError(
+                f"{place} has the key {key!r}, which may not be there, since an assistant may edit the file; "
+                f"remove it, and pass --{key} in the configuration of the client"
+            )
         if key in options:
             defaults[options[key].parameter.name] = _checked(options[key], value, source)
         elif key in commands:

@@ -79,11 +79,13 @@ async def test_viewer_reads_and_operator_changes_what_was_confirmed(
     async with started(dsn, log, "--role", "operator", "--as", "ann@example.org") as client:
         proposal = await call(client, "propose_job_change", action="cancel", ids=["a"])
         assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "pending"
-        await call(client, "confirm_change", token=proposal["token"])
+        consent = {name: proposal[name] for name in ("token", "summary")}
+        await call(client, "confirm_change", **consent)
     assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "cancelled"
     records = await pool.fetch("SELECT action, actor, via, subject FROM scheduler_audit")
     assert [tuple(record) for record in records] == [("cancel_jobs", "ann@example.org", "mcp", "a")]
     assert "sec-token" not in log.read_text()
+    assert "an assistant of ann@example.org may act as operator, without arguments" in log.read_text()
 
 
 def speak(dsn: str, *messages: dict[str, Any]) -> subprocess.CompletedProcess[str]:
@@ -138,7 +140,12 @@ def test_missing_tables_are_an_error_at_the_start(empty_dsn: str, call: Run) -> 
     [
         (("--role", "operator"), "--role operator needs --as NAME"),
         (("--redact", "token"), "--redact hides values that only --arguments shows"),
-        (("--as", ""), "must not be empty"),
+        (("--as", ""), "must be a name in one line"),
+        (("--as", "  "), "must be a name in one line"),
+        (("--as", "ann\nbob"), "must be a name in one line"),
+        (("--as", "ann\udcff"), "must be a name in one line"),
+        (("--as", "a" * 201), "of at most 200 characters"),
+        (("--arguments", "--no-arguments", "--redact", "token"), "that only --arguments shows"),
         (("--role", "owner"), "'owner' is not one of"),
     ],
 )

@@ -152,6 +152,17 @@ def test_invalid_default_is_a_usage_error_with_the_nearest_name(
     assert call("--version").code == call("worker", "--help").code == 0
 
 
+@pytest.mark.parametrize("text", ["role = 'admin'", "as = 'boss'", "arguments = true"])
+def test_rights_of_an_assistant_are_not_read_from_the_file(call: Run, tmp_path: Path, text: str) -> None:
+    key = text.partition(" ")[0]
+    file = tmp_path / "pyproject.toml"
+    file.write_text(f"[tool.pg-scheduler.mcp]\n{text}\n")
+    ran = call("mcp", "--dsn", "postgresql://127.0.0.1:1/app")
+    assert ran.code == ExitCode.USAGE
+    assert f"[tool.pg-scheduler.mcp] in {file} has the key '{key}', which may not be there" in ran.err
+    assert f"remove it, and pass --{key} in the configuration of the client" in ran.err
+
+
 def test_invalid_value_of_a_variable_is_a_usage_error(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PG_SCHEDULER_SCHEDULES_PREVIEW_COUNT", "many")
     ran = call(*PREVIEW)

@@ -35,6 +35,7 @@ TESTED = {  # the others are in test_recipes.py
     "docs/guides/testing.md test_shop.py",
     "docs/guides/testing.md test_trials.py",
     "docs/operations/sentry.md sentry_jobs.py",
+    "pg_scheduler/ops/skill/SKILL.md pyproject.toml",
     "pg_scheduler/ops/skill/SKILL.md test_mail.py",
     # in tests/integrations/test_alembic.py and test_sqlalchemy.py
     "docs/guides/sqlalchemy.md env.py",
@@ -151,9 +152,16 @@ async def test_example_of_a_test_passes_under_pytest(
 ) -> None:
     monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", dsn)
     snippet = FILES[name]
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
-    )
+    # The skill stands alone, so its test runs with the settings that it states.
+    page = name.partition(" ")[0]
+    settings = FILES.get(f"{page} pyproject.toml")
+    if settings is not None:
+        (tmp_path / "pyproject.toml").write_text(settings.code, encoding="utf-8")
+    else:
+        (tmp_path / "pytest.ini").write_text(
+            "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n",
+            encoding="utf-8",
+        )
     arguments = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *PLUGIN, "-q"]
     url = dsn.replace("postgresql://", "postgresql+asyncpg://") if snippet.file == "test_orders.py" else dsn
     async with program(snippet, tmp_path, url, *arguments) as process, asyncio.timeout(50):

@@ -2,42 +2,58 @@
 
 The first call proposes a change: it reads the objects, states what would happen, and returns a token. The
 second one, ``confirm_change()``, makes that change and no other. The person stands between the two calls:
-clients ask for permission before they call a tool that changes something. A question of the server to the
-person (elicitation) would need one call only. But many clients do not support it, so the second call would be
+clients ask for permission before they call a tool that changes something, and show its arguments. So the
+second call has the summary of the proposal besides its token. A question of the server to the person
+(elicitation) would need one call only. But many clients do not support it, so the second call would be
 needed nevertheless.
 
-A token stands for the objects in the states in which the person saw them. It works once, for five minutes, in
-the process that made it. The states of jobs are compared while their rows are locked, in the transaction that
-changes them. So a job that was claimed, moved or retried in between is left out. Pauses, schedules and
-workers are read again directly before the change. Between that and the change, another person can make a
-change of the same kind only. The audit then has both.
+A token stands for the objects as the person saw them. Jobs, pauses and schedules are compared while their
+rows are locked, in the transaction that changes them. So a job that was claimed, moved, retried or replaced
+in between is left out, and a pause or a schedule that has changed is refused. Workers are read again directly
+before they are asked to drain or to continue: another person can ask them in between, and the audit has both.
+
+A token makes its change once, within five minutes, in the process that made it. The change runs in a task of
+its own, which a cancelled call does not end. Its outcome is kept with the token, so a call that is repeated
+changes nothing, and returns what the first one did.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from pg_scheduler import Job, JobStatus, Schedule
+from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.dashboard.access import Right
+from pg_scheduler.dashboard.texts import short
 from pg_scheduler.database.author import Author, acting_as
-from pg_scheduler.errors import ScheduleNotFoundError
+from pg_scheduler.database.faults import is_lock_timeout
+from pg_scheduler.database.session import Connection
+from pg_scheduler.errors import DatabaseUnavailableError, ScheduleConflictError, ScheduleNotFoundError
 from pg_scheduler.facts.worker_state import is_draining
-from pg_scheduler.inspect import ChangeOutcome, JobChange, Progress, TaskState
+from pg_scheduler.inspect import ChangeOutcome, JobChange, PausePrice, Progress
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.bulk import RULES
 from pg_scheduler.inspect.store.bulk import BulkAction
-from pg_scheduler.inspect.texts import counted
+from pg_scheduler.inspect.tasks import ExpiringJobs, claimed_names, tasks_of_aliases
+from pg_scheduler.inspect.texts import counted, listed
+from pg_scheduler.jobs.pause import Pause, linked_names
+from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.scheduler.schedules import change_as_seen
+from pg_scheduler.scheduler.tasks import pause_as_seen, resume_as_seen
 from pg_scheduler.tools import default_author
 
 from ..errors import NotFoundError, RefusedError, UsageError
 from ..values import read_move, read_time
-from .reads import JobSummary, check_search, summary_of
-from .tools import MAX_PROPOSALS, Arguments, ChangedObject, MadeChange, Proposal, Session, Tool
+from .reads import check_search
+from .results import value_of
+from .tools import Arguments, ChangedObject, MadeChange, Proposal, Session, Tool
 
 VIA: Final = "mcp"
 """The way of the changes in the audit."""
@@ -53,9 +69,21 @@ MAX_WORKERS: Final = 100
 PROPOSAL_S: Final = 300.0
 """Seconds for which a proposal can be confirmed."""
 
+MAX_NOTE_LENGTH: Final = 500
+"""Characters of a note, which a person has to read before the confirmation."""
+
+MAX_ERROR_LENGTH: Final = 100
+"""Characters of an error in a proposal."""
+
+MAX_NAME_LENGTH: Final = 200
+"""Characters of an id or a name in a summary."""
+
+FEWER: Final = "pass a smaller limit, or fewer ids"
+"""How to propose a smaller change."""
+
 NEXT: Final = (
-    "Nothing has changed. Show this to the person. "
-    "Call confirm_change with the token only after the person has agreed."
+    "Nothing has changed. Show this to the person. Call confirm_change, with this token and this summary, "
+    "only after the person has agreed."
 )
 
 JobAction = BulkAction
@@ -73,36 +101,41 @@ _DONE: Final[Mapping[BulkAction, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class ProposedJob:
+    """A job that would be changed."""
+
+    job_id: str
+    job_name: str
+    status: JobStatus
+    execution_time: datetime
+    """When it is due."""
+    attempt: int
+    """The number of its claims so far."""
+    created_at: datetime
+    finished_at: datetime | None
+    schedule_id: str | None
+    error_message: str | None
+    """The beginning of its last error."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProposedChange:
     """A change that waits for its confirmation."""
 
     summary: str
-    """What would happen."""
+    """What would happen, which `confirm_change` takes too."""
     remarks: Sequence[str]
     """What else the person should know before the confirmation."""
-    jobs: Sequence[JobSummary]
-    """The jobs that would be changed, as they are now."""
+    jobs: Sequence[ProposedJob]
+    """All jobs that would be changed, as they are now."""
+    has_more: bool
+    """Whether there may be further jobs of the search, which this change leaves out."""
     token: str
     """The token that `confirm_change` takes."""
     expires_at: datetime
     """When the token expires."""
     what_next: str
     """What to do with this."""
-
-
-class JobVersion(NamedTuple):
-    """What of a job must be as the person saw it. Each claim, retry, move and end changes some of it."""
-
-    name: str
-    status: JobStatus
-    attempt: int
-    execution_time: datetime
-    finished_at: datetime | None
-
-    @classmethod
-    def of(cls, job: Job) -> JobVersion:
-        """Return the version of a job."""
-        return cls(job.job_name, job.status, job.attempt, job.execution_time, job.finished_at)
 
 
 def _propose(
@@ -112,17 +145,26 @@ def _propose(
     summary: str,
     *,
     remarks: Sequence[str] = (),
-    jobs: Sequence[JobSummary] = (),
+    jobs: Sequence[ProposedJob] = (),
+    has_more: bool = False,
+    is_atomic: bool = True,
 ) -> ProposedChange:
-    """Keep a proposal, and return what the person has to read before the confirmation."""
+    """Keep a proposal, and return what the person has to read before the confirmation.
+
+    Raises:
+        CommandError: The person cannot read it as a whole, since it is too large. It is not kept.
+    """
     token = secrets.token_urlsafe(16)
-    proposals = session.proposals
-    # A dict keeps the order of its keys, so the first proposal is the oldest one.
-    while len(proposals) >= MAX_PROPOSALS:
-        del proposals[next(iter(proposals))]
-    proposals[token] = Proposal(right, make, session.clock() + PROPOSAL_S)
     expires_at = datetime.now(UTC) + timedelta(seconds=PROPOSAL_S)
-    return ProposedChange(summary, remarks, jobs, token, expires_at, NEXT)
+    proposed_change = ProposedChange(summary, remarks, jobs, has_more, token, expires_at, NEXT)
+    value_of(proposed_change, remedy=FEWER)
+    session.keep(token, Proposal(right, summary, make, session.clock() + PROPOSAL_S, is_atomic))
+    return proposed_change
+
+
+def _named(texts: Sequence[str]) -> str:
+    """Return the first of these ids or names, as a summary has them; people see each character of them."""
+    return listed([repr(short(text, MAX_NAME_LENGTH)) for text in texts])
 
 
 # -- jobs ----------------------------------------------------------------------------------------------
@@ -143,7 +185,15 @@ class JobChangeArguments(Arguments):
     ] = None
     where: Annotated[
         str | None,
-        Field(description=f"A search instead, as for search_jobs; its first {MAX_JOBS} jobs."),
+        Field(description="A search instead, as for search_jobs; its first jobs."),
+    ] = None
+    limit: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAX_JOBS,
+            description=f"Only with where: the number of jobs; null for {MAX_JOBS}, which is the most.",
+        ),
     ] = None
     to: Annotated[
         str | None,
@@ -163,6 +213,8 @@ async def propose_job_change(session: Session, arguments: JobChangeArguments) ->
     session.require(action)
     if (arguments.ids is None) is (arguments.where is None):
         raise UsageError("name the jobs either by ids or by where")
+    if arguments.limit is not None and arguments.where is None:
+        raise UsageError("limit belongs to where; leave it out")
     if (action == "move") is (arguments.to is None):
         raise UsageError("pass to with move, and only with move")
     jobs_of: dict[str, Any] = {"ids": arguments.ids}
@@ -178,26 +230,25 @@ async def propose_job_change(session: Session, arguments: JobChangeArguments) ->
     names = session.access.visible_names
     # The dry run decides by the rules of the change itself which jobs it would change.
     dry_run = _change_of(session.reads, action)(
-        **jobs_of, **timing, limit=MAX_JOBS, names=names, dry_run=True
+        **jobs_of, **timing, limit=arguments.limit or MAX_JOBS, names=names, dry_run=True
     )
     changes, is_complete = await _first_changes(dry_run)
     changeable_ids = [change.job_id for change in changes if change.outcome is ChangeOutcome.DONE]
-    jobs = await session.reads.get_jobs(changeable_ids)
+    # The versions are read before the jobs: a job that changes in between is left out by the confirmation.
+    versions = await session.reads.job_versions(changeable_ids)
+    jobs = await session.reads.get_jobs(versions)
     if not jobs:
         raise RefusedError(f"there is no job to change: {RULES[action]}")
-    versions = {job_id: JobVersion.of(job) for job_id, job in jobs.items()}
+    versions = {job_id: versions[job_id] for job_id in jobs}
     remarks = _remarks_about(action, changes, list(jobs.values()))
-    if not is_complete:
+    has_more = not is_complete
+    if has_more:
         remarks.append("the search may find further jobs; propose again after this change")
-
-    def is_as_seen(job: Job) -> bool:
-        """Return whether a job is as the person saw it."""
-        return versions.get(job.job_id) == JobVersion.of(job)
 
     async def make() -> MadeChange:
         """Change the jobs that are still as the person saw them."""
         steps = _change_of(session.writes, action)(
-            ids=list(versions), **timing, names=names, matches=is_as_seen
+            ids=list(versions), **timing, names=names, versions=versions
         )
         made_changes = [change async for step in steps for change in step.changes]
         outcomes = [ChangedObject(change.job_id, change.outcome.value) for change in made_changes]
@@ -215,10 +266,18 @@ async def propose_job_change(session: Session, arguments: JobChangeArguments) ->
         session,
         action,
         make,
-        f"{counted(len(jobs), 'job')} {summary_end}",
+        f"{counted(len(jobs), 'job')} {summary_end}: {_named(list(jobs))}",
         remarks=remarks,
-        jobs=[summary_of(session, job) for job in jobs.values()],
+        jobs=[_proposed(session, job) for job in jobs.values()],
+        has_more=has_more,
     )
+
+
+def _proposed(session: Session, job: Job) -> ProposedJob:
+    """Return a job as a proposal has it."""
+    job = session.visibility.job(job)
+    error = None if job.error_message is None else short(job.error_message, MAX_ERROR_LENGTH)
+    return copy_fields(ProposedJob, job, error_message=error)
 
 
 def _change_of(inspector: Any, action: BulkAction) -> Callable[..., AsyncGenerator[Progress, None]]:
@@ -266,18 +325,37 @@ Until = Annotated[
     str | None,
     Field(description="Only with pause: when it ends, 2h or 2027-01-31T09:00Z; null until it is resumed."),
 ]
-Note = Annotated[str | None, Field(description="Only with pause: why, for people.")]
+Note = Annotated[
+    str | None, Field(max_length=MAX_NOTE_LENGTH, description="Only with pause: why, for people.")
+]
 
 
-def _end_of(until: str | None, note: str | None, *, is_pause: bool) -> datetime | None:
+async def _end_of(
+    session: Session, until: str | None, note: str | None, *, is_pause: bool
+) -> datetime | None:
     """Return when a pause ends; None if it lasts until it is resumed.
 
     Raises:
-        CommandError: The text is no time, or is given without a pause.
+        CommandError: The text is no time, the time has passed, or one is given without a pause.
+        ValueError: The database cannot store the note.
     """
     if not is_pause and (until is not None or note is not None):
         raise UsageError("until and note belong to a pause; leave them out")
-    return None if until is None else read_time("until", until, UTC)
+    if note is not None:
+        check_text("note", note)
+    if until is None:
+        return None
+    end = read_time("until", until, UTC)
+    now = await tables_of(session.reads).reads.statements.read_clock()
+    if end <= now:
+        raise UsageError(f"until {end.isoformat()} has passed; it must be after {now.isoformat()}")
+    return end
+
+
+def _pause_text(until: datetime | None, note: str | None) -> str:
+    """Return the end of a summary of a pause: when it ends, and its note."""
+    end = "" if until is None else f" until {until.isoformat()}"
+    return end if note is None else f"{end}, with the note {note!r}"
 
 
 class TaskChangeArguments(Arguments):
@@ -298,49 +376,88 @@ async def propose_task_change(session: Session, arguments: TaskChangeArguments) 
     Nothing changes until confirm_change is called with the token of the result.
     """
     session.require("task_pause")
-    name, is_pause = arguments.name, arguments.action == "pause"
-    until = _end_of(arguments.until, arguments.note, is_pause=is_pause)
-    if arguments.suspend_expiry and not is_pause:
+    name, is_pause = check_text("name", arguments.name), arguments.action == "pause"
+    note, suspends_expiry = arguments.note, arguments.suspend_expiry
+    until = await _end_of(session, arguments.until, note, is_pause=is_pause)
+    if suspends_expiry and not is_pause:
         raise UsageError("suspend_expiry belongs to a pause; leave it out")
-    seen_state = await _find_task(session, name)
-    if not is_pause and seen_state.paused_at is None:
+    seen_pauses = await tables_of(session.reads).reads.pauses.paused()
+    present_pauses = _pauses_of(name, seen_pauses)
+    if not is_pause and not present_pauses:
         raise RefusedError(f"task {name!r} is not paused")
-    remarks = []
-    if is_pause and not arguments.suspend_expiry:
-        remarks.append((await session.reads.count_expiring(name, until)).summary)
-    if is_pause and seen_state.paused_at is not None:
-        remarks.append(f"it is paused already, by {seen_state.actor}; the new pause replaces that one")
+    price = await session.reads.pause_price(name, [until])
+    remarks: list[str] = []
+    if is_pause:
+        remarks += await _remarks_about_name(session, name, price, is_paused=bool(present_pauses))
+        if not suspends_expiry:
+            remarks.append(ExpiringJobs(price.expiring[0], price.is_capped).summary)
+        remarks += [f"{_described(pause)}; the new pause replaces that one" for pause in present_pauses]
+    else:
+        remarks += [_described(pause) for pause in present_pauses]
 
     async def make() -> MadeChange:
-        """Pause or resume the task, unless its pause has changed."""
-        state = await _find_task(session, name)
-        if (state.paused_at, state.paused_until) != (seen_state.paused_at, seen_state.paused_until):
-            raise RefusedError(f"the pause of task {name!r} has changed since the proposal; propose again")
+        """Pause or resume the task, if its pause is the one that the person has seen."""
         tasks = session.scheduler.tasks
         if is_pause:
-            await tasks.pause(name, until=until, note=arguments.note, suspend_expiry=arguments.suspend_expiry)
+            is_made = await pause_as_seen(
+                tasks, name, seen_pauses, until=until, note=note, suspend_expiry=suspends_expiry
+            )
         else:
-            await tasks.resume(name)
+            is_made = await resume_as_seen(tasks, name, present_pauses)
+        if not is_made:
+            raise RefusedError(
+                f"nothing was changed, since the pause of task {name!r} has changed since the proposal, or "
+                "is as proposed already; propose again"
+            )
         return MadeChange(
             f"task {name!r}: {arguments.action}d", [ChangedObject(name, "done")], session.access.actor
         )
 
-    end = "" if until is None else f" until {until.isoformat()}"
-    due = counted(seen_state.due, "due job")
-    summary = f"task {name!r}, which has {due}, would be {arguments.action}d{end}"
-    return _propose(session, "task_pause", make, summary, remarks=remarks)
+    due = counted(price.due, "due job", is_capped=price.is_capped)
+    expiry = "; no job of it would expire meanwhile" if suspends_expiry else ""
+    ending = _pause_text(until, note) + expiry
+    summary = f"task {name!r}, which has {due}, would be {arguments.action}d{ending}"
+    # The end of a pause that suspends expiry is followed by further transactions, for the jobs.
+    is_atomic = is_pause or not any(pause.suspends_expiry for pause in present_pauses)
+    return _propose(session, "task_pause", make, summary, remarks=remarks, is_atomic=is_atomic)
 
 
-async def _find_task(session: Session, name: str) -> TaskState:
-    """Return the state of a task.
+def _pauses_of(name: str, pauses: Sequence[Pause]) -> list[Pause]:
+    """Return the pauses that have not ended and that resuming a task ends."""
+    names = linked_names([name], pauses)
+    return [pause for pause in pauses if pause.name in names and not pause.is_over]
+
+
+def _described(pause: Pause) -> str:
+    """Return what a person should know about a pause."""
+    since = f"task {pause.name!r} was paused at {pause.paused_at.isoformat()} by {pause.actor!r}"
+    note = None if pause.note is None else short(pause.note, MAX_NOTE_LENGTH)
+    expiry = ", and its jobs do not expire" if pause.suspends_expiry else ""
+    return since + _pause_text(pause.paused_until, note) + expiry
+
+
+async def _remarks_about_name(
+    session: Session, name: str, price: PausePrice, *, is_paused: bool
+) -> Sequence[str]:
+    """Return a remark if it is unknown whether there is a task of a name; nothing if there is one.
 
     Raises:
-        CommandError: No worker claims the name, and it has no job.
+        CommandError: No worker claims the name, it has no job, and no pause.
     """
-    for state in (await session.reads.tasks()).items:
-        if state.name == name:
-            return state
-    raise NotFoundError(f"no worker claims a task {name!r}, and it has no due job; list_tasks has the names")
+    workers = await tables_of(session.reads).reads.worker_reads.workers()
+    names = {*claimed_names(workers), *tasks_of_aliases(workers)}
+    if name in names or price.due or is_paused:
+        return ()
+    # The steps of a dry run read the jobs of the name alone, also those that are not due.
+    jobs = session.reads.cancel_jobs(where="status:pending,running", names=[name], limit=1, dry_run=True)
+    changes, is_complete = await _first_changes(jobs)
+    if changes:
+        return ()
+    if is_complete and not price.is_capped:
+        raise NotFoundError(
+            f"no live worker claims a task {name!r}, and it has no unfinished job; list_tasks has the names"
+        )
+    return (f"no live worker claims a task {name!r}, and of the jobs that were read none has it",)
 
 
 # -- schedules -----------------------------------------------------------------------------------------
@@ -363,45 +480,71 @@ async def propose_schedule_change(session: Session, arguments: ScheduleChangeArg
     action, schedule_id = arguments.action, arguments.schedule_id
     right: Right = "schedule_trigger" if action == "trigger" else "schedule_pause"
     session.require(right)
-    until = _end_of(arguments.until, arguments.note, is_pause=action == "pause")
+    until = await _end_of(session, arguments.until, arguments.note, is_pause=action == "pause")
     seen_schedule = await _find_schedule(session, schedule_id)
     if action == "resume" and seen_schedule.paused_at is None:
         raise RefusedError(f"schedule {schedule_id!r} is not paused")
     remarks = []
-    if action == "resume":
-        remarks.append("the fire times of the pause get no job")
-    if action == "trigger" and seen_schedule.paused_at is not None:
-        remarks.append("it is paused; one job is enqueued nevertheless")
+    if seen_schedule.paused_at is not None:
+        present_pause = f"it was paused at {seen_schedule.paused_at.isoformat()}" + _pause_text(
+            seen_schedule.paused_until,
+            None if seen_schedule.note is None else short(seen_schedule.note, MAX_NOTE_LENGTH),
+        )
+        consequence = {
+            "pause": "; the new end replaces that of this pause",
+            "resume": "; the fire times of the pause get no job",
+            "trigger": "; one job is enqueued nevertheless",
+        }[action]
+        remarks.append(present_pause + consequence)
+
+    def is_as_seen(schedule: Schedule) -> bool:
+        """Return whether a schedule is the one that the person saw, with its definition and its pause."""
+        return _version_of(schedule) == _version_of(seen_schedule)
 
     async def make() -> MadeChange:
         """Change the schedule, unless its definition or its pause has changed."""
-        schedule = await _find_schedule(session, schedule_id)
-        if _version_of(schedule) != _version_of(seen_schedule):
-            raise RefusedError(f"schedule {schedule_id!r} has changed since the proposal; propose again")
-        schedules = session.scheduler.schedules
         done = {"pause": "paused", "resume": "resumed", "trigger": "triggered"}[action]
-        match action:
-            case "pause":
-                await schedules.pause(schedule_id, note=arguments.note, until=until)
-            case "resume":
-                await schedules.resume(schedule_id)
-            case "trigger":
-                job_id = await schedules.trigger(schedule_id)
-                if job_id is None:
-                    raise ScheduleNotFoundError(schedule_id)
-                done += f", which enqueued job {job_id!r}"
-        objects = [ChangedObject(schedule_id, "done")]
-        return MadeChange(f"schedule {schedule_id!r}: {done}", objects, session.access.actor)
 
-    end = "" if until is None else f" until {until.isoformat()}"
+        async def change(connection: Connection) -> str:
+            """Change the locked schedule, and return what is to be added to the summary."""
+            schedules = session.scheduler.schedules
+            match action:
+                case "pause":
+                    await schedules.pause(
+                        schedule_id, note=arguments.note, until=until, connection=connection
+                    )
+                case "resume":
+                    await schedules.resume(schedule_id, connection=connection)
+                case "trigger":
+                    job_id = await schedules.trigger(schedule_id, connection=connection)
+                    return f", which enqueued job {job_id!r}"
+            return ""
+
+        try:
+            addition = await change_as_seen(session.scheduler.schedules, schedule_id, is_as_seen, change)
+        except ScheduleConflictError:
+            raise RefusedError(
+                f"nothing was changed, since schedule {schedule_id!r} has changed since the proposal; "
+                "propose again"
+            ) from None
+        objects = [ChangedObject(schedule_id, "done")]
+        return MadeChange(f"schedule {schedule_id!r}: {done}{addition}", objects, session.access.actor)
+
     verb = {"pause": "be paused", "resume": "be resumed", "trigger": "enqueue one job now"}[action]
-    summary = f"schedule {schedule_id!r} of task {seen_schedule.task!r} would {verb}{end}"
+    ending = _pause_text(until, arguments.note)
+    summary = f"schedule {schedule_id!r} of task {seen_schedule.task!r} would {verb}{ending}"
     return _propose(session, right, make, summary, remarks=remarks)
 
 
+PLANNED: Final = frozenset(
+    {"next_fire_at", "last_fire_at", "last_job_id", "runs", "skipped", "missed", "failures", "updated_at"}
+)
+"""What of a schedule changes with its fire times, without any change by a person."""
+
+
 def _version_of(schedule: Schedule) -> tuple[Any, ...]:
-    """Return what of a schedule must be as the person saw it; its fire times pass without any change."""
-    return schedule.version, schedule.paused_at, schedule.paused_until, schedule.retired_at
+    """Return what of a schedule must be as the person saw it: all but what changes with its fire times."""
+    return tuple(getattr(schedule, field.name) for field in fields(schedule) if field.name not in PLANNED)
 
 
 async def _find_schedule(session: Session, schedule_id: str) -> Schedule:
@@ -455,7 +598,7 @@ async def propose_worker_change(session: Session, arguments: WorkerChangeArgumen
     verb = "be asked to claim no more jobs" if action == "drain" else "be asked to claim jobs again"
     draining = sum(seen_states.values())
     remarks = [f"{draining} of them drain already"] if draining else []
-    summary = f"{counted(len(worker_ids), 'worker')} would {verb}: {', '.join(worker_ids)}"
+    summary = f"{counted(len(worker_ids), 'worker')} would {verb}: {_named(worker_ids)}"
     return _propose(session, "drain", make, summary, remarks=remarks)
 
 
@@ -479,24 +622,65 @@ class ConfirmArguments(Arguments):
     """The arguments of `confirm_change()`."""
 
     token: Annotated[str, Field(min_length=1, description="The token of the proposal.")]
+    summary: Annotated[
+        str, Field(min_length=1, description="The summary of the proposal, which the person reads here.")
+    ]
 
 
 async def confirm_change(session: Session, arguments: ConfirmArguments) -> MadeChange:
     """Make a change that was proposed.
 
-    Call this only after the person has read the proposal and agreed to it.
+    Call this only after the person has read the proposal and agreed to it. A token makes its change once: a
+    repeated call changes nothing, and returns what the first one did.
     """
-    # The proposal is removed before the change begins, so a call that is repeated changes nothing.
-    proposal = session.proposals.pop(arguments.token, None)
-    if proposal is None or session.clock() >= proposal.expires_at_s:
+    proposal = session.proposals.get(arguments.token)
+    if proposal is None:
         raise RefusedError(
-            "there is no proposal with this token: it was used, it expired after 5 minutes, or another "
-            "process made it; nothing was changed; propose the change again"
+            "there is no proposal with this token; another process made it, or newer proposals have replaced "
+            "it; if it may have been confirmed before, look at its objects; then propose the change again"
         )
     session.require(proposal.right)
+    if arguments.summary.split() != proposal.summary.split():
+        raise RefusedError(
+            "nothing was changed, since the summary is not that of the proposal, which is: "
+            f"{proposal.summary}; show this to the person"
+        )
+    is_repeated = proposal.change is not None
+    if proposal.change is None:
+        if session.clock() >= proposal.expires_at_s:
+            raise RefusedError(
+                "nothing was changed, since the token expired 5 minutes after the proposal; propose again"
+            )
+        proposal.change = asyncio.create_task(_make(session, proposal))
+        # A call that was cancelled does not ask for the outcome of its task.
+        proposal.change.add_done_callback(lambda task: task.cancelled() or task.exception())
+    # The change continues without a call that is cancelled, and a repeated call waits for it.
+    made_change = await asyncio.shield(proposal.change)
+    return replace(made_change, is_repeated=is_repeated)
+
+
+async def _make(session: Session, proposal: Proposal) -> MadeChange:
+    """Make the change of a proposal under the name of the person.
+
+    Raises:
+        CommandError: The change was refused, or it is unknown whether it was made.
+    """
     release = default_author(session.scheduler).release
-    with acting_as(Author(session.access.actor, VIA, release)):
-        return await proposal.make()
+    try:
+        with acting_as(Author(session.access.actor, VIA, release)):
+            return await proposal.make()
+    except DatabaseUnavailableError as error:
+        if is_lock_timeout(error) and proposal.is_atomic:
+            # The transaction was rolled back, so the token can be used again.
+            proposal.change = None
+            raise RefusedError(
+                f"nothing was changed, since another transaction holds a lock: {error}; the person can "
+                "confirm this token later, until it expires"
+            ) from error
+        raise RefusedError(
+            f"the database was lost while the change was made: {error}; it may have been made or not, and "
+            "this token does not make it again; look at its objects before you propose it again"
+        ) from error
 
 
 _CHANGES: Final = (
@@ -506,6 +690,7 @@ _CHANGES: Final = (
         JobChangeArguments,
         ProposedChange,
         frozenset({"cancel", "retry", "move", "delete"}),
+        remedy=FEWER,
     ),
     Tool(
         propose_task_change,

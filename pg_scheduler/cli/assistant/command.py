@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import logging
 import signal
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
 from pg_scheduler.base.dsn import remove_secrets
 
-from ..commands import Command, reject_empty
+from ..commands import Command
 from ..errors import UsageError, check_extra
+
+_log: Final = logging.getLogger("pg_scheduler.mcp")
+
+
+def _check_person(person: str | None) -> str | None:
+    """Return the name of a person, which must be a text in one line that the audit can store."""
+    from pg_scheduler.dashboard.access import MAX_ACTOR_LENGTH  # noqa: PLC0415 - not needed to complete words
+
+    if person is None:
+        return None
+    # An argument that is no UTF-8 has lone surrogates, which are not printable either.
+    if not person.strip() or not person.isprintable() or len(person) > MAX_ACTOR_LENGTH:
+        raise typer.BadParameter(
+            f"it must be a name in one line of at most {MAX_ACTOR_LENGTH} characters, all of them printable"
+        )
+    return person.strip()
 
 
 async def mcp(
@@ -27,11 +43,15 @@ async def mcp(
             "--as",
             metavar="NAME",
             help="The person who confirms changes, for the audit.",
-            callback=reject_empty,
+            callback=_check_person,
         ),
     ] = None,
     arguments: Annotated[
-        bool, typer.Option("--arguments", help="Show arguments, metadata, results, values of steps and logs.")
+        bool,
+        typer.Option(
+            "--arguments/--no-arguments",
+            help="Show arguments, metadata, results, values of steps and logs.",
+        ),
     ] = False,
     redact: Annotated[
         list[str] | None,
@@ -58,7 +78,7 @@ async def mcp(
     configure_logging(None)
     logging.getLogger("mcp").setLevel(logging.WARNING)
     async with command.scheduler() as scheduler:
-        actor = (person or Inspector(scheduler).actor)[:MAX_ACTOR_LENGTH]
+        actor = person or Inspector(scheduler).actor[:MAX_ACTOR_LENGTH]
         access = Access(actor, role, sees_arguments=arguments)
         session = Session.of(scheduler, access, Redaction.of(redact or ()))
 
@@ -68,8 +88,14 @@ async def mcp(
             return None if text is None else remove_secrets(text, command.settings.secrets)
 
         server = create_server(session, describe)
+        # A person who reads the log sees what the configuration of the client has permitted.
+        hidden = f", without the values of {', '.join(redact)}" if redact else ""
+        arguments_text = f"with arguments{hidden}" if arguments else "without arguments"
+        _log.info("an assistant of %s may act as %s, %s", actor, role, arguments_text)
         # A thread reads stdin, and cannot be interrupted. So a Ctrl-C ends the program at once, as SIGTERM
         # does. A change in progress is a transaction, which the database then ends.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         async with stdio_server() as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
+        # The client has ended its input. A change that it confirmed before is made nevertheless.
+        await session.finish()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from pg_scheduler import Job, JobPriority, JobProgress, JobStatus, Worker
-from pg_scheduler.base.text.values import copy_fields
+from pg_scheduler.base.text.values import copy_fields, json_text, plain
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.facts.worker_state import is_draining
@@ -28,6 +28,7 @@ from pg_scheduler.inspect import (
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.cluster import read_cluster
 from pg_scheduler.inspect.status import PERIOD, STATUS_CODES, describe_status
+from pg_scheduler.inspect.store.inspections import MAX_PARENTS
 from pg_scheduler.inspect.timeline import timeline_of
 from pg_scheduler.jobs.worker_report import ReportedHealth
 
@@ -44,7 +45,10 @@ MAX_ERROR_LENGTH: Final = 300
 """Characters of an error in a list."""
 
 MAX_STEPS: Final = 100
-"""Steps of a job that are shown, the newest ones."""
+"""Steps of a job that are shown."""
+
+MAX_VALUE_LENGTH: Final = 30_000
+"""Characters, as JSON, of the arguments and the metadata of a job, and of its result."""
 
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE_LENGTH, description="Objects of the page.")]
 After = Annotated[str | None, Field(description="The next of the page before; null for the first page.")]
@@ -61,8 +65,12 @@ class DoctorReport:
     """The numbers of findings and checks."""
     findings: Sequence[FoundProblem]
     """The findings, the most severe first."""
+    are_findings_capped: bool
+    """Whether there are more."""
     not_made: Sequence[UnmadeCheck]
     """The checks that were not made, or only in part, and why."""
+    are_not_made_capped: bool
+    """Whether there are more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +148,18 @@ class JobDetails(JobSummary):
     no_result_reason: str | None
     """Why a completed job has no value."""
     parents: Sequence[ParentJob]
-    """The jobs that it waits for."""
+    """The unfinished jobs that it waits for."""
+    are_parents_capped: bool
+    """Whether there may be more."""
     steps: Sequence[StepState]
-    """Its newest durable steps and signals, the oldest of them first."""
+    """The last 100 of its first 1,000 durable steps and signals, the oldest of them first."""
+    are_steps_capped: bool
+    """Whether there are others."""
     timeline: Sequence[JobEvent]
-    """Its creation, due time, attempts and end, and what is ahead."""
+    """Its creation, due time, attempts and end, and what is ahead. Of the attempts that did not simply
+    complete, the newest 10."""
+    is_timeline_capped: bool
+    """Whether events before these are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +216,13 @@ class TaskPage:
     """The names that workers claim, that have due, blocked or running jobs, or that are paused."""
 
     items: Sequence[TaskState]
-    """The names, sorted."""
+    """The names of the page, sorted."""
+    next: str | None
+    """The after of the following page; null at the end."""
     is_capped: bool
-    """Whether there may be more."""
+    """Whether counting stopped at a bound, so that there may be names on no page, and numbers are higher."""
     summary: str
-    """The numbers of names and jobs."""
+    """The numbers of names and jobs of all pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +310,14 @@ async def run_doctor(session: Session, arguments: DoctorArguments) -> DoctorRepo
     findings = [
         copy_fields(FoundProblem, finding, runbook=RUNBOOK + finding.anchor) for finding in diagnosis.findings
     ]
-    return DoctorReport(diagnosis.severity, diagnosis.summary, findings, diagnosis.not_made)
+    return DoctorReport(
+        diagnosis.severity,
+        diagnosis.summary,
+        findings,
+        are_findings_capped=False,
+        not_made=diagnosis.not_made,
+        are_not_made_capped=False,
+    )
 
 
 class SearchArguments(Arguments):
@@ -356,13 +380,20 @@ async def get_job(session: Session, arguments: JobArguments) -> JobDetails:
     if row is None:
         raise JobNotFoundError(job_id)
     job, sees_arguments = session.visibility.job(row), session.access.sees_arguments
+    no_args_reason = job.no_args_reason if sees_arguments else None
+    excess = _excess_of([job.args, job.kwargs, job.metadata])
+    if excess is not None:
+        no_args_reason = excess
+    shows_arguments = sees_arguments and excess is None
     result, no_result_reason = None, None
     if row.status is JobStatus.COMPLETED and sees_arguments:
         kept_result = await session.reads.get_result(job_id)
         if kept_result is not None:
             result = session.visibility.redaction.value(kept_result.value)
-            no_result_reason = kept_result.no_value_reason
-    steps = [session.visibility.step(step) for step in (await session.reads.steps(job_id)).items]
+            no_result_reason = _excess_of(result) or kept_result.no_value_reason
+            result = None if _excess_of(result) else result
+    step_list = await session.reads.steps(job_id)
+    steps = [session.visibility.step(step) for step in step_list.items]
     # Without a reason in blocked_on, the job waits for nothing but its due time, so for no other job.
     parents = await session.reads.parents(job_id) if row.blocked_on is not None else {}
     events = timeline_of(job, datetime.now(UTC), steps)
@@ -370,23 +401,31 @@ async def get_job(session: Session, arguments: JobArguments) -> JobDetails:
         JobDetails,
         job,
         sees_arguments=sees_arguments,
-        args=job.args if sees_arguments else None,
-        kwargs=job.kwargs if sees_arguments else None,
-        metadata=job.metadata if sees_arguments else None,
-        no_args_reason=job.no_args_reason if sees_arguments else None,
+        args=job.args if shows_arguments else None,
+        kwargs=job.kwargs if shows_arguments else None,
+        metadata=job.metadata if shows_arguments else None,
+        no_args_reason=no_args_reason,
         result=result,
         no_result_reason=no_result_reason,
         parents=[ParentJob(parent, status) for parent, status in parents.items()],
+        are_parents_capped=len(parents) >= MAX_PARENTS,
         steps=steps[-MAX_STEPS:],
+        are_steps_capped=step_list.is_capped or len(steps) > MAX_STEPS,
         timeline=[copy_fields(JobEvent, event) for event in events],
+        is_timeline_capped=False,
     )
+
+
+def _excess_of(value: object) -> str | None:
+    """Return why a value is not shown, if it is too long; None if it is short enough."""
+    length = len(json_text(plain(value)))
+    if length <= MAX_VALUE_LENGTH:
+        return None
+    return f"as JSON, this has {length:,} characters, and a tool shows at most {MAX_VALUE_LENGTH:,}"
 
 
 async def explain_job(session: Session, arguments: JobArguments) -> ExplainedJob:
     """Return why a job runs, waits or has ended, and what people can do about it."""
-    job = await session.reads.get_job(arguments.job_id)
-    if job is None:
-        raise JobNotFoundError(arguments.job_id)
     explanation = await session.reads.explain_job(arguments.job_id)
     explanation = session.visibility.explanation(explanation, sees_task=True)
     return copy_fields(ExplainedJob, explanation, job_id=arguments.job_id)
@@ -425,10 +464,18 @@ async def list_schedules(session: Session, arguments: PageArguments) -> Schedule
     return SchedulePage(items, items[-1].schedule_id if len(schedules) > limit else None)
 
 
-async def list_tasks(session: Session, _: NoArguments) -> TaskPage:
-    """Return the names that workers claim, that have due, blocked or running jobs, or that are paused."""
+async def list_tasks(session: Session, arguments: PageArguments) -> TaskPage:
+    """Return a page of the names that workers claim, that have jobs to do, or that are paused.
+
+    These jobs are due, blocked or running.
+    """
     tasks = await session.reads.tasks()
-    return TaskPage(tasks.items, tasks.is_capped or tasks.is_blocked_capped, tasks.summary)
+    after, limit = arguments.after, arguments.limit
+    following = [task for task in tasks.items if after is None or task.name > after]
+    items = following[:limit]
+    next_name = items[-1].name if len(following) > limit else None
+    is_capped = tasks.is_capped or tasks.is_blocked_capped or tasks.are_workers_capped
+    return TaskPage(items, next_name, is_capped, tasks.summary)
 
 
 async def list_workers(session: Session, _: NoArguments) -> WorkerPage:
@@ -448,15 +495,18 @@ async def list_limits(session: Session, _: NoArguments) -> LimitPage:
     return LimitPage(limits.items, limits.is_capped or limits.is_waiting_capped, limits.summary)
 
 
+SMALLER_PAGE: Final = "pass a smaller limit"
+"""How to ask for less of a tool that returns pages."""
+
 READS: Final = (
     Tool(get_status, "Is all well?", NoArguments, Status),
     Tool(run_doctor, "Examine everything", DoctorArguments, DoctorReport),
-    Tool(search_jobs, "Search jobs", SearchArguments, JobPage),
+    Tool(search_jobs, "Search jobs", SearchArguments, JobPage, remedy=SMALLER_PAGE),
     Tool(get_job, "Show a job", JobArguments, JobDetails),
     Tool(explain_job, "Explain a job", JobArguments, ExplainedJob),
     Tool(list_errors, "List errors", ErrorArguments, ErrorList),
-    Tool(list_schedules, "List schedules", PageArguments, SchedulePage),
-    Tool(list_tasks, "List tasks", NoArguments, TaskPage),
+    Tool(list_schedules, "List schedules", PageArguments, SchedulePage, remedy=SMALLER_PAGE),
+    Tool(list_tasks, "List tasks", PageArguments, TaskPage, remedy=SMALLER_PAGE),
     Tool(list_workers, "List workers", NoArguments, WorkerPage),
     Tool(list_limits, "List limits", NoArguments, LimitPage),
 )

@@ -6,6 +6,7 @@ made from these types. A tool with rights changes something, or prepares that.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -29,6 +30,9 @@ READ_SETTINGS: Final = ReadSettings(statement_timeout_s=10.0, application_name="
 
 MAX_PROPOSALS: Final = 20
 """Proposals that wait for their confirmation; a further one replaces the oldest."""
+
+MAX_USED_TOKENS: Final = 500
+"""Proposals whose outcomes are kept after their confirmation; a further one replaces the oldest."""
 
 
 class Arguments(BaseModel):
@@ -60,22 +64,33 @@ class MadeChange:
     """What happened."""
     objects: Sequence[ChangedObject]
     """The outcome for each object."""
+    are_objects_capped: bool = field(default=False, kw_only=True)
+    """Whether there are more."""
     actor: str
     """The person who is named in the audit."""
+    is_repeated: bool = False
+    """Whether an earlier call made it, and this one changed nothing."""
 
 
-class Proposal(NamedTuple):
-    """A change that waits for its confirmation.
+@dataclass(slots=True)
+class Proposal:
+    """A change that waits for its confirmation, or that was confirmed.
 
     Attributes:
         right: The right that it needs.
+        summary: What would happen, as the person has read it.
         make: Makes it.
         expires_at_s: The time of the clock of the session at which it expires.
+        is_atomic: Whether it is one transaction, of which nothing is left after an error.
+        change: The task that makes it, or has made it, with its outcome; None before the confirmation.
     """
 
     right: Right
+    summary: str
     make: Callable[[], Awaitable[MadeChange]]
     expires_at_s: float
+    is_atomic: bool = True
+    change: asyncio.Task[MadeChange] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +102,8 @@ class Session:
         reads: Reads in bounded, read-only transactions.
         writes: Changes jobs and workers.
         visibility: Hides what the person may not see.
-        proposals: The proposals that wait for their confirmation, by their tokens, the oldest first.
+        proposals: The proposals that wait for their confirmation or were confirmed, by their tokens, the
+            oldest first.
         clock: Returns seconds, by which proposals expire.
     """
 
@@ -108,6 +124,22 @@ class Session:
     def access(self) -> Access:
         """The rights of the person."""
         return self.visibility.access
+
+    def keep(self, token: str, proposal: Proposal) -> None:
+        """Let a proposal be confirmed.
+
+        The oldest proposals give way to it: of those that wait, and of those that were confirmed.
+        """
+        for is_used, most in ((False, MAX_PROPOSALS), (True, MAX_USED_TOKENS)):
+            tokens = [key for key, kept in self.proposals.items() if (kept.change is not None) is is_used]
+            for old_token in tokens[: max(len(tokens) - most + 1, 0)]:
+                del self.proposals[old_token]
+        self.proposals[token] = proposal
+
+    async def finish(self) -> None:
+        """Wait for the changes that are being made."""
+        changes = [kept.change for kept in self.proposals.values() if kept.change is not None]
+        await asyncio.gather(*changes, return_exceptions=True)
 
     def require(self, right: Right) -> None:
         """Raise an error unless the person has a right.
@@ -133,6 +165,7 @@ class Tool(NamedTuple):
         document: The dataclass of its result.
         rights: The rights of which its caller needs one; empty for a tool that reads.
         changes: Whether it changes something. Other tools with rights prepare a change.
+        remedy: How to ask for less if its result is too large.
     """
 
     run: Callable[[Session, Any], Awaitable[DataclassInstance]]
@@ -141,6 +174,7 @@ class Tool(NamedTuple):
     document: type[DataclassInstance]
     rights: frozenset[Right] = frozenset()
     changes: bool = False
+    remedy: str = "the person can read it on the command line or in the dashboard"
 
     @property
     def name(self) -> str:
