@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +36,6 @@ TESTED = {  # the others are in test_recipes.py
     "docs/guides/testing.md test_shop.py",
     "docs/guides/testing.md test_trials.py",
     "docs/operations/sentry.md sentry_jobs.py",
-    "pg_scheduler/ops/skill/SKILL.md pyproject.toml",
     "pg_scheduler/ops/skill/SKILL.md test_mail.py",
     # in tests/integrations/test_alembic.py and test_sqlalchemy.py
     "docs/guides/sqlalchemy.md env.py",
@@ -152,11 +152,14 @@ async def test_example_of_a_test_passes_under_pytest(
 ) -> None:
     monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", dsn)
     snippet = FILES[name]
+    text = (ROOT / name.partition(" ")[0]).read_text(encoding="utf-8")
+    settings = re.search(
+        r"^```text\n(\[tool\.pytest\.ini_options\]\n.+?)^```$", text, re.MULTILINE | re.DOTALL
+    )
     # The skill stands alone, so its test runs with the settings that it states.
-    page = name.partition(" ")[0]
-    settings = FILES.get(f"{page} pyproject.toml")
+    assert (settings is not None) is name.startswith("pg_scheduler/ops/skill/")
     if settings is not None:
-        (tmp_path / "pyproject.toml").write_text(settings.code, encoding="utf-8")
+        (tmp_path / "pyproject.toml").write_text(settings[1], encoding="utf-8")
     else:
         (tmp_path / "pytest.ini").write_text(
             "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n",

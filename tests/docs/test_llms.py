@@ -39,6 +39,20 @@ def test_index_begins_with_the_subject_and_has_the_sections_of_the_contents() ->
     assert sections == list(dict.fromkeys(entry.section for entry in entries_of(TEXTS["index"])))
 
 
+def test_descriptions_are_whole_markdown() -> None:
+    for name, text in TEXTS.items():
+        description = first_sentence(text)
+        assert description.count("`") % 2 == 0 or description.endswith("..."), name
+        assert "**" not in description, name
+        assert len(description) >= 20, name
+
+
+def test_pages_include_the_files_that_they_show() -> None:
+    assert not [name for name, text in TEXTS.items() if "include}" in text]
+    assert "```yaml\n# Ten minutes" in TEXTS["operations/health"]
+    assert "\nreadinessProbe:" in TEXTS["operations/health"]
+
+
 def test_reference_pages_are_complete_as_markdown() -> None:
     assert "<!-- reference:" not in TEXTS["reference/scheduler"]
     assert "## [Unreleased]" in TEXTS["changelog"]
@@ -47,8 +61,10 @@ def test_reference_pages_are_complete_as_markdown() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("# A\n\nIt [runs](b.md#c) `jobs`. Then more.\n", "It runs `jobs`."),
-        ("# A\n\n% a comment\n\n<!-- x -->\n\n## B\n\n| a |\n|---|\n\nThe\nprose: a\n", "The prose."),
+        ("# A\n\nIt [runs](b.md#c) `jobs`. Then more.\n", "It runs `jobs`. Then more."),
+        (f"# A\n\n**It runs. All** {'of it ' * 15}here. Then more.\n", f"It runs. All {'of it ' * 15}here."),
+        ("# A\n\nSources: a and b.\n", "Sources: a and b."),
+        ("# A\n\n% a comment\n\n<!-- x -->\n\n## B\n\n| a |\n|---|\n\nThe\nprose: a\n", "The prose: a."),
         ("# A\n\n```python\n\nnot prose. no\n\n```\n\nProse.\n", "Prose."),
         ("# A\n\n- a list\n", ""),
         (f"# A\n\n{'word ' * 60}\n", f"{'word ' * 39}word ..."),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.environment import ROOT
@@ -25,6 +26,8 @@ from tools.reference.source import PUBLIC_MODULES, module_docstring
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
+_LITERAL_INCLUDE = re.compile(r"^```\{literalinclude\} (.+)\n((?::.+\n)*)```\n", re.MULTILINE)
+_OPTION = re.compile(r"^:([a-z-]+): (.+)$", re.MULTILINE)
 _INCLUDE = re.compile(r"^```\{include\} (.+)\n```\n", re.MULTILINE)
 
 DOCS = ROOT / "docs"
@@ -83,11 +86,30 @@ def texts_of(names: Iterable[str], completed_pages: Mapping[str, str]) -> dict[s
     for name in names:
         path = DOCS / f"{name}.md"
         text = completed_pages.get(name) or path.read_text(encoding="utf-8")
-        texts[name] = _INCLUDE.sub(
+        text = _INCLUDE.sub(
             lambda match: (path.parent / match[1]).read_text(encoding="utf-8"),  # noqa: B023 - called at once
             text,
         )
+        texts[name] = _LITERAL_INCLUDE.sub(
+            lambda match: _code_block(path.parent / match[1], match[2]),  # noqa: B023 - called at once
+            text,
+        )
     return texts
+
+
+def _code_block(path: Path, options_text: str) -> str:
+    """Return the part of a file that a directive shows, as a block of code."""
+    options = {name: value.strip('"') for name, value in _OPTION.findall(options_text)}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    unknown_options = options.keys() - {"language", "start-at", "end-at", "dedent"}
+    if unknown_options:
+        raise ValueError(f"literalinclude of {path.name}: extend _code_block() by {sorted(unknown_options)}")
+    if "start-at" in options:
+        lines = lines[next(n for n, line in enumerate(lines) if options["start-at"] in line) :]
+    if "end-at" in options:
+        lines = lines[: next(n for n, line in enumerate(lines) if options["end-at"] in line) + 1]
+    lines = [line[int(options.get("dedent", 0)) :] for line in lines]
+    return "\n".join([f"```{options.get('language', 'text')}", *lines, "```", ""])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -12,7 +12,10 @@ from typing import Final, NamedTuple
 
 SITE: Final = "https://pg-scheduler.github.io/pg-scheduler/"
 MAX_LENGTH: Final = 200
-"""Characters of a first sentence."""
+"""Characters of a description."""
+
+MIN_LENGTH: Final = 80
+"""Characters that state what a page is about; a shorter sentence is followed by the next ones."""
 
 MAX_HEADINGS: Final = 15
 """Headings of a page."""
@@ -26,6 +29,10 @@ _NO_PROSE: Final = re.compile(r"^(#|%|<|\||```|~~~|- |\d+\. |>|!)")
 """The start of a block that is no paragraph."""
 _LINK: Final = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])+)\]\([^)]*\)")
 """A link, whose text may have brackets, as that of an extra has."""
+
+
+_EMPHASIS: Final = re.compile(r"\*\*((?:[^*]|\*(?!\*))+)\*\*")
+"""Bold text, which would be cut in half."""
 
 
 class Entry(NamedTuple):
@@ -56,12 +63,20 @@ def title_of(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of the prose of a page, without links; empty for a page without prose."""
+    """Return the first sentence of the prose of a page, or the first ones if it is short.
+
+    It has neither links nor emphasis. It is empty for a page without prose.
+    """
     for block in re.split(r"\n\s*\n", _without_code(text)):
         if not block.strip() or _NO_PROSE.match(block.strip()):
             continue
-        prose = _LINK.sub(r"\1", " ".join(block.split()))
-        sentence = re.split(r"(?<=[.:])\s", prose, maxsplit=1)[0]
+        prose = _EMPHASIS.sub(r"\1", _LINK.sub(r"\1", " ".join(block.split())))
+        first, *others = re.split(r"(?<=[.!?])\s", prose)
+        sentence = first
+        for other in others:
+            if len(sentence) >= MIN_LENGTH or len(sentence) + len(other) >= MAX_LENGTH:
+                break
+            sentence = f"{sentence} {other}"
         if len(sentence) > MAX_LENGTH:
             return f"{sentence[:MAX_LENGTH].rsplit(' ', 1)[0]} ..."
         return sentence if sentence.endswith(".") else f"{sentence.rstrip(':')}."
