@@ -79,6 +79,7 @@ OTHER_METHODS: Final = {
 """The public methods that change jobs, and the columns of the table that show what they keep."""
 
 CHANGES_NO_OPTION: Final = {
+    "job_versions",
     *("initialize_db", "start", "shutdown", "wait", "health", "workers", "register"),
     *("get_job", "list_jobs", "count_jobs", "get_job_result"),
     *("run_job", "signal", "send", "broadcast", "end_sleep", "get_value", "stream"),

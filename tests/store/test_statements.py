@@ -441,6 +441,7 @@ async def use_path(store: Store) -> object:
         await store.unique_keys.restart("n", lambda: store.jobs.retry("n"))
     actions: dict[BulkAction, bool] = {"retry": False, "cancel": True}
     for action, changed in actions.items():
+        await people.bulk.versions(["a"])
         batch = await people.bulk.change(Batch(action, ["n", "o"], subject=f"run:{action}"))
         became = [each.outcome for each in batch.jobs]
         assert became == ["refused", "done" if changed else "refused"], "the key is taken, and n has ended"
