@@ -42,10 +42,10 @@ async def find_order(context: RunContext[asyncpg.Pool], order: int) -> str:
 @agent.tool(requires_approval=True)
 async def refund(context: RunContext[asyncpg.Pool], order: int) -> str:
     """Refund an order. A manager has to approve that."""
-    # The id of the call is the same if a crash repeats this tool, so the order is refunded once.
+    # The key is the same if a crash repeats this tool, so the order is refunded once.
     await context.deps.execute(
         "INSERT INTO refund (call_id, order_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-        f"{current_job().job_id} {context.tool_call_id}",
+        f"{current_job().job_id} {context.run_step} {context.tool_call_id}",
         order,
     )
     return f"order {order} is refunded"

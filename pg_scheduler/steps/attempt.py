@@ -93,11 +93,11 @@ from pg_scheduler.steps.child_jobs import EnqueueChild
 from pg_scheduler.steps.children import ChildJob, Children
 from pg_scheduler.steps.loaded import LoadedSteps
 from pg_scheduler.steps.statements import StepRepository
-from pg_scheduler.steps.waits import AttemptWaits, StandsStill, calling_thread
+from pg_scheduler.steps.waits import AttemptWaits, calling_thread
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.lease import persistently
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.waiting import OWN_TASK_PREFIX
+from pg_scheduler.worker.waiting import OWN_TASK_PREFIX, StandsStill
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -389,6 +389,23 @@ class AttemptSteps(OpenSteps):
             loop.call_soon_threadsafe(
                 lambda: start_in_background(write(), name_of_task, Context()), context=Context()
             )
+
+    async def stored_values(self, beginning: str) -> list[Any]:
+        """Return the values of the stored steps whose names have this beginning."""
+        steps = (await self._loaded.get()).values()
+        return [
+            step_value(step.name, step.value, self._codec)
+            for step in steps
+            if step.kind == STEP and step.name.startswith(beginning)
+        ]
+
+    def free_failed(self, name: str) -> None:
+        """Let this attempt store a value for a step whose retries are used up.
+
+        An integration may have handled the failure. Then every attempt has to find what came of it.
+        """
+        self._used_up.discard(name)
+        self._names.discard(name)
 
     def standing_still(self, stands_still: StandsStill) -> AbstractContextManager[None]:
         """Let tasks of a library count as waiting within the block. See `AttemptWaits`."""

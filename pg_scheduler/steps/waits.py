@@ -28,6 +28,7 @@ from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.waiting import (
     OWN_TASK_PREFIX,
+    StandsStill,
     describe_task,
     tasks_by_attempt,
     thread_waits,
@@ -43,9 +44,6 @@ LOOK_INTERVAL_S: Final = 1.0
 
 Refresh: TypeAlias = Callable[[Sequence[StoredStep], Collection[str]], None]
 """Replaces those of the loaded steps whose names are given."""
-
-StandsStill: TypeAlias = Callable[[asyncio.Task[Any]], bool]
-"""Returns whether a task does nothing before a step has ended for which another task waits."""
 
 calling_thread: Final[ContextVar[threading.Thread]] = ContextVar("pg_scheduler_calling_thread")
 """The thread that calls a step from outside of the event loop."""
@@ -88,7 +86,7 @@ class AttemptWaits:
         self._calls: dict[asyncio.Future[None], WaitingCall] = {}
         # The threads that have called steps.
         self._threads = WeakSet[threading.Thread]()
-        # Each returns whether a task stands still until steps have ended for which other tasks wait.
+        # Each returns whether a task only waits for other tasks, although Python does not know which.
         self._standing: list[StandsStill] = []
         # The number of blocks of progressing() that are open.
         self._in_progress = 0
@@ -114,10 +112,11 @@ class AttemptWaits:
 
     @contextmanager
     def standing_still(self, stands_still: StandsStill) -> Iterator[None]:
-        """Let tasks count as waiting within the block, although Python does not know what they wait for.
+        """Let tasks of a library count as waiting within the block, although they wait for no step.
 
-        A library may wait for its own tasks by events and queues. Only its integration knows that none of
-        these tasks continues before a step has ended.
+        A library may coordinate its tasks by events, and Python does not know who sets an event. Such a task
+        does no work, so it does not keep the attempt in memory. What the tasks that do work wait for is found
+        out as everywhere.
 
         Args:
             stands_still: Returns whether a task is one of these.
@@ -130,9 +129,7 @@ class AttemptWaits:
 
     def _waits(self, task: asyncio.Task[Any]) -> bool:
         """Return whether a task waits for steps only, or stands still until steps have ended."""
-        return waits_for_steps(task, self._calls) or any(
-            stands_still(task) for stands_still in self._standing
-        )
+        return waits_for_steps(task, self._calls, self._standing)
 
     @contextmanager
     def progressing(self) -> Iterator[None]:

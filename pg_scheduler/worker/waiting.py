@@ -19,10 +19,10 @@ import gc
 import sys
 import threading
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import thread as pool_threads
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, MethodType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.context import current
@@ -69,6 +69,11 @@ MAX_HOLDERS: Final = 1000
 
 Futures = Collection["asyncio.Future[Any]"]
 
+StandsStill: TypeAlias = Callable[[Task], bool]
+"""Returns whether a task does nothing before other tasks of its attempt have done something."""
+
+EVENT_CODE: Final = asyncio.Event.wait.__code__
+
 
 def tasks_by_attempt(loop: asyncio.AbstractEventLoop) -> Mapping[int, Sequence[Task]]:
     """Return the unfinished tasks of attempts, by the ``id()`` of the attempt whose code has begun them."""
@@ -95,14 +100,41 @@ def context_of(task: Task) -> contextvars.Context | None:
     return context
 
 
-def waits_for_steps(task: Task, steps: Futures) -> bool:
+def waits_for_steps(task: Task, steps: Futures, standing: Sequence[StandsStill] = ()) -> bool:
     """Return whether a task waits for steps only, directly or through other tasks.
 
     Args:
         task: The task.
         steps: The futures of the steps that wait.
+        standing: Each returns whether a task only waits for others, although Python does not know which.
     """
-    return _task_waits(task, steps, set())
+    return _task_waits(task, steps, standing, set())
+
+
+def awaits_event_of(task: Task, packages: Collection[str]) -> bool:
+    """Return whether code of a package waits in a task for an event, or for an item of a stream of anyio.
+
+    A task that does nothing but wait for an event counts too. Other code that the package has called, and
+    that waits for an event of its own, does not.
+    """
+    *outer, innermost = _coroutines_of(task.get_coro())
+    if getattr(innermost, "cr_code", None) is not EVENT_CODE:
+        return False
+    # Events and streams of anyio wait for an event of asyncio, so the code that uses them is further out.
+    for coroutine in reversed(outer):
+        package = _package_of(coroutine)
+        if package != "anyio":
+            return package in packages
+    return True
+
+
+def _package_of(coroutine: Any) -> str:
+    """Return the name of the package whose code a coroutine or a generator runs."""
+    # A coroutine, a generator and an async generator have their frame under different names.
+    frames = (getattr(coroutine, name, None) for name in ("cr_frame", "gi_frame", "ag_frame"))
+    frame: FrameType | None = next((frame for frame in frames if frame is not None), None)
+    module = "" if frame is None else str(frame.f_globals.get("__name__"))
+    return module.partition(".")[0]
 
 
 def thread_waits(thread: threading.Thread, waiting: Collection[threading.Thread]) -> bool:
@@ -229,12 +261,13 @@ class ChildWaits:
 # -- tasks ---------------------------------------------------------------------------------------------
 
 
-def _task_waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
+def _task_waits(task: Task, steps: Futures, standing: Sequence[StandsStill], visited: set[Task]) -> bool:
     """Return whether a task waits for steps only, itself or by the tasks that it awaits.
 
     Args:
         task: The task.
         steps: The futures of the steps that wait.
+        standing: Each returns whether a task only waits for others.
         visited: The tasks that lead to this one, of which each awaits the next.
     """
     # asyncio has no public way to find out which future a task awaits.
@@ -242,6 +275,8 @@ def _task_waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
     # A visited task is part of a cycle. One whose future is done is about to continue.
     if task in visited or future is None or future.done():
         return False
+    if any(stands_still(task) for stands_still in standing):
+        return True
     coroutines = list(_coroutines_of(task.get_coro()))
     if _has_timer(task, coroutines):
         return False
@@ -253,18 +288,20 @@ def _task_waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
     if awaited is None:
         return False
     path = visited | {task}
-    return all(_has_ended_or_waits(awaited_future, steps, path) for awaited_future in awaited)
+    return all(_has_ended_or_waits(awaited_future, steps, standing, path) for awaited_future in awaited)
 
 
-def _has_ended_or_waits(future: asyncio.Future[Any], steps: Futures, visited: set[Task]) -> bool:
+def _has_ended_or_waits(
+    future: asyncio.Future[Any], steps: Futures, standing: Sequence[StandsStill], visited: set[Task]
+) -> bool:
     """Return whether a future has ended, or waits for steps only."""
     if future.done() or future in steps:
         return True
     if isinstance(future, asyncio.Task):
-        return _task_waits(future, steps, visited)
+        return _task_waits(future, steps, standing, visited)
     # gather() ends when all of its futures have ended.
     return isinstance(future, GATHERING) and all(
-        _has_ended_or_waits(child, steps, visited) for child in _gathered(future)
+        _has_ended_or_waits(child, steps, standing, visited) for child in _gathered(future)
     )
 
 
