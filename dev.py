@@ -23,6 +23,9 @@ from tools.environment import ROOT, DevError, Environment, call, note
 from tools.suite import CORES, NOT_SLOW, QUICK, SLOW, parallel
 
 MIN_COVERAGE_PERCENT = 98.4
+
+PICTURES = ["tests/browser/test_trees.py", "tests/docs/test_tutorial.py"]
+"""The tests that renew pictures of the documentation."""
 """Raise it when coverage rises. Commands that run as processes are not measured."""
 
 HELP = """\
@@ -50,8 +53,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
            of its repository
   picture  record the demo into docs/figures/demo.svg
-  screenshots  photograph the dashboard on the data of the demo into docs/figures, light and dark,
-           and write the accessibility trees of its pages
+  screenshots  photograph the dashboard into docs/figures: on the data of the demo, light and dark, and on
+           those of the tutorial; write the accessibility trees of its pages
   shell    open an asyncio prompt and a private server (--data .pgdata keeps its data)
 
   --python PYTHON   use this interpreter, in an environment of its own: --python python3.13
@@ -188,7 +191,7 @@ def screenshots(environment: Environment, arguments: list[str]) -> int:
     """Renew the pictures of the documentation, and the trees that a test in a browser compares pages with."""
     debian.fetch(environment.folder / "debian", note)
     os.environ["PG_SCHEDULER_RENEW"] = "1"
-    replace_process([str(environment.python), "-m", "pytest", "tests/browser/test_trees.py", *arguments])
+    replace_process([str(environment.python), "-m", "pytest", *PICTURES, *arguments])
 
 
 def lint(python: str, arguments: list[str]) -> int:

@@ -8,6 +8,8 @@ any other treatment; it is visible in the source and not on the built page.
     The block must raise the exception.
 ``<!-- snippet: file worker.py -->``
     The block is a complete file; the test named in ``test_files.py`` runs it.
+``<!-- snippet: file examples/shop/chapter1.py -->``
+    The block is that file of the checkout; ``test_tutorial.py`` compares the two, and runs it.
 
 ``sql`` blocks are run too, with the schema's tables in the search path. ``<!-- snippet: file worker.sql -->``
 works for them likewise. ``test_docstrings.py`` and ``test_reference.py`` run the examples in docstrings.
@@ -38,7 +40,7 @@ RUN = {"python", "sql"}
 KINDS = RUN | {"console", "dockerfile", "text", "yaml"}
 """The languages that a fence may declare."""
 
-_MARKER = re.compile(r"<!-- snippet: (?P<verb>raises|file) (?P<word>[\w.]+) -->")
+_MARKER = re.compile(r"<!-- snippet: (?P<verb>raises|file) (?P<word>[\w./]+) -->")
 _FENCE = re.compile(r"^(?P<fence>`{3,}|~{3,})(?P<kind>.*)$")
 
 
@@ -49,7 +51,7 @@ class Snippet:
     Attributes:
         line: The first line of its code, from 1.
         raises: The exception that it must raise.
-        file: The name of the file that it contains.
+        file: The name of the file that it contains; with a slash, the path of one in the checkout.
     """
 
     page: Path

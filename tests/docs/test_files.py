@@ -25,7 +25,7 @@ FILES = {
     f"{page_id(page)} {snippet.file}": snippet
     for page in PAGES
     for snippet in snippets_of(page)
-    if snippet.file
+    if snippet.file and "/" not in snippet.file  # those with a path are in test_tutorial.py
 }
 TESTED = {  # the others are in test_recipes.py
     "README.md example.py",

@@ -4,7 +4,8 @@ The files in ``docs/reference`` hold the prose. Their comments name the parts th
 docstrings and commands; `tools.reference.pages` describes the form. `tools.reference.findings` completes the
 pages about the doctor, `tools.reference.metrics` and `tools.reference.alerts` that about metrics,
 `tools.reference.grants` that about the database. In the page about upgrading, a table of the public modules
-takes the place of a comment. `tools.reference.llms` makes the index for assistants of all pages.
+takes the place of a comment. `tools.reference.programs` marks the new lines of a program in the tutorial.
+`tools.reference.llms` makes the index for assistants of all pages.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tools.reference.grants import with_grants
 from tools.reference.llms import index_of
 from tools.reference.metrics import with_metrics
 from tools.reference.pages import complete
+from tools.reference.programs import with_new_lines
 from tools.reference.source import PUBLIC_MODULES, module_docstring
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     pages = complete_pages()
 
     def complete_source(_: Sphinx, page: str, source: list[str]) -> None:
-        source[0] = pages.get(page, source[0])
+        source[0] = with_new_lines(pages.get(page, source[0]))
 
     def write_for_assistants(app: Sphinx, error: Exception | None) -> None:
         """Write the index and the pages as Markdown next to the HTML."""
