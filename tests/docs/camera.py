@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from pg_scheduler import Scheduler
 from tests.browser.pictures import TARGET
 from tests.browser.site import Site
-from tests.docs.terminal import EXAMPLES
+from tests.docs.terminal import EXAMPLES, IS_RENEWING
 from tests.support.debian import required
 from tools.chromium import run_chromium
 
@@ -24,7 +23,7 @@ def picture_of(name: str) -> Path:
 async def photograph(scheduler: Scheduler, name: str, address: str, *, height: int = 640) -> None:
     """Write the picture of a page into docs/figures, if ``dev.py screenshots`` runs the test."""
     target = picture_of(name)
-    if not os.environ.get("PG_SCHEDULER_RENEW"):
+    if not IS_RENEWING:
         return
     site = Site(scheduler)
     await site.start()

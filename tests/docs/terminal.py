@@ -15,12 +15,15 @@ from pathlib import Path
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
 
-__all__ = ["EXAMPLES", "Program", "Terminal", "open_terminal"]
+__all__ = ["EXAMPLES", "IS_RENEWING", "Program", "Terminal", "open_terminal"]
 
 EXAMPLES = ROOT / "examples" / "shop"
 
 MAIL_PORT = "2525"
 """The port of the mail server on the pages."""
+
+IS_RENEWING = bool(os.environ.get("PG_SCHEDULER_RENEW"))
+"""Whether the tests make the pictures, which show the times and the port of the pages."""
 
 
 class Program:
@@ -72,16 +75,16 @@ class Terminal:
         if dsn is not None:
             self.variables["PG_SCHEDULER_DSN"] = dsn
         self._stack = stack
-        self._port = socket.socket()
-        self._port.bind(("127.0.0.1", 0))
-        stack.callback(self._port.close)
+        self._mail_socket = socket.socket()
+        self._mail_socket.bind(("127.0.0.1", int(MAIL_PORT) if IS_RENEWING else 0))
+        self._mail_address = self._mail_socket.getsockname()
+        stack.callback(self._mail_socket.close)
 
     def save(self, example: str, name: str = "shop.py", **replacements: str) -> None:
         """Save a file of the examples; each replacement is that of a number, such as ``seconds_5="0.1"``."""
         code = (EXAMPLES / example).read_text(encoding="utf-8")
-        port = str(self._port.getsockname()[1])
-        code = code.replace(MAIL_PORT, port)
-        for words, number in replacements.items():
+        code = code.replace(MAIL_PORT, str(self._mail_address[1]))
+        for words, number in ({} if IS_RENEWING else replacements).items():
             before, _, old = words.rpartition("_")
             code, count = re.subn(rf"(?<=\b{before}[=(]){old}\b", number, code)
             assert count == 1, words
@@ -117,19 +120,18 @@ class Terminal:
 
     async def start_shop(self) -> tuple[Program, str]:
         """Start ``uvicorn shop:app``; return it with its address."""
-        program = await self.start("-m", "uvicorn", "--port", "0", "shop:app")
+        program = await self.start("-m", "uvicorn", "--loop", "asyncio", "--port", "0", "shop:app")
         return program, (await program.until(r"running on (http://\S+)"))[1]
 
     async def start_mail_server(self) -> Program:
         """Start the mail server, and wait until it accepts connections."""
         self.save("mail_server.py", "mail_server.py")
-        address = self._port.getsockname()
-        self._port.close()
+        self._mail_socket.close()
         program = await self.start("mail_server.py")
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:
-                    _, writer = await asyncio.open_connection(*address)
+                    _, writer = await asyncio.open_connection(*self._mail_address)
                 except ConnectionRefusedError:
                     await asyncio.sleep(0.02)
                 else:

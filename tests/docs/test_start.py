@@ -10,7 +10,7 @@ import pytest
 from tests.browser.pictures import TARGET
 from tests.docs.snippets import ROOT, Snippet, page_id, snippets_of
 from tests.docs.terminal import EXAMPLES
-from tools.reference.programs import new_lines
+from tools.reference.programs import new_lines, with_new_lines
 
 PAGES = sorted((ROOT / "docs" / "start").rglob("*.md"))
 PROGRAMS = {
@@ -54,6 +54,17 @@ def test_each_page_with_a_program_has_one_picture() -> None:
 def test_no_cell_of_a_table_has_more_than_one_sentence(page: Path) -> None:
     cells = re.findall(r"(?<=\|)[^|\n]+(?=\|)", page.read_text(encoding="utf-8"))
     assert [cell for cell in cells if re.search(r"[.!?]\s+\S", cell)] == []
+
+
+def test_new_lines_of_a_program_are_marked_on_its_page() -> None:
+    page = next(page for page in PAGES if page.stem.startswith("7-"))
+    marked = with_new_lines(page.read_text(encoding="utf-8"))
+    program = marked.partition("```{code-block} python\n")[2].splitlines()
+    number = int(program[0].removeprefix(":emphasize-lines: "))
+    # An empty line ends the options.
+    assert "start=False" in program[number + 1]
+    first = next(page for page in PAGES if page.stem.startswith("1-")).read_text(encoding="utf-8")
+    assert with_new_lines(first) == first
 
 
 def test_lines_that_a_chapter_adds_are_its_new_lines() -> None:
