@@ -67,6 +67,7 @@ class HandOver:
                 isolated_from=self._claimer.isolated_from,
             )
         except BaseException as error:
+            self._executor.expect_fewer(room)
             # The statement may be committed, although its answer did not come.
             self._claimer.reconcile_claims()
             # Nothing was written if the table refuses one of the jobs, or if a trigger waits for a lock.
@@ -75,13 +76,11 @@ class HandOver:
             if isinstance(error, DatabaseUnavailableError) and is_lock_timeout(error):
                 return completed_ids
             raise
-        finally:
-            self._executor.expected -= room
         if result.moved:
             self._signals.jobs_released(result.due)
         # A job may have been added since the statement began, which it did not see.
         self._sequencer.examine(result.idle)
-        await self._claimer.start_claimed(result.claims, sent_at, trusted_until)
+        await self._claimer.start_claimed(result.claims, sent_at, trusted_until, expected=room)
         # The claimer may have seen no room because of slots that are not needed.
         if len(result.claims) < room:
             self._signals.slot_free()

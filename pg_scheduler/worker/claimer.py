@@ -196,16 +196,17 @@ class Claimer(Service):
         self._executor.expected += limit
         try:
             answer = await self._fetch(names, limit, since, sent_at, crashed=not had_crashed_job)
+            if answer.at is not None:
+                self._clock.read(answer.at, sent_at)
+            # Expired jobs count too: a claim with as many jobs as it asked for may have left further ones.
+            claims = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
+            is_full = len(claims) == limit
+            self._measure(len(claims), limit, sent_at)
+            self._size.adapt(limit, len(claims))
+            jobs = await self._release_paused(answer.jobs, sent_at)
         finally:
-            self._executor.expected -= limit
-        if answer.at is not None:
-            self._clock.read(answer.at, sent_at)
-        # Expired jobs count too: a claim with as many jobs as it asked for may have left further ones.
-        claims = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
-        is_full = len(claims) == limit
-        self._measure(len(claims), limit, sent_at)
-        self._size.adapt(limit, len(claims))
-        jobs = await self._release_paused(answer.jobs, sent_at)
+            # Nothing is awaited from here on until the jobs have their slots.
+            self._executor.expect_fewer(limit)
         # After a full claim, the next one follows as soon as a slot is free, and takes completions along.
         self._result_buffer.claims_follow = is_full and self.is_running
         # The next claim is sent before the jobs of a full claim start. But if few slots are free, that claim
@@ -245,13 +246,18 @@ class Claimer(Service):
         names, limited = self._names(), self._tasks.lists.limited
         return [name for name in names if name not in limited] if limited else names
 
-    async def start_claimed(self, jobs: list[Claim], sent_at: float, trusted_until: float) -> None:
+    async def start_claimed(
+        self, jobs: list[Claim], sent_at: float, trusted_until: float, *, expected: int
+    ) -> None:
         """Start jobs that another statement has claimed.
 
         ``sent_at`` is when it was sent, and ``trusted_until`` how long the lease was valid then, by the
-        monotonic clock.
+        monotonic clock. ``expected`` is for how many jobs the executor keeps slots free until they start.
         """
-        unpaused_jobs = await self._release_paused(jobs, sent_at)
+        try:
+            unpaused_jobs = await self._release_paused(jobs, sent_at)
+        finally:
+            self._executor.expect_fewer(expected)
         await self._start(unpaused_jobs, trusted_until, starts_now=True)
 
     async def _start(self, jobs: list[Claim], trusted_until: float, *, starts_now: bool) -> None:

@@ -144,14 +144,22 @@ class Executor:
     def has_slot_for_chunk(self) -> bool:
         """Whether a slot is free for the next chunk whose function is to be called.
 
-        Claims leave free the slots for which chunks wait, so none of these counts here.
+        Claims leave free the slots for which chunks wait, so none of these counts here. But the jobs of a
+        claim that is under way get the slots that were free when it began.
         """
-        return self._taken - self.chunks.queued < self._slots
+        return self._taken - self.chunks.queued + self.expected < self._slots
 
     @property
     def room(self) -> int:
         """The number of jobs that may be claimed: none while too many outcomes wait to be written."""
         return 0 if self._result_buffer.is_full else self.free
+
+    def expect_fewer(self, count: int) -> None:
+        """Expect fewer jobs: a claim for so many slots has ended, and its jobs take theirs now."""
+        self.expected -= count
+        # The caller gives its jobs their slots without awaiting anything before, and so before this callback.
+        if self.chunks.queued:
+            asyncio.get_running_loop().call_soon(self.chunks.call_queued)
 
     def submit(self, claim: Claim) -> asyncio.Task[None]:
         """Start a claimed job, even if no slot is free; return the task that runs it."""

@@ -283,6 +283,42 @@ async def test_closed_chunk_waits_for_a_slot_that_no_claim_gets(
     await plain_tasks["y"]
 
 
+async def test_closed_chunk_leaves_their_slots_to_the_jobs_of_a_claim_that_is_under_way(
+    parts: Parts, seen: Recorder, held: Calls
+) -> None:
+    bench = Bench(parts, seen, held.job, chunk=2, slots=2)
+    bench.executor.expected = 2
+    await bench.submit("a", "b")
+    await asyncio.sleep(0)
+    assert held.chunks == [], "the claim may bring two jobs"
+    assert bench.executor.free == 1, "no further claim gets the slot of the chunk"
+    bench.executor.expect_fewer(2)
+    await held.wait_begun()
+    held.open.set()
+    await bench.end()
+    assert bench.executor.free == 2
+
+
+async def test_claim_gives_its_jobs_their_slots_before_a_chunk_is_called(
+    parts: Parts, seen: Recorder, held: Calls, gate: Gate
+) -> None:
+    bench = Bench(parts, seen, held.job, chunk=1, slots=1)
+    parts.tasks.register(gate.job, name="test.plain")
+    plain_claims = await claim(parts.store, new_job("x", "test.plain"))
+    bench.executor.expected = 1
+    await bench.submit("a")
+    bench.executor.expect_fewer(1)
+    (plain_task,) = map(bench.executor.submit, plain_claims)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert held.chunks == [], "the only slot is that of the claimed job"
+    gate.open.set()
+    await plain_task
+    await held.wait_begun()
+    held.open.set()
+    await bench.end()
+
+
 async def test_oldest_chunk_is_called_when_there_are_too_many(
     parts: Parts, seen: Recorder, held: Calls
 ) -> None:
