@@ -242,7 +242,8 @@ def _template_of(event: types.Event) -> str:
         case types.OutcomesDelayed(holders=()):
             template = template.replace(": %(holders)s; end that transaction", "; see pg_locks")
         case types.LoopBlocked(job_id=None):
-            template = "event loop was blocked for %(seconds)s, not by a job"
+            culprit = ", not by a job" if event.job_name is None else " by a chunk of jobs %(job_name)s"
+            template = f"event loop was blocked for %(seconds)s{culprit}"
         case types.JobsReclaimed(job_ids=()) | types.JobsReclaimed(dead_workers=()):
             # Either there are no jobs, or they belonged to a claim whose response was lost.
             template = NO_JOB_RECLAIMED if event.dead_workers else LOST_RESPONSE

@@ -584,9 +584,9 @@ class LoopBlocked(Event):
     """The event loop resumed after it was blocked."""
 
     job_id: str | None
-    """The job that blocked the event loop; None if it was not a job."""
+    """The job that blocked the event loop; None if it was not a job, or the function of a chunk of jobs."""
     job_name: str | None
-    """The name of that job, or None."""
+    """The name of that job, or of the jobs of that chunk; None if it was neither."""
     seconds: float
     """Seconds for which the event loop was blocked."""
     stack: str = field(repr=False)

@@ -122,9 +122,11 @@ class Chunk(ABC, Generic[T]):
 
         Args:
             job: The job.
-            value: The value, which ``keep_result=`` keeps.
+            value: The value, which ``keep_result=`` keeps. It is copied then, so you may change the object
+                afterwards.
 
         Raises:
+            TypeError: ``job`` is not a job of a chunk.
             ValueError: The job is not in this chunk.
             RuntimeError: The job has an outcome, or the call of the function has ended.
         """
@@ -141,7 +143,7 @@ class Chunk(ABC, Generic[T]):
             error: The exception.
 
         Raises:
-            TypeError: ``error`` is not an exception.
+            TypeError: ``error`` is not an exception, or ``job`` is not a job of a chunk.
             ValueError: The job is not in this chunk.
             RuntimeError: The job has an outcome, or the call of the function has ended.
         """

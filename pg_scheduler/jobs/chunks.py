@@ -14,13 +14,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
 
 from pg_scheduler.base.annotations import UNDECLARED, signature_of, text_of
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.chunk import Chunk
 from pg_scheduler.jobs.injected import own_signature, value_of, wrapped_signature
-from pg_scheduler.jobs.keys import KeyFunction, KeyFunctionError, check_key_function, key_text
+from pg_scheduler.jobs.keys import KeyFunction, KeyFunctionError, check_key_function, key_value
 from pg_scheduler.jobs.model import UNSET, JobFunction, Unset
 from pg_scheduler.jobs.validation import check_count, check_seconds
 
@@ -53,15 +53,15 @@ class ChunkOptions:
     by: KeyFunction | None = None
     """Returns the key of a job from its item: a chunk has jobs of one key only. None for one key."""
 
-    def key_of(self, item: object, task_name: str) -> str:
-        """Return the key of a job; an empty text without a function.
+    def key_of(self, item: object, task_name: str) -> str | int:
+        """Return the key of a job; an empty text without a function. A number and its text are two keys.
 
         Raises:
             ChunkKeyError: The function raised, or returned something else than a short str or int.
         """
         if self.by is None:
             return ""
-        return key_text(self.by, f"chunks of {task_name!r}", (item,), {}, error=ChunkKeyError)
+        return key_value(self.by, f"chunks of {task_name!r}", (item,), {}, error=ChunkKeyError)
 
 
 def check_chunk_options(
@@ -172,6 +172,11 @@ def _item_annotation(parameter: inspect.Parameter, func: JobFunction) -> Any:
         return UNDECLARED
     text = text_of(annotation)
     if text is None:
+        # Annotated[Chunk[T], ...] has the metadata for another library.
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+            if annotation is Chunk:
+                return UNDECLARED
         if get_origin(annotation) is not Chunk:
             _refuse_annotation(parameter, func)
         return get_args(annotation)[0]
@@ -181,6 +186,8 @@ def _item_annotation(parameter: inspect.Parameter, func: JobFunction) -> Any:
     except SyntaxError:
         _refuse_annotation(parameter, func)
     namespace: Mapping[str, Any] = getattr(inspect.unwrap(func), "__globals__", {})
+    if isinstance(node, ast.Subscript) and value_of(node.value, namespace) is Annotated:
+        node = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
     is_generic = isinstance(node, ast.Subscript)
     if not _is_chunk(node.value if isinstance(node, ast.Subscript) else node, namespace):
         _refuse_annotation(parameter, func)

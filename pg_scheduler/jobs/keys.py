@@ -89,7 +89,19 @@ def key_text(
     *,
     error: type[KeyFunctionError] = KeyFunctionError,
 ) -> str:
-    """Return the text for ``blocked_on`` that stands for the key of a job with these arguments.
+    """Return the text for ``blocked_on`` that stands for the key of a job; see ``key_value()``."""
+    return _short(ascii_text(str(key_value(function, owner, args, kwargs, error=error))))
+
+
+def key_value(
+    function: KeyFunction,
+    owner: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    error: type[KeyFunctionError] = KeyFunctionError,
+) -> str | int:
+    """Return the key of a job with these arguments.
 
     Args:
         function: The key function.
@@ -109,21 +121,22 @@ def key_text(
             raise
         raise error(f"{subject} raised {class_name(raised)}; {error.remedy}") from raised
     # A subclass of int or str may have methods of its own, which are not called.
+    value: str | int
     if is_a(key, int) and not is_a(key, bool):
-        key = int.__int__(key)
+        key = value = int.__int__(key)
         # A digit has less than 4 bits, so such a number is too long. str() of a huge one may raise.
         if key.bit_length() > MAX_KEY_BYTES * 4:
             raise error(f"{subject} returned an int of {key.bit_length()} bits; return a shorter key")
         text = str(key)
     elif is_a(key, str):
-        text = str.__str__(key)
+        text = value = str.__str__(key)
     else:
         raise error(f"{subject} returned a {class_name(key)}; return a str or an int")
     # A lone surrogate is accepted, because ascii_text() escapes it.
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_KEY_BYTES:
         raise error(f"{subject} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")
-    return _short(ascii_text(text))
+    return value
 
 
 def named_prefix(kind: str, name: str) -> str:

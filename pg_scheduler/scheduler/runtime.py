@@ -18,7 +18,7 @@ from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.cluster_events.relay import EventRelay
 from pg_scheduler.errors import ConnectionRejectedError, PoolClosedError
 from pg_scheduler.events import KeeperLost
-from pg_scheduler.jobs.context import current
+from pg_scheduler.jobs.context import chunk_scheduler, current
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.job_builder import JobBuilders
@@ -180,7 +180,10 @@ class Runtime:
             await self.node.store.connections.release_held()
 
     def runs_the_caller(self) -> bool:
-        """Return whether the caller of this method is the code of a job that this worker runs."""
+        """Return whether the caller of this method is the code of a job or a chunk that this worker runs."""
+        # The function of a chunk has many jobs. Tasks that it has left behind may outlive its call.
+        if chunk_scheduler.get() == self.node.get_scheduler and self.executor.chunks.calls():
+            return True
         job = current.get(None)
         return job is not None and self.node.in_flight.holds(job.claim.job_id, job.claim.attempt)
 

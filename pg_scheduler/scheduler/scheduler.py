@@ -35,7 +35,7 @@ from pg_scheduler.events import Event, EventBus, EventStream, Subscriber
 from pg_scheduler.events.log import EventLog, GapLog, warn_of_disabled_logger
 from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec, check_codec
-from pg_scheduler.jobs.context import current
+from pg_scheduler.jobs.context import chunk_scheduler, current
 from pg_scheduler.jobs.keys import KeyFunction
 from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.middleware import Middleware
@@ -485,6 +485,12 @@ class Scheduler:
             raise RuntimeError(
                 "this Scheduler runs the job that enters it, and the end of the block would shut it down; "
                 "use current_job().scheduler without async with"
+            )
+        get_scheduler = chunk_scheduler.get()
+        if get_scheduler is not None and get_scheduler() is self:
+            raise RuntimeError(
+                "this Scheduler calls the function of the chunk that enters it, and the end of the block "
+                "would shut it down; use chunk.scheduler without async with"
             )
         await self.start()
         return self

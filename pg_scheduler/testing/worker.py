@@ -129,7 +129,7 @@ class ManualRuntime(Runtime):
         """
         self.executor.has_jitter = False
         # The passes call the chunks, since timers work in real time.
-        self.executor.chunks.has_timers = False
+        self.executor.chunks.closes_by_itself = False
         # No part waits between two passes: the virtual clock does not move meanwhile.
         self.rescuer.answer_timeout_s = 0.0
         self.unblocker.gap_s = self.feeder.gap_s = self.feeder.rest = 0.0

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context, copy_context
 from datetime import datetime
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any, Final
 
@@ -52,7 +53,7 @@ from pg_scheduler.jobs.step_values import MARK
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.chunks import Chunks, Slots
 from pg_scheduler.worker.completing import Completions
-from pg_scheduler.worker.in_flight import Attempt, Durability
+from pg_scheduler.worker.in_flight import Attempt, Durability, GatheredJobs
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.progress_writer import ProgressWriter
 from pg_scheduler.worker.runners.executors import LazyExecutor, Place
@@ -186,12 +187,14 @@ class AttemptRunner:
         self.chunks: Final = Chunks(
             slots,
             self._executors,
-            max_open=node.config.max_concurrent_jobs,
+            slot_count=node.config.max_concurrent_jobs,
             stop_grace=self._stop_grace,
             get_scheduler=self._get_scheduler,
             start=self._start,
             report_abandoned=self._abandon,
             forget_abandoned=stuck_threads.remove,
+            seconds_left=self._seconds_left,
+            in_flight=node.in_flight,
         )
         """The chunks in which attempts of this worker wait."""
         # As in TimeoutQueue, a timer in the context of the attempt would keep its arguments alive.
@@ -329,6 +332,11 @@ class AttemptRunner:
             return (deadline - self._statements.local_now).total_seconds()
         return left_s
 
+    def _seconds_left(self, attempt: Attempt) -> float:
+        """Return the seconds until the deadline of a job; infinity without one."""
+        deadline = deadline_of(attempt.claim.options)
+        return inf if deadline is None else self._seconds_until(deadline)
+
     @staticmethod
     def end_at_deadline(attempt: Attempt) -> None:
         """Interrupt an attempt whose job has passed its deadline."""
@@ -371,6 +379,8 @@ class AttemptRunner:
                     await attempt.write_at_end()
         except CrashedError as crash:
             return CrashResult(message_of(crash), self._max_crashes)
+        except RaisedError as raised:
+            return ErrorResult(raised.error)
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return error_result(attempt, error)
         finally:
@@ -448,9 +458,10 @@ class AttemptRunner:
             return stopped_result(attempt)
         return result
 
-    def _abandon(self, attempt: Attempt, place: Place, stack: str) -> None:
-        """Report that the thread of an attempt runs on; the attempt may release its slot."""
-        is_replaced, claim = self._stuck_threads.add(attempt, place), attempt.claim
+    def _abandon(self, attempt: Attempt, place: Place, stack: str, chunk: GatheredJobs | None = None) -> None:
+        """Report that the thread of an attempt, or of its chunk, runs on; it may release its slot."""
+        is_replaced = self._stuck_threads.add(attempt if chunk is None else chunk, place)
+        claim = attempt.claim
         self._events.publish(
             ThreadAbandoned(
                 claim.job_id, claim.job_name, claim.attempt, stack=stack, has_slot=not is_replaced
@@ -492,15 +503,18 @@ class AttemptRunner:
         current.set(running)
         return running
 
-    def _start(self, attempt: Attempt) -> None:
-        """Announce an attempt whose code begins, and begin its time limit and the measure of its duration."""
+    def _start(self, attempt: Attempt, since: float | None = None) -> None:
+        """Announce an attempt whose code begins, and begin its time limit and the measure of its duration.
+
+        The jobs of a chunk begin at one moment, ``since``, so that those of one time limit end together.
+        """
         claim = attempt.claim
         if self._events.wants(JobStarted):
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
             )
         if claim.timeout_seconds is not None:
-            self._timeouts.add(attempt, claim.timeout_seconds)
+            self._timeouts.add(attempt, claim.timeout_seconds, since)
         if attempt.measured_for:
             attempt.measured_from = monotonic()
 

@@ -7,16 +7,18 @@ retry, is that of any other attempt.
 A chunk has three states:
 
 1. It is open: jobs may join. It runs no code, so it takes no slot, and a job that joins gives its slot back.
-   At most as many chunks are open as there are slots.
+   The number of open chunks, and that of their jobs, is bounded, because they are in memory.
 2. It is closed: it is full, its time is over, or the worker shuts down. It waits for a free slot, which no
    claim gets before it.
 3. It is called, in a task of its own, and has that slot until the call ends.
 
-So a worker calls no more functions at once than it has slots, and holds at most two chunks for each of them.
+So a worker calls no more functions at once than it has slots. A crashed job runs alone: its chunk is closed
+at once, so that a function that ends the process takes no other job with it once more.
 
-An attempt that is cancelled or times out leaves its chunk, and ends at once if the chunk has other jobs
-without an outcome. If not, the call is cancelled, and the attempts that have left at that moment wait for its
-end, as any other attempt waits for its own function.
+An attempt that is cancelled or times out leaves its chunk. If the chunk was called, the attempt waits for
+the end of the call, as any other attempt waits for its own function: its job is not repeated, and nothing
+cleans up after it, while the function works on it. When no job without an outcome is left, the call is
+cancelled.
 """
 
 from __future__ import annotations
@@ -27,23 +29,27 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import Context, copy_context
+from copy import deepcopy
 from functools import partial
 from math import inf
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
 from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c
 from pg_scheduler.base.fork import end_child, inheritance
 from pg_scheduler.base.text.numbers import counted
+from pg_scheduler.errors import JobCancelledError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.call import JobCall, RaisedError, check_returned
 from pg_scheduler.jobs.chunk import ChunkJob
-from pg_scheduler.jobs.chunks import ITEM, ChunkOptions
+from pg_scheduler.jobs.chunks import ITEM, MAX_SIZE, ChunkOptions
 from pg_scheduler.jobs.context import GetScheduler, chunk_scheduler
 from pg_scheduler.jobs.executors import ASYNC
 from pg_scheduler.jobs.history import kept_log
+from pg_scheduler.jobs.result import keep_seconds
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.worker.in_flight import Attempt, GatheredJobs
+from pg_scheduler.worker.in_flight import Attempt, GatheredJobs, InFlight
 from pg_scheduler.worker.runners.executors import LazyExecutor, Place
 from pg_scheduler.worker.runners.timeouts import MAX_TIMEOUT_S
 
@@ -51,6 +57,16 @@ RETURNED_VALUE: Final = (
     "the function of a chunk returned {kind}, which belongs to none of its jobs; return nothing, and call "
     "chunk.complete(job, value) for the value of a job"
 )
+
+
+MIN_OPEN: Final = 10
+"""Chunks that may be open at once in a worker with fewer slots."""
+
+MAX_GATHERED: Final = MAX_SIZE
+"""Jobs in the open chunks of a worker, beyond which the oldest chunk is closed."""
+
+DEADLINE_SHARE: Final = 0.5
+"""The part of the time until its deadline for which a job may wait for others."""
 
 
 class Slots(Protocol):
@@ -94,6 +110,9 @@ class Seat:
     def outcome(self) -> object:
         """Return the value of the job, or raise its exception."""
         if self.error is not None:
+            # The worker would end by the error itself, as by Ctrl-C. No Ctrl-C interrupts a thread.
+            if is_a(self.error, KeyboardInterrupt):
+                raise RaisedError(self.error)
             # A class of the application may override the method.
             raise BaseException.with_traceback(self.error, self.traceback)
         return self.value
@@ -111,14 +130,16 @@ class GatheredChunk(GatheredJobs):
         timer: Closes it; None if it is closed.
         executor_call: Its call in an executor; None in the event loop, and before the call.
         call_task: The task of the call; None before the call.
-        holder: The attempt that keeps its job until the end of a cancelled call; None if there is none.
+        leavers: The attempts that have left during the call, and wait for its end.
+        is_stopped: Whether the worker has cancelled the call.
+        closes_at: When its time is over, by the clock of the event loop.
         log: The lines that its function logged; None if they are not kept.
         is_closed: Whether no further job may join.
         has_ended: Whether the call has ended, so that every job has its outcome.
     """
 
     def __init__(
-        self, task: Task, options: ChunkOptions, key: str, context: Context, get_scheduler: GetScheduler
+        self, task: Task, options: ChunkOptions, key: str | int, context: Context, get_scheduler: GetScheduler
     ) -> None:
         self.task = task
         self.options = options
@@ -128,7 +149,9 @@ class GatheredChunk(GatheredJobs):
         self.timer: asyncio.Handle | None = None
         self.executor_call: JobCall | None = None
         self.call_task: asyncio.Task[None] | None = None
-        self.holder: Attempt | None = None
+        self.leavers: list[Attempt] = []
+        self.is_stopped = self.is_replaced = False
+        self.closes_at = inf
         self.log: deque[str] | None = None
         self.is_closed = False
         self._get_scheduler = get_scheduler
@@ -157,6 +180,11 @@ class GatheredChunk(GatheredJobs):
         return self.executor_call is not None and self.executor_call.is_cancelled
 
     @property
+    def runs_on(self) -> bool:
+        """Whether the call has not ended."""
+        return self.call_task is not None and not self.call_task.done()
+
+    @property
     def state(self) -> str | None:
         """For people, what it waits for; None once its function was called."""
         if self._jobs:
@@ -168,10 +196,17 @@ class GatheredChunk(GatheredJobs):
 
     def complete(self, job: ChunkJob[Any], value: object = None) -> None:
         """Complete a job; see ``Chunk``."""
+        self._check(job)
+        # The function may change the value before it is written, for example if all jobs share one dict.
+        seat = self._seats.get(job)
+        if value is not None and seat is not None and keep_seconds(seat.attempt.claim.options) is not None:
+            with suppress(Exception):
+                value = deepcopy(value)
         self._settle(job, value, None)
 
     def fail(self, job: ChunkJob[Any], error: BaseException) -> None:
         """Fail a job; see ``Chunk``."""
+        self._check(job)
         if not is_a(error, BaseException):
             raise TypeError(
                 f"error must be an exception, not {class_name(error)}: {error!r}; pass an object such as "
@@ -192,6 +227,10 @@ class GatheredChunk(GatheredJobs):
             self._jobs = tuple(self._seats)
             return [seat.attempt for seat in self._seats.values()]
 
+    def has_begun_with(self, seat: Seat) -> bool:
+        """Return whether the call has begun, and the job is one of its jobs."""
+        return seat.job in self._seats
+
     def leave(self, seat: Seat) -> bool:
         """Remove a job whose attempt was stopped; return whether the job had no outcome before."""
         with self._lock:
@@ -208,17 +247,37 @@ class GatheredChunk(GatheredJobs):
             rest = list(self.present.values())
             if error is None and value is not None:
                 error = _mistake_of(value)
-                if not rest:
-                    logger.error(
-                        "task %s: %s", self.task.name, error, extra=record_fields(job_name=self.task.name)
-                    )
             for seat in rest:
                 _give(seat, None, error)
             self.present.clear()
+        if error is not None and not rest:
+            self._report(error)
         # What a thread has given its job may not have been delivered yet. A call that did not begin has no
         # jobs, but leaves some without an outcome.
         for seat in (*self._seats.values(), *rest):
             _deliver(seat)
+
+    def _report(self, error: BaseException) -> None:
+        """Log an error of the function that no job has, because each has its outcome or has left."""
+        # The worker has caused it.
+        if self.is_stopped and (is_a(error, asyncio.CancelledError) or is_a(error, JobCancelledError)):
+            return
+        logger.error(
+            "the function of a chunk of %s raised an exception that fails no job, since each of its %s "
+            "has an outcome or has left; call chunk.complete() after the last statement that may fail",
+            self.task.name,
+            counted(len(self._jobs), "job"),
+            extra=record_fields(job_name=self.task.name),
+            exc_info=error,
+        )
+
+    @staticmethod
+    def _check(job: object) -> None:
+        """Raise TypeError unless this is a job of a chunk."""
+        if not isinstance(job, ChunkJob):
+            raise TypeError(
+                f"job must be one of the jobs over which the chunk iterates, not {class_name(job)}: {job!r}"
+            )
 
     def _settle(self, job: ChunkJob[Any], value: object, error: BaseException | None) -> None:
         """Give a job its outcome, and let its attempt continue."""
@@ -278,7 +337,7 @@ class ChunkPlace(NamedTuple):
 
     task_id: int
     """The identity of the task object. A function that is registered again has another one."""
-    key: str
+    key: str | int
 
 
 class Chunks:
@@ -289,8 +348,10 @@ class Chunks:
             takes one until its end, and each job in a chunk gives its own back.
         queued: How many closed chunks wait for a slot.
         longest_wait_s: The maximum of ``chunk_wait`` here; 0 in a process that claims no other jobs.
-        has_timers: Whether chunks close when their time is over. With the virtual clock of a test kit, they
-            wait until ``call_open()``.
+        closes_by_itself: Whether chunks close when their time is over, or when many jobs wait in them. With
+            the virtual clock of a test kit, they wait until they are full, or until ``call_open()``.
+        is_over: Whether the time of the attempts is over after a shutdown, so that those whose chunk runs in
+            a thread leave their jobs to it.
     """
 
     def __init__(
@@ -298,25 +359,30 @@ class Chunks:
         slots: Slots,
         executors: Mapping[str, LazyExecutor],
         *,
-        max_open: int,
+        slot_count: int,
         stop_grace: float,
         get_scheduler: GetScheduler,
-        start: Callable[[Attempt], None],
-        report_abandoned: Callable[[Attempt, Place, str], None],
-        forget_abandoned: Callable[[Attempt], None],
+        start: Callable[[Attempt, float], None],
+        report_abandoned: Callable[[Attempt, Place, str, GatheredJobs], None],
+        forget_abandoned: Callable[[GatheredJobs], None],
+        seconds_left: Callable[[Attempt], float],
+        in_flight: InFlight,
     ) -> None:
         self._slots = slots
         self._executors = executors
-        self._max_open = max_open
+        self._max_open = max(MIN_OPEN, slot_count)
+        self._gathered = 0
         self._stop_grace = stop_grace
         self._get_scheduler = get_scheduler
         self._start = start
         self._report_abandoned = report_abandoned
         self._forget_abandoned = forget_abandoned
+        self._seconds_left = seconds_left
+        self._in_flight = in_flight
         self.balance = self.queued = 0
         self.longest_wait_s = inf
-        self.has_timers = True
-        self._is_closing = False
+        self.closes_by_itself = True
+        self.is_over = self._is_closing = False
         # The open chunks, the oldest first, and the closed ones that wait for a slot.
         self._open: dict[ChunkPlace, GatheredChunk] = {}
         self._queue: deque[GatheredChunk] = deque()
@@ -343,20 +409,29 @@ class Chunks:
             asyncio.CancelledError: The attempt was stopped before the job had an outcome.
         """
         item = _item_of(task, args, kwargs)
-        chunk = self._chunk_for(task, options, options.key_of(item, task.name), context)
+        key = options.key_of(item, task.name)
+        is_crashed = attempt.claim is self._in_flight.crashed_claim
+        if is_crashed:
+            chunk = GatheredChunk(task, options, key, context, self._get_scheduler)
+        else:
+            chunk = self._chunk_for(task, options, key, context)
+            self._set_timer(chunk, attempt)
         seat = chunk.add(attempt, item)
+        self._gathered += 1
         was_full = self._slots.is_full
         attempt.chunk = chunk
         self._seated.add(attempt)
         self.balance -= 1
-        if len(chunk.present) >= options.size:
+        if is_crashed or len(chunk.present) >= options.size:
             self._close(chunk)
+        elif self._gathered > MAX_GATHERED and self.closes_by_itself:
+            self._close(next(iter(self._open.values())))
         self._slots.note_free_slot(was_full=was_full)
         try:
             await seat.settled
         except asyncio.CancelledError:
             if chunk.leave(seat):
-                await self._leave(chunk, attempt)
+                await self._leave(chunk, seat)
                 raise
             # The outcome came before the cancellation, so it counts.
             task_of_attempt = asyncio.current_task()
@@ -398,6 +473,7 @@ class Chunks:
             chunk.call_task = chunk.context.run(
                 loop.create_task, self._call(chunk), name=f"chunk of {chunk.task.name}"
             )
+            self._in_flight.chunk_tasks[chunk.call_task] = chunk.task.name
             chunk.call_task.add_done_callback(partial(self._end_call, chunk), context=self._timer_context)
 
     def calls(self) -> list[asyncio.Task[None]]:
@@ -410,24 +486,41 @@ class Chunks:
             if not chunk.present:
                 self._cancel(chunk, "shutdown")
 
-    def _chunk_for(self, task: Task, options: ChunkOptions, key: str, context: Context) -> GatheredChunk:
+    def _chunk_for(
+        self, task: Task, options: ChunkOptions, key: str | int, context: Context
+    ) -> GatheredChunk:
         """Return the open chunk of a task and key. If there is none, open one."""
         place = ChunkPlace(id(task), key)
         chunk = self._open.get(place)
         if chunk is not None:
             return chunk
-        # Many keys could keep any number of jobs in memory, so the oldest chunk makes way.
-        if len(self._open) >= self._max_open:
+        # Many keys could keep any number of chunks open, so the oldest one makes way.
+        if len(self._open) >= self._max_open and self.closes_by_itself:
             self._close(next(iter(self._open.values())))
         chunk = self._open[place] = GatheredChunk(task, options, key, context, self._get_scheduler)
+        return chunk
+
+    def _set_timer(self, chunk: GatheredChunk, attempt: Attempt) -> None:
+        """Let a chunk close when its time is over, or early enough for the deadline of a job that joins."""
         loop = asyncio.get_running_loop()
-        wait_s = 0.0 if self._is_closing else min(options.wait_s, self.longest_wait_s)
+        wait_s = inf
+        if chunk.timer is None:
+            wait_s = 0.0 if self._is_closing else min(chunk.options.wait_s, self.longest_wait_s)
+        if self.closes_by_itself:
+            wait_s = min(wait_s, max(self._seconds_left(attempt) * DEADLINE_SHARE, 0.0))
+        elif wait_s:
+            return
+        closes_at = loop.time() + wait_s
+        if closes_at >= chunk.closes_at:
+            return
+        if chunk.timer is not None:
+            chunk.timer.cancel()
+        chunk.closes_at = closes_at
         # All jobs of a claim join before the event loop calls what it was given during that.
         if not wait_s:
             chunk.timer = loop.call_soon(self._close, chunk, context=self._timer_context)
-        elif self.has_timers:
+        else:
             chunk.timer = loop.call_later(wait_s, self._close, chunk, context=self._timer_context)
-        return chunk
 
     def _close(self, chunk: GatheredChunk) -> None:
         """Let no further job join a chunk, and call it when a slot is free; drop it if all jobs have left."""
@@ -437,7 +530,11 @@ class Chunks:
         if chunk.timer is not None:
             chunk.timer.cancel()
             chunk.timer = None
-        del self._open[ChunkPlace(id(chunk.task), chunk.key)]
+        self._gathered -= len(chunk.present)
+        place = ChunkPlace(id(chunk.task), chunk.key)
+        # A crashed job has a chunk of its own, which no other job may join.
+        if self._open.get(place) is chunk:
+            del self._open[place]
         if not chunk.present:
             return
         self._queue.append(chunk)
@@ -445,49 +542,48 @@ class Chunks:
         self.balance += 1
         self.call_queued()
 
-    async def _leave(self, chunk: GatheredChunk, attempt: Attempt) -> None:
+    async def _leave(self, chunk: GatheredChunk, seat: Seat) -> None:
         """End the part of an attempt in a chunk that it has left.
 
-        If no job is left that waits for an outcome, cancel the call. Wait for its end then, so that the job
-        is not repeated before.
+        If no job is left that waits for an outcome, cancel the call. Wait for the end of a call that has the
+        job, whether it is cancelled or not.
         """
         if chunk.call_task is None:
+            if not chunk.is_closed:
+                self._gathered -= 1
             if not chunk.present:
                 self._drop(chunk)
             return
-        # A shutdown, a lost lease or a timeout stops many attempts at the same moment. When all of them have
-        # left, it is known whether others remain.
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-        if chunk.present or chunk.call_task.done():
-            return
-        await self._wait_for_end(chunk, chunk.call_task, attempt)
+        if chunk.has_begun_with(seat):
+            await self._wait_for_end(chunk, chunk.call_task, seat.attempt)
+        elif not chunk.present:
+            self._cancel(chunk, seat.attempt.stop_reason or "cancelled")
 
     async def _wait_for_end(
         self, chunk: GatheredChunk, call_task: asyncio.Task[None], attempt: Attempt
     ) -> None:
-        """Cancel the call of a chunk, and wait until it has ended.
+        """Wait until the call of a chunk has ended, and cancel it if no job is left.
 
-        While it runs in a thread, the attempt counts as one in that thread, so that it keeps its job after a
-        shutdown and may release the slot.
+        While a cancelled call runs in a thread, its attempts count as attempts in that thread, so that they
+        keep their jobs after a shutdown.
         """
-        if chunk.holder is None:
-            chunk.holder = attempt
-            self._cancel(chunk, attempt.stop_reason or "cancelled")
         call_of_middleware, runs_in_executor = attempt.call, attempt.runs_in_executor
-        if chunk.executor_call is not None:
-            attempt.call, attempt.runs_in_executor = chunk.executor_call, True
+        chunk.leavers.append(attempt)
+        if not chunk.present:
+            self._cancel(chunk, attempt.stop_reason or "cancelled")
         while not call_task.done():
             try:
                 await asyncio.wait([call_task])
             except asyncio.CancelledError:
-                # Only the end of the shutdown cancels an attempt whose thread runs on.
-                if attempt.is_unstoppable:
+                # The job stays with a thread that runs on after the shutdown.
+                if self.is_over and attempt.is_unstoppable:
                     raise
-                # As in a function of its own, a further cancellation interrupts its cleanup.
-                call_task.cancel()
-        attempt.call, attempt.runs_in_executor = call_of_middleware, runs_in_executor
-        self._forget_abandoned(attempt)
+                # The call also belongs to the other jobs. Without any, a further cancellation interrupts its
+                # cleanup, as in a function of its own.
+                if not chunk.present:
+                    self._cancel(chunk, attempt.stop_reason or "cancelled")
+        if not attempt.is_unstoppable:
+            attempt.call, attempt.runs_in_executor = call_of_middleware, runs_in_executor
 
     def _drop(self, chunk: GatheredChunk) -> None:
         """Forget a chunk whose jobs have left before its call."""
@@ -502,6 +598,10 @@ class Chunks:
 
     def _cancel(self, chunk: GatheredChunk, reason: str) -> None:
         """Cancel the call of a chunk."""
+        chunk.is_stopped = True
+        if chunk.executor_call is not None:
+            for leaver in chunk.leavers:
+                leaver.call, leaver.runs_in_executor = chunk.executor_call, True
         # A thread is not interrupted: its function can see that it is cancelled, and return.
         if chunk.executor_call is not None and chunk.executor_call.cancel(reason):
             return
@@ -550,6 +650,8 @@ class Chunks:
             chunk.end(None, asyncio.CancelledError() if error is None else error)
         was_full = self._slots.is_full
         self._called.remove(chunk)
+        self._in_flight.chunk_tasks.pop(call_task, None)
+        self._forget_abandoned(chunk)
         self.balance -= 1
         self._slots.note_free_slot(was_full=was_full)
 
@@ -560,8 +662,9 @@ class Chunks:
         is for a call that continues after each of its jobs has an outcome.
         """
         attempts = chunk.begin()
+        since = monotonic()
         for attempt in attempts:
-            self._start(attempt)
+            self._start(attempt, since)
         limits = [attempt.claim.timeout_seconds for attempt in attempts]
         longest_s = max((inf if limit is None else limit for limit in limits), default=inf)
         # The condition is not ">=", which would be false for NaN.
@@ -572,6 +675,12 @@ class Chunks:
     def _end_settled(self, chunk: GatheredChunk) -> None:
         """Cancel a call that continues after the time limits of its jobs, all of which have outcomes."""
         if not chunk.present:
+            logger.error(
+                "the function of a chunk of %s is cancelled: it continues after the time limits of its jobs, "
+                "each of which has an outcome or has left; end it soon after the last chunk.complete()",
+                chunk.task.name,
+                extra=record_fields(job_name=chunk.task.name),
+            )
             self._cancel(chunk, "timeout")
 
     async def _execute(self, chunk: GatheredChunk, place: Place) -> object:
@@ -597,7 +706,8 @@ class Chunks:
 
     def _abandon(self, chunk: GatheredChunk, first_attempt: Attempt, place: Place, stack: str) -> None:
         """Report that the thread of a chunk runs on after it was cancelled."""
-        self._report_abandoned(chunk.holder or first_attempt, place, stack)
+        attempt = chunk.leavers[0] if chunk.leavers else first_attempt
+        self._report_abandoned(attempt, place, stack, chunk)
 
 
 def _item_of(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:

@@ -59,6 +59,7 @@ from pg_scheduler.worker.in_flight import (
     Attempt,
     Completion,
     End,
+    GatheredJobs,
     OpenSteps,
     Revocation,
 )
@@ -133,7 +134,7 @@ class Executor:
         taken = len(self._attempts) + self.chunks.balance
         replaced = self._stuck_threads.replaced
         # A newer attempt of the same job may have the place of an older one, which counts no more then.
-        return taken - (sum(map(self._has_slot, replaced)) if replaced else 0)
+        return taken - (sum(map(self._keeps_slot, replaced)) if replaced else 0)
 
     @property
     def is_full(self) -> bool:
@@ -280,6 +281,7 @@ class Executor:
                 if any(attempt.end is End.WRITING for attempt in attempts):
                     grace += self._call_timeout
                 await asyncio.wait(pending, timeout=grace)
+        self.chunks.is_over = True
         # Another worker must not run a job whose code still runs here, in a thread or because the code
         # ignores its cancellation. So the job of such an attempt is not released.
         for attempt in list(self._attempts.values()):
@@ -313,6 +315,10 @@ class Executor:
     def _has_slot(self, attempt: Attempt) -> bool:
         """Return whether an attempt has the slot of its job, and not a newer attempt of the same job."""
         return self._attempts.get(attempt.claim.job_id) is attempt
+
+    def _keeps_slot(self, replaced: Attempt | GatheredJobs) -> bool:
+        """Return whether the slot of a stuck thread is counted, so that it is to be subtracted."""
+        return isinstance(replaced, GatheredJobs) or self._has_slot(replaced)
 
     def hurry(self) -> None:
         """Give running jobs no more time to finish at shutdown: a shutdown in progress cancels them now."""

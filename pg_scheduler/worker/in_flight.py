@@ -182,6 +182,13 @@ class GatheredJobs(Chunk[Any]):
     """Its call in an executor; None in the event loop, and before the call."""
     call_task: asyncio.Task[None] | None
     """The task of its call; None before the call."""
+    is_replaced: bool
+    """Whether its thread runs on, and another attempt or chunk may have its slot."""
+
+    @property
+    @abstractmethod
+    def runs_on(self) -> bool:
+        """Whether its call has not ended."""
 
     @property
     @abstractmethod
@@ -391,6 +398,11 @@ class Attempt:
         return self.call is not None and self.call.is_unstoppable
 
     @property
+    def has_released_slot(self) -> bool:
+        """Whether its thread runs on, or that of its chunk, while another attempt may have the slot."""
+        return self.is_replaced or (self.chunk is not None and self.chunk.is_replaced)
+
+    @property
     def stop_reason(self) -> str | None:
         """Why it was to stop; None if it was not.
 
@@ -436,6 +448,8 @@ class InFlight:
         """The last claim of a crashed job, which runs alone among its kind; see ``exchange_jobs``."""
         self.unwritten: Final = unwritten
         """Returns the attempt numbers of results whose write is not confirmed, by job id, in any thread."""
+        self.chunk_tasks: Final[dict[asyncio.Task[None], str]] = {}
+        """The name of the jobs of each chunk whose function runs, by the task of the call."""
         self._left_attempts: dict[str, Attempt] = {}
 
     @property
@@ -547,3 +561,7 @@ class InFlight:
         _, prefix, job_id = task.get_name().partition(TASK_NAME_PREFIX)
         running = self.attempts.get(job_id) if prefix else None
         return running.claim if running else None
+
+    def name_of_chunk(self, task: asyncio.Task[Any]) -> str | None:
+        """Return the name of the jobs of a chunk whose function a task calls, or None if it calls none."""
+        return self.chunk_tasks.get(task)

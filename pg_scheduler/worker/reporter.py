@@ -455,7 +455,7 @@ class Reporter:
                 "attempt": attempt.claim.attempt,
                 "reason": attempt.stop_reason,
                 "in_thread": attempt.is_unstoppable,
-                **({"has_slot": False} if attempt.is_replaced else {}),
+                **({"has_slot": False} if attempt.has_released_slot else {}),
                 "since": datetime.fromtimestamp(
                     round(server_time - (now - attempt.stopped_at)), UTC
                 ).isoformat(),

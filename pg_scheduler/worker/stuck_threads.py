@@ -1,5 +1,7 @@
 """The attempts whose threads run on after their cancellation, and which of them have released their slots.
 
+A chunk whose function runs in a thread counts as an attempt here: its call has the slot, and not its jobs.
+
 A thread cannot be stopped. Its attempt keeps the job, whose lease is renewed until the thread returns, so no
 other worker runs the job meanwhile. By default it keeps its slot too. Up to ``max_stuck_threads`` of these
 attempts release their slot and their place in their executor, so that other jobs run in new threads.
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.in_flight import Attempt, GatheredJobs
 from pg_scheduler.worker.runners.executors import Place
 
 
@@ -24,10 +26,10 @@ class StuckThreads:
     def __init__(self, limit: int, on_replaced: Callable[[], None]) -> None:
         self._limit = limit
         self._on_replaced = on_replaced
-        self._places: dict[Attempt, Place] = {}
-        self.replaced: Final[set[Attempt]] = set()
+        self._places: dict[Attempt | GatheredJobs, Place] = {}
+        self.replaced: Final[set[Attempt | GatheredJobs]] = set()
 
-    def add(self, attempt: Attempt, place: Place) -> bool:
+    def add(self, attempt: Attempt | GatheredJobs, place: Place) -> bool:
         """Note that the thread of an attempt runs on; return whether the attempt has released its slot."""
         # The report of an executor of the application may come after the end of the attempt.
         if attempt.runs_on:
@@ -35,7 +37,7 @@ class StuckThreads:
             self._replace()
         return attempt.is_replaced
 
-    def remove(self, attempt: Attempt) -> None:
+    def remove(self, attempt: Attempt | GatheredJobs) -> None:
         """Forget an attempt that has ended. Another one may release its slot instead."""
         if self._places.pop(attempt, None) is not None:
             self.replaced.discard(attempt)

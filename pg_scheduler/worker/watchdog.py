@@ -37,10 +37,12 @@ class _Ping:
 class _BlockingCode:
     """The code in which the event loop was found blocked."""
 
-    __slots__ = ("claim", "found_at", "stack")
+    __slots__ = ("claim", "found_at", "job_name", "stack")
 
-    def __init__(self, frame: FrameType | None, claim: Claim | None) -> None:
+    def __init__(self, frame: FrameType | None, claim: Claim | None, chunk_name: str | None) -> None:
         self.claim = claim
+        # The function of a chunk has many jobs, of one name.
+        self.job_name = chunk_name if claim is None else claim.job_name
         self.found_at = time.monotonic()
         frames = [] if frame is None else list(traceback.walk_stack(frame))
         self.stack = [
@@ -53,10 +55,8 @@ class _BlockingCode:
         Its stack contains lines of source files, which are read now.
         """
         stack = "".join(traceback.StackSummary.from_list(reversed(self.stack)).format())
-        claim = self.claim
-        job_id = None if claim is None else claim.job_id
-        job_name = None if claim is None else claim.job_name
-        return LoopBlocked(job_id, job_name, seconds=seconds, stack=stack)
+        job_id = None if self.claim is None else self.claim.job_id
+        return LoopBlocked(job_id, self.job_name, seconds=seconds, stack=stack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,8 @@ class LoopWatchdog:
             task = asyncio.current_task(self.loop)
             frame = sys._current_frames().get(self._thread_id)
             claim = self._in_flight.claim_of(task) if task else None
-            code = _BlockingCode(frame, claim)
+            chunk_name = self._in_flight.name_of_chunk(task) if task else None
+            code = _BlockingCode(frame, claim, chunk_name)
             # If the loop has resumed meanwhile, it ran this code afterwards, so the code blocks nothing.
             if not ping.is_answered:
                 ping.blocking_code = code
@@ -165,9 +166,12 @@ class LoopWatchdog:
             ping.is_logged = True
             # Only the job and the stack of this event are used. The record has its own number of seconds.
             report = ping.blocking_code.describe(0.0)
-            culprit = (
-                "not by a job" if report.job_id is None else f"by job {report.job_name} (id {report.job_id})"
-            )
+            if report.job_id is not None:
+                culprit = f"by job {report.job_name} (id {report.job_id})"
+            elif report.job_name is not None:
+                culprit = f"by a chunk of jobs {report.job_name}"
+            else:
+                culprit = "not by a job"
             # The event itself is published when the loop runs again, so this record is not that of an event.
             message = "event loop blocked for %.1f s, %s:\n%s"
             log_in_thread(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import logging
+import signal
 import threading
 import weakref
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -23,9 +27,12 @@ from pg_scheduler.events import (
     JobStarted,
     ThreadAbandoned,
 )
+from pg_scheduler.jobs.deadlines import deadline_text
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.worker import chunks
 from pg_scheduler.worker.attempt_runner import AttemptRunner
+from pg_scheduler.worker.chunks import MIN_OPEN
 from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import Revocation
@@ -322,16 +329,75 @@ async def test_claim_gives_its_jobs_their_slots_before_a_chunk_is_called(
 async def test_oldest_chunk_is_called_when_there_are_too_many(
     parts: Parts, seen: Recorder, held: Calls
 ) -> None:
-    bench = Bench(parts, seen, held.job, slots=2, chunk_by=lambda item: item[0])
-    await bench.submit("a1", "b1", "a2")
-    assert held.chunks == []
-    await bench.submit("c1")
+    bench = Bench(parts, seen, held.job, slots=1, chunk_by=lambda item: item[0])
+    keys = [chr(ord("a") + number) for number in range(MIN_OPEN)]
+    await bench.submit(*(f"{key}1" for key in keys), "a2")
+    assert held.chunks == [], "with one slot too, a chunk of each key is open"
+    await bench.submit("z1")
     await held.wait_begun()
     assert held.items == [["a1", "a2"]]
     held.open.set()
     bench.executor.chunks.call_open()
     await bench.end()
+    assert bench.executor.free == 1
+
+
+async def test_oldest_chunk_is_called_when_too_many_jobs_wait(
+    parts: Parts, seen: Recorder, held: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "MAX_GATHERED", 3)
+    bench = Bench(parts, seen, held.job, chunk_by=lambda item: item[0])
+    await bench.submit("a1", "a2", "b1")
+    # A job that leaves makes room.
+    parts.in_flight.revoke("b1", 1, Revocation.CANCELLED)
+    await bench.end("b1")
+    await bench.submit("c1")
+    assert held.chunks == []
+    await bench.submit("c2")
+    await held.wait_begun()
+    assert held.items == [["a1", "a2"]]
+    await bench.submit("d1")
+    assert len(held.chunks) == 1, "the called ones do not count"
+    held.open.set()
+    bench.executor.chunks.call_open()
+    await bench.end()
+
+
+async def test_crashed_job_has_a_chunk_of_its_own(parts: Parts, seen: Recorder, calls: Calls) -> None:
+    """Other crashed jobs wait for its end, and its function may end the process of fresh ones."""
+    bench = Bench(parts, seen, calls.job, slots=2)
+    await bench.submit("a")
+    (crashed,) = await claim(parts.store, new_job("b", "test.chunk", task_data=encode(("b",), {})))
+    parts.in_flight.crashed_claim = crashed
+    await bench.executor.submit(crashed)
+    assert calls.items == [["b"]]
+    await bench.submit("c")
+    bench.executor.chunks.call_open()
+    await bench.end()
+    assert calls.items == [["b"], ["a", "c"]]
     assert bench.executor.free == 2
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_chunk_closes_before_the_deadline_of_a_job(
+    parts: Parts, seen: Recorder, calls: Calls, is_first: bool
+) -> None:
+    """Otherwise a job would miss its deadline only because it waits for others."""
+    bench = Bench(parts, seen, calls.job)
+    deadline = deadline_text(datetime.now(UTC) + timedelta(seconds=100))
+    options = [json.dumps({"deadline": deadline}), None]
+    held_claims = await claim(
+        parts.store,
+        *(new_job(each, "test.chunk", task_data=encode((each,), {})) for each in "ab"),
+    )
+    for held_claim, text in zip(held_claims, options if is_first else options[::-1], strict=True):
+        bench.tasks[held_claim.job_id] = bench.executor.submit(held_claim._replace(options=text))
+        await asyncio.sleep(0)
+    chunk: Any = parts.in_flight.attempts["a"].chunk
+    assert chunk is parts.in_flight.attempts["b"].chunk
+    assert 0 < chunk.closes_at - asyncio.get_running_loop().time() <= 50
+    bench.executor.chunks.call_open()
+    await bench.end()
 
 
 async def test_attempt_that_was_replaced_in_a_chunk_gives_no_slot_twice(
@@ -433,23 +499,27 @@ async def test_queued_chunk_that_all_jobs_have_left_frees_its_slot(
 
 
 @pytest.mark.parametrize("reason", [Revocation.CANCELLED, Revocation.LOST])
-async def test_job_that_leaves_during_the_call_ends_at_once_and_its_outcome_is_ignored(
+async def test_job_that_leaves_during_the_call_ends_with_the_call_and_its_outcome_is_ignored(
     parts: Parts, seen: Recorder, held: Calls, reason: Revocation
 ) -> None:
+    """Until then the function may work on it, so nothing may clean up after the job."""
     bench = Bench(parts, seen, held.job)
     await bench.submit("a", "b")
     bench.executor.chunks.call_open()
     chunk = await held.wait_begun()
     parts.in_flight.revoke("a", 1, reason)
-    await bench.end("a")
-    assert held.cancelled == 0
+    await asyncio.sleep(0)
     first, second = chunk
     assert (first.has_left, second.has_left) == (True, False)
     chunk.complete(first)
     with pytest.raises(RuntimeError, match="job 'a' has an outcome"):
         chunk.fail(first, ValueError("late"))
+    await asyncio.sleep(0)
+    assert not bench.tasks["a"].done()
+    assert bench.executor.free == 4, "only the call has a slot"
     held.open.set()
     await bench.end()
+    assert held.cancelled == 0
     assert bench.outcomes() == {
         "a": JobCancelled if reason is Revocation.CANCELLED else JobLost,
         "b": JobCompleted,
@@ -466,12 +536,12 @@ async def test_call_is_cancelled_when_the_last_job_leaves_which_waits_for_its_en
     bench.executor.chunks.call_open()
     await held.wait_begun()
     parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
-    await bench.end("a")
+    await asyncio.sleep(0)
     parts.in_flight.revoke("b", 1, Revocation.CANCELLED)
     async with asyncio.timeout(PATIENCE):
         await held.cleans_up.wait()
-    assert not bench.tasks["b"].done()
-    assert bench.executor.free == 1, "the call has its slot, and the job none"
+    assert not any(task.done() for task in bench.tasks.values())
+    assert bench.executor.free == 1, "the call has its slot, and the jobs none"
     held.may_clean_up.set()
     await bench.end()
     assert held.cancelled == 1
@@ -499,6 +569,61 @@ async def test_jobs_that_time_out_together_wait_for_the_end_of_the_call(
         "TimeoutError: the job ran longer than its timeout of 0.05 seconds"
     }
     assert len(seen.of(JobFailed)) == 3
+
+
+async def test_job_that_times_out_before_the_others_is_not_repeated_during_the_call(
+    parts: Parts, seen: Recorder, held: Calls
+) -> None:
+    bench = Bench(parts, seen, held.job)
+    await bench.submit("a", timeout_seconds=0.01)
+    await bench.submit("b")
+    bench.executor.chunks.call_open()
+    chunk = await held.wait_begun()
+    first, second = chunk
+    async with asyncio.timeout(PATIENCE):
+        while not first.has_left:  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
+    assert not bench.tasks["a"].done()
+    # A further interruption of the job that has left is none of the call, which belongs to the other one.
+    parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not second.has_left
+    held.open.set()
+    await bench.end()
+    assert held.cancelled == 0
+    assert bench.outcomes() == {"a": JobCancelled, "b": JobCompleted}
+
+
+async def test_jobs_of_a_call_time_out_at_one_moment(parts: Parts, seen: Recorder, held: Calls) -> None:
+    bench = Bench(parts, seen, held.job)
+    await bench.submit("a", "b", "c", timeout_seconds=60.0)
+    bench.executor.chunks.call_open()
+    await held.wait_begun()
+    (limits,) = bench.executor._runner._timeouts._by_timeout.values()
+    assert len(limits) == 3
+    assert len(set(limits.values())) == 1
+    held.open.set()
+    await bench.end()
+
+
+async def test_shutdown_ends_a_call_whose_jobs_have_left_or_have_outcomes(
+    parts: Parts, seen: Recorder, held: Calls
+) -> None:
+    bench = Bench(parts, seen, held.job, shutdown_timeout=0.0)
+    await bench.submit("a", "b")
+    bench.executor.chunks.call_open()
+    chunk = await held.wait_begun()
+    parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
+    await asyncio.sleep(0)
+    chunk.complete(chunk.jobs[1])
+    await bench.end("b")
+    assert not bench.tasks["a"].done()
+    await asyncio.wait_for(bench.executor.stop(), PATIENCE)
+    assert held.cancelled == 1
+    await bench.end()
+    assert bench.outcomes() == {"a": JobCancelled, "b": JobCompleted}
 
 
 async def test_further_cancellation_interrupts_the_cleanup_of_the_call(
@@ -593,6 +718,108 @@ async def test_shutdown_cancels_a_call_that_continues_after_all_outcomes(
     assert cancelled.is_set()
 
 
+# -- errors that no job has ----------------------------------------------------------------------------
+
+
+async def _raises_after_outcomes(chunk: Chunk[str]) -> None:
+    for job in chunk:
+        chunk.complete(job)
+    raise OSError("the commit failed")
+
+
+async def _cancels_itself_after_outcomes(chunk: Chunk[str]) -> None:
+    for job in chunk:
+        chunk.complete(job)
+    raise asyncio.CancelledError
+
+
+async def _raises_in_its_cleanup(chunk: Chunk[str]) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise OSError("the cleanup failed")
+
+
+async def _continues_after_outcomes(chunk: Chunk[str]) -> None:
+    for job in chunk:
+        chunk.complete(job)
+    await asyncio.Event().wait()
+
+
+def _raises_in_a_thread(chunk: Chunk[str]) -> None:
+    for job in chunk:
+        chunk.complete(job)
+    raise OSError("the commit failed")
+
+
+@pytest.mark.parametrize(
+    ("func", "expected"),
+    [
+        (_raises_after_outcomes, ("raised an exception that fails no job", OSError)),
+        (_raises_in_a_thread, ("raised an exception that fails no job", OSError)),
+        (_cancels_itself_after_outcomes, ("raised an exception that fails no job", asyncio.CancelledError)),
+        (_raises_in_its_cleanup, ("raised an exception that fails no job", OSError)),
+        (_continues_after_outcomes, ("is cancelled: it continues after the time limits", None)),
+    ],
+)
+async def test_error_that_no_job_has_is_logged(
+    parts: Parts,
+    seen: Recorder,
+    caplog: pytest.LogCaptureFixture,
+    func: Callable[..., Any],
+    expected: tuple[str, type[BaseException] | None],
+) -> None:
+    problem, error = expected
+    bench = Bench(parts, seen, func, chunk=2)
+    await bench.submit("a", "b", timeout_seconds=0.05)
+    async with asyncio.timeout(PATIENCE):
+        while bench.executor.chunks.calls():  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.001)
+    await bench.end()
+    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert problem in record.getMessage()
+    assert "test.chunk" in record.getMessage()
+    assert (record.exc_info[0] if record.exc_info else None) is error
+
+
+async def test_end_of_a_call_that_was_cancelled_is_no_error(
+    parts: Parts, seen: Recorder, held: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(parts, seen, held.job)
+    await bench.submit("a", "b")
+    bench.executor.chunks.call_open()
+    await held.wait_begun()
+    parts.in_flight.revoke_all(Revocation.CANCELLED)
+    await bench.end()
+    assert held.cancelled == 1
+    assert not [each for each in caplog.records if each.levelno == logging.ERROR]
+
+
+def _interrupts_in_a_thread(chunk: Chunk[str]) -> None:
+    raise KeyboardInterrupt("of a library")
+
+
+async def _fails_with_an_interrupt(chunk: Chunk[str]) -> None:
+    for job in chunk:
+        chunk.fail(job, KeyboardInterrupt("of a library"))
+
+
+@pytest.mark.parametrize("func", [_interrupts_in_a_thread, _fails_with_an_interrupt])
+async def test_keyboard_interrupt_of_a_chunk_ends_only_its_jobs(
+    parts: Parts, seen: Recorder, func: Callable[..., Any]
+) -> None:
+    """Also where no event loop handles SIGINT, so that a KeyboardInterrupt in a task looks like Ctrl-C."""
+    bench = Bench(parts, seen, func, chunk=2)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        await bench.submit("a", "b")
+        await bench.end()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert {event.error for event in seen.of(JobFailed)} == {"KeyboardInterrupt: of a library"}
+    assert len(seen.of(JobFailed)) == 2
+
+
 # -- threads -------------------------------------------------------------------------------------------
 
 
@@ -645,11 +872,13 @@ async def test_thread_sees_that_all_jobs_have_left(parts: Parts, seen: Recorder)
     await thread.wait_begun()
     await bench.end("a")
     parts.in_flight.revoke("b", 1, Revocation.CANCELLED)
-    await bench.end("b")
+    await asyncio.sleep(0)
     assert thread.chunk is not None
+    assert thread.chunk.jobs[1].has_left
     assert not thread.chunk.is_cancelled
     parts.in_flight.revoke("c", 1, Revocation.CANCELLED)
     await sees_cancellation(thread.chunk)
+    assert not bench.tasks["b"].done()
     assert not bench.tasks["c"].done()
     thread.open.set()
     await bench.end()
@@ -677,6 +906,22 @@ async def test_stuck_thread_of_a_chunk_releases_its_slot(parts: Parts, seen: Rec
     await bench.end()
     assert bench.executor.free == 2
     assert bench.outcomes() == {"a": JobCompleted, "b": JobFailed, "c": JobFailed}
+
+
+async def test_stuck_thread_whose_jobs_have_outcomes_releases_its_slot(parts: Parts, seen: Recorder) -> None:
+    thread = Thread()
+    bench = Bench(parts, seen, thread.job, chunk=1, slots=1, stop_grace=0.0, max_stuck_threads=1)
+    await bench.submit("a", timeout_seconds=0.05)
+    await thread.wait_begun()
+    await bench.end("a")
+    (event,) = await seen.until(ThreadAbandoned)
+    assert not event.has_slot
+    assert bench.executor.free == 1
+    (call,) = bench.executor.chunks.calls()
+    thread.open.set()
+    await asyncio.wait_for(call, PATIENCE)
+    await asyncio.sleep(0)
+    assert bench.executor.free == 1
 
 
 async def test_shutdown_leaves_the_jobs_of_a_stuck_thread_to_it(parts: Parts, seen: Recorder) -> None:

@@ -42,8 +42,8 @@ class TimeoutQueue(Generic[T]):
         """Return the number of items with a time limit."""
         return sum(map(len, self._by_timeout.values()))
 
-    def add(self, item: T, timeout: float) -> None:
-        """Set a time limit for an item, in seconds from now."""
+    def add(self, item: T, timeout: float, since: float | None = None) -> None:
+        """Set a time limit for an item, in seconds from now, or from a moment that was just read."""
         # The condition is not ">=", which would be false for NaN.
         if not timeout < MAX_TIMEOUT_S:
             return
@@ -52,7 +52,7 @@ class TimeoutQueue(Generic[T]):
         if limits is None:
             limits = self._by_timeout[timeout] = {}
             self._set_timer(timeout, timeout)
-        limits[item] = monotonic() + timeout
+        limits[item] = (monotonic() if since is None else since) + timeout
 
     def remove(self, item: T, timeout: float) -> None:
         """Remove the time limit of an item. Unused timers are cancelled only when there are many."""
