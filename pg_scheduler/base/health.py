@@ -119,7 +119,8 @@ class WorkerFacts:
         lease_trusted_until: When the lease may expire.
         lease_s: The duration of the lease in seconds.
         blocked_s: Seconds for which the event loop has been blocked; None if it is not.
-        blocking_job: Name and id of the job that blocks it; None if it is none.
+        blocking_job: Name and id of the job that blocks it, without an id for a chunk of jobs; None if it is
+            none.
         max_loop_block_s: Seconds for which it may be blocked.
         listener: Why notifications do not arrive; None if they do.
         has_liveness_lock: Whether the lease keeper holds the liveness lock.
@@ -140,7 +141,7 @@ class WorkerFacts:
     lease_trusted_until: float
     lease_s: float
     blocked_s: float | None
-    blocking_job: tuple[str, str] | None
+    blocking_job: tuple[str, str | None] | None
     max_loop_block_s: float
     listener: str | None
     has_liveness_lock: bool
@@ -232,7 +233,7 @@ def _blockage_text(worker: WorkerFacts) -> str | None:
     by = ", not by a job"
     if worker.blocking_job is not None:
         job_name, job_id = worker.blocking_job
-        by = f" by job {job_name} (id {job_id})"
+        by = f" by a chunk of jobs {job_name}" if job_id is None else f" by job {job_name} (id {job_id})"
     return f"blocked for {worker.blocked_s:.1f} s{by}"
 
 

@@ -89,9 +89,11 @@ def job(
         chunk: How many jobs one call of the function may get, from 1 to 10,000. The function then has one
             parameter, a `Chunk`, and each job one argument. None for a call for each job.
         chunk_wait: How long the first job of a chunk waits for others, in seconds or as a timedelta, up to an
-            hour; 0 for those that are claimed together with it. One second if omitted.
+            hour; 0 for those that are claimed together with it. A job with a deadline waits for at most half
+            of the time that it has left. One second if omitted.
         chunk_by: A plain function that is called with the argument of a job, in the worker, and returns its
-            key, a str or an int of at most 200 bytes: each chunk has jobs of one key. None for any jobs.
+            key, a str or an int of at most 200 bytes: each chunk has jobs of one key. The number 1 and the
+            text "1" are two keys. None for any jobs.
 
     Returns:
         A decorator that returns the unchanged function.

@@ -85,10 +85,11 @@ class LoopBlock:
 
     seconds: float
     job_id: str | None
-    """The job that blocked it; None if no job did, or if the worker does not report it."""
+    """The job that blocked it; None if none or a chunk did, or if the worker does not report it."""
     job_name: str | None
+    """The name of that job, or of the jobs of that chunk."""
     names_culprit: bool
-    """Whether the worker reports what blocked the loop. If it does, and ``job_id`` is None, no job did."""
+    """Whether the worker reports what blocked the loop. If it does, and ``job_name`` is None, no job did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,6 @@ def _worker_facts(runtime: Runtime) -> WorkerFacts:
     heartbeat, claimer, listener = runtime.heartbeat, runtime.claimer, runtime.listener
     # If the event loop is blocked now: since when, and by which job if that is known.
     blockage = runtime.watchdog.find_blockage()
-    blocking_claim = blockage.claim if blockage else None
     # A role that runs no jobs has no slots, although its executor has free ones.
     slots = config.max_concurrent_jobs if config.runs_jobs else 0
     slots_busy = slots - runtime.executor.free if config.runs_jobs else 0
@@ -63,7 +62,7 @@ def _worker_facts(runtime: Runtime) -> WorkerFacts:
         lease_trusted_until=lease.trusted_until,
         lease_s=lease.seconds,
         blocked_s=blockage.seconds if blockage else None,
-        blocking_job=(blocking_claim.job_name, blocking_claim.job_id) if blocking_claim else None,
+        blocking_job=(blockage.job_name, blockage.job_id) if blockage and blockage.job_name else None,
         max_loop_block_s=config.max_loop_block,
         listener=listener_problem,
         has_liveness_lock=lease.liveness_key is not None,

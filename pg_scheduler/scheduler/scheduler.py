@@ -36,6 +36,7 @@ from pg_scheduler.events.log import EventLog, GapLog, warn_of_disabled_logger
 from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec, check_codec
 from pg_scheduler.jobs.context import chunk_scheduler, current
+from pg_scheduler.jobs.executors import PROCESS, default_executor
 from pg_scheduler.jobs.keys import KeyFunction
 from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.middleware import Middleware
@@ -52,7 +53,7 @@ from pg_scheduler.jobs.model import (
     Unset,
     Worker,
 )
-from pg_scheduler.jobs.naming import check_aliases, check_name
+from pg_scheduler.jobs.naming import check_aliases, check_function, check_name
 from pg_scheduler.jobs.payload import split_task_data
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
@@ -100,7 +101,7 @@ from pg_scheduler.steps.signals import Audience
 from pg_scheduler.streams.attempt import AttemptStreams
 from pg_scheduler.streams.readers import StreamReaders
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.runners.executors import check_executors
+from pg_scheduler.worker.runners.executors import check_executors, fault_of_chunks
 from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
 from pg_scheduler.worker.vacuum import Vacuum
 
@@ -1679,6 +1680,7 @@ class Scheduler:
 
         def add(function: F) -> F:
             """Register the function with the options, and return it."""
+            self._check_executor_of_chunks(function, options)
             self._parts.tasks.register(function, name=name, aliases=former_names, options=options)
             # Jobs and fire times of this name may be due, so the claimer and the planner look for them now.
             if self._parts.runtime is not None:
@@ -1688,6 +1690,20 @@ class Scheduler:
 
         # Without a function, this is a decorator with arguments.
         return add if func is None else add(func)
+
+    def _check_executor_of_chunks(self, function: JobFunction, options: TaskOptions) -> None:
+        """Raise ConfigurationError if the executor of a task with ``chunk=`` cannot call its function."""
+        check_function(function, allow_plain=True)
+        task = self._parts.tasks.task_of(function)
+        if options.chunk is None and (task is None or task.chunk is None):
+            return
+        name = options.executor or (default_executor(function) if task is None else task.executor)
+        # What is no name of an executor, and the executor of processes, the registry refuses.
+        executor = self._parts.executors.get(name) if isinstance(name, str) and name != PROCESS else None
+        # Another worker may have an executor that is missing here.
+        fault = None if executor is None else fault_of_chunks(name, executor)
+        if fault is not None:
+            raise fault
 
     # -- schedules -----------------------------------------------------------------------------------------
 

@@ -56,10 +56,9 @@ from pg_scheduler.worker.completing import Completions
 from pg_scheduler.worker.in_flight import Attempt, Durability, GatheredJobs
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.progress_writer import ProgressWriter
-from pg_scheduler.worker.runners.executors import LazyExecutor, Place
+from pg_scheduler.worker.runners.executors import LazyExecutor, Place, fault_of_chunks
 from pg_scheduler.worker.runners.jobs_view import AttemptInThread
 from pg_scheduler.worker.runners.middleware import run_in_executor, run_in_loop
-from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 from pg_scheduler.worker.stuck_threads import StuckThreads
 
@@ -475,12 +474,7 @@ class AttemptRunner:
         lazy_executor = self._executors.get(task.executor)
         if lazy_executor is None:
             return ConfigurationError(f"this Scheduler has no executor {task.executor!r}; pass executors=")
-        if isinstance(lazy_executor.executor, ProcessExecutor):
-            return ConfigurationError(
-                f"the executor {task.executor!r} runs jobs in processes, but the function of a task with "
-                "chunk= gives each job its outcome; name an executor for threads, or omit executor="
-            )
-        return None
+        return fault_of_chunks(task.executor, lazy_executor.executor)
 
     def _enter(self, attempt: Attempt, view: RunningAttempt) -> RunningJob:
         """Make an attempt the current job of this context, announce it, and begin its time limit.

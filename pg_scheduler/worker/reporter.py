@@ -361,11 +361,10 @@ class Reporter:
         blockage = self._watchdog.find_blockage()
         if blockage is None or self._last_report is None:
             return None
-        job = blockage.claim
         blocked = {
             "loop_blocked_s": round(blockage.seconds, 1),
-            "blocking_job_id": None if job is None else job.job_id,
-            "blocking_job_name": None if job is None else job.job_name,
+            "blocking_job_id": blockage.job_id,
+            "blocking_job_name": blockage.job_name,
         }
         return WorkerReport(self._last_report.state, {**self._last_report.health, **blocked})
 

@@ -37,10 +37,10 @@ class _Ping:
 class _BlockingCode:
     """The code in which the event loop was found blocked."""
 
-    __slots__ = ("claim", "found_at", "job_name", "stack")
+    __slots__ = ("found_at", "job_id", "job_name", "stack")
 
     def __init__(self, frame: FrameType | None, claim: Claim | None, chunk_name: str | None) -> None:
-        self.claim = claim
+        self.job_id = None if claim is None else claim.job_id
         # The function of a chunk has many jobs, of one name.
         self.job_name = chunk_name if claim is None else claim.job_name
         self.found_at = time.monotonic()
@@ -55,8 +55,7 @@ class _BlockingCode:
         Its stack contains lines of source files, which are read now.
         """
         stack = "".join(traceback.StackSummary.from_list(reversed(self.stack)).format())
-        job_id = None if self.claim is None else self.claim.job_id
-        return LoopBlocked(job_id, self.job_name, seconds=seconds, stack=stack)
+        return LoopBlocked(self.job_id, self.job_name, seconds=seconds, stack=stack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,10 @@ class Blockage:
 
     seconds: float
     """Seconds for which it has been blocked."""
-    claim: Claim | None
-    """The job that blocks it; None if it is none."""
+    job_id: str | None
+    """The job that blocks it; None if it is none, or if it is the function of a chunk of jobs."""
+    job_name: str | None
+    """The name of that job, or of the jobs of that chunk; None if it is neither."""
 
 
 class LoopWatchdog:
@@ -134,7 +135,7 @@ class LoopWatchdog:
         # The code was found when the loop had been blocked for "after_s" seconds. That may have been just
         # now, after the clock was read, and then the difference is negative.
         seconds = max(now - blocking_code.found_at, 0.0) + after_s
-        return Blockage(seconds, blocking_code.claim)
+        return Blockage(seconds, blocking_code.job_id, blocking_code.job_name)
 
     def _blocking_code_of(self, ping: _Ping) -> _BlockingCode | None:
         """Return the code that keeps this ping unanswered, and note it; None if the ping was answered."""

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import date, timedelta
-from typing import Any
+from types import FunctionType
+from typing import Annotated, Any, get_type_hints
 
 import asyncpg
 import pytest
@@ -22,11 +23,13 @@ from pg_scheduler import (
     ConfigurationError,
     Injected,
     JobCall,
+    JobExecutor,
     JobSpec,
     JobStatus,
     Limit,
     PayloadError,
     PollingConfig,
+    ProcessExecutor,
     Retry,
     RetryPolicy,
     Scheduler,
@@ -171,6 +174,9 @@ async def test_wrong_outcomes_are_refused(scheduler: Scheduler) -> None:
         job = chunk.jobs[0]
         wrong: Any = OSError
         note(lambda: chunk.fail(job, wrong), TypeError)
+        no_job: Any = {}
+        note(lambda: chunk.complete(no_job), TypeError)
+        note(lambda: chunk.fail(no_job, OSError()), TypeError)
         chunk.complete(job)
         note(lambda: chunk.complete(job), RuntimeError)
         if former:
@@ -185,8 +191,9 @@ async def test_wrong_outcomes_are_refused(scheduler: Scheduler) -> None:
     await fill(scheduler, index, [2])
     await record.until(JobCompleted, 2)
     assert not record.of(JobFailed)
-    first, second, _, _, foreign, late = texts
+    first, kind, _, second, *_, foreign, late = texts
     assert first.startswith("error must be an exception, not type: <class 'OSError'>; pass an object such as")
+    assert kind == "job must be one of the jobs over which the chunk iterates, not dict: {}"
     assert second == "job 'job 1' has an outcome already, which counts; give it only one"
     assert foreign.startswith("<ChunkJob 'job 1', attempt 1> is not in this chunk")
     assert late.startswith("the call for job 'job 1' has ended")
@@ -211,6 +218,58 @@ async def test_value_of_the_function_belongs_to_no_job(
     await fill(scheduler, index, [1])
     await record.until(JobCompleted)
     assert [each for each in caplog.messages if "returned int" in each], "it is not lost"
+
+
+async def test_value_is_copied_when_it_is_given(scheduler: Scheduler) -> None:
+    async def index(chunk: Chunk[int]) -> None:
+        value: dict[str, int] = {}
+        for job in chunk:
+            value["item"] = job.item
+            chunk.complete(job, value)
+
+    scheduler.register(index, chunk=3, chunk_wait=60, keep_result=timedelta(hours=1))
+    record = Recorder(scheduler)
+    await fill(scheduler, index, range(3))
+    await record.until(JobCompleted, 3)
+    results = [await scheduler.get_job_result(f"job {item}") for item in range(3)]
+    assert [result.value for result in results] == [{"item": item} for item in range(3)]
+
+
+async def test_number_and_its_text_are_two_keys(scheduler: Scheduler) -> None:
+    calls: list[list[Any]] = []
+
+    async def index(chunk: Chunk[Any]) -> None:
+        calls.append([job.item for job in chunk])
+
+    scheduler.register(index, chunk=10, chunk_wait=0, chunk_by=lambda item: item)
+    record = Recorder(scheduler)
+    items: list[Any] = [1, "1", "\u00e9", "\\xe9"]
+    await scheduler.schedule_bulk([JobSpec(index, now(), args=(item,)) for item in items])
+    await record.until(JobCompleted, 4)
+    assert sorted(map(repr, calls)) == sorted(repr([item]) for item in items)
+
+
+async def test_call_may_shut_the_scheduler_down_but_not_enter_it(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make(shutdown_timeout=PATIENCE)
+    texts: list[str] = []
+
+    async def index(chunk: Chunk[int]) -> None:
+        try:
+            async with chunk.scheduler:
+                pass
+        except RuntimeError as error:
+            texts.append(str(error))
+        # It would wait for the end of this call.
+        await asyncio.wait_for(chunk.scheduler.shutdown(), PATIENCE)
+        texts.append("returned")
+
+    scheduler.register(index, chunk=10, chunk_wait=0)
+    await fill(scheduler, index, [1])
+    await scheduler.start()
+    await until(pool, "SELECT count(*) FROM scheduled_jobs WHERE status = 'completed'", 1)
+    await asyncio.wait_for(scheduler.shutdown(), PATIENCE)
+    assert texts[0].startswith("this Scheduler calls the function of the chunk that enters it")
+    assert texts[1:] == ["returned"]
 
 
 # -- the jobs are jobs ---------------------------------------------------------------------------------
@@ -492,6 +551,9 @@ async def test_schedule_of_a_chunked_task_fires_jobs_that_join(
 async def good(chunk: Chunk[int]) -> None: ...
 
 
+def plain(chunk: Chunk[int]) -> None: ...
+
+
 async def pair(chunk: Chunk[int], other: int) -> None: ...
 
 
@@ -535,6 +597,43 @@ def test_wrong_declarations_are_refused(
 ) -> None:
     with pytest.raises(kind, match=text):
         Scheduler(pool).register(func, **options)
+
+
+class Single(JobExecutor):
+    async def run(self, call: JobCall) -> object:
+        return await call.func(*call.args, **call.kwargs)
+
+
+@pytest.mark.parametrize(
+    ("executor", "text"),
+    [
+        (Single(), "the executor 'gpu' is a Single, which gets one job with each call"),
+        (ProcessExecutor(processes=1), "the executor 'gpu' runs jobs in processes"),
+    ],
+)
+def test_executor_that_cannot_call_the_function_is_refused(
+    pool: asyncpg.Pool, executor: JobExecutor, text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        Scheduler(pool, executors={"gpu": executor}).register(good, chunk=5, executor="gpu")
+    # The name of the default executor may be that of another one.
+    with pytest.raises(ConfigurationError, match=text.replace("gpu", "thread")):
+        Scheduler(pool, executors={"thread": executor}).register(plain, chunk=5)
+
+
+async def annotated(chunk: Annotated[Chunk[int], "of another library"]) -> None: ...
+
+
+async def annotated_alone(chunk: Annotated[Chunk, "of another library"]) -> None: ...  # type: ignore[type-arg]
+
+
+@pytest.mark.parametrize("func", [annotated, annotated_alone])
+def test_annotation_may_have_metadata(pool: asyncpg.Pool, func: Callable[..., Any]) -> None:
+    Scheduler(pool).register(func, chunk=5)
+    # Without deferred annotations, it is an object.
+    evaluated = FunctionType(func.__code__, func.__globals__, "evaluated")
+    evaluated.__annotations__ = {"chunk": get_type_hints(func, include_extras=True)["chunk"]}
+    Scheduler(pool).register(evaluated, name="evaluated", chunk=5)
 
 
 def test_periodic_function_of_a_chunk_is_refused() -> None:

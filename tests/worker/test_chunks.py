@@ -394,7 +394,7 @@ async def test_chunk_closes_before_the_deadline_of_a_job(
         bench.tasks[held_claim.job_id] = bench.executor.submit(held_claim._replace(options=text))
         await asyncio.sleep(0)
     chunk: Any = parts.in_flight.attempts["a"].chunk
-    assert chunk is parts.in_flight.attempts["b"].chunk
+    assert parts.in_flight.attempts["b"].chunk is chunk
     assert 0 < chunk.closes_at - asyncio.get_running_loop().time() <= 50
     bench.executor.chunks.call_open()
     await bench.end()

@@ -82,6 +82,33 @@ async def test_watchdog_names_the_job_that_blocks_the_loop(bus: EventBus, seen: 
     assert "in block" in blocked.stack
 
 
+async def test_watchdog_names_the_chunk_that_blocks_the_loop(
+    bus: EventBus, seen: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_flight = Parts.in_flight_of_nothing()
+    watchdog = LoopWatchdog(bus, in_flight)
+    watchdog.blocked_after_s = 0.01
+    watchdog.start()
+
+    def check() -> None:
+        watchdog.ping()
+        time.sleep(0.02)  # real time: the loop waits for this thread meanwhile
+        watchdog.check()
+        watchdog.report()
+
+    async def block() -> None:
+        thread = threading.Thread(target=check)
+        thread.start()
+        thread.join()
+
+    task = asyncio.create_task(block())
+    in_flight.chunk_tasks[task] = "test.chunk"
+    await task
+    (blocked,) = await seen.until(LoopBlocked)
+    assert (blocked.job_id, blocked.job_name) == (None, "test.chunk")
+    assert [text for text in caplog.messages if "by a chunk of jobs test.chunk" in text]
+
+
 @pytest.mark.parametrize("method", ["check", "find_blockage"])
 async def test_watchdog_names_nothing_when_the_loop_resumes_while_its_code_is_looked_up(
     bus: EventBus,

@@ -432,6 +432,8 @@ def _culprit(block: LoopBlock) -> str:
     """Return what blocked an event loop, as the end of a sentence; empty if the worker does not report it."""
     if block.job_id is not None:
         return f" by job {block.job_id!r} ({block.job_name!r})"
+    if block.job_name is not None:
+        return f" by a chunk of jobs {block.job_name!r}"
     return NO_JOB if block.names_culprit else ""
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Self
 
-from pg_scheduler.base.foreign import current_task, ends_task
+from pg_scheduler.base.foreign import class_name, current_task, ends_task
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.call import JobExecutor
@@ -38,6 +38,21 @@ def check_executors(executors: Mapping[str, JobExecutor] | None) -> dict[str, Jo
                 "derive its class from pg_scheduler.JobExecutor"
             )
     return {THREAD: ThreadExecutor(), PROCESS: ProcessExecutor(), **executors}
+
+
+def fault_of_chunks(name: str, executor: JobExecutor) -> ConfigurationError | None:
+    """Return why an executor cannot call the functions of tasks with ``chunk=``; None if it can."""
+    if isinstance(executor, ThreadExecutor):
+        return None
+    if isinstance(executor, ProcessExecutor):
+        return ConfigurationError(
+            f"the executor {name!r} runs jobs in processes, but the function of a task with chunk= gives "
+            "each job its outcome; name an executor for threads, or omit executor="
+        )
+    return ConfigurationError(
+        f"the executor {name!r} is a {class_name(executor)}, which gets one job with each call, but the "
+        "function of a task with chunk= is called for many; name a ThreadExecutor, or omit executor="
+    )
 
 
 class Place:

@@ -249,6 +249,15 @@ async def test_event_loop_that_is_blocked_now_is_found_with_its_job(pool: asyncp
     assert finding.evidence == "the event loop of w1 on host has been blocked for 40 s by job 'a' ('x')"
 
 
+async def test_event_loop_that_a_chunk_blocks_is_found_with_its_jobs(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await world.worker(health='{"loop_blocked_s": 40, "blocking_job_id": null, "blocking_job_name": "x"}')
+    finding = await find(pool, FindingCode.LOOP_BLOCKED)
+    assert finding.evidence.endswith("has been blocked for 40 s by a chunk of jobs 'x'")
+    assert "declare the blocking function as a plain one" in (finding.remedy or "")
+
+
 @pytest.mark.parametrize(
     "health",
     [

@@ -99,6 +99,11 @@ def test_loop_blocked_for_less_than_its_limit_is_live_and_not_ready() -> None:
     assert text_of(found, "event_loop") == "blocked for 599.0 s by job mail.send (id order-1)"
 
 
+def test_loop_blocked_by_a_chunk_names_its_jobs() -> None:
+    found = health(blocked_s=599.0, blocking_job=("mail.send", None))
+    assert text_of(found, "event_loop") == "blocked for 599.0 s by a chunk of jobs mail.send"
+
+
 def test_loop_blocked_beyond_its_limit_is_not_live() -> None:
     found = health(blocked_s=600.5)
     assert not found.live

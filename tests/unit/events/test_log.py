@@ -236,6 +236,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         {},
     ),
     (
+        events.LoopBlocked(None, "mail.send", 1.0, stack=""),
+        "WARNING",
+        "event loop was blocked for 1.0 s by a chunk of jobs mail.send",
+        {"job_name": "mail.send"},
+    ),
+    (
         events.JobsReclaimed((), ("w1", "w2")),
         "WARNING",
         "dead workers w1, w2 removed, which ran no job",
