@@ -32,8 +32,8 @@ class ChunkJob(Generic[T]):
         """Whether ``complete()`` or ``fail()`` of the chunk was called for it."""
         self.has_left = False
         """Whether its attempt was stopped before it had an outcome: the job was cancelled, it has timed out
-        or passed its deadline, or its worker lost the lease or shuts down. Its outcome is ignored from then on,
-        and work on it need not continue. The attempt ends with the call of the function."""
+        or passed its deadline, or its worker lost the lease or shuts down. Its outcome is ignored from then
+        on, and work on it need not continue. The attempt ends with the call of the function."""
 
     @property
     def job_id(self) -> str:

@@ -1697,9 +1697,11 @@ class Scheduler:
         task = self._parts.tasks.task_of(function)
         if options.chunk is None and (task is None or task.chunk is None):
             return
-        name = options.executor or (default_executor(function) if task is None else task.executor)
-        # What is no name of an executor, and the executor of processes, the registry refuses.
-        executor = self._parts.executors.get(name) if isinstance(name, str) and name != PROCESS else None
+        name = default_executor(function) if task is None else task.executor
+        if isinstance(options.executor, str):
+            name = options.executor
+        # The registry refuses that of processes.
+        executor = None if name == PROCESS else self._parts.executors.get(name)
         # Another worker may have an executor that is missing here.
         fault = None if executor is None else fault_of_chunks(name, executor)
         if fault is not None:
