@@ -171,10 +171,20 @@ class SequenceRepository(Repository):
             totals["ended"], claims, len(due_times), min(due_times, default=None), totals["idle"]
         )
 
-    async def resume(self, key: str) -> str | None:
-        """Let a sequence continue that has stopped; return the failed job, or None if it has not stopped."""
-        rows = await self._statements.fetch_retrying("resume_sequence", key)
+    async def resume(self, key: str, job_id: str | None = None) -> str | None:
+        """Let a sequence continue that has stopped; return the failed job, or None if it has not stopped.
+
+        With ``job_id`` it continues only if it has stopped at this job.
+        """
+        rows = await self._statements.fetch_retrying("resume_sequence", key, job_id)
         return rows[0]["job_id"] if rows else None
+
+    async def skip_failed(self, key: str, job_id: str) -> bool:
+        """Let a sequence continue behind its failed head once the attempt of that has ended.
+
+        Return whether the job is such a head. The sequence stops at it only when its attempt has ended.
+        """
+        return bool(await self._statements.fetch_retrying("skip_failed_head", key, job_id))
 
     async def move_to_front(self, job_id: str) -> datetime | None:
         """Make a waiting job the next of its sequence; return when it is due, None if it does not wait."""

@@ -39,7 +39,7 @@ LEFT JOIN LATERAL (
 -- What becomes of the head of "sequence". A head that is 'active' is not finished, or its consequences are not applied yet:
 -- its attempt may still run. At one that has 'failed' the sequence is to stop, and then it has 'stopped', also when the
 -- vacuum has deleted the row. One that was retried or replaced after that waits again, and is the first. Any other head is
--- 'gone', so the next job follows.
+-- 'gone', so the next job follows, as behind a failed one that a person has skipped while its attempt still ran.
 CASE
             WHEN head.job_id IS NULL THEN CASE WHEN sequence.stopped_at IS NULL THEN 'gone' ELSE 'stopped' END
             WHEN ((head.options #>> ARRAY ['sequence', 'key']) = sequence.key) IS NOT TRUE THEN 'gone'
@@ -50,6 +50,8 @@ CASE
             WHEN (head.on_end -> 'sequence') IS NOT NULL THEN 'active'
             WHEN head.status = ANY (ARRAY ['failed', 'expired'])
                 AND (head.options #>> ARRAY ['sequence', 'on_failure']) = 'stop'
+                AND ((head.options #> ARRAY ['sequence', 'skipped'])
+                    = to_jsonb(extract(epoch FROM head.finished_at))) IS NOT TRUE
                 THEN CASE WHEN sequence.stopped_at IS NULL THEN 'failed' ELSE 'stopped' END
             ELSE 'gone' END
 
@@ -319,13 +321,15 @@ SELECT NULL, NULL, NULL, NULL, coalesce($4, {now}), NULL, NULL, NULL, NULL, NULL
 
 -- name: resume_sequence
 -- route: pool
--- Let the sequence $1 continue behind the failed job at which it has stopped; return the id of that job.
+-- Let the sequence $1 continue behind the failed job at which it has stopped, only if that is $2 unless NULL; return the
+-- id of that job.
 --
 -- One that was retried by a node of an earlier release runs again, as the head.
 WITH sequence AS (
     SELECT key, job_id
     FROM {schema}scheduler_sequences AS sequence
     WHERE key = $1
+      AND ($2::text IS NULL OR job_id = $2)
       AND stopped_at IS NOT NULL
       AND NOT EXISTS (
           SELECT FROM {schema}scheduled_jobs AS job
@@ -337,6 +341,23 @@ DELETE FROM {schema}scheduler_sequences AS row
 USING sequence
 WHERE row.key = sequence.key
 RETURNING row.job_id;
+
+-- name: skip_failed_head
+-- route: pool
+-- Let the sequence $1 continue behind its head $2, which has failed, once its attempt has ended; return its id.
+--
+-- The mark has the instant of this end. So it means nothing any more when the job is retried and fails again.
+UPDATE {schema}scheduled_jobs AS job SET
+    options = jsonb_set(job.options, ARRAY ['sequence', 'skipped'], to_jsonb(extract(epoch FROM job.finished_at)))
+WHERE job_id = $2
+  AND status = ANY (ARRAY ['failed', 'expired'])
+  AND finished_at IS NOT NULL
+  AND (on_end -> 'sequence') IS NOT NULL
+  AND (options #>> ARRAY ['sequence', 'key']) = $1
+  AND EXISTS (
+      SELECT FROM {schema}scheduler_sequences AS sequence WHERE sequence.key = $1 AND sequence.job_id = job.job_id
+  ){within_lock_limit}
+RETURNING job_id;
 
 -- name: move_to_front
 -- route: pool

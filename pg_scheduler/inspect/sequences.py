@@ -12,9 +12,10 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect.job_actions import JobActions
 from pg_scheduler.inspect.store.limits import HeadRow, LimitReadRepository
 from pg_scheduler.inspect.texts import count, counted
-from pg_scheduler.jobs.keys import ascii_text, readable
+from pg_scheduler.jobs.keys import readable, short_ascii
+from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE, sequence_of, sequence_prefix
-from pg_scheduler.jobs.validation import check_job_id, check_text
+from pg_scheduler.jobs.validation import check_job_id, check_kind, check_text
 
 MAX_SEQUENCES: Final = 500
 """Sequences that are read."""
@@ -90,36 +91,73 @@ class SequenceMethods(JobActions):
         is_capped = max(len(keys), len(waiting_keys), len(all_keys)) >= MAX_SEQUENCES
         return SequenceList(items, is_capped, is_waiting_capped)
 
-    async def skip_head(self, name: str, key: str | int) -> str | None:
-        """Let a sequence continue behind its first job: a failed one at which it stopped, or one to cancel.
-
-        A job that is not finished is cancelled. If it runs, the next one starts when its attempt has ended.
-        The audit records it as ``skip_head``.
+    async def sequence(self, name: str, key: str | int) -> SequenceState | None:
+        """Return the state of one key of a sequence; None if it has neither a head nor waiting jobs.
 
         Args:
             name: The name of the sequence.
             key: The key.
-
-        Returns:
-            The id of the job that was skipped; None if the sequence has no head.
 
         Raises:
             TypeError: ``name`` is no str, or ``key`` is neither a str nor an int.
 
         Example::
 
+            sequence = await inspector.sequence("accounts", "acme")
+        """
+        text = sequence_text(name, key)
+        heads = await self._reads.limits.heads([text])
+        queues, _ = await self._reads.limits.tenants([text])
+        states = [_state(queue.key, queue.jobs, heads.get(queue.key)) for queue in queues]
+        return next((state for state in states if state.head is not None or state.waiting), None)
+
+    async def skip_head(
+        self, name: str, key: str | int, *, job_id: str | None = None, running: bool = False
+    ) -> str | None:
+        """Let a sequence continue behind its first job, the failed one at which it has stopped.
+
+        A first job that has not ended is skipped only if you name it by ``job_id``, or pass ``running=True``.
+        Otherwise a second call would cancel the next job, which is healthy. Such a job is cancelled. If its
+        attempt runs, the next job starts when that has ended. The audit records it as ``skip_head``.
+
+        Args:
+            name: The name of the sequence.
+            key: The key.
+            job_id: The job to skip, failed or not. If another one is first by now, nothing is changed.
+            running: Whether to skip whichever job is first, also if it has not ended.
+
+        Returns:
+            The id of the job that was skipped. None if nothing was changed: the sequence has no first job, it
+            has another one than ``job_id``, or the job has not ended or has just ended otherwise.
+
+        Raises:
+            TypeError: ``name`` or ``job_id`` is no str, ``key`` is neither a str nor an int, or ``running``
+                is no bool.
+            ValueError: ``job_id`` is empty or too long, or both ``job_id`` and ``running`` are given.
+
+        Example::
+
             await inspector.skip_head("accounts", "acme")
         """
-        return await self._skip(sequence_text(name, key))
+        text = sequence_text(name, key)
+        if check_kind("running", running, bool) and job_id is not None:
+            raise ValueError(
+                f"skip_head() takes either job_id= or running=True; omit running=True to skip {job_id!r} only"
+            )
+        checked_id = None if job_id is None else check_job_id(job_id)
+        return await self._skip(text, checked_id, cancels=running or job_id is not None)
 
     async def skip_job(self, job_id: str) -> bool:
-        """Let a sequence continue behind this job, as ``skip_head()`` does, if it is the first one.
+        """Let a sequence continue behind this job if it is the first one, failed or not.
+
+        It does the same as ``skip_head()`` with ``job_id``. No other job is changed.
 
         Args:
             job_id: The id of the job.
 
         Returns:
-            Whether it was skipped. False if the job is not the first of a sequence, or does not exist.
+            Whether it was skipped. False if the job is not the first of a sequence, has just ended, or does
+            not exist.
 
         Raises:
             TypeError: ``job_id`` is no str.
@@ -130,25 +168,44 @@ class SequenceMethods(JobActions):
             await inspector.skip_job("booking:7")
         """
         text = await self._store_limits.sequence_of(check_job_id(job_id))
-        if text is None:
-            return False
-        head = (await self._store_limits.heads([text])).get(text)
-        return head is not None and head.job_id == job_id and await self._skip(text) == job_id
+        return text is not None and await self._skip(text, job_id, cancels=True) is not None
 
-    async def _skip(self, text: str) -> str | None:
-        """Let a sequence continue behind its first job; return the id of that, None if there is none."""
-        job_id = await self._store.sequences.resume(text)
-        if job_id is None:
+    async def _skip(self, text: str, job_id: str | None, *, cancels: bool) -> str | None:
+        """Let a sequence continue behind its first job; return the id of that, None if nothing was changed.
+
+        Only ``job_id`` is skipped, unless that is None. ``cancels`` is whether a job is cancelled that has
+        not ended.
+        """
+        skipped_id = None
+        # The first job may fail between two statements of a round. The second round finds that.
+        for _ in range(2):
+            skipped_id = await self._store.sequences.resume(text, job_id)
+            if skipped_id is not None:
+                break
             head = (await self._store_limits.heads([text])).get(text)
-            # A job that is not finished is cancelled, and its end gives its place to the next one.
-            if head is None or head.stopped_at is not None:
+            if head is None or job_id not in (None, head.job_id):
                 return None
+            # From here on, only this job may be changed: the next one may be first at any time.
             job_id = head.job_id
-            async for _ in self.cancel_jobs(ids=[job_id]):
-                pass
-        await self._announce()
-        await self.record_action("skip_head", job_id)
-        return job_id
+            if await self._store.sequences.skip_failed(text, job_id) or (
+                cancels and await self._cancel_head(job_id)
+            ):
+                skipped_id = job_id
+                break
+        if skipped_id is not None:
+            await self._announce()
+            await self.record_action("skip_head", skipped_id)
+        return skipped_id
+
+    async def _cancel_head(self, job_id: str) -> bool:
+        """Cancel a job, whose end gives its place to the next one; return whether it was cancelled.
+
+        A job that was replaced meanwhile, and waits for its place again, is left as it is.
+        """
+        is_cancelled = False
+        async for step in self.cancel_jobs(ids=[job_id], matches=_is_head):
+            is_cancelled = is_cancelled or step.done > 0
+        return is_cancelled
 
     @property
     def _store_limits(self) -> LimitReadRepository:
@@ -191,7 +248,12 @@ def sequence_text(name: str, key: str | int) -> str:
     """Return the text of a sequence, as ``blocked_on`` has it."""
     if not isinstance(key, str | int):
         raise TypeError(f"key must be a str or an int, not {type(key).__name__}: {key!r}")
-    return sequence_prefix(check_text("name", name)) + ascii_text(str(key))
+    return sequence_prefix(check_text("name", name)) + short_ascii(str(key))
+
+
+def _is_head(job: Job) -> bool:
+    """Return whether a job of a sequence does not wait for its place there."""
+    return not (job.blocked_on or "").startswith(BLOCKED_BY_SEQUENCE)
 
 
 def _state(text: str, waiting: int, head: HeadRow | None) -> SequenceState:

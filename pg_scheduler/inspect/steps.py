@@ -129,7 +129,7 @@ def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepSt
     # value, and no row but that of its failures.
     has_failed_only = row.kind == RETRY
     if row.value is None and row.size and not has_failed_only:
-        read = command("jobs", "steps", job_id, name)
+        read = command("jobs", "steps", arguments=[job_id, name])
         reason = f"it is large: {row.size:,} bytes as stored; read it alone: {read}"
     elif not has_failed_only:
         try:

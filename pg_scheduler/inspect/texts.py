@@ -116,14 +116,20 @@ def later(at: datetime, seconds: float) -> datetime | None:
         return None
 
 
-def command(*words: str) -> str:
+def command(*words: str, arguments: Sequence[str] = ()) -> str:
     """Return a command of ``pg-scheduler`` that a person can copy, quoted for a shell.
 
+    ``arguments`` are ids, names and keys, which follow the words. One that begins with a hyphen would count
+    as an option, so they follow ``--`` then.
+
     Example:
-        >>> command("jobs", "explain", "mail:9")
+        >>> command("jobs", "explain", arguments=["mail:9"])
         'pg-scheduler jobs explain mail:9'
+        >>> command("sequences", "skip", arguments=["accounts", "-7"])
+        'pg-scheduler sequences skip -- accounts -7'
     """
-    return f"pg-scheduler {shlex.join(words)}"
+    end_of_options = ["--"] if any(argument.startswith("-") for argument in arguments) else []
+    return f"pg-scheduler {shlex.join([*words, *end_of_options, *arguments])}"
 
 
 def term(field: str, value: str) -> str:

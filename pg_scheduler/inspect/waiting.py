@@ -218,8 +218,8 @@ def _waits_for_its_place(facts: JobFacts) -> Reason:
         place = f"; {counted(queue.ahead, 'waiting job', is_capped=queue.is_capped)} ahead of this one"
     subject = f"the sequence {name!r} of the key {key!r}"
     if head is not None and head.stopped_at is not None:
-        retry = command("jobs", "retry", head.job_id)
-        skip = command("sequences", "skip", name, key)
+        retry = command("jobs", "retry", arguments=[head.job_id])
+        skip = command("sequences", "skip", arguments=[name, key])
         return KeyReason(
             ReasonCode.SEQUENCE_STOPPED,
             f"{subject} stands still at the failed job {head.job_id!r}{place}",
@@ -231,7 +231,7 @@ def _waits_for_its_place(facts: JobFacts) -> Reason:
         ReasonCode.SEQUENCE,
         f"waits for its place in {subject}{first}{place}",
         "let the jobs before it end, or move it to the front: "
-        + command("sequences", "front", facts.job.job_id),
+        + command("sequences", "front", arguments=[facts.job.job_id]),
         facts.job.execution_time,
     )
 
@@ -287,7 +287,7 @@ def _suspended(facts: JobFacts) -> Iterator[Reason]:
         early = f"; other signals, sent before a wait: {listed(early_names)}" if early_names else ""
         mailbox = mailbox_of(signals[0].name)
         noun, verb = ("signal", "signal") if mailbox is None else ("message", "send")
-        send = f"{command('jobs', verb, facts.job.job_id, mailbox or signals[0].name)} JSON"
+        send = f"{command('jobs', verb, arguments=[facts.job.job_id, mailbox or signals[0].name])} JSON"
         names = [_described(signal, facts.now) for signal in signals]
         yield Reason(
             ReasonCode.SIGNAL,
@@ -440,7 +440,7 @@ def _paused(pause: Pause) -> Reason:
         f"the task {pause.name!r} was paused{until} by {pause.actor}{expiry}{note}",
         f"await scheduler.tasks.resume({pause.name!r})",
         pause.paused_at,
-        command("tasks", "resume", pause.name),
+        command("tasks", "resume", arguments=[pause.name]),
     )
 
 

@@ -90,7 +90,7 @@ def key_text(
     error: type[KeyFunctionError] = KeyFunctionError,
 ) -> str:
     """Return the text for ``blocked_on`` that stands for the key of a job; see ``key_value()``."""
-    return _short(ascii_text(str(key_value(function, owner, args, kwargs, error=error))))
+    return short_ascii(str(key_value(function, owner, args, kwargs, error=error)))
 
 
 def key_value(
@@ -137,6 +137,15 @@ def key_value(
     if size > MAX_KEY_BYTES:
         raise error(f"{subject} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")
     return value
+
+
+def short_ascii(text: str) -> str:
+    """Return the key of a job as a text in ``blocked_on`` has it.
+
+    A key that people copy from a list is such a text already, in which characters are escaped or replaced by
+    a hash, and stays as it is.
+    """
+    return _short(ascii_text(text))
 
 
 def named_prefix(kind: str, name: str) -> str:

@@ -114,7 +114,7 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
                 f"; {listed(neighbours, is_capped=is_capped)} ran on the same worker" if neighbours else "",
             ),
             "read the logs of the workers that died, correct the function",
-            then(execute(command("jobs", "retry", *ids[:MAX_RETRIED]))),
+            then(execute(command("jobs", "retry", arguments=ids[:MAX_RETRIED]))),
         )
 
 
@@ -188,7 +188,7 @@ async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
     """Check whether leases of running jobs have expired, or attempts run for much longer than usual."""
     stuck_s = thresholds.stuck_s
     for row in await facts.store.doctor.running():
-        explain = execute(command("jobs", "explain", row.job_id))
+        explain = execute(command("jobs", "explain", arguments=[row.job_id]))
         if row.expired_s is not None and row.expired_s >= stuck_s:
             text = (
                 f"the lease of {row.job_id!r} ({row.name!r}) on worker {row.worker_id} expired "

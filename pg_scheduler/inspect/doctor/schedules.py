@@ -70,7 +70,10 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> CheckResults:
                 f"({listed(row.ids, row.schedules, is_capped=is_capped)}) is claimed by none of "
                 f"{counted(len(claiming), 'live worker', is_capped=len(workers) >= MAX_WORKERS)}"
             ),
-            execute(command("schedules", "pause", row.ids[0]), before="import its module in a worker, or"),
+            execute(
+                command("schedules", "pause", arguments=[row.ids[0]]),
+                before="import its module in a worker, or",
+            ),
             *hint_at_new_name(row.task, known_names),
         )
 
@@ -124,7 +127,7 @@ async def _check_retired(facts: SharedFacts, _: Thresholds) -> CheckResults:
             f"the code has not declared the schedule {row.schedule_id!r} of the task {row.task!r} since "
             f"{instant(row.retired_at)}, so it fires no more",
             execute(
-                command("schedules", "remove", row.schedule_id),
+                command("schedules", "remove", arguments=[row.schedule_id]),
                 "unless code is to declare it again",
                 command_end=", ",
             ),
@@ -142,7 +145,7 @@ async def _check_broken(facts: SharedFacts, _: Thresholds) -> CheckResults:
             execute(
                 f"await scheduler.schedules.update({row.schedule_id!r}, trigger=...)", "with a valid trigger"
             ),
-            then(execute(command("schedules", "resume", row.schedule_id))),
+            then(execute(command("schedules", "resume", arguments=[row.schedule_id]))),
             "or remove it",
         )
 
@@ -276,6 +279,6 @@ def judge_clock_changes(row: ZonedRow, now: datetime) -> Iterator[Finding]:
             FindingCode.SCHED_DST,
             row.schedule_id,
             f"the schedule {row.schedule_id!r}: {effect.text}",
-            execute(command("schedules", "preview", row.schedule_id), "shows when it fires"),
+            execute(command("schedules", "preview", arguments=[row.schedule_id]), "shows when it fires"),
             "or choose UTC",
         )
