@@ -29,7 +29,7 @@ SELECT job.ctid, job.job_id, job.execution_time
 -- fragment: head_of_sequence
 -- The row of the head of "sequence", if it exists.
 LEFT JOIN LATERAL (
-        SELECT ctid, job_id, status, finished_at, blocked_on, execution_time, options, on_end
+        SELECT ctid, job_id, status, attempt, finished_at, blocked_on, execution_time, options, on_end
         FROM {schema}scheduled_jobs
         WHERE job_id = sequence.job_id
         OFFSET 0
@@ -38,15 +38,16 @@ LEFT JOIN LATERAL (
 -- fragment: state_of_head
 -- What becomes of the head of "sequence". A head that is 'active' is not finished, or its consequences are not applied yet:
 -- its attempt may still run. At one that has 'failed' the sequence is to stop, and then it has 'stopped', also when the
--- vacuum has deleted the row. One that was retried or replaced after that waits again, and is the first. Any other head is
+-- vacuum has deleted the row. One that was retried after that waits again, and is the first. Any other head is
 -- 'gone', so the next job follows, as behind a failed one that a person has skipped while its attempt still ran.
 CASE
             WHEN head.job_id IS NULL THEN CASE WHEN sequence.stopped_at IS NULL THEN 'gone' ELSE 'stopped' END
             WHEN ((head.options #>> ARRAY ['sequence', 'key']) = sequence.key) IS NOT TRUE THEN 'gone'
             WHEN head.finished_at IS NULL THEN
                 CASE WHEN (head.blocked_on = sequence.key) IS NOT TRUE THEN 'active'
-                    WHEN sequence.stopped_at IS NULL THEN 'gone'
-                    ELSE 'retried' END
+                    WHEN sequence.stopped_at IS NOT NULL
+                        AND (head.options -> 'retried_by_hand') = to_jsonb(head.attempt) THEN 'retried'
+                    ELSE 'gone' END
             WHEN (head.on_end -> 'sequence') IS NOT NULL THEN 'active'
             WHEN head.status = ANY (ARRAY ['failed', 'expired'])
                 AND (head.options #>> ARRAY ['sequence', 'on_failure']) = 'stop'
@@ -58,17 +59,18 @@ CASE
 -- name: find_idle
 -- route: shared, tuned
 -- Return those of the sequences ($1) whose waiting jobs have no head before them, or a failed one that is not yet recorded,
--- with the seconds until the first job is due.
+-- with the seconds until the first job is due. One whose stop has ended by a new definition of the failed job is due at
+-- once: its row states the stop until a pass.
 --
 -- It reads without locks, so it may be wrong by the time that its result is used. lock_sequences and move_heads decide.
 SELECT waiting.key,
-    CASE WHEN waiting.state = 'failed' THEN 0
+    CASE WHEN waiting.state = 'failed' OR waiting.state = 'gone' AND waiting.has_stopped THEN 0
         ELSE extract(epoch FROM
             CASE WHEN waiting.state = 'retried' THEN waiting.execution_time ELSE first.execution_time END
             - coalesce($2, clock_timestamp()))
         END::double precision AS due_in
 FROM (
-    SELECT declared.key, head.execution_time,
+    SELECT declared.key, head.execution_time, sequence.stopped_at IS NOT NULL AS has_stopped,
         {state_of_head} AS state
     FROM unnest($1::text[]) AS declared (key)
     LEFT JOIN LATERAL (

@@ -123,12 +123,28 @@ CASE WHEN left(options #>> ARRAY ['sequence', 'key'], 10) = 'zsequence:'
             AND octet_length(options #>> ARRAY ['sequence', 'key']) <= 2000
         THEN options #>> ARRAY ['sequence', 'key'] END
 
--- The job waits for its place in a sequence, or for the others that have not ended, else for the turn of its tenant. An
--- earlier statement must have locked it: the end of another job locks it before it deletes the edge.
+-- Whether the end of a job is not applied yet that stops its sequence, if it has failed.
+
+-- fragment: stops_its_sequence
+(on_end -> 'sequence') IS NOT NULL AND (options #>> ARRAY ['sequence', 'on_failure']) = 'stop'
+
+-- The job that is the head of the same sequence, unless that has stopped.
+
+-- fragment: head_of_its_sequence
+(SELECT sequence.job_id
+        FROM {schema}scheduler_sequences AS sequence
+        WHERE sequence.key = {sequence_key} AND sequence.stopped_at IS NULL)
+
+-- What a job waits for that runs again: its place in a sequence, or the others that have not ended, else the turn of its
+-- tenant. A head whose failure is not applied yet, as after an expiry in a claim, waits for nothing: nothing has moved its
+-- sequence on, and it is first. An earlier statement must have locked the job: the end of another one locks it before it
+-- deletes the edge.
 
 -- fragment: restored_blocked_on
 CASE
-        WHEN (options -> 'sequence') IS NOT NULL THEN {sequence_key}
+        WHEN (options -> 'sequence') IS NOT NULL THEN
+            CASE WHEN {stops_its_sequence} AND {head_of_its_sequence} = scheduled_jobs.job_id THEN NULL
+                ELSE {sequence_key} END
         WHEN (options -> 'ended') IS NULL THEN NULL
         WHEN {waited_at_end} THEN
             CASE WHEN EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = scheduled_jobs.job_id)
@@ -156,6 +172,12 @@ CASE WHEN NOT {keeps_result} THEN on_end
 
 -- fragment: may_run_on
 (on_end -> 'alive') IS NOT NULL
+
+-- Whether the attempt of a job that runs was revoked by hand, in a job of a sequence. The job keeps its place until the
+-- worker has stopped the attempt, or is gone. Then it has its new definition, or is pending again.
+
+-- fragment: attempt_is_revoked
+((on_end -> 'alive') = to_jsonb(attempt)) IS TRUE
 
 -- Whether the consequences of a job that ends now are delayed. Its attempt runs, another job or its schedule depends
 -- on it, and its worker has a row, so that the worker or a scan reports the real end. Or the job waits for the previous
@@ -198,7 +220,8 @@ status        = 'cancelled',
 -- The values of a finished job that is to run again, at $2. The last_heartbeat of a pending job is the instant at which
 -- it got its due time, since the clock may have been wrong then. People do not see it. The mark of a suspension is
 -- removed, because the job does not wait any more. A job with steps notes its last attempt: the retries of a step that
--- were used up in that attempt or before begin again.
+-- were used up in that attempt or before begin again. So does a job of a sequence, which is then first where the sequence
+-- has stopped at it. A new definition has no such note, and its place follows from its due time.
 
 -- fragment: retried_values
 status         = 'pending',
@@ -217,7 +240,7 @@ status         = 'pending',
     options        = {options_of_retry}
 
 -- fragment: options_of_retry
-CASE WHEN (options -> 'steps') IS NULL THEN {retried_options}
+CASE WHEN (options -> 'steps') IS NULL AND (options -> 'sequence') IS NULL THEN {retried_options}
         ELSE {retried_options} || jsonb_build_object('retried_by_hand', attempt) END
 
 -- fragment: retried_options
@@ -251,6 +274,7 @@ CASE WHEN (options -> 'deadline') IS NOT NULL THEN (jsonb_path_query_first_tz(
 -- fragment: kept_on_end
 CASE WHEN old.is_awaited OR old.has_consequences THEN
             CASE WHEN jsonb_typeof(job.on_end) = 'object' THEN job.on_end - ARRAY ['replacement', 'in_vain']
+                    - CASE WHEN job.finished_at IS NULL THEN 'alive' ELSE 'replacement' END
                 ELSE jsonb_build_object() END
             || CASE WHEN (job.options -> 'keep_result') IS NULL THEN jsonb_build_object()
                 ELSE jsonb_build_object('result', true) END

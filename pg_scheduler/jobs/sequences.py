@@ -42,7 +42,7 @@ AFTER_FAILURE: Final = ("stop", "skip")
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """Jobs with the same key run one after the other, in the order of their due times and of their calls.
+    """Jobs with the same key run one after the other, in the order of their due times, then of their ids.
 
     The next job starts when the one before has ended, however often that was retried, snoozed or suspended.
     Jobs with different keys do not wait for one another.
@@ -50,12 +50,12 @@ class Sequence:
     Args:
         name: The name of the sequence, of at most 200 bytes and without a colon. The jobs of tasks whose
             sequences have the same name and key run one after the other. The name of the task when None.
-        key: A function that is called with the arguments of the job and returns its key, a str or an int of
-            at most 200 bytes. It must be fast and must not block, because each call that schedules a job
-            calls it.
+        key: A function that is called with the arguments of the job, as JSON has them, and returns its key, a
+            str or an int of at most 200 bytes. It must be fast and must not block, because each call that
+            schedules a job calls it. A codec does not encrypt the key.
         on_failure: What happens behind a job that has failed finally or expired. With "stop", the jobs behind
             it wait until an operator retries it, or lets the sequence continue behind it. With "skip", the
-            next job starts.
+            next job starts. A job keeps the rule with which it was scheduled.
 
     Raises:
         ConfigurationError: The name is empty, too long or contains a colon, or ``on_failure`` is neither

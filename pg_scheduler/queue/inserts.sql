@@ -199,41 +199,51 @@ CASE WHEN (old.on_end -> 'child') IS NOT NULL AND {replaced_keep_result} IS NOT 
                 || coalesce(EXCLUDED.options, jsonb_build_object())
         ELSE EXCLUDED.options END
 
+-- Whether a job keeps its row, and the new definition waits for the end of its attempt. If a job of a sequence was ended by
+-- hand, or by a deadline, its attempt may run on, and the next job of the sequence waits for that. Such a job runs again in
+-- its row, and its worker stops the attempt; see attempt_is_revoked.
+
+-- fragment: is_under_attempt
+(old.status = 'running' OR old.finished_at IS NOT NULL AND (old.on_end -> 'alive') IS NOT NULL
+        AND (old.on_end -> 'sequence') IS NOT NULL AND old.worker_id IS NOT NULL)
+
 -- fragment: replace_existing
 ON CONFLICT (job_id) DO UPDATE SET
-    job_name        = CASE WHEN old.status = 'running' THEN old.job_name        ELSE EXCLUDED.job_name END,
-    execution_time  = CASE WHEN old.status = 'running' THEN old.execution_time
+    job_name        = CASE WHEN {is_under_attempt} THEN old.job_name        ELSE EXCLUDED.job_name END,
+    execution_time  = CASE WHEN {is_under_attempt} THEN old.execution_time
         ELSE EXCLUDED.execution_time END,
-    task_data       = CASE WHEN old.status = 'running' THEN old.task_data       ELSE EXCLUDED.task_data END,
-    priority        = CASE WHEN old.status = 'running' THEN old.priority        ELSE EXCLUDED.priority END,
-    max_retries     = CASE WHEN old.status = 'running' THEN old.max_retries     ELSE EXCLUDED.max_retries END,
-    misfire_grace_time = CASE WHEN old.status = 'running' THEN old.misfire_grace_time
+    task_data       = CASE WHEN {is_under_attempt} THEN old.task_data       ELSE EXCLUDED.task_data END,
+    priority        = CASE WHEN {is_under_attempt} THEN old.priority        ELSE EXCLUDED.priority END,
+    max_retries     = CASE WHEN {is_under_attempt} THEN old.max_retries     ELSE EXCLUDED.max_retries END,
+    misfire_grace_time = CASE WHEN {is_under_attempt} THEN old.misfire_grace_time
         ELSE EXCLUDED.misfire_grace_time END,
-    timeout_seconds = CASE WHEN old.status = 'running' THEN old.timeout_seconds
+    timeout_seconds = CASE WHEN {is_under_attempt} THEN old.timeout_seconds
         ELSE EXCLUDED.timeout_seconds END,
-    function        = CASE WHEN old.status = 'running' THEN old.function        ELSE EXCLUDED.function END,
-    lock_key        = CASE WHEN old.status = 'running' THEN old.lock_key        ELSE EXCLUDED.lock_key END,
-    options         = CASE WHEN old.status = 'running' THEN old.options         ELSE {replacing_options} END,
+    function        = CASE WHEN {is_under_attempt} THEN old.function        ELSE EXCLUDED.function END,
+    lock_key        = CASE WHEN {is_under_attempt} THEN old.lock_key        ELSE EXCLUDED.lock_key END,
+    options         = CASE WHEN {is_under_attempt} THEN old.options         ELSE {replacing_options} END,
     unique_key      = CASE WHEN old.status = 'running' THEN coalesce(old.unique_key, EXCLUDED.unique_key)
         ELSE EXCLUDED.unique_key END,
-    expires_at      = CASE WHEN old.status = 'running' THEN old.expires_at      ELSE EXCLUDED.expires_at END,
-    retry_count     = CASE WHEN old.status = 'running' THEN old.retry_count     ELSE 0 END,
-    crash_count     = CASE WHEN old.status = 'running' THEN old.crash_count     ELSE 0 END,
-    started_at      = CASE WHEN old.status = 'running' THEN old.started_at      END,
-    error_message   = CASE WHEN old.status = 'running' THEN old.error_message   END,
-    worker_id       = CASE WHEN old.status = 'running' THEN old.worker_id       END,
-    last_heartbeat  = CASE WHEN old.status = 'running' THEN old.last_heartbeat  ELSE EXCLUDED.created_at END,
-    lease_until     = CASE WHEN old.status = 'running' THEN old.lease_until     END,
-    status          = CASE WHEN old.status = 'running' THEN 'running'           ELSE 'pending' END,
+    expires_at      = CASE WHEN {is_under_attempt} THEN old.expires_at      ELSE EXCLUDED.expires_at END,
+    retry_count     = CASE WHEN {is_under_attempt} THEN old.retry_count     ELSE 0 END,
+    crash_count     = CASE WHEN {is_under_attempt} THEN old.crash_count     ELSE 0 END,
+    started_at      = CASE WHEN {is_under_attempt} THEN old.started_at      END,
+    error_message   = CASE WHEN {is_under_attempt} THEN old.error_message   END,
+    worker_id       = CASE WHEN {is_under_attempt} THEN old.worker_id       END,
+    last_heartbeat  = CASE WHEN {is_under_attempt} THEN old.last_heartbeat  ELSE EXCLUDED.created_at END,
+    lease_until     = CASE WHEN {is_under_attempt} THEN old.lease_until     END,
+    status          = CASE WHEN {is_under_attempt} THEN 'running'           ELSE 'pending' END,
     finished_at     = NULL,
-    blocked_on      = CASE WHEN old.status = 'running' THEN NULL                ELSE EXCLUDED.blocked_on END,
-    errors          = CASE WHEN old.status = 'running' THEN old.errors
+    blocked_on      = CASE WHEN {is_under_attempt} THEN NULL                ELSE EXCLUDED.blocked_on END,
+    errors          = CASE WHEN {is_under_attempt} THEN old.errors
         ELSE jsonb_path_query_array_tz(old.errors, {ended_by_hand}, jsonb_build_object('attempt', NULL::integer,
             'since', to_char(coalesce($11, {now}) - interval '2 seconds', {instant_format}))) END,
-    progress        = CASE WHEN old.status = 'running' THEN old.progress        END,
+    progress        = CASE WHEN {is_under_attempt} THEN old.progress        END,
     on_end          = CASE
-        WHEN old.status = 'running' THEN
+        WHEN {is_under_attempt} THEN
             CASE WHEN jsonb_typeof(old.on_end) = 'object' THEN old.on_end - 'in_vain' ELSE jsonb_build_object() END
+            || CASE WHEN old.status = 'running' THEN jsonb_build_object()
+                ELSE jsonb_build_object('alive', old.attempt) END
             || jsonb_build_object('replacement', jsonb_build_object(
                 'job_name', EXCLUDED.job_name, 'execution_time', EXCLUDED.execution_time,
                 'task_data', EXCLUDED.task_data, 'priority', EXCLUDED.priority,
@@ -399,7 +409,8 @@ RETURNING job_id, {called_at} AS called_at,
 -- route: pool
 -- Insert jobs, or give existing ones a new definition with its attempts unused. The ids must differ.
 --
--- A running job keeps its row until its attempt ends; the new definition waits in "on_end". The attempt
+-- A running job keeps its row until its attempt ends; the new definition waits in "on_end". So does a job of a sequence
+-- that has ended while its attempt runs on: it is running again, so that the next job waits for the attempt. The attempt
 -- number never decreases: it is part of the fencing token. The history keeps the attempts that limits still count.
 -- Other jobs that wait for this one wait for its new definition. Rows are written in the same order as in insert_jobs.
 -- A job that has ended and whose consequences are not applied yet is only locked, and its id is not returned.

@@ -33,41 +33,57 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- Where the end of the job has consequences, it is changed only if $6, as in cancel_job. A job
 -- that ends without success and without an error gets the reason $5. A job that was suspended when it ended is due at
 -- once if it becomes pending: what it waited for may have come meanwhile, which wakes no finished job. A job in a sequence
--- that becomes pending waits for its place. A child of a step is changed only if $6 as well, in a transaction in which
+-- that becomes pending waits for its place, unless it is the head. If it runs, its worker stops the attempt first: until
+-- then it stays running, since another job would start next to the attempt otherwise; see attempt_is_revoked. A job that is
+-- reserved, and is not the head, waits for its place after that. A child of a step is changed only if $6 as well, in a transaction in which
 -- wait_again follows. An ended job that becomes pending or running has the options that retry_job gives it.
 WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited,
-        {parent_of_child} AS parent
+        {parent_of_child} AS parent,
+        CASE WHEN $4 = 'pending' AND (on_end -> 'sequence') IS NOT NULL AND CASE WHEN status = 'running' THEN {is_awaited}
+                ELSE finished_at IS NOT NULL AND worker_id IS NOT NULL AND {may_run_on} END
+            THEN 'running' ELSE $4 END AS next_status
     FROM {schema}scheduled_jobs
     WHERE job_id = $1{within_lock_limit}
     FOR NO KEY UPDATE
 ),
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
-        status         = $4,
+        status         = old.next_status,
         attempt        = CASE WHEN $4 = 'running' THEN job.attempt % 2147483647 + 1 ELSE job.attempt END,
-        worker_id      = CASE WHEN $4 = 'running' THEN 'set by hand' WHEN $4 = 'pending' THEN NULL
+        worker_id      = CASE WHEN $4 = 'running' THEN 'set by hand' WHEN old.next_status = 'pending' THEN NULL
             ELSE job.worker_id END,
-        started_at     = CASE WHEN $4 = 'running' THEN coalesce($2, {now}) WHEN $4 = 'pending' THEN NULL
+        started_at     = CASE WHEN $4 = 'running' THEN coalesce($2, {now}) WHEN old.next_status = 'pending' THEN NULL
             ELSE job.started_at END,
-        last_heartbeat = CASE WHEN $4 = 'running' THEN coalesce($2, {now}) WHEN $4 = 'pending' THEN
+        last_heartbeat = CASE WHEN $4 = 'running' THEN coalesce($2, {now}) WHEN old.next_status = 'pending' THEN
             CASE WHEN {ended_suspended} THEN coalesce($2, {now}) END
             ELSE job.last_heartbeat END,
-        lease_until    = CASE WHEN $4 = 'running' THEN coalesce($2, {now}) + make_interval(secs => $3) END,
+        lease_until    = CASE WHEN $4 = 'running' THEN coalesce($2, {now}) + make_interval(secs => $3)
+            WHEN old.next_status = 'running' THEN job.lease_until END,
         finished_at    = CASE WHEN $4 <> ALL (ARRAY ['pending', 'running']) THEN coalesce($2, {now}) END,
         execution_time = CASE WHEN $4 = 'pending' AND {ended_suspended}
             THEN least(job.execution_time, coalesce($2, {now})) ELSE job.execution_time END,
-        expires_at     = CASE WHEN $4 = 'pending'
+        expires_at     = CASE WHEN old.next_status = 'pending'
             THEN least(greatest(job.execution_time, coalesce($2, {now})), {last_instant})
                 + make_interval(secs => job.misfire_grace_time)
             ELSE job.expires_at END,
         error_message  = CASE WHEN $4 = ANY (ARRAY ['failed', 'cancelled', 'expired'])
             THEN coalesce(job.error_message, $5) ELSE job.error_message END,
-        blocked_on     = CASE WHEN $4 = 'pending' THEN {sequence_key} END,
+        blocked_on     = CASE WHEN old.next_status = 'pending' AND NOT (
+                (job.finished_at IS NULL OR {stops_its_sequence})
+                AND coalesce({head_of_its_sequence} = job.job_id, false)
+            ) THEN {sequence_key} END,
         on_end         = CASE WHEN $4 <> ALL (ARRAY ['pending', 'running']) THEN {kept_on_end}
             WHEN jsonb_typeof({restored_on_end}) = 'object'
                 AND ({restored_on_end} - ARRAY ['replacement', 'in_vain', 'alive', 'result']) <> jsonb_build_object()
-                THEN {restored_on_end} - ARRAY ['replacement', 'in_vain', 'alive', 'result'] END,
+                THEN ({restored_on_end} - ARRAY ['replacement', 'in_vain', 'alive', 'result'])
+                    || CASE WHEN $4 = 'pending' AND old.next_status = 'running'
+                            THEN jsonb_build_object('alive', job.attempt)
+                        WHEN $4 = 'running' AND (job.options -> 'sequence') IS NOT NULL
+                                AND ({head_of_its_sequence} = job.job_id) IS NOT TRUE
+                            THEN jsonb_build_object('alive', job.attempt % 2147483647 + 1)
+                        ELSE jsonb_build_object() END
+                END,
         options        = CASE WHEN {dropped_mark} IS NOT NULL THEN {options_with_mark}
             WHEN $4 <> ALL (ARRAY ['pending', 'running']) THEN job.options
             WHEN old.status = ANY (ARRAY ['pending', 'running']) THEN {restored_options}
@@ -216,7 +232,7 @@ SELECT job_id FROM gone;
 -- name: read_revoked
 -- route: reserved
 -- Return the statuses of those ids that exist, and whether consequences wait for the end of the last attempt.
-SELECT job_id, status, finished_at IS NOT NULL AND {may_run_on} AS is_awaited
+SELECT job_id, status, CASE WHEN finished_at IS NULL THEN {attempt_is_revoked} ELSE {may_run_on} END AS is_awaited
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1);
 
@@ -328,7 +344,9 @@ SELECT job_id, status, is_free AS changed FROM found;
 -- Each gets its whole misfire grace time again. Of a job that is due at once, last_heartbeat has that time. One that
 -- waits for a limit and is moved to the future leaves the queue of the limit, where it would keep the place of jobs
 -- that are due. A suspended job still waits for its steps: what it waits for makes it due before the new time. One that
--- waits without end has no time of its own to be moved from, so by $3 it is left as it is.
+-- waits without end has no time of its own to be moved from, so by $3 it is left as it is. A job of a sequence that has
+-- never started and is moved to the future waits for its place there, and so gives up that of the head. One that waits,
+-- is due and is to be due now keeps its due time, because a later one would let others of its sequence pass.
 WITH found AS (
     SELECT job_id, status,
         status = 'pending' AND ($2::timestamptz IS NOT NULL OR (options -> 'steps') IS NULL OR attempt = 0
@@ -341,7 +359,10 @@ WITH found AS (
 moved AS (
     UPDATE {schema}scheduled_jobs AS job SET (execution_time, blocked_on, last_heartbeat, expires_at, options) = (
         SELECT target.at,
-            CASE WHEN left(job.blocked_on, 6) = 'limit:' AND target.at > coalesce($4, {now}) THEN NULL
+            CASE WHEN (job.options -> 'sequence') IS NOT NULL AND target.at > coalesce($4, {now})
+                    AND job.retry_count = 0 AND job.crash_count = 0 AND NOT {has_entry} AND ({suspension}) IS NULL
+                    THEN {sequence_key}
+                WHEN left(job.blocked_on, 6) = 'limit:' AND target.at > coalesce($4, {now}) THEN NULL
                 ELSE job.blocked_on END,
             CASE WHEN target.at <= coalesce($4, {now})
                     AND target.at > (coalesce($4, {now}) - interval '1 minute')
@@ -357,7 +378,9 @@ moved AS (
                 ELSE job.options END
         FROM (
             SELECT least(greatest(coalesce(
-                $2::timestamptz,
+                CASE WHEN left(job.blocked_on, 10) = 'zsequence:' AND $2::timestamptz <= coalesce($4, {now})
+                        AND $2::timestamptz > (coalesce($4, {now}) - interval '1 minute')
+                    THEN least($2::timestamptz, job.execution_time) ELSE $2::timestamptz END,
                 least(greatest(job.execution_time, {first_day}), {last_day}) + make_interval(secs => $3)
             ), {first_instant}), {last_instant}) AS at
         ) AS target

@@ -1083,6 +1083,8 @@ class Scheduler:
     async def run_job_now(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
         """Make a pending job due now, with its whole misfire grace time. It still waits for other jobs.
 
+        A job that waits in a sequence and is due already keeps its due time, and so its place.
+
         Args:
             job_id: The job.
             connection: A connection of yours, as in ``schedule()``: the job is due now if and only if its
@@ -1104,6 +1106,9 @@ class Scheduler:
         A worker that runs the job loses it: the attempt is cancelled, and its result is rejected. ``pending``
         runs a finished job again. ``running`` reserves a job for one lease, or until its due time if that is
         later. After that, the job is pending again.
+
+        A running job of a sequence that is set to ``pending`` stays ``running`` until its worker has stopped
+        the attempt, because another job of the sequence must not start before. It keeps its place.
 
         Args:
             job_id: The job.

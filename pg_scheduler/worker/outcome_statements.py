@@ -424,6 +424,9 @@ class ResultRepository:
         accepted = await self._settle_held(
             changes, worker_id, transaction, with_consequences=with_consequences
         )
+        revoked = {key: change for key, change in changes.items() if change.is_revoked}
+        if revoked:
+            await self._end_revoked(revoked, worker_id, transaction)
         refused_attempts = {job_id: attempt for job_id, attempt in changes if job_id not in accepted}
         if refused_attempts:
             # A job may have been cancelled while its attempt ran. What depends on the job then waits for the
@@ -494,9 +497,10 @@ class ResultRepository:
         A job may have a replacement: a new definition, which was given while the attempt ran. Then the
         replacement is written instead of the change.
 
-        One statement writes the rows without a replacement, another one those with a replacement. If a
-        replacement is added or dropped between them, neither writes the row. So a row that is still held is
-        locked, and both statements run once more: while it is locked, its replacement cannot change.
+        One statement writes the rows without a replacement, another one those with a replacement, and a third
+        one those whose attempts were revoked by hand. If a replacement is added or dropped between them, none
+        writes the row. So a row that is still held is locked, and the statements run once more: while it is
+        locked, its replacement cannot change.
 
         Raises:
             SuppressedChangeError: The worker still holds a job, because a trigger suppresses each change. If
@@ -513,6 +517,9 @@ class ResultRepository:
                 open_changes = _unaccepted(changes, accepted)
             if open_changes:
                 accepted |= await self._replace(open_changes, worker_id, transaction)
+                open_changes = _unaccepted(changes, accepted)
+            if open_changes:
+                accepted |= await self._release_revoked(open_changes, worker_id, transaction)
                 open_changes = _unaccepted(changes, accepted)
             if not open_changes:
                 return accepted
@@ -672,6 +679,30 @@ class ResultRepository:
         if waiting_ids:
             cancel_reasons = {row["job_id"]: row["reason"] for row in rows if row["reason"] is not None}
             await self._dependencies.resolve(waiting_ids, transaction, cancel_reasons)
+        return {row["job_id"] for row in rows}
+
+    async def _end_revoked(self, changes: Changes, worker_id: str, transaction: Transaction) -> None:
+        """Give jobs of sequences that are still running what waited for the end of their revoked attempts.
+
+        They have a new definition, or are pending now. Other jobs are not changed.
+        """
+        replaced_ids = await self._replace(changes, worker_id, transaction)
+        remaining = {key: change for key, change in changes.items() if key[0] not in replaced_ids}
+        if remaining:
+            await self._release_revoked(remaining, worker_id, transaction)
+
+    async def _release_revoked(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+        """Make the jobs pending whose attempts were revoked by hand; return their ids.
+
+        A job of a sequence was set to another status while its attempt ran. Whatever the outcome of that is,
+        the job is pending now: no other job of its sequence could start before.
+        """
+        connection, now = transaction.connection, self._statements.now
+        rows = await self._statements.fetch(
+            "release_revoked", *_arrays(changes), worker_id, now, on=connection
+        )
+        if rows:
+            await self._notify(min(row["due"] for row in rows), connection)
         return {row["job_id"] for row in rows}
 
     async def _refuse_replacement(

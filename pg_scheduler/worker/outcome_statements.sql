@@ -72,6 +72,7 @@ WHERE job_id = ANY ($1)
   AND worker_id = $8
   AND attempt = ($2::integer[])[{place}]
   AND {has_no_coming_definition}
+  AND NOT {attempt_is_revoked}
 
 -- fragment: has_consequences_now
 on_end IS NOT NULL AND finished_at IS NOT NULL AS has_consequences
@@ -110,6 +111,7 @@ WHERE job_id = ANY ($1)
   AND worker_id = $5
   AND attempt = ($2::integer[])[{place}]
   AND {has_no_coming_definition}
+  AND NOT {attempt_is_revoked}
 RETURNING job_id, EXISTS (
     SELECT FROM {schema}scheduler_steps AS step
     WHERE step.job_id = job.job_id AND step.kind <> 'result'
@@ -297,6 +299,30 @@ WHERE job_id = ANY ($1)
   AND ({coming_definition}) IS NOT NULL
 RETURNING job_id, {bounded_due}, coalesce(blocked_on, '') = 'after' AS waits, error_message AS reason,
     (options -> 'steps') IS NOT NULL AS is_marked;
+
+-- name: release_revoked
+-- route: caller
+-- Make the jobs pending whose attempts ($1, $2 attempts) were revoked by hand and have ended, whatever their outcomes are.
+--
+-- Fenced like settle_jobs. The head of a sequence keeps its place, and any other job waits for its own again.
+WITH place AS MATERIALIZED ({places})
+UPDATE {schema}scheduled_jobs AS job SET
+    status         = 'pending',
+    worker_id      = NULL,
+    started_at     = NULL,
+    last_heartbeat = NULL,
+    lease_until    = NULL,
+    expires_at     = least(greatest(execution_time, coalesce($4, {now})), {last_instant})
+        + make_interval(secs => misfire_grace_time),
+    blocked_on     = CASE WHEN ({head_of_its_sequence} = job.job_id) IS NOT TRUE THEN {sequence_key} END,
+    on_end         = on_end - 'alive'
+WHERE job_id = ANY ($1)
+  AND status = 'running'
+  AND worker_id = $3
+  AND attempt = ($2::integer[])[{place}]
+  AND {has_no_coming_definition}
+  AND {attempt_is_revoked}
+RETURNING job_id, {bounded_due};
 
 -- name: refuse_replacement
 -- route: caller

@@ -51,7 +51,7 @@ WHERE worker_id <> $1
 -- route: shared, tuned
 -- Renew the lease of a worker and of the jobs it holds ($3 maps ids to attempts), $7 of which run.
 --
--- Returns whether the worker still has its row, and which jobs it lost. SKIP LOCKED: an open transaction on a
+-- Returns whether the worker still has its row, and which jobs it lost, among them those whose attempts were revoked. SKIP LOCKED: an open transaction on a
 -- job's row must not cost the worker its lease; a later heartbeat renews the row. $6 is the key of the
 -- worker's liveness lock, NULL for none, and $8 the seconds for which it extends the lease. A heartbeat after
 -- the lease expired does not set last_beat: lock_orphans could otherwise release a claim that is still on its
@@ -84,6 +84,7 @@ own AS (
       AND status = 'running'
       AND worker_id = $1
       AND attempt = ((SELECT attempts FROM held) ->> job_id)::integer
+      AND NOT {attempt_is_revoked}
       AND EXISTS (SELECT FROM worker)
 ),
 renewed AS (

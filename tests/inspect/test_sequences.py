@@ -82,6 +82,27 @@ async def test_explanation_names_the_head_and_the_place(pool: asyncpg.Pool) -> N
 
 
 @pytest.mark.usefixtures("filled")
+async def test_sequence_whose_failed_job_waits_again_has_not_stopped(
+    pool: asyncpg.Pool, store: Store
+) -> None:
+    inspector = Inspector(pool)
+    await store.jobs.retry("a0")
+    first = (await inspector.sequences()).items[0]
+    assert (first.key, first.state, first.head, first.stopped_at) == ("a", "waiting", "a0", None)
+    explained = await inspector.explain_job("a2")
+    assert explained is not None
+    assert explained.reasons[0].text.endswith(
+        "the job 'a0' is first (pending); 1 waiting job ahead of this one"
+    )
+    await store.inserts.replace_extended([queued("a0", NOW + 3600 * SECOND)])
+    first = (await inspector.sequences()).items[0]
+    assert (first.key, first.state, first.head, first.stopped_at) == ("a", "no head", None, None)
+    explained = await inspector.explain_job("a2")
+    assert explained is not None
+    assert [reason.code for reason in explained.reasons] == [ReasonCode.SEQUENCE]
+
+
+@pytest.mark.usefixtures("filled")
 async def test_skipped_head_is_cancelled_or_left_behind(pool: asyncpg.Pool, store: Store) -> None:
     inspector = Inspector(pool, actor="ada")
     assert await inspector.skip_head("s", "a") == "a0"

@@ -155,6 +155,7 @@ EXPECTED = {
     "retry_jobs": {
         ("Index Scan", "scheduled_jobs_pkey"),
         ("Index Scan", "scheduled_jobs_unique"),
+        ("Index Scan", "scheduler_sequences_pkey"),
         ("Index Only Scan", "scheduler_after_child"),
     },
     "move_jobs": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_steps_pkey")},

@@ -13,9 +13,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler.admission.sequences import HandedOver, Moved
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.faults import is_refusal
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
 from pg_scheduler.scheduler.store import Store
 from tests.store.protocol import Op, interleave
@@ -480,3 +481,249 @@ async def test_no_order_of_two_passes_over_a_new_sequence_gives_it_two_heads(
         for table in KEPT:
             await pool.execute(f"DELETE FROM kept_{table}; INSERT INTO kept_{table} TABLE {table}")
         assert await interleave(world, restore, lambda: [Pass(), Pass()]) > 5
+
+
+async def running_head(store: Store, count: int = 3) -> Claim:
+    """Return the claim of the head of a sequence with some jobs, which runs."""
+    await insert(store, *(queued(f"a{number}") for number in range(count)))
+    await move(store)
+    (head,) = await claim(store)
+    return head
+
+
+async def lost_by(store: Store, worker_id: str, head: Claim) -> list[str]:
+    """Return the jobs that a heartbeat of a worker finds lost."""
+    return list((await store.workers.renew(worker_id, {head.job_id: head.attempt}, 30.0)).lost)
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "failed"])
+@pytest.mark.parametrize("reported", ["by its worker", "by a rescuer"])
+async def test_replacement_of_an_ended_head_waits_for_the_end_of_its_attempt(
+    store: Store, pool: Pool, ended: str, reported: str
+) -> None:
+    head = await running_head(store)
+    await store.jobs.set_status("a0", JobStatus(ended), 30)
+    await store.inserts.replace_extended([queued("a0", NOW + SECOND)])
+    assert await move(store) == Moved(0, None, set(), {})
+    assert await heads(pool) == ["a0"], "the attempt runs on, so no other job may start"
+    assert await lost_by(store, "w1", head) == ["a0"], "the worker has to stop the attempt"
+    assert await store.jobs.read_revoked(["a0"]) == {"a0": (JobStatus.RUNNING, True)}
+    if reported == "by its worker":
+        await store.results.settle("w1", [(head, REVOKED)])
+    else:
+        await pool.execute("DELETE FROM scheduler_workers")
+        await pool.execute("UPDATE scheduled_jobs SET lease_until = $1 WHERE job_id = 'a0'", NOW - SECOND)
+        await store.workers.rescue(LEASE)
+    assert await heads(pool) == []
+    assert (await move(store)).jobs == 1
+    assert await heads(pool) == ["a1"], "the new definition is due later than this one"
+    replaced = await row(pool, "a0")
+    assert (replaced["status"], replaced["blocked_on"]) == ("pending", KEY)
+    assert (replaced["execution_time"], replaced["on_end"]) == (NOW + SECOND, '{"sequence": true}')
+
+
+async def test_replacement_of_an_ended_head_is_dropped_by_a_cancellation(store: Store, pool: Pool) -> None:
+    head = await running_head(store)
+    await store.jobs.cancel("a0")
+    await store.inserts.replace_extended([queued("a0")])
+    assert (await store.jobs.cancel("a0")).changed
+    assert await heads(pool) == []
+    assert await move(store) == Moved(0, None, set(), {})
+    await store.results.settle("w1", [(head, REVOKED)])
+    assert await heads(pool) == ["a1"]
+    assert (await row(pool, "a0"))["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("outcome", [REVOKED, COMPLETE, Outcome.fail("why"), RELEASE])
+async def test_running_head_that_is_set_to_pending_stays_first_and_waits_for_its_attempt(
+    store: Store, pool: Pool, outcome: Outcome
+) -> None:
+    head = await running_head(store)
+    for _ in range(2):
+        change = await store.jobs.set_status("a0", JobStatus.PENDING, 30)
+        assert (change.changed, change.worker_id) == (True, "w1")
+        assert await store.claims.exchange("w2", NAMES, 2) is not None
+        assert (await row(pool, "a0"))["attempt"] == 1
+        assert await lost_by(store, "w1", head) == ["a0"]
+        assert await store.jobs.read_revoked(["a0"]) == {"a0": (JobStatus.RUNNING, True)}
+    assert (await hand_over(store, head)).ended == []
+    await store.results.settle("w1", [(head, outcome)])
+    assert await move(store) == Moved(0, None, set(), {})
+    assert await heads(pool) == ["a0"]
+    job = await row(pool, "a0")
+    assert (job["status"], job["worker_id"], job["on_end"]) == ("pending", None, '{"sequence": true}')
+    (again,) = await claim(store)
+    assert (again.job_id, again.attempt) == ("a0", 2)
+    assert (await hand_over(store, again)).ended == ["a0"]
+
+
+async def test_cancelled_head_that_is_set_to_pending_waits_for_its_attempt(store: Store, pool: Pool) -> None:
+    head = await running_head(store)
+    await store.jobs.cancel("a0")
+    await store.jobs.set_status("a0", JobStatus.PENDING, 30)
+    assert (await row(pool, "a0"))["status"] == "running"
+    assert await store.jobs.read_revoked(["a0"]) == {"a0": (JobStatus.RUNNING, True)}
+    await store.results.settle("w1", [(head, REVOKED)])
+    await move(store)
+    assert await heads(pool) == ["a0"]
+    assert (await row(pool, "a0"))["status"] == "pending"
+
+
+async def test_pending_head_that_is_set_to_pending_stays_first(store: Store, pool: Pool) -> None:
+    await insert(store, queued("a0"), queued("a1"))
+    await move(store)
+    await store.jobs.set_status("a0", JobStatus.PENDING, 30)
+    await move(store)
+    assert await heads(pool) == ["a0"]
+
+
+async def test_running_head_of_a_worker_without_a_row_is_pending_at_once(store: Store, pool: Pool) -> None:
+    await running_head(store)
+    await pool.execute("DELETE FROM scheduler_workers")
+    await store.jobs.set_status("a0", JobStatus.PENDING, 30)
+    assert (await row(pool, "a0"))["status"] == "pending"
+    assert await heads(pool) == ["a0"]
+
+
+@pytest.mark.parametrize("job_id", ["a0", "a1"])
+async def test_reserved_job_has_its_place_again_after_the_reservation(
+    store: Store, pool: Pool, clock: FakeClock, job_id: str
+) -> None:
+    await insert(store, queued("a0"), queued("a1"))
+    await move(store)
+    await store.jobs.set_status(job_id, JobStatus.RUNNING, 30)
+    clock.advance(60 * SECOND)
+    await store.workers.rescue(LEASE)
+    assert (await row(pool, job_id))["status"] == "pending"
+    assert (await row(pool, job_id))["on_end"] == '{"sequence": true}'
+    await move(store)
+    assert await heads(pool) == ["a0"]
+
+
+async def test_job_that_was_reserved_and_completed_has_its_consequences_at_once(
+    store: Store, pool: Pool
+) -> None:
+    await insert(store, queued("a0"), queued("a1"))
+    await move(store)
+    await store.jobs.set_status("a1", JobStatus.RUNNING, 30)
+    await store.jobs.set_status("a1", JobStatus.COMPLETED, 30)
+    assert (await row(pool, "a1"))["on_end"] is None
+
+
+@pytest.mark.parametrize("restart", ["retry", "retry_family", "set_status"])
+async def test_expired_head_is_first_although_its_end_is_not_applied(
+    store: Store, pool: Pool, restart: str
+) -> None:
+    """A claim expires a late job, and the consequences follow a moment later."""
+    await insert(store, queued("a0"), queued("a1"))
+    await move(store)
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'expired', finished_at = now() WHERE job_id = 'a0'"
+    )
+    if restart == "set_status":
+        await store.jobs.set_status("a0", JobStatus.PENDING, 30)
+    else:
+        await getattr(store.jobs, restart)("a0")
+    await move(store)
+    assert await heads(pool) == ["a0"]
+    await store.consequences.apply_lost(9)
+    assert await sequences(pool) == {KEY: ("a0", False)}
+
+
+async def test_new_definition_of_the_failed_job_ends_the_stop(store: Store, pool: Pool) -> None:
+    await stopped(store)
+    await store.inserts.replace_extended([queued("a0", NOW + SECOND)])
+    assert (await move(store)).jobs == 1
+    assert await heads(pool) == ["a1"]
+
+
+async def test_new_definition_of_the_failed_job_ends_the_stop_before_it_is_due(
+    store: Store, pool: Pool
+) -> None:
+    await insert(store, queued("a0"))
+    await move(store)
+    (head,) = await claim(store)
+    await store.results.settle("w1", [(head, Outcome.fail("why"))])
+    await store.inserts.replace_extended([queued("a0", NOW + SECOND)])
+    await move(store)
+    assert await sequences(pool) == {}
+
+
+async def test_head_that_has_never_started_gives_its_place_up_when_it_is_moved_to_the_future(
+    store: Store, pool: Pool
+) -> None:
+    await insert(store, queued("a0"), queued("a1"), queued("b0", key=OTHER), queued("b1", key=OTHER))
+    await move(store, [KEY, OTHER])
+    claims = {each.job_id: each for each in await claim(store, 2)}
+    await store.results.settle("w1", [(claims["b0"], Outcome.retry(SECOND, "why"))])
+    await store.results.settle("w1", [(claims["a0"], RELEASE)])
+    await pool.execute("UPDATE scheduled_jobs SET errors = NULL WHERE job_id = 'a0'")
+    await store.jobs.move(["a0", "b0"], to=NOW + 60 * SECOND)
+    await move(store, [KEY, OTHER])
+    assert await heads(pool) == ["a1", "b0"], "an attempt that failed keeps its place"
+    assert await sequences(pool) == {KEY: ("a1", False), OTHER: ("b0", False)}
+
+
+async def test_waiting_job_that_is_due_keeps_its_place_when_it_is_made_due_now(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await insert(store, *(queued(f"a{number}", NOW + number * SECOND) for number in range(3)))
+    await move(store)
+    clock.advance(30 * SECOND)
+    await store.jobs.move(["a1"], to=NOW + 30 * SECOND)
+    assert (await row(pool, "a1"))["execution_time"] == NOW + SECOND
+    await store.jobs.move(["a1"], to=NOW + 31 * SECOND)
+    assert (await row(pool, "a1"))["execution_time"] == NOW + 31 * SECOND, "a person may move it back"
+
+
+CHANGES: dict[str, Callable[[Store, str, str], Awaitable[object]]] = {
+    "cancel": lambda store, job_id, key: store.jobs.cancel(job_id),
+    "cancel_family": lambda store, job_id, key: store.jobs.cancel_family(job_id, "why"),
+    "fail": lambda store, job_id, key: store.jobs.set_status(job_id, JobStatus.FAILED, 30),
+    "expire": lambda store, job_id, key: store.jobs.set_status(job_id, JobStatus.EXPIRED, 30),
+    "complete": lambda store, job_id, key: store.jobs.set_status(job_id, JobStatus.COMPLETED, 30),
+    "set to pending": lambda store, job_id, key: store.jobs.set_status(job_id, JobStatus.PENDING, 30),
+    "replace": lambda store, job_id, key: store.inserts.replace_extended([queued(job_id, key=key)]),
+    "replace later": lambda store, job_id, key: store.inserts.replace_extended(
+        [queued(job_id, NOW + SECOND, key=key)]
+    ),
+    "replace by a plain job": lambda store, job_id, key: store.inserts.replace([new_job(job_id)]),
+    "retry": lambda store, job_id, key: store.jobs.retry(job_id),
+    "retry_family": lambda store, job_id, key: store.jobs.retry_family(job_id),
+    "move": lambda store, job_id, key: store.jobs.move([job_id], to=NOW + SECOND),
+    "delete": lambda store, job_id, key: store.jobs.delete([job_id]),
+    "resume": lambda store, job_id, key: store.sequences.resume(key),
+    "skip": lambda store, job_id, key: store.sequences.skip_failed(key, job_id),
+}
+"""What people do to the head of a sequence, except that they reserve it, which runs it elsewhere."""
+
+
+async def test_no_two_changes_of_a_running_head_start_a_job_before_its_attempt_has_ended(
+    store: Store, pool: Pool
+) -> None:
+    """Each pair of changes, in a sequence of its own: none may start a job, or forget the sequence."""
+    pairs = [(first, second) for first in CHANGES for second in CHANGES]
+    keys = {f"zsequence:s:{number:03}": pair for number, pair in enumerate(pairs)}
+    await insert(store, *(queued(f"{key}:{number}", key=key) for key in keys for number in range(2)))
+    await move(store, keys)
+    claims = await claim(store, len(keys))
+    for key, pair in keys.items():
+        for change in pair:
+            await CHANGES[change](store, f"{key}:0", key)
+    await move(store, keys)
+    startable = await pool.fetch(
+        "SELECT job_id FROM scheduled_jobs WHERE finished_at IS NULL AND blocked_on IS NULL"
+        " AND (status, worker_id, attempt) IS DISTINCT FROM ('running', 'w1', 1)"
+    )
+    assert [keys[record["job_id"][:-2]] for record in startable] == []
+    await store.results.settle("w1", [(each, REVOKED) for each in claims])
+    await store.consequences.apply_lost(len(keys))
+    await move(store, keys)
+    rows = await pool.fetch(
+        "SELECT key, stopped_at IS NOT NULL AS has_stopped, (SELECT count(*) FROM scheduled_jobs"
+        " WHERE finished_at IS NULL AND blocked_on IS NULL AND options #>> '{sequence,key}' = key) AS heads"
+        " FROM scheduler_sequences ORDER BY key"
+    )
+    assert {keys[record["key"]] for record in rows} == set(pairs), "each sequence has a head"
+    wrong = [keys[record["key"]] for record in rows if record["heads"] + record["has_stopped"] != 1]
+    assert wrong == []

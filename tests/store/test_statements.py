@@ -622,7 +622,8 @@ async def use_path(store: Store) -> object:
     assert over == HandedOver([], [], 0, None, [])
     async with store.statements.transaction() as transaction:
         assert await store.sequences.pass_on([], transaction) == ()
-    assert await store.sequences.resume("zsequence:s:ö") is None
+    assert await store.sequences.resume("zsequence:s:ö", "ö") is None
+    assert not await store.sequences.skip_failed("zsequence:s:ö", "ö")
     assert await store.sequences.move_to_front("ö") is None
     (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitNumbers(9, 9, 60.0)]]}, 9)
     assert unblocked == ("limit:a:", None, 1, 0, NOW, [NAME])

@@ -170,17 +170,21 @@ LIMIT $1::bigint;
 -- name: inspect_heads
 -- route: tuned
 -- Return the heads of those of the sequences $1 that have one.
+--
+-- A failed job at which a sequence has stopped is first again if it was retried. If it has a new definition, it waits for
+-- its place as others do, and the sequence has no head.
 SELECT sequence.key, sequence.job_id, head.job_name, head.status,
-    CASE WHEN sequence.stopped_at IS NOT NULL
+    CASE WHEN sequence.stopped_at IS NOT NULL AND (head.status IS NULL OR head.finished_at IS NOT NULL)
         THEN least(greatest(sequence.stopped_at, {first_instant}), {last_instant}) END AS stopped_at
 FROM {schema}scheduler_sequences AS sequence
 LEFT JOIN LATERAL (
-    SELECT {named}, status
+    SELECT {named}, status, finished_at, blocked_on, (options -> 'retried_by_hand') = to_jsonb(attempt) AS is_retried
     FROM {schema}scheduled_jobs
     WHERE job_id = sequence.job_id
     OFFSET 0
 ) AS head ON true
-WHERE sequence.key = ANY ($1::text[]);
+WHERE sequence.key = ANY ($1::text[])
+  AND ((head.blocked_on = sequence.key) IS NOT TRUE OR sequence.stopped_at IS NOT NULL AND head.is_retried IS TRUE);
 
 -- name: inspect_sequence_queue
 -- route: tuned
