@@ -510,6 +510,8 @@ class BlockingMethods(Blocking):
     def run_job_now(self, job_id: str, *, connection: AnySyncConnection | None = None) -> bool:
         """Make a pending job due now, with its whole misfire grace time. It still waits for other jobs.
 
+        A job that waits in a sequence and is due already keeps its due time, and so its place.
+
         Parameters, values and errors are those of ``Scheduler.run_job_now()``.
         """
     def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
@@ -518,6 +520,9 @@ class BlockingMethods(Blocking):
         A worker that runs the job loses it: the attempt is cancelled, and its result is rejected. ``pending``
         runs a finished job again. ``running`` reserves a job for one lease, or until its due time if that is
         later. After that, the job is pending again.
+
+        A running job of a sequence that is set to ``pending`` stays ``running`` until its worker has stopped
+        the attempt, because another job of the sequence must not start before. It keeps its place.
 
         Parameters, values and errors are those of ``Scheduler.update_job_status()``.
         """

@@ -304,7 +304,8 @@ RETURNING job_id, {bounded_due}, coalesce(blocked_on, '') = 'after' AS waits, er
 -- route: caller
 -- Make the jobs pending whose attempts ($1, $2 attempts) were revoked by hand and have ended, whatever their outcomes are.
 --
--- Fenced like settle_jobs. The head of a sequence keeps its place, and any other job waits for its own again.
+-- Fenced like settle_jobs. The head of a sequence keeps its place, and any other job waits for its own again. The history
+-- has the end of the attempt, which the correction of due times needs.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs AS job SET
     status         = 'pending',
@@ -315,6 +316,9 @@ UPDATE {schema}scheduled_jobs AS job SET
     expires_at     = least(greatest(execution_time, coalesce($4, {now})), {last_instant})
         + make_interval(secs => misfire_grace_time),
     blocked_on     = CASE WHEN ({head_of_its_sequence} = job.job_id) IS NOT TRUE THEN {sequence_key} END,
+    errors         = CASE WHEN {has_entry} THEN job.errors
+        ELSE {kept_errors} || jsonb_build_array({entry_of_attempt}
+            || jsonb_build_object('outcome', 'released', 'ended_at', coalesce($4, {now}))) END,
     on_end         = on_end - 'alive'
 WHERE job_id = ANY ($1)
   AND status = 'running'

@@ -570,11 +570,12 @@ async def test_cancelled_head_that_is_set_to_pending_waits_for_its_attempt(store
 
 
 async def test_pending_head_that_is_set_to_pending_stays_first(store: Store, pool: Pool) -> None:
-    await insert(store, queued("a0"), queued("a1"))
+    """The job that waits behind it has a smaller id, and would precede it if both waited."""
+    await insert(store, queued("b0", NOW - SECOND), queued("a1"))
     await move(store)
-    await store.jobs.set_status("a0", JobStatus.PENDING, 30)
+    await store.jobs.set_status("b0", JobStatus.PENDING, 30)
     await move(store)
-    assert await heads(pool) == ["a0"]
+    assert await heads(pool) == ["b0"]
 
 
 async def test_running_head_of_a_worker_without_a_row_is_pending_at_once(store: Store, pool: Pool) -> None:
@@ -615,19 +616,19 @@ async def test_expired_head_is_first_although_its_end_is_not_applied(
     store: Store, pool: Pool, restart: str
 ) -> None:
     """A claim expires a late job, and the consequences follow a moment later."""
-    await insert(store, queued("a0"), queued("a1"))
+    await insert(store, queued("b0", NOW - SECOND), queued("a1"))
     await move(store)
     await pool.execute(
-        "UPDATE scheduled_jobs SET status = 'expired', finished_at = now() WHERE job_id = 'a0'"
+        "UPDATE scheduled_jobs SET status = 'expired', finished_at = now() WHERE job_id = 'b0'"
     )
     if restart == "set_status":
-        await store.jobs.set_status("a0", JobStatus.PENDING, 30)
+        await store.jobs.set_status("b0", JobStatus.PENDING, 30)
     else:
-        await getattr(store.jobs, restart)("a0")
+        await getattr(store.jobs, restart)("b0")
     await move(store)
-    assert await heads(pool) == ["a0"]
+    assert await heads(pool) == ["b0"]
     await store.consequences.apply_lost(9)
-    assert await sequences(pool) == {KEY: ("a0", False)}
+    assert await sequences(pool) == {KEY: ("b0", False)}
 
 
 async def test_new_definition_of_the_failed_job_ends_the_stop(store: Store, pool: Pool) -> None:
