@@ -122,6 +122,10 @@ class LockPause:
         )
 
 
+CLOCK_CHECK_S: Final = 10.0
+"""Seconds after which a timer of a deadline compares the clock again, since it may have been set forward."""
+
+
 class DeadlineTimer:
     """Ends an attempt at the deadline of its job, by a clock that may be set meanwhile.
 
@@ -129,11 +133,19 @@ class DeadlineTimer:
         seconds_left: Returns the seconds until the deadline, by that clock.
         end: Ends the attempt.
         context: The context of the timer.
+        check_s: The longest time between two comparisons, by which an attempt may end late if the clock was
+            set forward.
     """
 
     def __init__(
-        self, seconds_left: Callable[[], float], end: Callable[[], None], context: Context | None = None
+        self,
+        seconds_left: Callable[[], float],
+        end: Callable[[], None],
+        context: Context | None = None,
+        *,
+        check_s: float = CLOCK_CHECK_S,
     ) -> None:
+        self._check_s = check_s
         self.seconds_left = seconds_left
         self._end = end
         self._context = context
@@ -142,7 +154,7 @@ class DeadlineTimer:
     def start(self) -> None:
         """Wait for the deadline."""
         self._timer = asyncio.get_running_loop().call_later(
-            self.seconds_left(), self._check, context=self._context
+            min(self.seconds_left(), self._check_s), self._check, context=self._context
         )
 
     def cancel(self) -> None:
@@ -151,7 +163,7 @@ class DeadlineTimer:
             self._timer.cancel()
 
     def _check(self) -> None:
-        """End the attempt, or wait again, if the clock was set back meanwhile."""
+        """End the attempt; wait again if time is left by now, also because the clock was set back."""
         if self.seconds_left() > 0:
             self.start()
         else:

@@ -172,6 +172,15 @@ async def test_job_does_not_end_early_if_the_clock_of_its_host_is_set_forward(sc
     assert result.status is JobStatus.COMPLETED
 
 
+async def test_deadline_comes_soon_after_a_clock_was_set_forward() -> None:
+    ended = asyncio.Event()
+    left_s = iter([3600.0, 0.0])
+    timer = DeadlineTimer(lambda: next(left_s), ended.set, check_s=0.01)
+    timer.start()
+    async with asyncio.timeout(PATIENCE):
+        await ended.wait()
+
+
 async def test_deadline_waits_for_a_clock_that_was_set_back() -> None:
     ended = asyncio.Event()
     left_s = iter([0.01, 0.02, 0.02, 0.0])
