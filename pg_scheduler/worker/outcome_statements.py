@@ -497,10 +497,10 @@ class ResultRepository:
         A job may have a replacement: a new definition, which was given while the attempt ran. Then the
         replacement is written instead of the change.
 
-        One statement writes the rows without a replacement, another one those with a replacement, and a third
-        one those whose attempts were revoked by hand. If a replacement is added or dropped between them, none
-        writes the row. So a row that is still held is locked, and the statements run once more: while it is
-        locked, its replacement cannot change.
+        One statement writes the rows without a replacement, another one those with a replacement. If a
+        replacement is added or dropped between them, neither writes the row. So a row that is still held is
+        locked, and both statements run once more: while it is locked, its replacement cannot change. Neither
+        writes a row whose attempt was revoked by hand. It is still held too, and a third statement frees it.
 
         Raises:
             SuppressedChangeError: The worker still holds a job, because a trigger suppresses each change. If
@@ -518,15 +518,13 @@ class ResultRepository:
             if open_changes:
                 accepted |= await self._replace(open_changes, worker_id, transaction)
                 open_changes = _unaccepted(changes, accepted)
-            if open_changes:
-                accepted |= await self._release_revoked(open_changes, worker_id, transaction)
-                open_changes = _unaccepted(changes, accepted)
             if not open_changes:
                 return accepted
             args = *_arrays(open_changes), worker_id
             held = await self._statements.fetch("lock_held", *args, on=transaction.connection)
             if not held:
                 return accepted
+            accepted |= await self._release_revoked(open_changes, worker_id, transaction)
         raise SuppressedChangeError(held[0]["triggers"])
 
     async def _change_rows(
