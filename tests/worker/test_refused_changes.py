@@ -354,7 +354,7 @@ TREATMENTS: Final = {
         pause_schedule pause_task
         record_database remove_schedule repeat_wait replace_debounced_jobs replace_extended_jobs
         replace_jobs request_state restore_schedules resume_held_tasks
-        resume_schedule resume_sequence resume_tasks retry_job retry_jobs set_status stop_run
+        resume_schedule resume_sequence resume_tasks retry_job retry_jobs set_status skip_failed_head stop_run
         store_broadcast store_signal
         store_step wait_again wake_broadcast wake_signalled write_own_progress write_schedule
     """,
@@ -368,8 +368,8 @@ TREATMENTS: Final = {
     "admission decides about jobs one by one: test_refused_outcomes.py": "admit_attempts",
     "outcomes are divided by the completer: test_refused_outcomes.py": """
         apply_replacements block_waiting clear_steps complete_unlocked delete_completed keep_results
-        look_at_waits refuse_replacement report_ends set_back_suspended settle_failed settle_jobs
-        settle_suspended take_over_results write_progress
+        look_at_waits refuse_replacement release_revoked report_ends set_back_suspended settle_failed
+        settle_jobs settle_suspended take_over_results write_progress
     """,
     "consequences are divided by the job that has ended: Consequences.apply()": """
         cancel_blocked clear_consequences end_awaited end_child_steps mark_parents note_job_end
