@@ -27,12 +27,13 @@ from pg_scheduler.events import (
     JobStarted,
     ThreadAbandoned,
 )
+from pg_scheduler.jobs.call import RaisedError
 from pg_scheduler.jobs.deadlines import deadline_text
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker import chunks
 from pg_scheduler.worker.attempt_runner import AttemptRunner
-from pg_scheduler.worker.chunks import MIN_OPEN
+from pg_scheduler.worker.chunks import MIN_OPEN, Seat
 from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import Revocation
@@ -352,12 +353,12 @@ async def test_oldest_chunk_is_called_when_too_many_jobs_wait(
     parts.in_flight.revoke("b1", 1, Revocation.CANCELLED)
     await bench.end("b1")
     await bench.submit("c1")
-    assert held.chunks == []
+    assert bench.executor.chunks.calls() == []
     await bench.submit("c2")
     await held.wait_begun()
     assert held.items == [["a1", "a2"]]
     await bench.submit("d1")
-    assert len(held.chunks) == 1, "the called ones do not count"
+    assert len(bench.executor.chunks.calls()) == 1, "the called ones do not count"
     held.open.set()
     bench.executor.chunks.call_open()
     await bench.end()
@@ -818,6 +819,20 @@ async def test_keyboard_interrupt_of_a_chunk_ends_only_its_jobs(
         signal.signal(signal.SIGINT, handler)
     assert {event.error for event in seen.of(JobFailed)} == {"KeyboardInterrupt: of a library"}
     assert len(seen.of(JobFailed)) == 2
+
+
+def test_keyboard_interrupt_stays_within_its_wrapper() -> None:
+    nothing: Any = None
+    seat = Seat(nothing, nothing, nothing)
+    seat.error = KeyboardInterrupt("of a library")
+    raised: BaseException | None = None
+    # Not by pytest.raises(): a KeyboardInterrupt would end pytest.
+    try:
+        seat.outcome()
+    except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt, without the guard
+        raised = error
+    assert isinstance(raised, RaisedError)
+    assert raised.error is seat.error
 
 
 # -- threads -------------------------------------------------------------------------------------------
