@@ -729,7 +729,7 @@ async def test_error_of_the_caller_is_raised_with_the_run_in_which_it_occurred(
 async def test_chunk_of_repeatable_work_ends_as_without_a_crash(
     crash: CrashEverywhere, restored_catalogues: None
 ) -> None:
-    @job(name="crashes.index", chunk=10)
+    @job(name="crashes.chunk", chunk=10)
     async def index(chunk: Chunk[str]) -> None:
         for member in chunk:
             await chunk.pool.execute(INSERT_ONCE, member.item)
