@@ -217,10 +217,10 @@ class Timeouts:
         self.watched = 0
         add, remove = TimeoutQueue.add, TimeoutQueue.remove
 
-        def noting_add(queue: TimeoutQueue[Any], item: Any, seconds: float) -> None:
+        def noting_add(queue: TimeoutQueue[Any], item: Any, seconds: float, *since: Any) -> None:
             self.seconds.append(seconds)
             self.watched += 1
-            add(queue, item, seconds)
+            add(queue, item, seconds, *since)
 
         def noting_remove(queue: TimeoutQueue[Any], item: Any, seconds: float) -> None:
             self.watched -= 1
@@ -273,8 +273,8 @@ async def test_attempt_after_a_suspension_times_out(
     """Its time limit expires at once, however long the first attempt takes."""
     add = TimeoutQueue.add
 
-    def add_shortened(queue: TimeoutQueue[Any], item: Any, seconds: float) -> None:
-        add(queue, item, 0.0 if item.claim.attempt == 2 else seconds)
+    def add_shortened(queue: TimeoutQueue[Any], item: Any, seconds: float, *since: Any) -> None:
+        add(queue, item, 0.0 if item.claim.attempt == 2 else seconds, *since)
 
     async def rest_and_stall() -> None:
         await current_job().steps.sleep("rest", HOUR)
