@@ -738,7 +738,7 @@ def test_statements_that_let_an_ended_job_run_again_are_known() -> None:
     assert restarting - retrying == {
         *("replace_jobs", "replace_extended_jobs", "replace_debounced_jobs"),
         # They end jobs, or claim pending ones.
-        *("claim_next", "exchange_jobs", "try_claim", "cancel_blocked"),
+        *("claim_next", "exchange_jobs", "try_claim", "cancel_blocked", "hand_over"),
     }
 
 
