@@ -214,6 +214,7 @@ BOUNDED: Final = {
 
 SHORT: Final = {
     *("admit_attempts", "advance_schedules", "apply_replacements", "await_jobs", "block_waiting"),
+    "release_revoked",
     *("cancel_blocked", "cancel_jobs", "exchange_jobs", "feed_shares", "find_children", "find_claimable"),
     *(
         "insert_edges",

@@ -135,6 +135,7 @@ lock_settled: skips
 lock_held: limited
 delete_completed: skips jobs results steps
 apply_replacements: limited jobs
+release_revoked: limited jobs
 refuse_replacement: limited failures jobs
 begin_vacuum_pass: own vacuum_passes
 end_vacuum_pass: own vacuum_passes
@@ -169,6 +170,7 @@ lock_heads: limited
 move_heads: limited jobs sequences
 hand_over: hot jobs sequences
 resume_sequence: call sequences
+skip_failed_head: call jobs
 move_to_front: call jobs
 add_statistics: own stats totals workers
 fold_statistics: skips stats
