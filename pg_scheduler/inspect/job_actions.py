@@ -12,6 +12,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.bulk import BulkRun, Progress
 from pg_scheduler.inspect.errors import ErrorGroup, group_terms, is_in_group
+from pg_scheduler.inspect.jobs import MAX_IDS
 from pg_scheduler.inspect.pages import Wanted
 from pg_scheduler.inspect.paths import UNSUCCESSFUL_STATUSES
 from pg_scheduler.inspect.search.conditions import conditions_of
@@ -33,8 +34,6 @@ from pg_scheduler.jobs.validation import (
 # A search of cancel_jobs() finds these jobs only.
 UNFINISHED: Final = frozenset({SearchStatus.PENDING, SearchStatus.RUNNING})
 MAX_MOVE: Final = timedelta(days=36_500)
-MAX_VERSIONS: Final = 500
-"""Ids of one call of ``job_versions()``."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -180,10 +179,8 @@ class JobActions(InspectorBase):
                 print(step.skipped)
         """
         ids = _checked_ids(job_ids, None)
-        if len(ids) > MAX_VERSIONS:
-            raise ValueError(
-                f"job_ids must have at most {MAX_VERSIONS} ids, not {len(ids)}; pass them in parts"
-            )
+        if len(ids) > MAX_IDS:
+            raise ValueError(f"job_ids must have at most {MAX_IDS} ids, not {len(ids)}; pass them in parts")
         return await self._store.bulk.versions(ids)
 
     @_shows_options(_change)

@@ -27,7 +27,7 @@ MAX_PAGE_LENGTH: Final = 1000
 """Jobs of a page."""
 
 MAX_IDS: Final = 500
-"""Ids of one call of ``get_jobs()``."""
+"""Ids of one call of ``get_jobs()`` or ``job_versions()``."""
 
 MAX_UNFINISHED_ROWS: Final = 1_000
 """The maximum number of jobs that are counted of each kind: the blocked jobs, and for each priority the due
