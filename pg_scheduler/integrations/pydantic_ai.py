@@ -1089,11 +1089,13 @@ def _checked_options(source: str, options: StepOptions | None) -> StepOptions:
         ConfigurationError: A number is out of range.
     """
     checked: StepOptions = options or {}
-    known = StepOptions.__annotations__
+    option_names = sorted(StepOptions.__optional_keys__)
     for name in checked:
-        if name not in known:
-            raise TypeError(f"{name!r} of {source} is no option of a step; these are: {', '.join(known)}")
-    rules: dict[str, Any] = {name: checked.get(name, UNSET) for name in known}
+        if name not in option_names:
+            raise TypeError(
+                f"{name!r} of {source} is no option of a step; these are: {', '.join(option_names)}"
+            )
+    rules: dict[str, Any] = {name: checked.get(name, UNSET) for name in option_names}
     StepRules.of(_checked_options, rules["retry"], rules["max_retries"], rules["timeout"])
     return checked
 
