@@ -674,7 +674,7 @@ class Schedules:
 
 
 async def change_as_seen(
-    schedules: Schedules,
+    parts: Parts,
     schedule_id: str,
     is_as_seen: Callable[[Schedule], bool],
     change: Callable[[Connection], Awaitable[T]],
@@ -684,16 +684,16 @@ async def change_as_seen(
     The schedule is compared while its row is locked, in the transaction of the change.
 
     Args:
-        schedules: The schedules of a Scheduler.
+        parts: The parts of a Scheduler.
         schedule_id: The schedule.
         is_as_seen: Returns whether the locked schedule is as it was seen.
-        change: Calls a method of ``schedules`` with this connection.
+        change: Calls a method of ``scheduler.schedules`` with this connection.
 
     Raises:
         ScheduleNotFoundError: The schedule does not exist any more.
         ScheduleConflictError: It has changed.
     """
-    store = schedules._store  # noqa: SLF001 - the only place outside of the class
+    store = parts.store
 
     async def compare_and_change(transaction: Transaction) -> T:
         """Lock the schedule, compare and change it. After a deadlock this is called again."""

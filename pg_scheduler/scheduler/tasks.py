@@ -68,49 +68,7 @@ class Tasks:
 
             await scheduler.tasks.pause("mail.send", note="the mail server is down", suspend_expiry=True)
         """
-        return await self._pause(name, until=until, note=note, suspend_expiry=suspend_expiry)
-
-    async def _pause(
-        self,
-        name: str,
-        *,
-        until: datetime | None = None,
-        note: str | None = None,
-        suspend_expiry: bool = False,
-        seen_pauses: Collection[Pause] | None = None,
-    ) -> bool:
-        """Pause a task as ``pause()`` does, or if it is paused as one of these pauses only."""
-        task = self._parts.tasks.resolve(_check_name(name))
-        # Of a task that is not registered here, only the given name is known.
-        names: set[str] = set()
-        if task is not None:
-            names = self._parts.tasks.names_of(task)
-            name = task.name
-        if note is not None:
-            check_text("note", note)
-        if until is not None:
-            until = check_execution_time(until, name="until")
-            now = await self._parts.store.statements.read_clock()
-            if until <= now:
-                raise ValueError(f"until {until.isoformat()} has passed; it must be after {now.isoformat()}")
-        if not isinstance(suspend_expiry, bool):
-            raise TypeError(
-                f"suspend_expiry must be a bool, not {type(suspend_expiry).__name__}: {suspend_expiry!r}"
-            )
-        actor = self._parts.actor
-        changed = await self._parts.store.pauses.pause(
-            name,
-            until,
-            note,
-            actor,
-            suspends_expiry=suspend_expiry,
-            exact_names=names,
-            seen_pauses=seen_pauses,
-        )
-        if changed:
-            self._parts.announce_tasks()
-            self._parts.events.publish(TaskPaused(name, paused_until=until, note=note, actor=actor))
-        return changed
+        return await pause_task(self._parts, name, until=until, note=note, suspend_expiry=suspend_expiry)
 
     async def resume(self, name: str) -> bool:
         """Start the jobs of a paused task again, on all nodes within a second.
@@ -132,44 +90,7 @@ class Tasks:
             TypeError: ``name`` is not a str.
             ValueError: ``name`` is empty or has more than 2,000 bytes.
         """
-        return await self._resume(name)
-
-    async def _resume(self, name: str, *, seen_pauses: Collection[Pause] | None = None) -> bool:
-        """Resume a task as ``resume()`` does, or end those of these pauses only that are unchanged."""
-        task = self._parts.tasks.resolve(_check_name(name))
-        names = {name} if task is None else {name, *self._parts.tasks.names_of(task)}
-        # The names without the default name of its function, which may be that of another task in another
-        # service. That task stays paused.
-        declared_names = {name} if task is None else self._parts.tasks.declared_names_of(task)
-        changed = await self._parts.store.pauses.resume(names, declared_names, seen_pauses=seen_pauses)
-        self._parts.announce_tasks()
-        renewals = await self._renew(names, declared_names)
-        # An earlier call that was cut may have ended the pause, and left the renewal to this one.
-        changed = changed or any(renewal.is_ended_here for renewal in renewals)
-        # If another process has ended one of the pauses, it publishes the event.
-        if changed and all(renewal.is_ended_here for renewal in renewals):
-            self._parts.announce_tasks()
-            self._parts.events.publish(
-                TaskResumed(name if task is None else task.name, actor=self._parts.actor)
-            )
-        return changed
-
-    async def _renew(self, names: Collection[str], declared_names: Collection[str]) -> builtins.list[Renewal]:
-        """Give jobs their misfire grace time again after pauses that suspended expiry, and end these pauses.
-
-        These are the pauses of a task with any of these names. Returns what was done about each.
-        """
-        pauses = await self._parts.store.pauses.paused()
-        all_names = linked_names(declared_names, pauses).union(names)
-        ended_pauses = [
-            pause for pause in pauses if pause.name in all_names and pause.has_ended and pause.suspends_expiry
-        ]
-        renewals = [
-            Renewal(self._parts.store.pauses, pause, pause.all_names.union(names)) for pause in ended_pauses
-        ]
-        for renewal in renewals:
-            await renewal.run()
-        return renewals
+        return await resume_task(self._parts, name)
 
     async def list(self) -> builtins.list[TaskInfo]:
         """Return the registered tasks and the paused names, in the order of the names."""
@@ -241,21 +162,90 @@ class Tasks:
         )
 
 
-async def pause_as_seen(tasks: Tasks, name: str, seen_pauses: Collection[Pause], **options: Any) -> bool:
-    """Pause a task as ``Tasks.pause()`` does, unless its pause is another one than a person has seen.
+async def pause_task(
+    parts: Parts,
+    name: str,
+    *,
+    until: datetime | None = None,
+    note: str | None = None,
+    suspend_expiry: bool = False,
+    seen_pauses: Collection[Pause] | None = None,
+) -> bool:
+    """Pause a task. See ``Tasks.pause()``.
 
-    The pause that is stored under the name is compared while its row is locked. Returns False if it differs,
-    or if the task is paused with these options already.
+    With ``seen_pauses``, which a person has seen, the pause that is stored under the name is compared while
+    its row is locked. If it is none of them, nothing changes, and False is returned.
     """
-    return await tasks._pause(name, seen_pauses=seen_pauses, **options)  # noqa: SLF001 - the only place outside of the class
+    task = parts.tasks.resolve(_check_name(name))
+    # Of a task that is not registered here, only the given name is known.
+    names: set[str] = set()
+    if task is not None:
+        names = parts.tasks.names_of(task)
+        name = task.name
+    if note is not None:
+        check_text("note", note)
+    if until is not None:
+        until = check_execution_time(until, name="until")
+        now = await parts.store.statements.read_clock()
+        if until <= now:
+            raise ValueError(f"until {until.isoformat()} has passed; it must be after {now.isoformat()}")
+    if not isinstance(suspend_expiry, bool):
+        raise TypeError(
+            f"suspend_expiry must be a bool, not {type(suspend_expiry).__name__}: {suspend_expiry!r}"
+        )
+    actor = parts.actor
+    changed = await parts.store.pauses.pause(
+        name,
+        until,
+        note,
+        actor,
+        suspends_expiry=suspend_expiry,
+        exact_names=names,
+        seen_pauses=seen_pauses,
+    )
+    if changed:
+        parts.announce_tasks()
+        parts.events.publish(TaskPaused(name, paused_until=until, note=note, actor=actor))
+    return changed
 
 
-async def resume_as_seen(tasks: Tasks, name: str, seen_pauses: Collection[Pause]) -> bool:
-    """Resume a task as ``Tasks.resume()`` does, but end only pauses that are as a person has seen them.
+async def resume_task(parts: Parts, name: str, *, seen_pauses: Collection[Pause] | None = None) -> bool:
+    """Resume a task. See ``Tasks.resume()``.
 
-    They are compared while their rows are locked. Returns False if none of them was ended.
+    With ``seen_pauses``, which a person has seen, only those of them are ended that are unchanged. They are
+    compared while their rows are locked.
     """
-    return await tasks._resume(name, seen_pauses=seen_pauses)  # noqa: SLF001 - the only place outside of the class
+    task = parts.tasks.resolve(_check_name(name))
+    names = {name} if task is None else {name, *parts.tasks.names_of(task)}
+    # The names without the default name of its function, which may be that of another task in another
+    # service. That task stays paused.
+    declared_names = {name} if task is None else parts.tasks.declared_names_of(task)
+    changed = await parts.store.pauses.resume(names, declared_names, seen_pauses=seen_pauses)
+    parts.announce_tasks()
+    renewals = await _renew(parts, names, declared_names)
+    # An earlier call that was cut may have ended the pause, and left the renewal to this one.
+    changed = changed or any(renewal.is_ended_here for renewal in renewals)
+    # If another process has ended one of the pauses, it publishes the event.
+    if changed and all(renewal.is_ended_here for renewal in renewals):
+        parts.announce_tasks()
+        parts.events.publish(TaskResumed(name if task is None else task.name, actor=parts.actor))
+    return changed
+
+
+async def _renew(parts: Parts, names: Collection[str], declared_names: Collection[str]) -> list[Renewal]:
+    """Give jobs their misfire grace time again after pauses that suspended expiry, and end these pauses.
+
+    These are the pauses of a task with any of these names. Returns what was done about each.
+    """
+    pauses = await parts.store.pauses.paused()
+    all_names = linked_names(declared_names, pauses).union(names)
+    ended_pauses = [
+        pause for pause in pauses if pause.name in all_names and pause.has_ended and pause.suspends_expiry
+    ]
+    renewals = [Renewal(parts.store.pauses, pause, pause.all_names.union(names)) for pause in ended_pauses]
+    for renewal in renewals:
+        await renewal.run()
+    return renewals
 
 
 async def find_unregistered(parts: Parts) -> list[str]:

@@ -57,6 +57,9 @@ def text_of(result: CallToolResult) -> str:
     return str(content.text)
 
 
+async def send_letter() -> None: ...
+
+
 @dataclass
 class Assistant:
     """A client of the protocol, and the session that answers it."""
@@ -1012,6 +1015,19 @@ async def test_pause_that_another_transaction_makes_during_the_confirmation_is_l
             await lock_wait(pool)
         assert "nothing was changed" in await confirmation
     assert await pool.fetchval("SELECT actor FROM scheduler_tasks") == "bob"
+
+
+async def test_task_is_resumed_by_its_former_name(
+    connect: Connect, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    renaming = Scheduler(pool)
+    renaming.register(send_letter, name="letters.send", aliases=["mail.send"])
+    await renaming.tasks.pause("letters.send", note="provider is down")
+    async with connect("operator") as assistant:
+        proposal = await assistant.call("propose_task_change", action="resume", name="mail.send")
+        assert "task 'letters.send' was paused" in proposal["remarks"][0]
+        await assistant.confirm(proposal)
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_tasks") == 0
 
 
 async def test_pause_that_suspends_expiry_is_resumed(

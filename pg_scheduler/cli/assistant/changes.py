@@ -45,8 +45,9 @@ from pg_scheduler.inspect.tasks import ExpiringJobs, claimed_names, tasks_of_ali
 from pg_scheduler.inspect.texts import counted, listed
 from pg_scheduler.jobs.pause import Pause, linked_names
 from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.scheduler.parts import parts_of
 from pg_scheduler.scheduler.schedules import change_as_seen
-from pg_scheduler.scheduler.tasks import pause_as_seen, resume_as_seen
+from pg_scheduler.scheduler.tasks import pause_task, resume_task
 from pg_scheduler.tools import default_author
 
 from ..errors import NotFoundError, RefusedError, UsageError
@@ -397,13 +398,18 @@ async def propose_task_change(session: Session, arguments: TaskChangeArguments) 
 
     async def make() -> MadeChange:
         """Pause or resume the task, if its pause is the one that the person has seen."""
-        tasks = session.scheduler.tasks
+        parts = parts_of(session.scheduler)
         if is_pause:
-            is_made = await pause_as_seen(
-                tasks, name, seen_pauses, until=until, note=note, suspend_expiry=suspends_expiry
+            is_made = await pause_task(
+                parts,
+                name,
+                until=until,
+                note=note,
+                suspend_expiry=suspends_expiry,
+                seen_pauses=seen_pauses,
             )
         else:
-            is_made = await resume_as_seen(tasks, name, present_pauses)
+            is_made = await resume_task(parts, name, seen_pauses=present_pauses)
         if not is_made:
             raise RefusedError(
                 f"nothing was changed, since the pause of task {name!r} has changed since the proposal, or "
@@ -521,7 +527,7 @@ async def propose_schedule_change(session: Session, arguments: ScheduleChangeArg
             return ""
 
         try:
-            addition = await change_as_seen(session.scheduler.schedules, schedule_id, is_as_seen, change)
+            addition = await change_as_seen(parts_of(session.scheduler), schedule_id, is_as_seen, change)
         except ScheduleConflictError:
             raise RefusedError(
                 f"nothing was changed, since schedule {schedule_id!r} has changed since the proposal; "
