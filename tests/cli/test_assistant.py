@@ -804,6 +804,30 @@ async def test_cancelled_confirmation_is_made_once_and_its_outcome_is_kept(
     assert await records(pool) == [("cancel_jobs", ANN, "mcp", "a")]
 
 
+async def test_failure_of_a_change_whose_call_was_cancelled_is_logged(
+    connect: Connect, pool: asyncpg.Pool, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.job("a", due=HOUR)
+    await pool.execute(
+        """
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'no changes on Sundays'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()
+        """
+    )
+    async with connect("operator") as assistant:
+        proposal = await assistant.call("propose_job_change", action="cancel", ids=["a"])
+        async with changing(pool, "SELECT FROM scheduled_jobs FOR UPDATE"):
+            call = asyncio.create_task(assistant.confirm(proposal))
+            await lock_wait(pool)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        refusal = await assistant.refused_confirmation(proposal)
+    assert "P0001" in refusal
+    assert "a change failed after its call was cancelled" in caplog.text
+
+
 async def test_session_ends_after_the_changes_that_were_confirmed(
     connect: Connect, pool: asyncpg.Pool, world: World
 ) -> None:

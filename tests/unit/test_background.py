@@ -17,6 +17,7 @@ AWAITED: Final = {
     "base/main_task.py": "the caller gets its result",
     "base/blocking.py": "its end is delivered to the thread that called",
     "events/background.py": "the one place",
+    "cli/assistant/changes.py": "waited for; it is logged if the call that waits is cancelled",
     "cli/demo/afterwards.py": "a TaskGroup of the demo",
     "cli/demo/run.py": "the demo waits for them",
     "cli/job_run.py": "watched until it ends",

@@ -20,6 +20,7 @@ changes nothing, and returns what the first one did.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -55,6 +56,8 @@ from ..values import read_move, read_time
 from .reads import check_search
 from .results import value_of
 from .tools import Arguments, ChangedObject, MadeChange, Proposal, Session, Tool
+
+_log: Final = logging.getLogger("pg_scheduler.mcp")
 
 VIA: Final = "mcp"
 """The way of the changes in the audit."""
@@ -658,11 +661,21 @@ async def confirm_change(session: Session, arguments: ConfirmArguments) -> MadeC
                 "nothing was changed, since the token expired 5 minutes after the proposal; propose again"
             )
         proposal.change = asyncio.create_task(_make(session, proposal))
-        # A call that was cancelled does not ask for the outcome of its task.
-        proposal.change.add_done_callback(lambda task: task.cancelled() or task.exception())
-    # The change continues without a call that is cancelled, and a repeated call waits for it.
-    made_change = await asyncio.shield(proposal.change)
+    change = proposal.change
+    try:
+        # The change continues without a call that is cancelled, and a repeated call waits for it.
+        made_change = await asyncio.shield(change)
+    except asyncio.CancelledError:
+        change.add_done_callback(_log_failure)
+        raise
     return replace(made_change, is_repeated=is_repeated)
+
+
+def _log_failure(change: asyncio.Task[MadeChange]) -> None:
+    """Log that a change has failed whose call was cancelled, since a person may never ask for its outcome."""
+    error = None if change.cancelled() else change.exception()
+    if error is not None:
+        _log.warning("a change failed after its call was cancelled: %s", error, exc_info=error)
 
 
 async def _make(session: Session, proposal: Proposal) -> MadeChange:
