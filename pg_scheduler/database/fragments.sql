@@ -265,9 +265,9 @@ CASE
 -- written by hand may be no instant, which a path reads as NULL. For the literal see ended_by_hand.
 
 -- fragment: deadline_to_note
-CASE WHEN (options -> 'deadline') IS NOT NULL THEN (jsonb_path_query_first_tz(
+CASE WHEN (options -> 'deadline') IS NOT NULL THEN (jsonb_build_array(jsonb_path_query_first_tz(
         options, replace('$.deadline.datetime("YYYY-MM-DD~HH24:MI:SS.USTZH:TZM")', '~', chr(92) || '"T' || chr(92) || '"')::jsonpath,
-        jsonb_build_object(), true) #>> ARRAY [] ::text[])::timestamptz END
+        jsonb_build_object(), true)) ->> 0)::timestamptz END
 
 -- The consequences of a job that is ended by hand: without its replacement, and marked if its attempt runs on.
 

@@ -369,6 +369,7 @@ STORE_CALLS: dict[str, Call] = {
     "delete": lambda it, _: it.jobs.delete(["a"]),
     "move": lambda it, _: it.jobs.move(["a"], to=now()),
     "change": lambda it, _: it.people.bulk.change(Batch("cancel", ["a"], subject="run")),
+    "versions": lambda it, _: it.people.bulk.versions(["a"]),
     "claim_one": lambda it, _: it.claims.claim_one("w1", "a"),
     "cancel": lambda it, _: it.jobs.cancel("a"),
     "cancel_within": lambda it, conn: it.jobs.cancel_within(Transaction(conn, []), "a", "a reason"),
@@ -539,6 +540,7 @@ STORE_CALLS: dict[str, Call] = {
         "w1", claimed(), keep=True, names=[NAME], room=1, isolated_from=3
     ),
     "resume, of a sequence": lambda it, _: it.sequences.resume("a"),
+    "skip_failed": lambda it, _: it.sequences.skip_failed("a", "b"),
     "move_to_front": lambda it, _: it.sequences.move_to_front("a"),
     "delete_past_starts": lambda it, _: it.limits.delete_past_starts(1),
     "add": lambda it, _: it.statistics.add("w1", 1, {NAME: JobFigures(started=1)}),

@@ -16,8 +16,8 @@ FOR NO KEY UPDATE;
 -- whose texts depend on the session.
 SELECT job_id, encode(sha256(convert_to(jsonb_build_array(
         job_name, function, status, attempt, extract(epoch FROM execution_time), extract(epoch FROM created_at),
-        extract(epoch FROM finished_at), task_data, priority, max_retries, misfire_grace_time, timeout_seconds, unique_key,
-        options -> 'schedule_id', options -> 'fire_time', options -> 'deadline', options -> 'keep_result',
+        extract(epoch FROM finished_at), task_data, priority, max_retries, misfire_grace_time, timeout_seconds::numeric,
+        unique_key, options -> 'schedule_id', options -> 'fire_time', options -> 'deadline', options -> 'keep_result',
         options -> 'definition', on_end -> 'replacement', on_end -> 'in_vain'
     )::text, 'UTF8')), 'hex') AS version
 FROM {schema}scheduled_jobs
