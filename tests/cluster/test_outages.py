@@ -156,7 +156,7 @@ async def test_scheduler_recovers_when_the_claim_connection_is_half_open(
         await workload.schedule_jobs()
         drop_connection(proxy, workload.scheduler._parts.store.connections.dedicated_connection.connection)
         workload.finish_held_jobs()
-        await workload.wait_for_retries("claimer")
+        await workload.wait_for_retries()  # of the claimer, or of the completer if no job is due
         await workload.assert_recovered()
 
 
@@ -186,7 +186,7 @@ async def test_scheduler_recovers_when_all_connections_are_half_open(
         workload.finish_held_jobs()
         with suppress(DatabaseUnavailableError):  # unless it finds a new connection
             await workload.scheduler.send_heartbeat(workload.held[0])
-        await workload.wait_for_retries("claimer")
+        await workload.wait_for_retries()
         await workload.assert_recovered()
 
 
