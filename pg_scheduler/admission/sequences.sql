@@ -365,7 +365,8 @@ RETURNING job_id;
 -- route: pool
 -- Make the job $1, which waits in a sequence, the first of those that wait there; return when it is due.
 --
--- The order is that of the due times, so it becomes due before the others, and at once.
+-- The order is that of the due times, so it becomes due before the others, and at once. It notes that time, so that it is
+-- corrected with the others if the clock is set back: see is_early.
 WITH waiting AS (
     SELECT ctid, blocked_on AS key
     FROM {schema}scheduled_jobs
@@ -374,14 +375,17 @@ WITH waiting AS (
 ),
 moved AS (
     UPDATE {schema}scheduled_jobs AS job SET
-        execution_time = greatest(
-            least(first.execution_time - interval '1 microsecond', coalesce($2, {now})), {first_instant}::timestamptz
-        ),
-        last_heartbeat = coalesce($2, {now})
+        execution_time = place.due,
+        last_heartbeat = place.due
     FROM waiting
     CROSS JOIN LATERAL (
         {first_in_sequence}
     ) AS first
+    CROSS JOIN LATERAL (
+        SELECT greatest(
+            least(first.execution_time - interval '1 microsecond', coalesce($2, {now})), {first_instant}::timestamptz
+        ) AS due
+    ) AS place
     WHERE job.ctid = waiting.ctid
     RETURNING job.execution_time
 )

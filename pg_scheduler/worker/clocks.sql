@@ -27,6 +27,12 @@ coalesce(last_heartbeat, created_at)
 -- fragment: delay_of_a_call
 CASE WHEN {given_at} > (coalesce($1, {now}) + interval '1 day') THEN interval '1 minute' ELSE interval '1 second' END
 
+-- The same for a job in a sequence, which would be overtaken if it was not corrected with the jobs behind it: its call may
+-- always have been slow.
+
+-- fragment: delay_in_a_sequence
+CASE WHEN left(blocked_on, 10) = 'zsequence:' THEN interval '1 minute' ELSE {delay_of_a_call} END
+
 -- When a job that is due in the future is due by the clock as it is now; NULL if its due time is what a caller wanted.
 --
 -- A job that runs was due, and so was one that was released. A job of a schedule, and one to run at once, were due when
@@ -41,7 +47,7 @@ CASE
         OR (errors #> ARRAY ['-1']) IS NULL AND coalesce(options -> 'steps', '0') = '0' THEN CASE
         WHEN {given_at} > {future}
             AND ((options -> 'schedule_id') IS NOT NULL
-                OR execution_time >= ({given_at} - {delay_of_a_call})
+                OR execution_time >= ({given_at} - {delay_in_a_sequence})
                 AND execution_time <= ({given_at} + {delay_of_a_call}))
         THEN coalesce($1, {now}) END
     WHEN (errors #>> ARRAY ['-1', 'attempt']) = attempt::text THEN CASE

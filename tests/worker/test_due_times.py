@@ -663,6 +663,39 @@ async def test_jobs_of_a_sequence_keep_their_order_when_they_are_due_now(
     assert jobs[-1][1] < NOON + timedelta(seconds=4)
 
 
+async def test_job_of_a_slow_call_is_not_overtaken_in_its_sequence(
+    pool: asyncpg.Pool, clocked: Store, clock: FakeClock, corrector: DueTimeCorrector
+) -> None:
+    """The call computed the due time half a minute before the server added the job."""
+    clock.now = NOON + 90 * MINUTE
+    await add_to_sequence(clocked, "b", "a")
+    await pool.execute(
+        "UPDATE scheduled_jobs SET execution_time = created_at - interval '30 s' WHERE job_id = 'b'"
+    )
+    clock.now = NOON
+    while await corrector.run_once() == 0:
+        pass
+    jobs = await ordered(pool)
+    assert [job_id for job_id, _ in jobs] == ["b", "a"]
+    assert jobs[-1][1] - NOON < MINUTE
+
+
+async def test_job_that_was_moved_to_the_front_stays_there(
+    pool: asyncpg.Pool, clocked: Store, clock: FakeClock, corrector: DueTimeCorrector
+) -> None:
+    """It was moved an hour after the others had become due."""
+    clock.now = AHEAD
+    await add_to_sequence(clocked, "a", "b", "c")
+    clock.now = AHEAD + 60 * MINUTE
+    await clocked.sequences.move_to_front("c")
+    clock.now = NOON
+    while await corrector.run_once() == 0:
+        pass
+    jobs = await ordered(pool)
+    assert [job_id for job_id, _ in jobs] == ["c", "a", "b"]
+    assert jobs[-1][1] - NOON < MINUTE
+
+
 async def test_job_of_a_sequence_is_not_corrected_before_a_locked_one_in_front_of_it(
     pool: asyncpg.Pool, clocked: Store, clock: FakeClock, corrector: DueTimeCorrector
 ) -> None:
