@@ -285,9 +285,9 @@ class InsertRepository(Repository):
         A job is never without its entry then, wherever the process dies. An entry alone means nothing. Do
         nothing for jobs without a deadline.
         """
-        known = [(job_id, deadline) for job_id, deadline in deadlines if deadline is not None]
-        if known:
-            columns = (list(column) for column in zip(*known, strict=True))
+        entries = [(job_id, deadline) for job_id, deadline in deadlines if deadline is not None]
+        if entries:
+            columns = (list(column) for column in zip(*entries, strict=True))
             await self._statements.fetch_retrying(
                 "note_deadlines", *columns, self._statements.now, on=connection
             )

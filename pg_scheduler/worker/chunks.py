@@ -8,7 +8,7 @@ A chunk has three states:
 
 1. It is open: jobs may join. It runs no code, so it takes no slot, and a job that joins gives its slot back.
    The number of open chunks, and that of their jobs, is bounded, because they are in memory.
-2. It is closed: it is full, its time is over, or the worker shuts down. It waits for a free slot, which no
+2. It is closed: it is full, its wait has ended, or the worker shuts down. It waits for a free slot, which no
    claim gets before it.
 3. It is called, in a task of its own, and has that slot until the call ends.
 
@@ -132,7 +132,7 @@ class GatheredChunk(GatheredJobs):
         call_task: The task of the call; None before the call.
         leavers: The attempts that have left during the call, and wait for its end.
         is_stopped: Whether the worker has cancelled the call.
-        closes_at: When its time is over, by the clock of the event loop.
+        closes_at: When its wait ends, by the clock of the event loop.
         log: The lines that its function logged; None if they are not kept.
         is_closed: Whether no further job may join.
         has_ended: Whether the call has ended, so that every job has its outcome.
@@ -244,17 +244,17 @@ class GatheredChunk(GatheredJobs):
         """Give all jobs without an outcome that of the call, and deliver every outcome."""
         with self._lock:
             self.has_ended = True
-            rest = list(self.present.values())
+            seats = list(self.present.values())
             if error is None and value is not None:
                 error = _mistake_of(value)
-            for seat in rest:
+            for seat in seats:
                 _give(seat, None, error)
             self.present.clear()
-        if error is not None and not rest:
+        if error is not None and not seats:
             self._report(error)
         # What a thread has given its job may not have been delivered yet. A call that did not begin has no
         # jobs, but leaves some without an outcome.
-        for seat in (*self._seats.values(), *rest):
+        for seat in (*self._seats.values(), *seats):
             _deliver(seat)
 
     def _report(self, error: BaseException) -> None:
@@ -348,7 +348,7 @@ class Chunks:
             takes one until its end, and each job in a chunk gives its own back.
         queued: How many closed chunks wait for a slot.
         longest_wait_s: The maximum of ``chunk_wait`` here; 0 in a process that claims no other jobs.
-        closes_by_itself: Whether chunks close when their time is over, or when many jobs wait in them. With
+        closes_by_itself: Whether chunks close when their waits end, or when many jobs wait in them. With
             the virtual clock of a test kit, they wait until they are full, or until ``call_open()``.
         is_over: Whether the time of the attempts is over after a shutdown, so that those whose chunk runs in
             a thread leave their jobs to it.
@@ -501,7 +501,7 @@ class Chunks:
         return chunk
 
     def _set_timer(self, chunk: GatheredChunk, attempt: Attempt) -> None:
-        """Let a chunk close when its time is over, or early enough for the deadline of a job that joins."""
+        """Let a chunk close when its wait ends, or early enough for the deadline of a job that joins."""
         loop = asyncio.get_running_loop()
         wait_s = inf
         if chunk.timer is None:

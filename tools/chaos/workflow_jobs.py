@@ -271,24 +271,24 @@ async def index(key: str, version: int) -> None:
 )
 async def gather(chunk: Chunk[list[str]]) -> None:
     """Give each job of a chunk its outcome; the item is the key of the chunk, and how often the job fails."""
-    ledger().write(GATHERED, [one.item[0] for one in chunk])
-    open_jobs = {one.job_id: one for one in chunk}
-    for one in chunk:
-        ledger().start(one.job_id, one.attempt, 0)
+    ledger().write(GATHERED, [chunk_job.item[0] for chunk_job in chunk])
+    open_jobs = {chunk_job.job_id: chunk_job for chunk_job in chunk}
+    for chunk_job in chunk:
+        ledger().start(chunk_job.job_id, chunk_job.attempt, 0)
     try:
-        for one in chunk:
+        for chunk_job in chunk:
             await asyncio.sleep(random.uniform(0, 0.1))
-            del open_jobs[one.job_id]
-            _, fails = one.item
-            if fails == ALWAYS or (fails == ONCE and one.attempt == 1):
-                ledger().end(one.job_id, one.attempt, RAISED)
-                chunk.fail(one, LookupError(f"this job fails {fails}"))
+            del open_jobs[chunk_job.job_id]
+            _, fails = chunk_job.item
+            if fails == ALWAYS or (fails == ONCE and chunk_job.attempt == 1):
+                ledger().end(chunk_job.job_id, chunk_job.attempt, RAISED)
+                chunk.fail(chunk_job, LookupError(f"this job fails {fails}"))
             else:
-                ledger().end(one.job_id, one.attempt, DONE)
-                chunk.complete(one)
+                ledger().end(chunk_job.job_id, chunk_job.attempt, DONE)
+                chunk.complete(chunk_job)
     finally:
-        for one in open_jobs.values():
-            ledger().end(one.job_id, one.attempt, CANCELLED)
+        for chunk_job in open_jobs.values():
+            ledger().end(chunk_job.job_id, chunk_job.attempt, CANCELLED)
 
 
 FUNCTIONS: Final = (

@@ -131,14 +131,14 @@ class Session:
         The oldest proposals give way to it: of those that wait, and of those that were confirmed.
         """
         for is_used, most in ((False, MAX_PROPOSALS), (True, MAX_USED_TOKENS)):
-            tokens = [key for key, kept in self.proposals.items() if (kept.change is not None) is is_used]
+            tokens = [key for key, older in self.proposals.items() if (older.change is not None) is is_used]
             for old_token in tokens[: max(len(tokens) - most + 1, 0)]:
                 del self.proposals[old_token]
         self.proposals[token] = proposal
 
     async def finish(self) -> None:
         """Wait for the changes that are being made."""
-        changes = [kept.change for kept in self.proposals.values() if kept.change is not None]
+        changes = [proposal.change for proposal in self.proposals.values() if proposal.change is not None]
         await asyncio.gather(*changes, return_exceptions=True)
 
     def require(self, right: Right) -> None:
