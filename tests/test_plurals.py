@@ -38,8 +38,6 @@ NEVER_ONE: Final = {
     "{limit} fire times": "the message asks to raise it",
     "{vacuumed_from} dead rows": "a threshold of a large table",
     "{count} fire times": "more than the limit",
-    "{rounded(dead)} dead rows": "of all tables, about",
-    "{rounded(unfinished or 0)} unfinished jobs": "about",
     "{row.schedules} schedules": "many fire at one instant",
     "{seconds} seconds": "more than the maximum",
     "{sum((number for number, _ in additions))} jobs": "of a day that fills a disk",

@@ -17,7 +17,7 @@ from pg_scheduler.inspect.doctor.codes import Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, worst_of
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.tasks import describe_waiting
-from pg_scheduler.inspect.texts import count, counted, length, listed, rounded
+from pg_scheduler.inspect.texts import count, counted, length, listed, plural, rounded
 
 PERIOD: Final = timedelta(minutes=15)
 """The period in which completed and failed attempts are counted."""
@@ -139,7 +139,8 @@ def _jobs(figures: ClusterFigures) -> str:
     unfinished = figures.totals.unfinished
     # An estimate below the number of due jobs is outdated, because the table was not analyzed for long.
     is_stale = unfinished is None or unfinished < due
-    estimate = "" if is_stale else f"; about {rounded(unfinished or 0)} unfinished jobs in all"
+    number = unfinished or 0
+    estimate = "" if is_stale else f"; about {rounded(number)} unfinished {plural(number, 'job')} in all"
     blocked_count = sum(figures.blocked.values())
     if not due and not blocked_count:
         return f"none waiting{estimate}"
@@ -223,7 +224,7 @@ def _tables(figures: ClusterFigures) -> str:
     size = sum(table.total_bytes for table in figures.tables)
     dead = sum(table.dead for table in figures.tables)
     oldest = length(figures.oldest_transaction_s)
-    return f"{_bytes(size)}, {rounded(dead)} dead rows, the oldest transaction since {oldest}"
+    return f"{_bytes(size)}, {rounded(dead)} dead {plural(dead, 'row')}, the oldest transaction since {oldest}"
 
 
 def _bytes(number: int) -> str:

@@ -14,7 +14,7 @@ from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.model import Worker
 
 # For modules of this room that import them together with the functions below.
-count, counted = numbers.count, numbers.counted
+count, counted, plural = numbers.count, numbers.counted, numbers.plural
 
 MAX_LISTED: Final = 5
 """The maximum number of texts that a list shows."""
@@ -62,8 +62,9 @@ def extent_of(searched: int, total: int | None, *, is_complete: bool, noun: str 
     if is_complete:
         number = counted(searched, noun)
         return number if searched == 1 else f"all of {number}"
-    number = "an unknown number of" if total is None else f"about {rounded(total)}"
-    return f"{searched:,} of {number} {noun}s"
+    if total is None:
+        return f"{searched:,} of an unknown number of {noun}s"
+    return f"{searched:,} of about {rounded(total)} {plural(total, noun)}"
 
 
 def rounded(number: int) -> str:

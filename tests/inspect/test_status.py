@@ -60,6 +60,13 @@ def texts(status: Status) -> dict[str, str]:
     return {each.area: each.text for each in status.areas}
 
 
+def test_one_job_and_one_dead_row_are_no_plurals() -> None:
+    table = TableRow("scheduled_jobs", {}, 0, 0, 0, 1, 0, 0, None, 0, 2_500_000)
+    status = described(figures(totals=Totals(1, 1, 0, 0), tables=[table]))
+    assert texts(status)["jobs"] == "none waiting; about 1 unfinished job in all"
+    assert texts(status)["tables"].startswith("2.5 MB, 1 dead row, ")
+
+
 def test_one_sentence_states_that_all_is_well() -> None:
     status = described(figures(), ended=(7, 1, 0, 0, 0, 0, 0, 0, 2, 0))
     assert status.sentences == ("All is well: 2 workers, 41 of 50 slots busy, nothing late.",)
