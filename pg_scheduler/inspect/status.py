@@ -224,7 +224,8 @@ def _tables(figures: ClusterFigures) -> str:
     size = sum(table.total_bytes for table in figures.tables)
     dead = sum(table.dead for table in figures.tables)
     oldest = length(figures.oldest_transaction_s)
-    return f"{_bytes(size)}, {rounded(dead)} dead {plural(dead, 'row')}, the oldest transaction since {oldest}"
+    dead_rows = f"{rounded(dead)} dead {plural(dead, 'row')}"
+    return f"{_bytes(size)}, {dead_rows}, the oldest transaction since {oldest}"
 
 
 def _bytes(number: int) -> str:

@@ -26,6 +26,7 @@ from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, request
 from tests.support.catalogues import clear_registrations
+from tests.support.stories import LONG
 from tests.support.worker import PATIENCE
 from tests.support.world import DAY, HOUR, World
 
@@ -84,6 +85,10 @@ VALUES: Final[Mapping[str, str | None]] = {
     "object of lists": '{"rows.work": [[7, 7], "x", {}], "b": []}',
 }
 """Values of JSON by their names; None for no value."""
+
+USUAL: Final = ("missing", "large integer", "text", "list of objects", "object of objects", "object of lists")
+TRIED: Final = tuple(VALUES) if LONG else USUAL
+"""The values with which each reader is tried, which takes some seconds for each."""
 
 COMMANDS: Final = (
     *(["status"], ["doctor"], ["stats"], ["workers", "list"], ["workers", "show", "w0"], ["tasks", "list"]),
@@ -217,7 +222,7 @@ async def ask_metrics(inspector: Inspector) -> Faults:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("value", TRIED)
 async def test_every_reader_accepts_every_report_of_a_worker(
     world: World,
     dsn: str,
