@@ -49,7 +49,9 @@ class Unique:
 
     Args:
         args: The names of the parameters that are compared, as a tuple; True for all. An empty tuple means
-            one job of the task, whatever its arguments.
+            one job of the task, whatever its arguments. Below a decorator whose wrapper accepts any
+            arguments, they are the names of the function that it wraps. If the wrapper passes arguments
+            before those of the job, pass the named ones by their names: ``kwargs={"user": 7}``.
         per: Counts finished jobs too: at most one job whose ``execution_time`` is in the same span of this
             length, 1 second to 366 days. The spans are counted from 1970-01-01 in UTC, so an hour begins at
             a full hour, and a day at midnight UTC. The id of the job is derived from its span, and
