@@ -94,7 +94,7 @@ def parse_search(text: str, *, now: datetime, tz: tzinfo | None = None) -> Searc
     """Return the terms of a search text.
 
     Args:
-        text: The text; see the table of terms in the documentation.
+        text: The text; the guide to searching has its terms.
         now: The instant to which relative times refer, timezone-aware.
         tz: The time zone of days, and of times without one; None rejects such times.
 
