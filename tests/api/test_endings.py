@@ -1,4 +1,4 @@
-"""Every way in which a function may end: the table of the guide on retries, row by row."""
+"""Every way in which a function may end: the table of the reference, row by row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pg_scheduler.events import Event, JobCompleted, JobFailed, JobRetried, JobS
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Recorder
 
-GUIDE: Final = Path(__file__).resolve().parents[2] / "docs" / "guides" / "retries.md"
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "values.md"
 HEADING: Final = "## How a function may end"
 MISSING_ERROR: Final = "OSError: no answer"
 BROKEN_ERROR: Final = "ValueError: no number"
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    section = GUIDE.read_text("utf-8").partition(f"{HEADING}\n")[2].partition("\n## ")[0]
+    section = PAGE.read_text("utf-8").partition(f"{HEADING}\n")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     return [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines[1:]]
 
@@ -138,11 +138,11 @@ def ending_function(ending: Ending, name: str) -> Callable[[], Awaitable[object]
     return end
 
 
-def test_table_of_the_guide_has_a_row_for_each_ending() -> None:
+def test_table_of_the_reference_has_a_row_for_each_ending() -> None:
     assert [row.function for row in rows()] == list(ENDINGS)
 
 
-async def test_every_row_of_the_guide_is_true(make: Make) -> None:
+async def test_every_row_of_the_reference_is_true(make: Make) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
     for number, ending in enumerate(ENDINGS.values()):
