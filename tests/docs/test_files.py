@@ -57,6 +57,11 @@ TESTED = {  # the others are in test_recipes.py
     "docs/operations/database.md admin.sql",
     "docs/operations/database.md signals.sql",
     "docs/operations/database.md sender.sql",
+    "docs/operations/database.md worker.sql",
+    "docs/operations/database.md enqueuer.sql",
+    "docs/operations/database.md exporter.sql",
+    "docs/operations/database.md viewer.sql",
+    "docs/operations/database.md operator.sql",
 }
 
 

@@ -27,8 +27,9 @@ from tests.docs.snippets import PAGES, Snippet, page_id, run_python
 from tests.support.cases import each_case
 from tools.reference.docstrings import parse_docstring
 from tools.reference.extension import PAGES as FOLDER
-from tools.reference.extension import complete_reference
+from tools.reference.extension import complete_pages, complete_reference
 from tools.reference.pages import GENERATED, complete, parts
+from tools.reference.shown import OLD_NAMES, shown_pages, without_shown
 from tools.reference.source import PUBLIC_MODULES, find, public_names
 
 SITE = "https://pg-scheduler.github.io/pg-scheduler/reference"
@@ -49,6 +50,36 @@ def test_source_of_a_reference_page_leads_to_the_site() -> None:
     """The file alone, as a code host shows it, is not the page."""
     for page, text in SOURCES.items():
         assert f"\n% The complete page is on the site: {SITE}/{page.stem}.html\n" in text
+
+
+def test_files_show_on_a_code_host_what_the_build_generates() -> None:
+    """Where a list or a table is not that of the code, run ``python3 -m tools.reference.shown``."""
+    pages = shown_pages()
+    assert SOURCES.keys() - pages.keys() == set()
+    outdated = [page_id(page) for page, text in pages.items() if page.read_text(encoding="utf-8") != text]
+    assert outdated == []
+
+
+def test_build_leaves_out_what_only_a_code_host_shows() -> None:
+    for page, text in SOURCES.items():
+        assert "<!-- shown -->" in text, page
+        assert "<!-- shown -->" not in without_shown(text), page
+    assert not [page for page, text in complete_pages().items() if "<!-- shown -->" in text]
+
+
+def test_each_method_of_the_scheduler_is_a_current_name_or_one_of_0_2() -> None:
+    """The list has a line for each current one; the section has a line and a counterpart for each old one."""
+    source = SOURCES[FOLDER / "scheduler.md"]
+    current, _, old = source.partition(f"\n{OLD_NAMES}\n")
+    (scheduler,) = re.findall(r"^- \[`Scheduler`\].*?^(?=- )", current, re.MULTILINE | re.DOTALL)
+    listed = re.findall(r"^  - \[`(\w+)\(\)`\]", scheduler, re.MULTILINE)
+    old_names = re.findall(r"^\| `(\w+)\(\)` \| \S", old, re.MULTILINE)
+    functions = inspect.getmembers(
+        Scheduler, lambda value: inspect.isfunction(value) or inspect.ismethod(value)
+    )
+    methods = {name for name, _ in functions if not name.startswith("_")}
+    assert Counter(listed + old_names) == Counter(methods)
+    assert {"schedule_job", "send_heartbeat", "trigger_periodic_job"} <= set(old_names)
 
 
 def test_reference_describes_every_public_name_of_a_module_once() -> None:

@@ -16,6 +16,20 @@ def with_commands(page: str) -> str:
     return page.replace(COMMENT, _commands()) if COMMENT in page else page
 
 
+def summaries_of_commands(address: str) -> str:
+    """Return a list of the commands with the first sentence of each, and a link to its place in that page."""
+    from pg_scheduler.cli.main import program  # noqa: PLC0415 - only the page of the commands needs the extra
+
+    def entries(command: Any, path: str) -> Iterator[str]:
+        if path:
+            sentence = _plain(command.help.split("\n\n")[0]).partition(". ")[0].removesuffix(".")
+            yield f"- [`{path}`]({address}#{path.replace(' ', '-')}): {sentence}."
+        for word, each in getattr(command, "commands", {}).items():
+            yield from entries(each, f"{path} {word}".strip())
+
+    return "\n".join(entries(program(), ""))
+
+
 def _commands() -> str:
     import typer  # noqa: PLC0415 - only the page of the commands needs the extra
 

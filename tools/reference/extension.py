@@ -3,9 +3,10 @@
 The files in ``docs/reference`` hold the prose. Their comments name the parts that come from signatures,
 docstrings and commands; `tools.reference.pages` describes the form. `tools.reference.findings` completes the
 pages about the doctor, `tools.reference.metrics` and `tools.reference.alerts` that about metrics,
-`tools.reference.grants` that about the database. In the page about upgrading, a table of the public modules
-takes the place of a comment. `tools.reference.programs` marks the new lines of a program in the tutorial.
-`tools.reference.llms` makes the index for assistants of all pages.
+`tools.reference.grants` that about the database, `tools.reference.modules` that about upgrading.
+`tools.reference.shown` writes what a code host shows instead, which the build leaves out.
+`tools.reference.programs` marks the new lines of a program in the tutorial. `tools.reference.llms` makes the
+index for assistants of all pages.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from tools.reference.findings import with_findings
 from tools.reference.grants import with_grants
 from tools.reference.llms import index_of
 from tools.reference.metrics import with_metrics
+from tools.reference.modules import with_modules
 from tools.reference.pages import complete
 from tools.reference.programs import with_new_lines
-from tools.reference.source import PUBLIC_MODULES, module_docstring
+from tools.reference.shown import without_shown
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -40,35 +42,35 @@ METRICS_PAGE = "operations/metrics"
 MODULES_PAGE = "operations/upgrading"
 
 
+def _source_of(page: str) -> str:
+    """Return the text of a page, by the name that Sphinx gives it, without what only a code host shows."""
+    return without_shown((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+
+
 def complete_reference() -> dict[str, str]:
     """Return the text of each reference page, by the name that Sphinx gives it."""
-    pages = {page: page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md"))}
+    pages = {page: without_shown(page.read_text(encoding="utf-8")) for page in sorted(PAGES.glob("*.md"))}
     return {f"{PAGES.name}/{page.stem}": text for page, text in complete(pages).items()}
 
 
 def complete_findings() -> dict[str, str]:
     """Return the text of each page about the doctor, by the name that Sphinx gives it."""
-    return {page: with_findings((DOCS / f"{page}.md").read_text(encoding="utf-8")) for page in DOCTOR_PAGES}
+    return {page: with_findings(_source_of(page)) for page in DOCTOR_PAGES}
 
 
 def complete_modules() -> dict[str, str]:
     """Return the text of the page with the public modules, by the name that Sphinx gives it."""
-    purposes = {each: module_docstring(each).summary.removesuffix(".") for each in PUBLIC_MODULES}
-    rows = [f"| `{each}` | {purpose.replace('``', '`')} |" for each, purpose in purposes.items()]
-    table = "\n".join(["| Module | Purpose |", "|---|---|", *rows])
-    page = (DOCS / f"{MODULES_PAGE}.md").read_text(encoding="utf-8")
-    return {MODULES_PAGE: page.replace("<!-- modules -->", table)}
+    return {MODULES_PAGE: with_modules(_source_of(MODULES_PAGE))}
 
 
 def complete_grants() -> dict[str, str]:
     """Return the text of the page about the database, by the name that Sphinx gives it."""
-    return {GRANTS_PAGE: with_grants((DOCS / f"{GRANTS_PAGE}.md").read_text(encoding="utf-8"))}
+    return {GRANTS_PAGE: with_grants(_source_of(GRANTS_PAGE))}
 
 
 def complete_metrics() -> dict[str, str]:
     """Return the text of the page about metrics, by the name that Sphinx gives it."""
-    page = (DOCS / f"{METRICS_PAGE}.md").read_text(encoding="utf-8")
-    return {METRICS_PAGE: with_alerts(with_metrics(page))}
+    return {METRICS_PAGE: with_alerts(with_metrics(_source_of(METRICS_PAGE)))}
 
 
 def complete_pages() -> dict[str, str]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import textwrap
+from typing import Final
 
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 
 SCHEMA = "jobs"
-_COMMENT = re.compile(r"^<!-- grants: (?P<role>\w+) -->$", re.MULTILINE)
+COMMENT: Final = re.compile(r"^<!-- grants: (?P<role>\w+) -->$", re.MULTILINE)
 _WIDTH = 110
 
 
 def with_grants(page: str) -> str:
     """Return a page with a block of SQL in the place of each comment."""
-    return _COMMENT.sub(lambda comment: f"```sql\n{sql_of(Role(comment['role']))}```", page)
+    return COMMENT.sub(lambda comment: f"```sql\n{sql_of(Role(comment['role']))}```", page)
 
 
 def sql_of(role: Role) -> str:

@@ -11,12 +11,12 @@ from typing import Final
 from pg_scheduler.telemetry.metrics import CLUSTER, PROCESS
 
 TABLES: Final = {"process": PROCESS, "cluster": CLUSTER}
-_COMMENT = re.compile(r"^<!-- metrics: (?P<of>\w+) -->$", re.MULTILINE)
+COMMENT: Final = re.compile(r"^<!-- metrics: (?P<of>\w+) -->$", re.MULTILINE)
 
 
 def with_metrics(page: str) -> str:
     """Return a page with a table in the place of each comment."""
-    return _COMMENT.sub(lambda comment: _table(comment["of"]), page)
+    return COMMENT.sub(lambda comment: _table(comment["of"]), page)
 
 
 def _table(of: str) -> str:

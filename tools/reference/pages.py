@@ -28,7 +28,7 @@ PROPERTIES = {"property", "cached_property"}
 FACE = "Scheduler"
 """The class whose methods are mentioned without it."""
 
-_COMMENT = re.compile(r"^<!-- reference: (?P<what>[\w.\s]+?) -->$", re.MULTILINE)
+COMMENT: Final = re.compile(r"^<!-- reference: (?P<what>[\w.\s]+?) -->$", re.MULTILINE)
 GENERATED: Final = re.compile(r"^<!-- generated -->$(?P<text>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 """A generated part of a complete page."""
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -59,7 +59,7 @@ class Part:
 
 def parts(text: str) -> list[Part]:
     """Return the generated parts of a page."""
-    found = [match["what"].split() for match in _COMMENT.finditer(text)]
+    found = [match["what"].split() for match in COMMENT.finditer(text)]
     return [Part(module, tuple(names)) for module, *names in found]
 
 
@@ -70,9 +70,14 @@ def complete(pages: Mapping[Path, str]) -> dict[Path, str]:
         ValueError: A docstring cannot be read.
         LookupError: A module does not define a name.
     """
-    without_links = {page: Renderer(page, {}).render(text) for page, text in pages.items()}
-    targets = {key: target for page, text in without_links.items() for key, target in _targets(page, text)}
+    targets = targets_of(pages)
     return {page: with_commands(Renderer(page, targets).render(text)) for page, text in pages.items()}
+
+
+def targets_of(pages: Mapping[Path, str]) -> dict[str, Target]:
+    """Return the targets of links to what the generated parts of these pages describe, by name."""
+    rendered = {page: Renderer(page, {}).render(text) for page, text in pages.items()}
+    return {key: target for page, text in rendered.items() for key, target in _targets(page, text)}
 
 
 def _targets(page: Path, text: str) -> Iterator[tuple[str, Target]]:
@@ -113,7 +118,7 @@ class Renderer:
 
     def render(self, text: str) -> str:
         """Return the page with its generated parts."""
-        return _COMMENT.sub(lambda match: self._part(match, text[: match.start()]), text)
+        return COMMENT.sub(lambda match: self._part(match, text[: match.start()]), text)
 
     def _part(self, match: re.Match[str], before: str) -> str:
         module, *names = match["what"].split()
@@ -146,14 +151,9 @@ class Renderer:
         self._begin(it.name)
         self._owner = it.name
         owners = [it, *it.mixins()]
-        functions = {
-            name: (owner, nodes)
-            for owner in reversed(owners)
-            for name, nodes in owner.functions().items()
-            if not name.startswith("_")
-        }
-        names = dict.fromkeys(name for owner in owners for name in owner.functions() if name in functions)
-        methods = [name for name in names if not _decorators(functions[name][1][-1]) & PROPERTIES]
+        functions = public_functions(it)
+        names = list(functions)
+        methods = [name for name in names if not is_property(functions[name][1][-1])]
         properties = [name for name in names if name not in methods]
         fields = [each for owner in owners for each in owner.fields()]
         bases = f"({', '.join(it.bases())})" if it.bases() else ""
@@ -174,10 +174,10 @@ class Renderer:
         for name in properties:
             owner, nodes = functions[name]
             kind = f": {owner.annotation(nodes[-1].returns)}" if nodes[-1].returns else ""
-            attributes[name + kind] = _doc(nodes[-1]).summary
+            attributes[name + kind] = doc_of(nodes[-1]).summary
         yield self._docstring(it.doc, attributes)
         if len(methods) >= MIN_METHODS_FOR_A_TABLE:
-            yield self._table({name: _doc(functions[name][1][-1]).summary for name in methods})
+            yield self._table({name: doc_of(functions[name][1][-1]).summary for name in methods})
         for name in methods:
             yield self._function(*functions[name], f"{heading}#")
 
@@ -195,7 +195,9 @@ class Renderer:
         shown = [f"@{each}" for each in ("classmethod", "contextmanager") if each in _decorators(nodes[-1])]
         shown += [it.signature(node) for node in nodes[:-1] or nodes]  # the overloads, if there are any
         signature = _python("\n".join(shown))
-        return "\n\n".join(filter(None, [f"{heading} `{name}`", signature, self._docstring(_doc(nodes[-1]))]))
+        return "\n\n".join(
+            filter(None, [f"{heading} `{name}`", signature, self._docstring(doc_of(nodes[-1]))])
+        )
 
     # -- docstrings ------------------------------------------------------------------------------------
 
@@ -252,6 +254,24 @@ class Renderer:
         return f"[`{shown.removeprefix(self._owner + '.')}`]({page}#{target.anchor})"
 
 
+def public_functions(it: Definition) -> dict[str, tuple[Definition, list[Function]]]:
+    """Return the public methods and properties of a class in the order of the source, with their owners."""
+    owners = [it, *it.mixins()]
+    functions = {
+        name: (owner, nodes)
+        for owner in reversed(owners)
+        for name, nodes in owner.functions().items()
+        if not name.startswith("_")
+    }
+    names = dict.fromkeys(name for owner in owners for name in owner.functions() if name in functions)
+    return {name: functions[name] for name in names}
+
+
+def is_property(node: Function) -> bool:
+    """Return whether a function of a class is a property, or one that is computed once."""
+    return bool(_decorators(node) & PROPERTIES)
+
+
 def _decorators(node: Function) -> set[str]:
     return {each.id for each in node.decorator_list if isinstance(each, ast.Name)}
 
@@ -261,7 +281,8 @@ def _is_internal(constructor: Function) -> bool:
     return any(parameter.arg == "parts" for parameter in constructor.args.args)
 
 
-def _doc(node: Function) -> Docstring:
+def doc_of(node: Function) -> Docstring:
+    """Return the docstring of a function."""
     return parse_docstring(ast.get_docstring(node))
 
 
