@@ -37,6 +37,10 @@ TESTED = {  # the others are in test_recipes.py
     "docs/guides/testing.md test_trials.py",
     "docs/operations/sentry.md sentry_jobs.py",
     "pg_scheduler/ops/skill/SKILL.md test_mail.py",
+    # in test_readme.py
+    "README.md mornings.py",
+    "README.md reviews.py",
+    "README.md shop.py",
     # in tests/integrations/test_alembic.py and test_sqlalchemy.py
     "docs/guides/sqlalchemy.md env.py",
     "docs/guides/sqlalchemy.md models.py",
@@ -98,18 +102,17 @@ async def program(
 async def test_readme_example_runs_its_job_and_waits(
     dsn: str, pool: asyncpg.Pool[asyncpg.Record], tmp_path: Path
 ) -> None:
-    """Real time: the job is due after two seconds, as on the page."""
     snippet = FILES["README.md example.py"]
     assert snippet.code.count(README_DSN) == 1
     snippet = replace(snippet, code=snippet.code.replace(README_DSN, dsn))
     async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(30):
         assert process.stdout
-        assert await process.stdout.readline() == b"reminder for Ada\n"
+        assert await process.stdout.readline() == b"receipt for order 17\n"
         process.send_signal(signal.SIGINT)
         assert await process.wait() == -signal.SIGINT
     row = await pool.fetchrow("SELECT job_name, status, max_retries FROM scheduled_jobs")
     assert row
-    assert tuple(row) == ("example.remind", "completed", 3)
+    assert tuple(row) == ("example.send_receipt", "completed", 3)
 
 
 async def test_quickstart_worker_runs_a_job_and_stops_on_sigint(dsn: str, tmp_path: Path) -> None:

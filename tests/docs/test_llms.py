@@ -34,7 +34,7 @@ def test_index_has_each_page_once_with_its_title() -> None:
 def test_index_begins_with_the_subject_and_has_the_sections_of_the_contents() -> None:
     title, _, summary, *_ = index_of(TEXTS).splitlines()
     assert title == "# pg_scheduler"
-    assert summary.startswith("> pg_scheduler runs Python jobs from the PostgreSQL of a service")
+    assert summary.startswith("> pg_scheduler runs background jobs and recurring tasks for Python services.")
     sections = re.findall(r"^## (.+)$", index_of(TEXTS), re.MULTILINE)
     assert sections == list(dict.fromkeys(entry.section for entry in entries_of(TEXTS["index"])))
 
