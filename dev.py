@@ -23,10 +23,10 @@ from tools.environment import ROOT, DevError, Environment, call, note
 from tools.suite import CORES, NOT_SLOW, QUICK, SLOW, parallel
 
 MIN_COVERAGE_PERCENT = 98.4
-
-PICTURES = ["tests/browser/test_trees.py", "tests/docs/test_tutorial.py"]
-"""The tests that renew pictures of the documentation."""
 """Raise it when coverage rises. Commands that run as processes are not measured."""
+
+PICTURES = ["tests/browser/test_trees.py", "tests/docs/test_tutorial.py", "tests/docs/test_diagrams.py"]
+"""The tests that renew pictures of the documentation."""
 
 HELP = """\
 usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [arguments of the tool]
@@ -54,7 +54,7 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
            of its repository
   picture  record the demo into docs/figures/demo.svg
   screenshots  photograph the dashboard into docs/figures: on the data of the demo, light and dark, and on
-           those of the tutorial; write the accessibility trees of its pages
+           those of the tutorial; write the accessibility trees of its pages; draw the diagrams
   shell    open an asyncio prompt and a private server (--data .pgdata keeps its data)
 
   --python PYTHON   use this interpreter, in an environment of its own: --python python3.13

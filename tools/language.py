@@ -22,6 +22,7 @@ CHECKED = (
     "*.md",
     "dev.py",
     "docs/**/*.md",
+    "docs/figures/*.txt",
     "examples/**/*.py",
     "pg_scheduler/**/*.py",
     "pg_scheduler_plugins/*.py",
@@ -69,7 +70,7 @@ def compile_words(words: Iterable[str]) -> re.Pattern[str]:
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the prose of a file with its first line: text, docstrings, strings, comments; no identifiers."""
-    if path.suffix == ".md":
+    if path.suffix in {".md", ".txt"}:
         yield 1, re.sub(r"`[^`\n]+`", "``", path.read_text(encoding="utf-8"))
     elif path.suffix == ".sql":
         yield from _joined(_sql_comments(path))
