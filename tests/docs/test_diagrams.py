@@ -15,6 +15,7 @@ from pg_scheduler.schedules.timing import pass_time
 from pg_scheduler.worker.lease import RENEWALS_PER_LEASE
 from pg_scheduler.worker.lease_connection import LONGEST_SILENCE_S
 from pg_scheduler.worker.rescuer import Rescuer
+from tests.docs.snippets import PAGES, ROOT
 from tests.docs.terminal import IS_RENEWING
 from tests.support.cases import each_case
 from tests.support.store import new_schedule
@@ -201,6 +202,19 @@ def test_text_of_diagrams_has_contrast_in_both_schemes(colours: dict[str, str]) 
     assert {ground: ratio for ground, ratio in weak.items() if ratio < MIN_CONTRAST} == {}
     for ground in ("paper", "shade"):
         assert contrast(colours["muted"], colours[ground]) >= MIN_CONTRAST
+
+
+def test_every_diagram_stands_on_a_page_with_an_alternative_text() -> None:
+    shown = set()
+    for page in PAGES:
+        for alternative, target in re.findall(
+            r"!\[([^\]]*)\]\(([^)]+\.svg)\)", page.read_text(encoding="utf-8")
+        ):
+            path = (page.parent / target).resolve()
+            if path.with_suffix(".txt").exists():
+                shown.add(path.stem)
+                assert len(alternative.split()) > 3, f"{page.relative_to(ROOT)}: {target}"
+    assert shown == set(NAMES)
 
 
 BOXES = "kind: boxes\ntitle: A title\ndescription: text\nheight: 100\n\n"
