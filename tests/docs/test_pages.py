@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -59,6 +60,26 @@ def test_tables_and_lists_have_no_gaps() -> None:
         for line in pattern.findall(text)
     ]
     assert gaps == []
+
+
+READ_FOLDERS: Final = ("start", "guides", "concepts")
+"""The folders whose pages are read from the top to the end. Their tables have facts to look up."""
+
+READ_IN_ORDER: Final = [
+    page for page in PAGES if page.relative_to(ROOT).parts[:2] in {("docs", name) for name in READ_FOLDERS}
+]
+
+
+@pytest.mark.parametrize("page", READ_IN_ORDER, ids=page_id)
+def test_no_cell_of_a_table_has_two_sentences(page: Path) -> None:
+    """A sentence ends with a dot and a capital letter, or code, behind it."""
+    cells = [
+        cell.strip()
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ")
+        for cell in re.split(r"(?<!\\)\|", line)
+    ]
+    assert [cell for cell in cells if re.search(r"[.!?][)`]? +[A-Z`*\[]", cell)] == []
 
 
 def snippets_from(text: str, folder: Path) -> list[Snippet]:
