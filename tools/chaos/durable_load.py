@@ -44,9 +44,10 @@ LOUD_JOBS: Final = 15
 REPEAT_S: Final = 0.3
 """Seconds until a call is repeated whose answer is unknown."""
 
-RESUME_S: Final = 300.0
+RESUME_S: Final = 900.0
 """Seconds after which an order that failed is not resumed any more; the checker reports it. Orders sleep by
-the clock of the server, which may be set back by two minutes meanwhile."""
+the clock of the server, which may be set back by two minutes meanwhile. On a busy machine, jobs under which
+workers died wait for minutes, since one at a time runs apart from the others."""
 
 STATUS: Final = "SELECT status FROM scheduled_jobs WHERE job_id = $1"
 LOCK_FAILED: Final = "SELECT true FROM scheduled_jobs WHERE job_id = $1 AND status = 'failed' FOR UPDATE"

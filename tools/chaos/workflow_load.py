@@ -105,6 +105,17 @@ class WorkflowLoad(FeatureLoad):
         request.confirmed = True
         return job_id, request
 
+    async def _schedule_all(self, specs: list[JobSpec]) -> tuple[str, ...]:
+        """Schedule jobs with ids of their own in one call, and again until that is confirmed.
+
+        They need further calls, which nothing would make for jobs of a call without an answer.
+        """
+        await self._until_answered(lambda: self.client.schedule_bulk(specs))
+        job_ids = tuple(spec.job_id for spec in specs if spec.job_id is not None)
+        for job_id in job_ids:
+            self.requests[job_id].confirmed = True
+        return job_ids
+
     async def _until(self, is_done: Callable[[], Awaitable[bool]]) -> None:
         """Call until the answer is True, for a limited time; the checker reports jobs that never end."""
         deadline = time.monotonic() + RESUME_S
@@ -197,8 +208,8 @@ class WorkflowLoad(FeatureLoad):
         """Schedule jobs that wait for one value, and broadcast until it has reached all of them."""
         group = self._new_key()
         specs = [self._now(workflow_jobs.attend, metadata={"group": group}) for _ in range(AUDIENCE_SIZE)]
-        await self._bulk_of(specs)
-        job_ids = tuple(spec.job_id for spec in specs if spec.job_id is not None)
+        self.requests |= {str(spec.job_id): Request(PLAIN) for spec in specs}
+        job_ids = await self._schedule_all(specs)
         numbers = itertools.count()
 
         async def is_done() -> bool:
@@ -218,7 +229,9 @@ class WorkflowLoad(FeatureLoad):
     def _new_key(self) -> str:
         return self._new_id().removeprefix("own-")
 
-    async def _turns(self, function: Callable[..., Any], key: str, first: int, fails: list[str]) -> list[str]:
+    async def _turns(
+        self, function: Callable[..., Any], key: str, first: int, fails: list[str]
+    ) -> tuple[str, ...]:
         """Schedule jobs of a key in one call; their ids ascend, as their due times are the same."""
         due, called_at, batch = datetime.now(UTC), time.monotonic(), self._new_id()
         specs = []
@@ -227,11 +240,7 @@ class WorkflowLoad(FeatureLoad):
             kind, sequence = BROKEN if how == ALWAYS else PLAIN, (key, first + number)
             self.requests[job_id] = Request(kind, sequence=sequence, called_at=called_at)
             specs.append(JobSpec(function, due, args=(key, how), job_id=job_id, misfire_grace_time=None))
-        await self.client.schedule_bulk(specs)
-        job_ids = [spec.job_id for spec in specs if spec.job_id is not None]
-        for job_id in job_ids:
-            self.requests[job_id].confirmed = True
-        return job_ids
+        return await self._schedule_all(specs)
 
     async def _stopping(self) -> None:
         """Schedule a sequence in which one job fails at times, and retry or skip that."""
@@ -261,8 +270,7 @@ class WorkflowLoad(FeatureLoad):
     async def _skipping(self) -> None:
         """Schedule more jobs of a key whose sequence continues after a failure; cancel one at times.
 
-        One call at a time has a key, so the order of all its jobs is known. After a call whose answer is
-        unknown, its key gets no more jobs.
+        One call at a time has a key, so the order of all its jobs is known.
         """
         number = self.random.randrange(KEYS)
         key = self._keys[number]
