@@ -1,7 +1,7 @@
 """Draw the diagrams of the documentation: ``python -m tools.diagrams`` writes ``docs/figures/<name>.svg``.
 
 The text of a diagram is ``docs/figures/<name>.txt``: lines ``key: value``, an empty line, then the drawing.
-An indented line continues the one before it. There are three kinds.
+An indented line continues the one before it. There are four kinds.
 
 A ``sequence`` has ``lanes: service | table | worker``, and time runs down. Its lines are
 ``service > table: text`` for an arrow, ``service >| table: text`` for an arrow that is refused,
@@ -15,6 +15,11 @@ of a row that overlap are drawn below one another.
 
 ``boxes`` has ``height: 300``, and everything stands at its coordinates: ``box 10 20 100 40 run: text``,
 ``arrow 10 20 10 80`` with two or more points, and ``label 10 20 start: text / its second line``.
+
+``bars`` has charts, each with a scale of its own. ``# text`` is the heading of a chart, and
+``bar 74,400 jobs/s run: name`` a bar of that length with this figure. ``ratio 1.11 x as fast group: name`` is
+the bar of another one, of which the first bar of the chart is the multiple. ``from text`` is how the row of
+``docs/performance-tables.md`` begins that has the figures below it, and the tests compare them.
 
 All diagrams are narrow, so that a phone shows them without shrinking their text, and they have the colours of
 the reader's scheme.
@@ -49,6 +54,9 @@ BASELINE: Final = 5
 ROW_GAP: Final = 10
 BAR_HEIGHT: Final = 24
 BAR_STEP: Final = 28
+THIN_BAR: Final = 12
+"""The height of a bar of a chart, whose texts are above it."""
+
 LANE_STEPS: Final = {2: 60, 3: 54, 4: 44, 5: 40}
 """The distance of two lanes, by the number of lanes."""
 
@@ -567,10 +575,100 @@ class Boxes:
             self._canvas.text(x + width / 2, middle, line, anchor="middle")
 
 
-KINDS: Final[Mapping[str, type[Sequence | Timeline | Boxes]]] = {
+FIGURE: Final = re.compile(r"(bar|ratio) \d[\d,.]* (.+ )?(run|new|group): \S")
+
+
+class Figure(NamedTuple):
+    """A bar of a chart."""
+
+    name: str
+    number: str
+    unit: str
+    label: str
+    length: float
+    style: str
+    row: str
+    """How the row begins that has the figure."""
+
+
+class Chart(NamedTuple):
+    """Bars of one scale."""
+
+    heading: str
+    figures: list[Figure]
+
+
+def _read_figure(line: str, row: str, figures: list[Figure]) -> Figure:
+    head, _, name = (part.strip() for part in line.partition(": "))
+    kind, number, *units, style = head.split()
+    unit = " ".join(units)
+    label, length = " ".join([number, *units]), float(number.replace(",", ""))
+    if kind == "ratio":
+        label, length = f"{figures[0].name} {label}", figures[0].length / length
+    return Figure(name, number, unit, label, length, style, row)
+
+
+def read_charts(source: Source) -> list[Chart]:
+    """Return the charts of a diagram of bars.
+
+    Raises:
+        DiagramError: A line is neither a heading, nor a row, nor a bar of a chart.
+    """
+    charts: list[Chart] = []
+    row = ""
+    for line in source.lines:
+        word, _, rest = line.partition(" ")
+        if word == "#":
+            charts.append(Chart(rest, []))
+        elif word == "from":
+            row = rest
+        elif charts and FIGURE.match(line) and (word == "bar" or charts[-1].figures):
+            charts[-1].figures.append(_read_figure(line, row, charts[-1].figures))
+        else:
+            raise DiagramError(f"not a line of bars: {line!r}")
+    return charts
+
+
+class Bars:
+    """Charts below one another; each bar has its name and its figure above it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._canvas = Canvas()
+        self._y = float(MARGIN)
+
+    def draw(self) -> Canvas:
+        """Draw the charts of the source."""
+        for chart in read_charts(self._source):
+            self._draw_chart(chart)
+        self._canvas.height = self._y
+        return self._canvas
+
+    def _draw_chart(self, chart: Chart) -> None:
+        for line in wrap(chart.heading, WIDTH - 2 * MARGIN, bold=True):
+            self._canvas.text(MARGIN, self._y + 8, line, style="bold")
+            self._y += LINE_HEIGHT
+        self._y += 4
+        longest = max(figure.length for figure in chart.figures)
+        for figure in chart.figures:
+            self._draw_figure(figure, figure.length / longest)
+        self._y += 12
+
+    def _draw_figure(self, figure: Figure, part: float) -> None:
+        width = WIDTH - 2 * MARGIN
+        self._canvas.text(WIDTH - MARGIN, self._y + 8, figure.label, anchor="end")
+        for line in wrap(figure.name, width - width_of(figure.label) - 8):
+            self._canvas.text(MARGIN, self._y + 8, line)
+            self._y += LINE_HEIGHT
+        self._canvas.box(MARGIN, self._y + 1, max(part * width, 1), THIN_BAR, figure.style, radius=2)
+        self._y += THIN_BAR + ROW_GAP
+
+
+KINDS: Final[Mapping[str, type[Sequence | Timeline | Boxes | Bars]]] = {
     "sequence": Sequence,
     "timeline": Timeline,
     "boxes": Boxes,
+    "bars": Bars,
 }
 
 

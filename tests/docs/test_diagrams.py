@@ -24,9 +24,13 @@ from tools.diagrams import (
     FIGURES,
     FILLS,
     LIGHT,
+    MARGIN,
+    WIDTH,
     DiagramError,
+    Figure,
     Source,
     draw,
+    read_charts,
     read_rows,
     read_source,
     sources,
@@ -236,6 +240,7 @@ def test_text_that_cannot_be_read_is_found(lines: str, problem: str) -> None:
 
 SEQUENCE = "kind: sequence\ntitle: A title\ndescription: text\nlanes: a | b\n\n"
 TIMELINE = "kind: timeline\ntitle: A title\ndescription: text\nrange: 0 5\n\n"
+BARS = "kind: bars\ntitle: A title\ndescription: text\n\n"
 
 
 @pytest.mark.parametrize(
@@ -248,6 +253,10 @@ TIMELINE = "kind: timeline\ntitle: A title\ndescription: text\nrange: 0 5\n\n"
         (f"{SEQUENCE}a >> b: text", "not a line of a sequence"),
         (f"{TIMELINE}row one:\nbar 1 2: text", "not a line of a timeline"),
         (f"{BOXES}circle 1 2: text", "not a line of boxes"),
+        (f"{BARS}bar 5 ms run: no heading", "not a line of bars"),
+        (f"{BARS}# heading\nratio 1.5 x run: no first bar", "not a line of bars"),
+        (f"{BARS}# heading\nbar 5 ms: no style", "not a line of bars"),
+        (f"{BARS}# heading\nbar many run: no number", "not a line of bars"),
     ],
 )
 def test_mistake_in_the_text_of_a_diagram_is_reported(text: str, problem: str) -> None:
@@ -309,3 +318,106 @@ def test_diagram_of_an_attempt_has_the_times_of_the_lease() -> None:
     # The claim follows a poll or a scan that finds the free lock, and the time for a response.
     assert PollingConfig().max_interval < claimed - free - Rescuer.answer_timeout_s < 4
     assert claimed < renewed + lease, "the lock is found before the lease expires"
+
+
+# -- the figures of the charts ---------------------------------------------------------------------------
+
+CHARTS = [name for name in NAMES if source_of(name).settings["kind"] == "bars"]
+TABLES = (ROOT / "docs" / "performance-tables.md").read_text(encoding="utf-8")
+NUMBER = re.compile(r"\d[\d,.]*\d|\d")
+WITHOUT = r"(jobs without|without|the batch alone)\b"
+"""How a table continues behind our throughput as a multiple of our own."""
+
+
+def figures_of(name: str) -> list[Figure]:
+    return [figure for chart in read_charts(source_of(name)) for figure in chart.figures]
+
+
+def library_of(figure: Figure) -> str:
+    """Return the other library of a grey bar."""
+    return figure.name.partition(",")[0]
+
+
+LIBRARIES = {library_of(figure) for name in CHARTS for figure in figures_of(name) if figure.style == "group"}
+
+
+def cells_of(row: str) -> list[str]:
+    """Return the cells of the only row of the tables that begins so."""
+    (line,) = [line for line in TABLES.splitlines() if line.startswith(f"| {row}")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def stated_of(figure: Figure) -> str:
+    """Return the second cell of the row for ours, and else the text before the name in the third."""
+    _, ours, others = cells_of(figure.row)
+    if figure.style != "group":
+        return ours
+    before, found, _ = others.partition(library_of(figure))
+    assert found, figure
+    for other in LIBRARIES:
+        before = before.rpartition(other)[2]
+    version = re.compile(r" [\d.]+,")
+    return version.sub("", before, count=1) if version.match(before) else before
+
+
+def is_multiple_of_ours(figure: Figure) -> bool:
+    """Return whether a table compares ours with our own throughput, which it does in the third cell."""
+    return re.search(rf"(?<!\S){re.escape(figure.label)} {WITHOUT}", cells_of(figure.row)[2]) is not None
+
+
+@each_case("name", CHARTS)
+def test_figures_of_a_chart_stand_in_the_tables(name: str) -> None:
+    """Each stands where its library does; several of a row, such as percentiles, in the order of the row."""
+    drawn: dict[tuple[str, str], list[str]] = {}
+    for figure in figures_of(name):
+        if figure.style == "group" or not is_multiple_of_ours(figure):
+            numbers = drawn.setdefault((figure.row, stated_of(figure)), [])
+            numbers.append(figure.number)
+    for (_, stated), numbers in drawn.items():
+        assert numbers == NUMBER.findall(stated)[: len(numbers)], stated
+
+
+@each_case("name", CHARTS)
+def test_units_of_a_chart_are_those_of_the_tables(name: str) -> None:
+    for figure in figures_of(name):
+        if figure.unit == "x as fast":
+            assert stated_of(figure).split()[-1] == "x", figure
+        unit = figure.unit.removesuffix(" as fast").rpartition(" ")[2]
+        assert re.search(rf"\b{unit}\b", " ".join(cells_of(figure.row))), figure
+
+
+@each_case("name", CHARTS)
+def test_bars_of_a_chart_are_drawn_to_scale(name: str) -> None:
+    root = Picture(committed(name)).root
+    widths = [float(rect.attrib["width"]) for rect in root.iter(f"{SVG}rect") if "x" in rect.attrib]
+    for chart in read_charts(source_of(name)):
+        lengths = [figure.length for figure in chart.figures]
+        drawn, widths = widths[: len(lengths)], widths[len(lengths) :]
+        full = WIDTH - 2 * MARGIN
+        assert drawn == pytest.approx([full * length / max(lengths) for length in lengths], abs=0.06)
+    assert widths == []
+
+
+@each_case("name", CHARTS)
+def test_description_of_a_chart_has_its_figures(name: str) -> None:
+    """A screen reader reads the description instead of the bars."""
+    description = NUMBER.findall(source_of(name).settings["description"])
+    numbers = {figure.number for figure in figures_of(name)} - {"1.00"}
+    assert numbers <= {*description}
+    assert {*description} <= {*NUMBER.findall(TABLES)}
+
+
+def test_ratio_of_a_chart_is_the_first_bar_divided_by_that_of_another() -> None:
+    (chart,) = read_charts(read_source(f"{BARS}# heading\nbar 1,000 ms run: ours\nratio 4 x group: other"))
+    assert [(figure.length, figure.label) for figure in chart.figures] == [
+        (1000, "1,000 ms"),
+        (250, "ours 4 x"),
+    ]
+
+
+def test_sentences_about_the_charts_have_figures_of_the_tables() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    sentences = re.sub(r"\]\([^)]+\)", "]", page)
+    numbers = {*NUMBER.findall(sentences)}
+    assert len(numbers) > 30
+    assert numbers - {*NUMBER.findall(TABLES)} == set()
