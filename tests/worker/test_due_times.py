@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import pytest
 from pg_scheduler import (
     Child,
     ConflictResolution,
+    JobSpec,
     Limit,
     Retry,
     RetryPolicy,
@@ -677,6 +678,82 @@ async def test_job_of_a_slow_call_is_not_overtaken_in_its_sequence(
         pass
     jobs = await ordered(pool)
     assert [job_id for job_id, _ in jobs] == ["b", "a"]
+    assert jobs[-1][1] - NOON < MINUTE
+
+
+@job(name="ahead.booking", sequence=lambda account: account)
+async def booking(account: str) -> None: ...
+
+
+def booked(job_id: str) -> dict[str, Any]:
+    return {"args": ("acme",), "job_id": job_id}
+
+
+async def add_at_once(kit: TestScheduler) -> None:
+    await kit.scheduler.enqueue(booking, **booked("first"))
+
+
+async def add_by_a_slow_call(kit: TestScheduler) -> None:
+    half_a_minute_ago = kit.now - timedelta(seconds=30)
+    await kit.scheduler.schedule(booking, execution_time=half_a_minute_ago, **booked("first"))
+
+
+async def add_in_bulk(kit: TestScheduler) -> None:
+    await kit.scheduler.schedule_bulk([JobSpec(booking, kit.now, **booked("first"))])
+
+
+async def replace_by_one_for_now(kit: TestScheduler) -> None:
+    await kit.scheduler.enqueue(booking, delay=DAY, **booked("first"))
+    await kit.scheduler.enqueue(booking, conflict_resolution=ConflictResolution.REPLACE, **booked("first"))
+
+
+async def run_tomorrows_job_now(kit: TestScheduler) -> None:
+    await kit.scheduler.enqueue(booking, delay=DAY, **booked("first"))
+    assert await kit.scheduler.run_job_now("first")
+
+
+async def retry_a_cancelled_job(kit: TestScheduler) -> None:
+    await kit.scheduler.enqueue(booking, **booked("first"))
+    assert await kit.scheduler.cancel_job("first")
+    assert await kit.scheduler.retry_job("first")
+
+
+async def set_a_cancelled_job_to_pending(kit: TestScheduler) -> None:
+    await kit.scheduler.enqueue(booking, **booked("first"))
+    assert await kit.scheduler.cancel_job("first")
+    assert await kit.scheduler.update_job_status("first", "pending")
+
+
+async def trigger_a_schedule(kit: TestScheduler) -> None:
+    await kit.scheduler.schedules.add(booking, Every(days=1), schedule_id="books", args=("acme",))
+    assert await kit.scheduler.schedules.trigger("books")
+
+
+WAYS_INTO_A_SEQUENCE: Final = (
+    *(add_at_once, add_by_a_slow_call, add_in_bulk, replace_by_one_for_now, run_tomorrows_job_now),
+    *(retry_a_cancelled_job, set_a_cancelled_job_to_pending, trigger_a_schedule),
+)
+"""How a job comes to wait in a sequence. One with ``after=`` is refused."""
+
+
+@pytest.mark.parametrize("ahead_by", [90 * MINUTE, YEARS], ids=["90 minutes", "years"])
+@pytest.mark.parametrize("way", WAYS_INTO_A_SEQUENCE, ids=lambda way: way.__name__)
+async def test_job_that_was_due_in_its_sequence_is_not_overtaken(
+    pool: asyncpg.Pool,
+    corrector: DueTimeCorrector,
+    way: Callable[[TestScheduler], Awaitable[None]],
+    ahead_by: timedelta,
+) -> None:
+    """However it came to wait there: the job that is added a second later stays behind it."""
+    async with TestScheduler(pool, now=NOON + ahead_by) as kit:
+        await way(kit)
+        (first,) = await ordered(pool)
+        kit.advance(timedelta(seconds=1))
+        await kit.scheduler.enqueue(booking, **booked("a"))
+    while await corrector.run_once() == 0:
+        pass
+    jobs = await ordered(pool)
+    assert [job_id for job_id, _ in jobs] == [first[0], "a"]
     assert jobs[-1][1] - NOON < MINUTE
 
 
