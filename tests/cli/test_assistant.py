@@ -786,18 +786,24 @@ async def test_jobs_are_moved_to_a_time_or_by_a_time(
 # -- confirmations that are cut ------------------------------------------------------------------------
 
 
+async def confirm_by_a_cancelled_call(assistant: Assistant, pool: asyncpg.Pool) -> dict[str, Any]:
+    """Confirm that a job is cancelled, by a call that is cancelled while the change waits for a lock."""
+    proposal = await assistant.call("propose_job_change", action="cancel", ids=["a"])
+    async with changing(pool, "SELECT FROM scheduled_jobs FOR UPDATE"):
+        call = asyncio.create_task(assistant.confirm(proposal))
+        await lock_wait(pool)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    return proposal
+
+
 async def test_cancelled_confirmation_is_made_once_and_its_outcome_is_kept(
     connect: Connect, pool: asyncpg.Pool, world: World
 ) -> None:
     await world.job("a", due=HOUR)
     async with connect("operator") as assistant:
-        proposal = await assistant.call("propose_job_change", action="cancel", ids=["a"])
-        async with changing(pool, "SELECT FROM scheduled_jobs FOR UPDATE"):
-            call = asyncio.create_task(assistant.confirm(proposal))
-            await lock_wait(pool)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
+        proposal = await confirm_by_a_cancelled_call(assistant, pool)
         made = await assistant.confirm(proposal)
     assert made["is_repeated"]
     assert made["objects"] == [{"id": "a", "outcome": "done"}]
@@ -816,13 +822,7 @@ async def test_failure_of_a_change_whose_call_was_cancelled_is_logged(
         """
     )
     async with connect("operator") as assistant:
-        proposal = await assistant.call("propose_job_change", action="cancel", ids=["a"])
-        async with changing(pool, "SELECT FROM scheduled_jobs FOR UPDATE"):
-            call = asyncio.create_task(assistant.confirm(proposal))
-            await lock_wait(pool)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
+        proposal = await confirm_by_a_cancelled_call(assistant, pool)
         refusal = await assistant.refused_confirmation(proposal)
     assert "P0001" in refusal
     assert "a change failed after its call was cancelled" in caplog.text
