@@ -328,12 +328,12 @@ class Sequence:
 
     def _draw_names(self) -> None:
         # A name has one line for each of its words, because lanes are narrow.
-        most = max(len(name.split()) for name in self._lanes)
+        line_count = max(len(name.split()) for name in self._lanes)
         for name, x in self._lanes.items():
             words = name.split()
-            for index, word in enumerate(words, most - len(words)):
+            for index, word in enumerate(words, line_count - len(words)):
                 self._canvas.text(x, self._y + 8 + 15 * index, word, style="name", anchor="middle")
-        self._y += 15 * most + 4
+        self._y += 15 * line_count + 4
         self._begin_lanes()
         self._y += 8
 
@@ -429,10 +429,10 @@ def read_rows(source: Source) -> list[Row]:
     rows: list[Row] = []
     for line in source.lines:
         head, _, text = (part.strip() for part in line.partition(": "))
-        word, _, rest = head.partition(" ")
-        match word, rest.split():
+        keyword, _, arguments = head.partition(" ")
+        match keyword, arguments.split():
             case "row", _:
-                rows.append(Row(rest.removesuffix(":"), text, []))
+                rows.append(Row(arguments.removesuffix(":"), text, []))
             case "bar", [start, end, style]:
                 rows[-1].bars.append(Bar(float(start), float(end), style, text))
             case "drop", [start]:
@@ -617,12 +617,12 @@ def read_charts(source: Source) -> list[Chart]:
     charts: list[Chart] = []
     row = ""
     for line in source.lines:
-        word, _, rest = line.partition(" ")
-        if word == "#":
-            charts.append(Chart(rest, []))
-        elif word == "from":
-            row = rest
-        elif charts and FIGURE.match(line) and (word == "bar" or charts[-1].figures):
+        keyword, _, text = line.partition(" ")
+        if keyword == "#":
+            charts.append(Chart(text, []))
+        elif keyword == "from":
+            row = text
+        elif charts and FIGURE.match(line) and (keyword == "bar" or charts[-1].figures):
             charts[-1].figures.append(_read_figure(line, row, charts[-1].figures))
         else:
             raise DiagramError(f"not a line of bars: {line!r}")

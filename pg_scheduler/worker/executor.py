@@ -131,10 +131,10 @@ class Executor:
 
         Attempts that wait in a chunk have none either, but each chunk whose function is to be called has one.
         """
-        slots = len(self._attempts) + self.chunks.balance
+        used_slots = len(self._attempts) + self.chunks.balance
         replaced = self._stuck_threads.replaced
         # A newer attempt of the same job may have the place of an older one, which counts no more then.
-        return slots - (sum(map(self._keeps_slot, replaced)) if replaced else 0)
+        return used_slots - (sum(map(self._keeps_slot, replaced)) if replaced else 0)
 
     @property
     def is_full(self) -> bool:

@@ -121,9 +121,9 @@ class Picture:
         """Return what a reader could not read."""
         outside = [f"{text.name!r} leaves the page" for text in self.texts if not self.page.contains(text)]
         overlaps = [
-            f"{one.name!r} lies over {other.name!r}"
-            for one, other in combinations(self.texts, 2)
-            if one.meets(other)
+            f"{text.name!r} lies over {other_text.name!r}"
+            for text, other_text in combinations(self.texts, 2)
+            if text.meets(other_text)
         ]
         crossed = [
             f"{text.name!r} crosses the edge of a box"
@@ -144,7 +144,7 @@ def committed(name: str) -> str:
     return (FIGURES / f"{name}.svg").read_text(encoding="utf-8")
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(colour: str, other_colour: str) -> float:
     """Return the contrast of two colours as WCAG defines it."""
 
     def luminance(colour: str) -> float:
@@ -154,7 +154,7 @@ def contrast(one: str, other: str) -> float:
         )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    darker, lighter = sorted((luminance(one), luminance(other)))
+    darker, lighter = sorted((luminance(colour), luminance(other_colour)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
@@ -193,8 +193,8 @@ def test_diagram_has_the_colours_of_both_schemes(name: str) -> None:
     light, dark = re.findall(r"svg\{([^}]+)\}", style)
     assert "@media (prefers-color-scheme:dark){svg{" in style
     assert [re.findall(r"--([\w-]+):", colours) for colours in (light, dark)] == [[*LIGHT], [*DARK]]
-    rest = text.replace(light, "").replace(dark, "")
-    assert not re.search(r"#[0-9a-f]{3,6}\b|\b(white|black)\b", rest)
+    without_schemes = text.replace(light, "").replace(dark, "")
+    assert not re.search(r"#[0-9a-f]{3,6}\b|\b(white|black)\b", without_schemes)
     used = {name for element in Picture(text).root.iter() for name in element.get("class", "").split()}
     assert used <= set(re.findall(r"\.([a-z]+)", style))
 
@@ -209,16 +209,16 @@ def test_text_of_diagrams_has_contrast_in_both_schemes(colours: dict[str, str]) 
 
 
 def test_every_diagram_stands_on_a_page_with_an_alternative_text() -> None:
-    shown = set()
+    names_on_pages = set()
     for page in PAGES:
         for alternative, target in re.findall(
             r"!\[([^\]]*)\]\(([^)]+\.svg)\)", page.read_text(encoding="utf-8")
         ):
             path = (page.parent / target).resolve()
             if path.with_suffix(".txt").exists():
-                shown.add(path.stem)
+                names_on_pages.add(path.stem)
                 assert len(alternative.split()) > 3, f"{page.relative_to(ROOT)}: {target}"
-    assert shown == set(NAMES)
+    assert names_on_pages == set(NAMES)
 
 
 BOXES = "kind: boxes\ntitle: A title\ndescription: text\nheight: 100\n\n"
@@ -281,10 +281,10 @@ def second_of(name: str, words: str) -> int:
 def test_diagram_of_missed_fire_times_draws_what_the_policies_plan() -> None:
     """All workers are down from 01:30 to 04:30, and the misfire grace time is that of a default Scheduler."""
     day, hour = datetime(2030, 1, 1, tzinfo=UTC), timedelta(hours=1)
-    drawn = {row.name: row for row in read_rows(source_of("catch-up"))}
+    rows = {row.name: row for row in read_rows(source_of("catch-up"))}
     policies = [CatchUp.latest(), CatchUp.earliest(), CatchUp.all(), CatchUp.none()]
-    assert [*drawn] == [f"CatchUp.{policy.selection}()" for policy in policies]
-    for policy, row in zip(policies, drawn.values(), strict=True):
+    assert [*rows] == [f"CatchUp.{policy.selection}()" for policy in policies]
+    for policy, row in zip(policies, rows.values(), strict=True):
         schedule = new_schedule(
             anchor=day, next_fire_at=day + 2 * hour, catch_up=policy.selection, catch_up_limit=policy.limit
         )
@@ -300,9 +300,9 @@ def test_diagram_of_overlapping_jobs_has_every_policy() -> None:
 
 
 def test_diagram_of_a_crash_has_the_times_of_the_rescuer() -> None:
-    killed, found, dead = (second_of("crash", words) for words in ("kill -9", "free lock", "none came in"))
-    assert found - killed == PollingConfig().max_interval
-    assert found + Rescuer.answer_timeout_s <= dead <= found + Rescuer.answer_timeout_s + 1
+    kill, discovery, death = (second_of("crash", words) for words in ("kill -9", "free lock", "none came in"))
+    assert discovery - kill == PollingConfig().max_interval
+    assert discovery + Rescuer.answer_timeout_s <= death <= discovery + Rescuer.answer_timeout_s + 1
     assert any(
         f"none came in {Rescuer.answer_timeout_s} seconds" in line for line in source_of("crash").lines
     )
@@ -347,13 +347,13 @@ def cells_of(row: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def stated_of(figure: Figure) -> str:
+def statement_of(figure: Figure) -> str:
     """Return the second cell of the row for ours, and else the text before the name in the third."""
     _, ours, others = cells_of(figure.row)
     if figure.style != "group":
         return ours
-    before, found, _ = others.partition(library_of(figure))
-    assert found, figure
+    before, name, _ = others.partition(library_of(figure))
+    assert name, figure
     for other in LIBRARIES:
         before = before.rpartition(other)[2]
     version = re.compile(r" [\d.]+,")
@@ -368,20 +368,20 @@ def is_multiple_of_ours(figure: Figure) -> bool:
 @each_case("name", CHARTS)
 def test_figures_of_a_chart_stand_in_the_tables(name: str) -> None:
     """Each stands where its library does; several of a row, such as percentiles, in the order of the row."""
-    drawn: dict[tuple[str, str], list[str]] = {}
+    figures_by_statement: dict[tuple[str, str], list[str]] = {}
     for figure in figures_of(name):
         if figure.style == "group" or not is_multiple_of_ours(figure):
-            numbers = drawn.setdefault((figure.row, stated_of(figure)), [])
+            numbers = figures_by_statement.setdefault((figure.row, statement_of(figure)), [])
             numbers.append(figure.number)
-    for (_, stated), numbers in drawn.items():
-        assert numbers == NUMBER.findall(stated)[: len(numbers)], stated
+    for (_, statement), numbers in figures_by_statement.items():
+        assert numbers == NUMBER.findall(statement)[: len(numbers)], statement
 
 
 @each_case("name", CHARTS)
 def test_units_of_a_chart_are_those_of_the_tables(name: str) -> None:
     for figure in figures_of(name):
         if figure.unit == "x as fast":
-            assert stated_of(figure).split()[-1] == "x", figure
+            assert statement_of(figure).split()[-1] == "x", figure
         unit = figure.unit.removesuffix(" as fast").rpartition(" ")[2]
         assert re.search(rf"\b{unit}\b", " ".join(cells_of(figure.row))), figure
 
@@ -392,9 +392,9 @@ def test_bars_of_a_chart_are_drawn_to_scale(name: str) -> None:
     widths = [float(rect.attrib["width"]) for rect in root.iter(f"{SVG}rect") if "x" in rect.attrib]
     for chart in read_charts(source_of(name)):
         lengths = [figure.length for figure in chart.figures]
-        drawn, widths = widths[: len(lengths)], widths[len(lengths) :]
+        bar_widths, widths = widths[: len(lengths)], widths[len(lengths) :]
         full = WIDTH - 2 * MARGIN
-        assert drawn == pytest.approx([full * length / max(lengths) for length in lengths], abs=0.06)
+        assert bar_widths == pytest.approx([full * length / max(lengths) for length in lengths], abs=0.06)
     assert widths == []
 
 

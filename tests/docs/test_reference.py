@@ -68,7 +68,7 @@ def test_build_leaves_out_what_only_a_code_host_shows() -> None:
 
 
 def test_each_method_of_the_scheduler_is_a_current_name_or_one_of_0_2() -> None:
-    """The list has a line for each current one; the section has a line and a counterpart for each old one."""
+    """The list has the current ones. The section has the old ones, with what to call instead."""
     source = SOURCES[FOLDER / "scheduler.md"]
     current, _, old = source.partition(f"\n{OLD_NAMES}\n")
     (scheduler,) = re.findall(r"^- \[`Scheduler`\].*?^(?=- )", current, re.MULTILINE | re.DOTALL)

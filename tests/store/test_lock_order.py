@@ -65,7 +65,7 @@ ALL_PAIRS = [
 ]
 
 PAIRS = ALL_PAIRS if LONG else ALL_PAIRS[::-2]
-"""Those whose orders are exhausted, which takes some seconds for each."""
+"""The pairs whose orders are exhausted. One pair takes some seconds."""
 
 
 @dataclass

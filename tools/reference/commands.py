@@ -24,8 +24,8 @@ def summaries_of_commands(address: str) -> str:
         if path:
             sentence = _plain(command.help.split("\n\n")[0]).partition(". ")[0].removesuffix(".")
             yield f"- [`{path}`]({address}#{path.replace(' ', '-')}): {sentence}."
-        for word, each in getattr(command, "commands", {}).items():
-            yield from entries(each, f"{path} {word}".strip())
+        for word, subcommand in getattr(command, "commands", {}).items():
+            yield from entries(subcommand, f"{path} {word}".strip())
 
     return "\n".join(entries(program(), ""))
 

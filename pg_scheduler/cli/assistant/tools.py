@@ -130,9 +130,13 @@ class Session:
 
         The oldest proposals give way to it: of those that wait, and of those that were confirmed.
         """
-        for is_used, most in ((False, MAX_PROPOSALS), (True, MAX_USED_TOKENS)):
-            tokens = [key for key, older in self.proposals.items() if (older.change is not None) is is_used]
-            for old_token in tokens[: max(len(tokens) - most + 1, 0)]:
+        for is_used, limit in ((False, MAX_PROPOSALS), (True, MAX_USED_TOKENS)):
+            tokens = [
+                other_token
+                for other_token, other_proposal in self.proposals.items()
+                if (other_proposal.change is not None) is is_used
+            ]
+            for old_token in tokens[: max(len(tokens) - limit + 1, 0)]:
                 del self.proposals[old_token]
         self.proposals[token] = proposal
 
