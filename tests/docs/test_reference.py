@@ -28,8 +28,8 @@ from tests.support.cases import each_case
 from tools.reference.docstrings import parse_docstring
 from tools.reference.extension import PAGES as FOLDER
 from tools.reference.extension import complete_pages, complete_reference
+from tools.reference.listings import OLD_NAMES, shown_pages, without_shown
 from tools.reference.pages import GENERATED, complete, parts
-from tools.reference.shown import OLD_NAMES, shown_pages, without_shown
 from tools.reference.source import PUBLIC_MODULES, find, public_names
 
 SITE = "https://pg-scheduler.github.io/pg-scheduler/reference"
@@ -53,7 +53,7 @@ def test_source_of_a_reference_page_leads_to_the_site() -> None:
 
 
 def test_files_show_on_a_code_host_what_the_build_generates() -> None:
-    """Where a list or a table is not that of the code, run ``python3 -m tools.reference.shown``."""
+    """Where a list or a table is not that of the code, run ``python3 -m tools.reference.listings``."""
     pages = shown_pages()
     assert SOURCES.keys() - pages.keys() == set()
     outdated = [page_id(page) for page, text in pages.items() if page.read_text(encoding="utf-8") != text]

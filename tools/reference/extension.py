@@ -4,7 +4,7 @@ The files in ``docs/reference`` hold the prose. Their comments name the parts th
 docstrings and commands; `tools.reference.pages` describes the form. `tools.reference.findings` completes the
 pages about the doctor, `tools.reference.metrics` and `tools.reference.alerts` that about metrics,
 `tools.reference.grants` that about the database, `tools.reference.modules` that about upgrading.
-`tools.reference.shown` writes what a code host shows instead, which the build leaves out.
+`tools.reference.listings` writes what a code host shows instead, which the build leaves out.
 `tools.reference.programs` marks the new lines of a program in the tutorial. `tools.reference.llms` makes the
 index for assistants of all pages.
 """
@@ -20,12 +20,12 @@ from tools.environment import ROOT
 from tools.reference.alerts import with_alerts
 from tools.reference.findings import with_findings
 from tools.reference.grants import with_grants
+from tools.reference.listings import without_shown
 from tools.reference.llms import index_of
 from tools.reference.metrics import with_metrics
 from tools.reference.modules import with_modules
 from tools.reference.pages import complete
 from tools.reference.programs import with_new_lines
-from tools.reference.shown import without_shown
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -8,8 +8,8 @@ below each comment stands a part that is only for the code host, between two fur
     <!-- end of shown -->
 
 For public names it is a list with the first sentence of each, and a link to the site. A table or a statement
-is the same as on the site. The build leaves these parts out. Run ``python3 -m tools.reference.shown`` after a
-change of a public name, of the first sentence of a docstring, or of what a table is made from. A test
+is the same as on the site. The build leaves these parts out. Run ``python3 -m tools.reference.listings``
+after a change of a public name, of the first sentence of a docstring, or of what a table is made from. A test
 compares the files with what this module would write.
 """
 
