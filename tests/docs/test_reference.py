@@ -28,7 +28,7 @@ from tests.support.cases import each_case
 from tools.reference.docstrings import parse_docstring
 from tools.reference.extension import PAGES as FOLDER
 from tools.reference.extension import complete_pages, complete_reference
-from tools.reference.listings import OLD_NAMES, shown_pages, without_shown
+from tools.reference.listings import OLD_NAMES, pages_with_listings, without_listings
 from tools.reference.pages import GENERATED, complete, parts
 from tools.reference.source import PUBLIC_MODULES, find, public_names
 
@@ -54,7 +54,7 @@ def test_source_of_a_reference_page_leads_to_the_site() -> None:
 
 def test_files_show_on_a_code_host_what_the_build_generates() -> None:
     """Where a list or a table is not that of the code, run ``python3 -m tools.reference.listings``."""
-    pages = shown_pages()
+    pages = pages_with_listings()
     assert SOURCES.keys() - pages.keys() == set()
     outdated = [page_id(page) for page, text in pages.items() if page.read_text(encoding="utf-8") != text]
     assert outdated == []
@@ -62,9 +62,9 @@ def test_files_show_on_a_code_host_what_the_build_generates() -> None:
 
 def test_build_leaves_out_what_only_a_code_host_shows() -> None:
     for page, text in SOURCES.items():
-        assert "<!-- shown -->" in text, page
-        assert "<!-- shown -->" not in without_shown(text), page
-    assert not [page for page, text in complete_pages().items() if "<!-- shown -->" in text]
+        assert "<!-- listing -->" in text, page
+        assert "<!-- listing -->" not in without_listings(text), page
+    assert not [page for page, text in complete_pages().items() if "<!-- listing -->" in text]
 
 
 def test_each_method_of_the_scheduler_is_a_current_name_or_one_of_0_2() -> None:

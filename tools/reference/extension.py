@@ -20,7 +20,7 @@ from tools.environment import ROOT
 from tools.reference.alerts import with_alerts
 from tools.reference.findings import with_findings
 from tools.reference.grants import with_grants
-from tools.reference.listings import without_shown
+from tools.reference.listings import without_listings
 from tools.reference.llms import index_of
 from tools.reference.metrics import with_metrics
 from tools.reference.modules import with_modules
@@ -44,12 +44,12 @@ MODULES_PAGE = "operations/upgrading"
 
 def _source_of(page: str) -> str:
     """Return the text of a page, by the name that Sphinx gives it, without what only a code host shows."""
-    return without_shown((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    return without_listings((DOCS / f"{page}.md").read_text(encoding="utf-8"))
 
 
 def complete_reference() -> dict[str, str]:
     """Return the text of each reference page, by the name that Sphinx gives it."""
-    pages = {page: without_shown(page.read_text(encoding="utf-8")) for page in sorted(PAGES.glob("*.md"))}
+    pages = {page: without_listings(page.read_text(encoding="utf-8")) for page in sorted(PAGES.glob("*.md"))}
     return {f"{PAGES.name}/{page.stem}": text for page, text in complete(pages).items()}
 
 

@@ -2,15 +2,15 @@
 
 A page has comments such as ``<!-- reference: pg_scheduler Scheduler -->``, in whose place the build puts
 signatures, docstrings and tables. A code host shows the file itself, in which a comment is invisible. So
-below each comment stands a part that is only for the code host, between two further comments::
+below each comment stands a listing, which is only for the code host, between two further comments::
 
-    <!-- shown -->
-    <!-- end of shown -->
+    <!-- listing -->
+    <!-- end of listing -->
 
-For public names it is a list with the first sentence of each, and a link to the site. A table or a statement
-is the same as on the site. The build leaves these parts out. Run ``python3 -m tools.reference.listings``
-after a change of a public name, of the first sentence of a docstring, or of what a table is made from. A test
-compares the files with what this module would write.
+The listing of public names has the first sentence of each, and a link to the site. That of a table or a
+statement is the same as on the site. The build leaves listings out. Run
+``python3 -m tools.reference.listings`` after a change of a public name, of the first sentence of a docstring,
+or of what a table is made from. A test compares the files with what this module would write.
 """
 
 from __future__ import annotations
@@ -51,54 +51,57 @@ WIDTH: Final = 120
 OLD_NAMES: Final = "## Names of pg-scheduler 0.2"
 """The heading above a table whose first column has methods that a list leaves out."""
 
-_BEGIN: Final = "<!-- shown -->"
-_END: Final = "<!-- end of shown -->"
-_SHOWN: Final = re.compile(rf"\n{_BEGIN}\n.*?^{_END}$", re.MULTILINE | re.DOTALL)
+_BEGIN: Final = "<!-- listing -->"
+_END: Final = "<!-- end of listing -->"
+_LISTING: Final = re.compile(rf"\n{_BEGIN}\n.*?^{_END}$", re.MULTILINE | re.DOTALL)
 _OLD_NAME: Final = re.compile(r"^\| `(\w+)\(\)`", re.MULTILINE)
 
 
-def without_shown(page: str) -> str:
-    """Return a page without the parts that only a code host shows."""
-    return _SHOWN.sub("", page)
+def without_listings(page: str) -> str:
+    """Return a page without its listings."""
+    return _LISTING.sub("", page)
 
 
-def shown_pages() -> dict[Path, str]:
-    """Return the text that each page with such parts has, by its path."""
+def pages_with_listings() -> dict[Path, str]:
+    """Return the text of each page that has listings, by its path."""
     pages = {
-        path: without_shown(path.read_text(encoding="utf-8"))
+        path: without_listings(path.read_text(encoding="utf-8"))
         for path in sorted(DOCS.rglob("*.md"))
         if "_build" not in path.relative_to(DOCS).parts
     }
     reference = {path: text for path, text in pages.items() if path.parent.name == "reference"}
     targets = targets_of(reference)
-    texts = {path: _with_shown(path, text, targets) for path, text in pages.items()}
+    texts = {path: _with_listings(path, text, targets) for path, text in pages.items()}
     return {path: text for path, text in texts.items() if text != pages[path]}
 
 
-def _with_shown(path: Path, page: str, targets: Mapping[str, Target]) -> str:
+def _with_listings(path: Path, page: str, targets: Mapping[str, Target]) -> str:
     if path.parent.name == "reference":
         old_names = set(_OLD_NAME.findall(page.partition(OLD_NAMES)[2]))
         page = COMMENT.sub(
-            lambda comment: _shown(comment[0], _names(path, comment, targets, old_names)), page
+            lambda comment: _listing(comment[0], _names(path, comment, targets, old_names)), page
         )
         return page.replace(
-            COMMANDS, _shown(COMMANDS, summaries_of_commands(f"{SITE}reference/commands.html"))
+            COMMANDS, _listing(COMMANDS, summaries_of_commands(f"{SITE}reference/commands.html"))
         )
     page = GRANTS.sub(
-        lambda grants: _shown(
+        lambda grants: _listing(
             grants[0], f"<!-- snippet: file {grants['role']}.sql -->\n{with_grants(grants[0])}"
         ),
         page,
     )
-    page = METRICS.sub(lambda metrics: _shown(metrics[0], with_metrics(metrics[0])), page)
+    page = METRICS.sub(lambda metrics: _listing(metrics[0], with_metrics(metrics[0])), page)
     for comment, complete in ((ALERTS, with_alerts), (FINDINGS, with_findings), (MODULES, with_modules)):
         page = re.sub(
-            rf"^{comment}$", _shown(comment, complete(comment)).replace("\\", r"\\"), page, flags=re.MULTILINE
+            rf"^{comment}$",
+            _listing(comment, complete(comment)).replace("\\", r"\\"),
+            page,
+            flags=re.MULTILINE,
         )
     return page
 
 
-def _shown(comment: str, text: str) -> str:
+def _listing(comment: str, text: str) -> str:
     return f"{comment}\n{_BEGIN}\n\n{text}\n\n{_END}"
 
 
@@ -136,5 +139,5 @@ def _entry(bullet: str, name: str, summary: str, target: Target) -> Iterator[str
 
 
 if __name__ == "__main__":
-    for file, content in shown_pages().items():
+    for file, content in pages_with_listings().items():
         file.write_text(content, encoding="utf-8")
