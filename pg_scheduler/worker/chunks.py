@@ -673,8 +673,11 @@ class Chunks:
         return asyncio.get_running_loop().call_later(longest_s, self._end_settled, chunk)
 
     def _end_settled(self, chunk: GatheredChunk) -> None:
-        """Cancel a call that continues after the time limits of its jobs, all of which have outcomes."""
-        if not chunk.present:
+        """Cancel a call that continues after the time limits of its jobs, all of which have outcomes.
+
+        If the last job has left because it was stopped, the call is cancelled already.
+        """
+        if not chunk.present and not chunk.is_stopped:
             logger.error(
                 "the function of a chunk of %s is cancelled: it continues after the time limits of its jobs, "
                 "each of which has an outcome or has left; end it soon after the last chunk.complete()",

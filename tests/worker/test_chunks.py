@@ -783,6 +783,26 @@ async def test_error_that_no_job_has_is_logged(
     assert (record.exc_info[0] if record.exc_info else None) is error
 
 
+async def test_time_limit_of_a_call_that_is_cancelled_already_is_no_error(
+    parts: Parts, seen: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+
+    async def clean_up_until_the_limit(chunk: Chunk[str]) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.Event().wait()  # the time limit ends it
+
+    bench = Bench(parts, seen, clean_up_until_the_limit, chunk=2)
+    await bench.submit("a", "b", timeout_seconds=0.2)
+    await begun.wait()
+    parts.in_flight.revoke_all(Revocation.CANCELLED)
+    await bench.end()
+    assert not [each for each in caplog.records if each.levelno == logging.ERROR]
+
+
 async def test_end_of_a_call_that_was_cancelled_is_no_error(
     parts: Parts, seen: Recorder, held: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
