@@ -230,7 +230,7 @@ def test_page_lists_every_alert_and_states_their_number() -> None:
     assert (
         f"| [`NameUnknown`](runbook.md#pgschedulernameunknown) | `{unknown}` | 2 min | warning |\n" in table
     )
-    assert re.findall(r"(\d+) rules", page) == [str(len(NAMES))] * 2
+    assert re.findall(r"(\d+)\s+rules", page) == [str(len(NAMES))] * 2
 
 
 @each_case("name", NAMES)
