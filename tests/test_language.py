@@ -78,7 +78,7 @@ def test_language_check_reports_an_allowed_use_that_does_not_occur(tmp_path: Pat
 
 
 def test_rejected_words_belong_to_terms_of_the_glossary() -> None:
-    glossary = (ROOT / "docs/development/glossary.md").read_text(encoding="utf-8")
+    glossary = (ROOT / "docs/project/glossary.md").read_text(encoding="utf-8")
     rejected = language.read_rejected(language.WORDS.read_text(encoding="utf-8"))
     words = [word for group in rejected.values() for word in group]
     assert {"for ever", "beat", "windows"} <= set(words)

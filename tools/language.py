@@ -1,6 +1,6 @@
 """Reject the words that the glossary replaces: ``python -m tools.language [PATH ...]``.
 
-tools/language.toml has the words, by the term of docs/development/glossary.md that replaces them, and the
+tools/language.toml has the words, by the term of docs/project/glossary.md that replaces them, and the
 legitimate uses.
 """
 
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     complaints = check(ROOT, paths, pattern, read_allowed(words))
     print(*complaints, sep="\n", end="\n" if complaints else "")
     if complaints:
-        print(f"{len(complaints)} findings; docs/development/glossary.md lists the accepted terms")
+        print(f"{len(complaints)} findings; docs/project/glossary.md lists the accepted terms")
     return 1 if complaints else 0
 
 

@@ -64,12 +64,12 @@ def test_metrics_page_lists_every_family(of: str, documented: Collection[str]) -
 async def test_architecture_lists_services_in_the_order_of_their_start(scheduler: Scheduler) -> None:
     assert scheduler._parts.runtime
     services = [[type(service).__name__] for service in scheduler._parts.runtime.supervisor._parts]
-    rows = table("development/architecture.md", "| Part | Pass |")
+    rows = table("project/architecture.md", "| Part | Pass |")
     assert [code(row[0]) for row in rows] == services
 
 
 def test_architecture_names_existing_files() -> None:
-    text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/project/architecture.md").read_text(encoding="utf-8")
     paths = re.findall(r"`((?:\w+/)*\w+\.(?:py|sql|md|html)|(?:\w+/)+)`", text)
     assert paths
     folders = (ROOT, ROOT / "pg_scheduler", *(ROOT / "pg_scheduler" / folder for folder in FOLDERS))
@@ -78,7 +78,7 @@ def test_architecture_names_existing_files() -> None:
 
 def ways() -> str:
     """Return the ways through the code."""
-    text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/project/architecture.md").read_text(encoding="utf-8")
     return text.partition("\n## Ways through the code\n")[2].partition("\n## ")[0]
 
 
@@ -141,7 +141,7 @@ def test_paragraphs_between_the_steps_name_what_the_files_of_the_ways_have() -> 
 
 def test_architecture_names_what_is_added_in_the_files_that_it_lists() -> None:
     """A name that moves to another file, or that is renamed, makes its entry wrong."""
-    text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/project/architecture.md").read_text(encoding="utf-8")
     section = text.partition("\n### Additions\n")[2].partition("\n#")[0]
     entries = re.split(r"^- \*\*", section, flags=re.MULTILINE)[1:]
     assert len(entries) >= 10
@@ -159,7 +159,7 @@ def test_architecture_names_what_is_added_in_the_files_that_it_lists() -> None:
 
 def test_architecture_names_what_repeats_a_call() -> None:
     package = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "pg_scheduler").rglob("*.py"))
-    rows = table("development/architecture.md", "| Repeated | Because of | Delays | Until |")
+    rows = table("project/architecture.md", "| Repeated | Because of | Delays | Until |")
     names = [name for row in rows for name in re.findall(r"`(?:\w+\.)*(\w+)(?:\(\))?`", row[0])]
     assert len(names) >= len(rows)
     definition = r"(?:^|\b(?:class|def) ){}\b"
@@ -169,7 +169,7 @@ def test_architecture_names_what_repeats_a_call() -> None:
 def test_architecture_lists_the_rooms_from_top_to_bottom() -> None:
     rooms = [
         room
-        for row in table("development/architecture.md", "| Room, top to bottom | Subject |")
+        for row in table("project/architecture.md", "| Room, top to bottom | Subject |")
         for room in code(row[0])
     ]
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
