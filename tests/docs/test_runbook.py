@@ -73,7 +73,7 @@ def test_entry_of_a_finding_begins_its_cause_and_remedy_with_the_advice() -> Non
         "### STUCK\n\n**Symptom:** one. **Cause:** Two\nlines. **Verification:** three.\n\nMore.\n"
     )
     advice = ADVICE[FindingCode.STUCK]
-    cause = f"{advice.meaning}. Two lines."
+    cause = f"{advice.meaning[0].upper()}{advice.meaning[1:]}. Two lines."
     remedy = re.sub(r"(pg-scheduler jobs explain|timeout=)", r"`\1`", advice.remedy)
     parts = f"**Symptom:** one. **Cause:** {cause} **Remedy:** {remedy}. **Verification:** three."
     assert text == f"### STUCK\n\n{parts}\n\nMore.\n"
@@ -84,10 +84,10 @@ def test_entry_of_a_reason_begins_its_cause_with_the_docstring_of_the_code() -> 
         "### AFTER\n\n**Cause:** Two. **Remedy:** three.\n\n"
         "### FAILED\n\n**Symptom:** one. **Remedy:** three.\n"
     ).split("\n\n")[1::2]
-    cause = "**Cause:** it waits for other jobs. Two. **Remedy:** three."
+    cause = "**Cause:** It waits for other jobs. Two. **Remedy:** three."
     check = "`pg-scheduler jobs explain ID` does not have this reason."
-    assert after == f"**Symptom:** the job does not start. {cause} **Verification:** {check}"
-    rest = "**Cause:** it failed. **Remedy:** three."
+    assert after == f"**Symptom:** The job does not start. {cause} **Verification:** {check}"
+    rest = "**Cause:** It failed. **Remedy:** three."
     check = "`pg-scheduler jobs wait ID` ends with `completed`."
     assert failed == f"**Symptom:** one. {rest} **Verification:** {check}\n"
 

@@ -34,6 +34,8 @@ _CODE = re.compile(
 )
 """The commands, statements and settings in an advice."""
 
+_STARTS_WITH_CODE = re.compile(r"`|\w+[.(]\w")
+
 
 def with_findings(page: str) -> str:
     """Return a page with complete entries, and with the table of findings if it has the comment for it."""
@@ -66,7 +68,10 @@ def _complete(entry: re.Match[str]) -> str:
 def _parts_of_finding(code: FindingCode, written: dict[str, str]) -> dict[str, str]:
     """Return the verification and the parts that begin with the advice; take their texts from ``written``."""
     advice = {"Cause": ADVICE[code].meaning, "Remedy": ADVICE[code].remedy}
-    parts = {name: f"{_markdown(text)}. {written.pop(name, '')}".strip() for name, text in advice.items()}
+    parts = {
+        name: f"{_capitalized(_markdown(text))}. {written.pop(name, '')}".strip()
+        for name, text in advice.items()
+    }
     return {**parts, "Verification": f"`pg-scheduler doctor --only {code}` finds nothing."}
 
 
@@ -80,10 +85,15 @@ def _parts_of_reason(code: ReasonCode, written: dict[str, str]) -> dict[str, str
     has_ended = "`pg-scheduler jobs wait ID` ends with `completed`."
     is_gone = "`pg-scheduler jobs explain ID` does not have this reason."
     return {
-        "Symptom": "the job does not start.",
-        "Cause": f"{meaning[0].lower()}{meaning[1:]} {written.pop('Cause', '')}".strip(),
+        "Symptom": "The job does not start.",
+        "Cause": f"{meaning} {written.pop('Cause', '')}".strip(),
         "Verification": has_ended if code in _ENDED else is_gone,
     }
+
+
+def _capitalized(text: str) -> str:
+    """Return a text as the beginning of a sentence; a text that begins with code stays as it is."""
+    return text if _STARTS_WITH_CODE.match(text) else text[0].upper() + text[1:]
 
 
 def _markdown(text: str) -> str:
