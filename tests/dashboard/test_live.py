@@ -427,4 +427,5 @@ async def test_update_of_the_overview_is_small(
                 changed |= set(parts_of(event))
                 sizes.append(len(event))
     assert {"outcomes", "lateness", "duration", "tasks"} <= changed
-    assert max(sizes) <= 10_000, sizes
+    # On a busy machine other parts of the page may have changed as well, such as the errors of a period.
+    assert max(sizes) <= len(page) / 5, sizes
