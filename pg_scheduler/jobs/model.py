@@ -202,8 +202,8 @@ class Job:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The metadata of the task, the schedule and the job. Empty if there is none."""
     errors: tuple[AttemptError, ...] = ()
-    """The newest 10 attempts that did not simply complete, oldest first. ``retry_job()`` keeps them, a new
-    definition clears them."""
+    """The newest 10 attempts that did not simply complete, oldest first. ``retry_job()`` keeps them. A new
+    definition clears them, except for attempts that were cancelled or lost within the last 2 seconds."""
     progress: JobProgress | None = None
     """The progress that the job reported last; None if it reported none."""
     blocked_on: str | None = None
