@@ -4,9 +4,10 @@ One transaction locks the job of the attempt, inserts its children, stores the s
 a child exists if and only if its step does, and its end finds the job that waits for it.
 
 The row of a child names its parent: the id of the job, its definition, the step, and the number in
-``gather()``. Any job may have the id of a child, so a row counts by that mark only. A job of the application
-that has the id is a conflict; of two children with one id, the second one gets a hash as well. The children of
-a replaced job have another definition in their mark, so the new children replace them whatever the clock shows.
+``gather()``. Any job may have the id of a child, so a row counts by that mark only. A job of the
+application that has the id is a conflict; of two children with one id, the second one gets a hash as well.
+The children of a replaced job have another definition in their mark, so the new children replace them
+whatever the clock shows.
 """
 
 from __future__ import annotations

@@ -421,7 +421,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     ),
     FindingCode.SCHED_AHEAD: _advice(
         "Schedule {} waits for a time that the clock has left",
-        "a schedule fired while the server's clock was ahead, and its next fire time is still that of the wrong clock",
+        "a schedule fired while the server's clock was ahead, and its next fire time is still of that clock",
         "start a worker that has its task",
         "it computes the time again within two minutes",
     ),
