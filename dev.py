@@ -50,6 +50,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   chaos    inject faults under load and verify that no job is lost (--minutes N, --seed S)
   alerts   cause each shipped alert under a real Prometheus, and follow its page of the runbook
            to the cure, for each way to run workers, about 25 minutes (--way W, --only ALERT)
+  fuzz     search for texts that break a parser of foreign text, with atheris: dev.py fuzz
+           [--minutes M] [--corpus FOLDER] [PARSER ...]; a minute for each parser by default
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
            of its repository
   picture  record the demo into docs/figures/demo.svg
@@ -194,6 +196,12 @@ def screenshots(environment: Environment, arguments: list[str]) -> int:
     replace_process([str(environment.python), "-m", "pytest", *PICTURES, *arguments])
 
 
+def fuzz(environment: Environment, arguments: list[str]) -> int:
+    """Search for texts that break a parser; atheris is on the path of that process only."""
+    os.environ["PYTHONPATH"] = str(environment.fuzzer())
+    replace_process([str(environment.python), "-m", "tools.fuzz", *arguments])
+
+
 def lint(python: str, arguments: list[str]) -> int:
     """Check style and format; with --fix, apply the fixes."""
     ruff = str(Path(python).with_name("ruff"))
@@ -262,6 +270,7 @@ def main(words: list[str]) -> int:
         "soak": lambda: replace_process([python, "-m", "benchmarks.soak", *arguments]),
         "chaos": lambda: replace_process([python, "-m", "tools.chaos", *arguments]),
         "alerts": lambda: replace_process([python, "-m", "tools.alerts", *arguments]),
+        "fuzz": lambda: fuzz(environment, arguments),
         "compat": lambda: replace_process([python, "-m", "tools.compat", *arguments]),
         "types": lambda: replace_process([*checks(python)["types"], *arguments]),
         "docs": lambda: docs(python, arguments),

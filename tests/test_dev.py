@@ -26,7 +26,7 @@ from tools.matrix import COMBINATIONS, Combination, Result
 from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLICES, SLOW, parallel
 
 COMMANDS = {
-    *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs"),
+    *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs", "fuzz"),
     *("lint", "package", "picture", "quick", "scale", "screenshots", "shell", "soak", "test", "types"),
 }
 
@@ -609,3 +609,9 @@ class TestLock:
         assert lock.count("==") <= lock.count("--hash=sha256:")
         assert "://" not in lock
         assert "--index" not in lock
+
+    def test_lock_file_of_the_fuzzer_has_hashes_and_no_host(self) -> None:
+        locked = environment.FUZZ_LOCK.read_text()
+        assert re.findall(r"^(\S+)==", locked, re.MULTILINE) == [lock.FUZZER]
+        assert "--hash=sha256:" in locked
+        assert "://" not in locked

@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "dev.txt"
 LOWEST_LOCK = ROOT / "requirements" / "lowest.txt"
+FUZZ_LOCK = ROOT / "requirements" / "fuzz.txt"
 PROBE = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
 NO_VENV = """\
 {python} cannot create virtual environments: the modules venv and ensurepip are missing.
@@ -109,6 +110,21 @@ class Environment:
                 f"the lowest versions are locked for Python 3.11, but {self.base} is {probe.stdout.strip()}; "
                 "pass --python python3.11"
             )
+
+    def fuzzer(self) -> Path:
+        """Return the folder with atheris, downloaded once. No test needs it, so the environment lacks it.
+
+        Its folder has the name of the lock's contents, so another version gets another folder.
+        """
+        version = hashlib.sha256(FUZZ_LOCK.read_bytes()).hexdigest()[:12]
+        folder = self.folder / "fuzzer" / version
+        if not folder.exists():
+            note("installing atheris, which exists for Python 3.11 on Linux with x86_64 ...")
+            options = ["--require-hashes", "--no-deps", "--no-compile", "--only-binary", ":all:"]
+            partial = folder.with_name(f"{version}.{os.getpid()}")
+            self.pip("install", *options, "--target", str(partial), "-r", str(FUZZ_LOCK))
+            partial.rename(folder)
+        return folder
 
     def postgres(self, version: str) -> Path:
         """Return the folder of that PostgreSQL's programs; download them into the environment once.

@@ -2,7 +2,7 @@
 
 ``dev.txt`` is for every supported Python. ``lowest.txt`` is for the oldest one: what users install, the core
 and the extras, has the lowest version that pyproject.toml allows, and the rest the newest that works with it.
-Extras that require newer versions than the core does are in ``dev.txt`` only.
+Extras that require newer versions than the core does are in ``dev.txt`` only. ``fuzz.txt`` has the fuzzer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tools.environment import LOCK, LOWEST_LOCK, ROOT, run
+from tools.environment import FUZZ_LOCK, LOCK, LOWEST_LOCK, ROOT, run
 
 FOR_DEVELOPMENT: Final = {"dev", "docs", "test"}
 """The extras that only the checkout needs."""
@@ -23,6 +23,9 @@ FOR_DEVELOPMENT: Final = {"dev", "docs", "test"}
 NEWER: Final = {"mcp", "pydantic-ai"}
 """The extras that users install and that require a newer version of a dependency than the core does, as both
 require a newer pydantic. With them, the lowest version of that dependency would not be tested."""
+
+FUZZER: Final = "atheris"
+"""What ``dev.py fuzz`` installs for itself."""
 
 COMMAND: Final = (
     *("uv", "pip", "compile", "--quiet", "--no-emit-index-url", "--no-emit-find-links", "--no-header"),
@@ -32,7 +35,7 @@ COMMAND: Final = (
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write both lock files; versions stay as they are unless the arguments contain ``--upgrade``."""
+    """Write the lock files; versions stay as they are unless the arguments contain ``--upgrade``."""
     locked = [*COMMAND, "--extra", "dev", "--generate-hashes", *arguments]
     newer = [word for extra in sorted(NEWER) for word in ("--extra", extra)]
     run([*locked, *newer, "--universal", "--output-file", str(LOCK)], cwd=ROOT)
@@ -40,6 +43,13 @@ def main(arguments: Sequence[str]) -> None:
         bounds.write(lowest())
         bounds.flush()
         run([*locked, "--constraint", bounds.name, "--output-file", str(LOWEST_LOCK)], cwd=ROOT)
+    with tempfile.NamedTemporaryFile("w", suffix=".in") as names:
+        names.write(FUZZER)
+        names.flush()
+        options = [word for word in COMMAND if word != "pyproject.toml"]
+        run(
+            [*options, "--generate-hashes", *arguments, names.name, "--output-file", str(FUZZ_LOCK)], cwd=ROOT
+        )
 
 
 def lowest() -> str:

@@ -21,11 +21,14 @@ MASK: Final = "***"
 MIN_SECRET_LENGTH: Final = 3
 MAX_PORT: Final = 65535
 DEFAULT_PORT: Final = 5432
+MAX_LENGTH: Final = 16_384
+"""Characters of a DSN. Reading takes time in proportion to them."""
+
 EXPECTED: Final = "postgresql://user:password@host:5432/database"
 
 _DIALECT: Final = re.compile(r"(postgres(?:ql)?)\+\w+")
 # The group is the port.
-_HOST: Final = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(\d*))?", re.ASCII)
+_HOST: Final = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{0,9}))?")
 _SECRETS: Final = frozenset(
     {"oauth_client_secret", "password", "scram_client_key", "scram_server_key", "sslpassword"}
 )
@@ -72,6 +75,13 @@ def check_dsn(dsn: str, name: str) -> str:
         'postgresql://app:p%40ss@db/shop'
     """
     dsn = dsn.strip()
+    if len(dsn) > MAX_LENGTH:
+        raise ConfigurationError(f"{name} has {len(dsn)} characters; the limit is {MAX_LENGTH}")
+    # Readers of URLs remove line breaks and tabs. A password with one would then not be found in a message.
+    if any(character < " " or character == "\x7f" for character in dsn):
+        raise ConfigurationError(
+            f"{name} has a control character, such as a line break; remove it, or write it as %0A"
+        )
     scheme, separator, address = dsn.partition("://")
     if not separator or scheme not in {"postgresql", "postgres"}:
         raise ConfigurationError(f"{name} must start with postgresql:// or postgres://; expected {EXPECTED}")

@@ -141,6 +141,9 @@ SYSTEM: Final = "system"
 
 ROOT_FILE: Final = ".postgresql/root.crt"
 SERVICE_FILE: Final = "pg_service.conf"
+MAX_DIGITS: Final = 10
+"""Characters of the number of seconds of ``connect_timeout=``."""
+
 ALPN: Final = "postgresql"
 
 
@@ -270,11 +273,14 @@ def _timeout_of(options: Mapping[str, str], origin: str) -> float | None:
     if text is None:
         return None
     try:
-        timeout_s = int(text)
+        # libpq rejects numbers of more than 32 bits, too.
+        timeout_s = int(text) if len(text) <= MAX_DIGITS else None
     except ValueError:
+        timeout_s = None
+    if timeout_s is None:
         raise ConfigurationError(
             f"{origin} has connect_timeout=, which must be a number of seconds such as 10"
-        ) from None
+        )
     return float(timeout_s) if timeout_s > 0 else math.inf
 
 

@@ -6,7 +6,6 @@ from now, or two hours ago for options that look back.
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated, Any, Final, Literal
@@ -15,6 +14,7 @@ import typer
 
 from pg_scheduler import JobPriority
 from pg_scheduler.base.text.durations import read_seconds
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.base.text.times import NonexistentTimeError, TimeError, read_instant
 
 from .errors import UsageError
@@ -167,8 +167,8 @@ def read_json(name: str, text: str | None, kind: type = object) -> Any:
     kinds_in_words: dict[type, str] = {list: "list", dict: "object"}
     expected = kinds_in_words.get(kind, "value")
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = load_json(text)
+    except ValueError as error:
         raise UsageError(f"{name} must be a JSON {expected}: {error}") from None
     if not isinstance(value, kind):
         raise UsageError(f"{name} must be a JSON {expected}, not {text[:100]!r}")

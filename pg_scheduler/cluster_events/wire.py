@@ -17,6 +17,8 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final, NamedTuple, NoReturn
 
+from pg_scheduler.base.text.json_text import load_json
+from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.events.types import LEVELS, LOCAL, Event
 
 MAX_TEXT_LENGTH: Final = 200
@@ -74,8 +76,8 @@ def encode(event: Event) -> str:
 def decode(text: str) -> list[Event]:
     """Return the events of a JSON array. Events that this version cannot read are left out."""
     try:
-        document = json.loads(text, parse_constant=_reject)
-    except (ValueError, RecursionError):
+        document = load_json(text, parse_constant=_reject)
+    except ValueError:
         return []
     if not isinstance(document, list):
         return []
@@ -200,10 +202,7 @@ def _boolean(value: object) -> bool:
 
 def _instant(value: object) -> datetime:
     """Return the instant of a JSON value, which has to be a time in ISO format with a UTC offset."""
-    instant = datetime.fromisoformat(_text(value))
-    if instant.utcoffset() is None:
-        raise ValueError("a naive datetime")
-    return instant
+    return read_timestamp(_text(value))
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.dashboard.texts import visible
 from pg_scheduler.jobs.worker_report import Parameter
 
@@ -54,8 +55,8 @@ def read_fields(
 def value_of(text: str) -> Any:
     """Return the value of a text that is JSON; else the text itself."""
     try:
-        return json.loads(text, parse_constant=_reject)
-    except (ValueError, RecursionError):
+        return load_json(text, parse_constant=_reject)
+    except ValueError:
         return text
 
 

@@ -28,7 +28,10 @@ MAX_JOB: Final = 1000
 """Characters of the id of a job."""
 
 MAX_UNDO: Final = 2000
-"""Characters of the action that restores; a cookie has 4,096 at most."""
+"""Characters of the action that restores."""
+
+MAX_LENGTH: Final = 4096
+"""Characters of a cookie that a browser keeps. A request with a longer one has not got it from here."""
 
 INVERSES: Final[Mapping[str, Right]] = {
     "/actions/jobs/move": "move",
@@ -207,7 +210,8 @@ def add(
 
 def read(request: Request, base: str) -> str:
     """Return the message for this page; empty if there is none."""
-    return request.cookies.get(_name(request, base), "")
+    message = request.cookies.get(_name(request, base), "")
+    return message if len(message) <= MAX_LENGTH else ""
 
 
 def remove(response: Response, request: Request, base: str) -> None:

@@ -21,6 +21,7 @@ from typing import Final
 
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.inspect.positions import MAX_LENGTH
 
 KEY_AGE_S: Final = 3600.0
 ITERATIONS: Final = 600_000
@@ -76,6 +77,8 @@ def _decrypt(key: bytes, text: str) -> str:
     """Return the position in a text; raise ValueError if `_encrypt()` has not made the text."""
     try:
         # _encrypt() has removed the padding of Base64.
+        if len(text) > MAX_LENGTH:
+            raise ValueError(text[:100])  # noqa: TRY301 - as any other text that is no position
         sealed = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
     except ValueError:
         sealed = b""

@@ -24,7 +24,7 @@ SEPARATORS: Final = {
 }
 """The lines between chained exceptions, and what a page shows in their place."""
 
-_FRAME: Final = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?')
+_FRAME: Final = re.compile(r'  File "(?P<path>.*)", line (?P<line>[0-9]{1,9})(?:, in (?P<function>.*))?')
 _LIBRARY: Final = re.compile(
     r"(?!.*[\\/]pg_scheduler[\\/]cli[\\/]demo[\\/])"  # the demo is an application
     r"(?:.*[\\/](?:site|dist)-packages|.*[\\/]lib(?:64)?[\\/]python3\.\d+|.*(?=[\\/]pg_scheduler[\\/]))[\\/]"

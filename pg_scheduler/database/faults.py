@@ -125,7 +125,7 @@ UNSTORABLE: Final = frozenset({"22021", "22P05"})
 """A text has a character that the encoding of the database lacks."""
 
 _BYTE: Final = re.compile("0x([0-9a-f]{2})")
-_ESCAPE: Final = re.compile(r"(?:\\u[0-9a-f]{4})+(?=(?:\.\.\.)?$)", re.IGNORECASE | re.MULTILINE)
+_ESCAPE: Final = re.compile(r"(?:\\u[0-9a-f]{4}){1,2}(?=(?:\.\.\.)?$)", re.IGNORECASE | re.MULTILINE)
 
 LOST_STATES: Final = frozenset({"08003", "08006", "25P03", "25P04", "57P01", "57P02", "57P05"})
 """The connection ended: it failed, was idle too long, was terminated, or the server stopped."""

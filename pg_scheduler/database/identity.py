@@ -17,6 +17,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.database.audit import AuditRepository
 from pg_scheduler.database.session import Connection
@@ -265,7 +266,7 @@ def _holds(rows: Sequence[Iterable[Any]]) -> list[Hold]:
         former_pause = None
         if note != HELD:
             try:
-                former_pause = json.loads(note.removeprefix(HELD_INSTEAD))
+                former_pause = load_json(note.removeprefix(HELD_INSTEAD))
             except ValueError:
                 continue
             # A person may have written a note that begins like that of a hold.

@@ -220,7 +220,7 @@ def _json(name: str, text: str | None, kind: type[Any]) -> Any:
     """
     try:
         value = loads(text) if text else kind()
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise NotImportedError(f"{name} cannot be read: {error}") from error
     if not isinstance(value, kind):
         raise NotImportedError(f"{name} must be a {kind.__name__} in JSON, not {text}")

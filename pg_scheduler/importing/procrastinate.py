@@ -5,7 +5,6 @@ Its tables are read with SQL: procrastinate need not be installed.
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ import asyncpg
 from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.base.sqltext import quote_identifier
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.importing.imported import (
     JobDefinition,
@@ -118,7 +118,7 @@ def convert(row: asyncpg.Record, *, ignores_locks: bool) -> JobDefinition:
             f"it has the lock {row['lock']!r}, under which jobs run one at a time, in order; put "
             "@job(sequence=...) on the function and pass --ignore-locks"
         )
-    kwargs = json.loads(row["args"])
+    kwargs = load_json(row["args"])
     if not isinstance(kwargs, dict):
         raise NotImportedError(f"its arguments are no JSON object: {row['args']}")
     # Columns with the default of procrastinate are of no interest. The queue is "queue" in the metadata.

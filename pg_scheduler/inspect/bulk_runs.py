@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
+from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.database.author import acting_as
 from pg_scheduler.errors import SchedulerError
@@ -76,7 +77,7 @@ class BulkJobs:
             is_valid = is_valid and isinstance(jobs.rate, int | float | None)
             # The results are not needed: both conversions raise a ValueError if a time is invalid.
             if jobs.to is not None:
-                datetime.fromisoformat(jobs.to)
+                read_timestamp(jobs.to)
             if jobs.group is not None:
                 _group(*jobs.group)
         except (KeyError, TypeError, ValueError):
@@ -100,7 +101,7 @@ class BulkJobs:
         # Only move_jobs() has a parameter ``to``, and only retry_jobs() has a parameter ``group``.
         arguments: dict[str, Any] = {}
         if self.to is not None:
-            arguments["to"] = datetime.fromisoformat(self.to)
+            arguments["to"] = read_timestamp(self.to)
         if self.group is not None:
             arguments["group"] = _group(*self.group)
         steps: AsyncGenerator[Progress, None] = call(
@@ -123,8 +124,8 @@ def _group(job_name: str, text: str, first_at: str, last_at: str) -> ErrorGroup:
         job_name=job_name,
         text=text,
         count=0,
-        first_at=datetime.fromisoformat(first_at),
-        last_at=datetime.fromisoformat(last_at),
+        first_at=read_timestamp(first_at),
+        last_at=read_timestamp(last_at),
         last_job_id="",
         example="",
     )

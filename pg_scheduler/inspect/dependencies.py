@@ -14,7 +14,7 @@ from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.store.inspections import BlockerRow, Edge, LinkedJob
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.validation import check_job_id
+from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id
 from pg_scheduler.queue.dependencies import NOT_COMPLETED
 
 MAX_LINKED: Final = 20
@@ -23,7 +23,14 @@ MAX_LINKED: Final = 20
 MAX_EDGES: Final = 100
 """The maximum number of parents of each shown job among which other shown jobs are searched."""
 
-_CAUSE: Final = re.compile(re.escape(NOT_COMPLETED).replace(r"\{!r\}", "(.*)"), re.DOTALL)
+_ESCAPE: Final = r"\\(?:[\\'nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
+_REPR: Final = "|".join(
+    rf"{quote}(?:[^{quote}\\]|{_ESCAPE}){{1,{MAX_ID_BYTES}}}{quote}" for quote in ("'", '"')
+)
+"""The repr of a str that is at most as long as an id. Python's reader of literals can use up its stack for
+longer texts, and for other literals."""
+
+_CAUSE: Final = re.compile(re.escape(NOT_COMPLETED).replace(r"\{!r\}", f"({_REPR})"))
 """The message of a job that was cancelled because of a parent. The group is the repr of the parent's id."""
 
 

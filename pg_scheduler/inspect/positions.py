@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.sqltext import is_storable
+from pg_scheduler.base.text.json_text import load_json
+from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.inspect.paths import Key, Plan
 
 MAX_LENGTH: Final = 400_000
@@ -59,11 +61,11 @@ def read_now(text: str) -> datetime:
     # The text comes from a person, so it may contain anything. Any mistake in it has the same error.
     try:
         now_text, *_ = _values(text)
-        now = datetime.fromisoformat(now_text)
+        now = read_timestamp(now_text)
         # write_position() writes the instant in UTC.
-        if now.utcoffset() != timedelta():
+        if now.isoformat() != now_text:
             raise ValueError(now)  # noqa: TRY301 - as any other mistake
-    except (ValueError, TypeError, LookupError, RecursionError):
+    except (ValueError, TypeError, LookupError):
         raise _mistake(text) from None
     return now
 
@@ -98,18 +100,18 @@ def read_position(text: str, plan: Plan) -> Position:
         # The type is compared, because a bool is an int too.
         if not all(type(number) is int and number >= 0 for number in (searched, found, segment)):
             raise ValueError(segment)  # noqa: TRY301 - as any other mistake
-    except (ValueError, TypeError, LookupError, RecursionError):
+    except (ValueError, TypeError, LookupError):
         raise _mistake(text) from None
     return Position(segment, tuple(key), searched, found)
 
 
 def _values(text: str) -> Any:
-    """Return the JSON of a position; raise ValueError or RecursionError if the text has none."""
+    """Return the JSON of a position; raise ValueError if the text has none."""
     if len(text) > MAX_LENGTH:
         raise ValueError(text[:10])
     # write_position() leaves out the padding of Base64, which makes the length a multiple of four.
     padded = text.encode() + b"=" * (-len(text) % 4)
-    return json.loads(base64.b64decode(padded, b"-_", validate=True))
+    return load_json(base64.b64decode(padded, b"-_", validate=True))
 
 
 def _mistake(text: str) -> PositionError:
@@ -125,7 +127,5 @@ def _read(value: object, kind: type) -> str | int | datetime:
     if kind is int and type(value) is int and 0 <= value < 2**31:
         return value
     if kind is datetime and isinstance(value, str):
-        instant = datetime.fromisoformat(value)
-        if instant.tzinfo is not None:
-            return instant
+        return read_timestamp(value)
     raise TypeError(kind)

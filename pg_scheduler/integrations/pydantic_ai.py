@@ -90,6 +90,7 @@ from pg_scheduler import (
     Steps,
     current_job,
 )
+from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.integrations.model_errors import error_from, stored_error
 from pg_scheduler.jobs.model import UNSET
 from pg_scheduler.jobs.step_retries import StepRules
@@ -667,6 +668,9 @@ def _token_of(job_id: str, signal_name: str, kind: TokenKind) -> str:
     return base64.urlsafe_b64encode(json.dumps([job_id, signal_name, kind]).encode()).decode()
 
 
+MAX_TOKEN_LENGTH: Final = 40_000
+"""Characters of a token. The id of a job has 2,000 bytes, each of which JSON may write as six characters."""
+
 _TARGET: Final = TypeAdapter(_Target, config=ConfigDict(strict=True))
 
 
@@ -677,11 +681,15 @@ def _target_of(token: str) -> _Target:
         ValueError: It is no token.
     """
     try:
+        if len(token) > MAX_TOKEN_LENGTH:
+            raise ValueError(len(token))  # noqa: TRY301 - as any other mistake
         target = _TARGET.validate_json(base64.urlsafe_b64decode(token.encode()))
         check_job_id(target.job_id)
         check_step_name(target.signal_name, noun="signal")
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{token!r} is no token of an event; pass the one that ask() has got") from error
+        raise ValueError(
+            f"{token[:100]!r} is no token of an event; pass the one that ask() has got"
+        ) from error
     return target
 
 
@@ -909,7 +917,7 @@ class PgSchedulerDurability(BaseDurabilityCapability[AgentDepsT]):
         async def read_clock() -> str:
             return datetime.now(UTC).isoformat()
 
-        return datetime.fromisoformat(await steps.run(_shortened(f"{_run_name(run_id)}: start"), read_clock))
+        return read_timestamp(await steps.run(_shortened(f"{_run_name(run_id)}: start"), read_clock))
 
     async def _dispatch_event_stream_event(
         self, ctx: RunContext[AgentDepsT], event: AgentStreamEvent

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from pg_scheduler.base.foreign import class_name, is_a
+from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.errors import JobCancelledError, JobResult, NotRunningError
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import object_from
@@ -437,6 +438,6 @@ def _origin(options: str | None) -> tuple[str | None, datetime | None]:
     instant = None
     if isinstance(fire_time, str):
         # The options may have been written by hand, and contain any text.
-        with suppress(ValueError, OverflowError):
-            instant = datetime.fromisoformat(fire_time).astimezone(UTC)
+        with suppress(ValueError):
+            instant = read_timestamp(fire_time)
     return schedule_id if isinstance(schedule_id, str) else None, instant

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.errors import ConfigurationError, DeadlineExceededError
 from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.validation import MAX_DELAY_S, check_execution_time, check_seconds
@@ -36,10 +37,10 @@ def instant_of(value: object) -> datetime | None:
     if not isinstance(value, str):
         return None
     try:
-        deadline = datetime.fromisoformat(value)
+        deadline = read_timestamp(value)
     except ValueError:
         return None
-    return deadline if deadline.tzinfo is not None and deadline_text(deadline) == value else None
+    return deadline if deadline_text(deadline) == value else None
 
 
 def deadline_of(options: str | None) -> datetime | None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from pg_scheduler.base.foreign import (
     traceback_lines,
 )
 from pg_scheduler.base.sqltext import storable
+from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.retry import naming_leaf_of
@@ -244,10 +245,8 @@ def instant_from(value: object) -> datetime | None:
     if not isinstance(value, str):
         return None
     try:
-        instant = datetime.fromisoformat(value)
-        # A time without a zone is no instant.
-        return None if instant.tzinfo is None else instant.astimezone(UTC)
-    except (ValueError, OverflowError):
+        return read_timestamp(value)
+    except ValueError:
         return None
 
 

@@ -56,7 +56,11 @@ def trace_from(metadata: Mapping[str, Any]) -> dict[str, str] | None:
     trace = metadata.get(TRACE)
     if not isinstance(trace, dict) or not all(isinstance(value, str) for value in trace.values()):
         return None
-    return trace if len(encode_object(TRACE, trace)) <= MAX_TRACE_BYTES else None
+    try:
+        is_short = len(encode_object(TRACE, trace)) <= MAX_TRACE_BYTES
+    except PayloadError:  # a header is no text that JSON can carry
+        return None
+    return trace if is_short else None
 
 
 def trace_id_of(metadata: Mapping[str, Any]) -> str | None:

@@ -25,6 +25,7 @@ from pathlib import PurePath
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import NO_ARGUMENTS, PayloadCodec, decode_text, is_encoded
 
@@ -350,10 +351,7 @@ def value_from(text: str | None) -> Any:
     Raises:
         ValueError: Python cannot read it: a number of 5,000 digits, or deep nesting.
     """
-    try:
-        return None if text is None else json.loads(text)
-    except RecursionError as error:
-        raise ValueError(f"the stored JSON is nested too deep: {error}") from error
+    return None if text is None else load_json(text)
 
 
 def object_from(text: str | None) -> dict[str, Any]:

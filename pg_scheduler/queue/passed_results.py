@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import JobResult
@@ -179,5 +180,5 @@ def _instant(text: object) -> datetime | None:
     """Return the time that a text states; None if Python cannot represent it, as after the year 9999."""
     if isinstance(text, str):
         with suppress(ValueError):
-            return datetime.fromisoformat(text)
+            return read_timestamp(text)
     return None

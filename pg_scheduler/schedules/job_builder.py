@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import with_metadata
@@ -233,7 +233,7 @@ class JobBuilders:
             source: The values of the row from which the builder follows.
             reported: The options that a worker reports for a task that is not registered here.
         """
-        options = json.loads(row.options)
+        options = load_json(row.options)
         if not isinstance(options, dict):
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
         # The options of the schedule replace those of the report.
@@ -281,7 +281,7 @@ class JobBuilders:
         arguments must still fit the task. If they cannot be decoded here, the first value is None. That is no
         error, because an error would pause the schedule, and other nodes may have the key.
         """
-        metadata = json.loads(row.metadata)
+        metadata = load_json(row.metadata)
         if not isinstance(metadata, dict):
             raise ValueError(f"metadata must be a JSON object, not {row.metadata[:80]}")  # noqa: TRY004
         arguments = None

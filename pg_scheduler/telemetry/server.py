@@ -52,6 +52,18 @@ class Answer(NamedTuple):
         ]
 
 
+def request_of(head: str) -> Request:
+    """Return the request of a first line and headers, which clients may have written in any way."""
+    # The first line is such as "GET /livez?verbose HTTP/1.1".
+    request_line, *lines = head.split("\r\n")
+    method, _, remainder = request_line.partition(" ")
+    target = remainder.partition(" ")[0]
+    path, _, query = target.partition("?")
+    headers = [line.partition(":") for line in lines]
+    accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
+    return Request(method, path, query, accept)
+
+
 def text_answer(status: int, text: str) -> Answer:
     """Return an answer of plain text."""
     return Answer(status, "text/plain; charset=utf-8", text.encode())
@@ -236,18 +248,12 @@ class ThreadServer:
 
     async def _respond(self, head: str) -> bytes:
         """Return the response, as bytes, to a request whose first line and headers are ``head``."""
-        # The first line is such as "GET /livez?verbose HTTP/1.1".
-        request_line, *lines = head.split("\r\n")
-        method, _, remainder = request_line.partition(" ")
-        target = remainder.partition(" ")[0]
-        path, _, query = target.partition("?")
-        headers = [line.partition(":") for line in lines]
-        accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
-        answer = await self._call(Request(method, path, query, accept))
+        request = request_of(head)
+        answer = await self._call(request)
         fields = [*answer.headers, (b"connection", b"close")]
         status_line = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n".encode()
         header_lines = b"".join(b"%s: %s\r\n" % field for field in fields)
-        body = b"" if method == "HEAD" else answer.body
+        body = b"" if request.method == "HEAD" else answer.body
         return status_line + header_lines + b"\r\n" + body
 
     async def _call(self, request: Request) -> Answer:

@@ -28,6 +28,7 @@ from pydantic import Field as ModelField
 from pydantic_core import CoreSchema, core_schema
 
 from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c, message_of
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.triggers.zones import UnknownZoneError
 
 MAX_PARTS: Final = 100
@@ -302,8 +303,8 @@ def _parse(value: object) -> object:
         if len(value) > MAX_LENGTH:
             raise ValueError(f"the trigger has {len(value)} characters; the limit is {MAX_LENGTH}")
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError) as error:
+            return load_json(value)
+        except ValueError as error:
             raise ValueError(f"the trigger is not JSON: {error}") from error
     return value
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.messages import HEARTBEAT_REQUEST
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.database.author import release_of, report_refused, with_record
 from pg_scheduler.database.faults import RECORD_REFUSALS, REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.database.options import LOCK_TIMEOUT_MS
@@ -516,7 +517,7 @@ class WorkerRepository:
                 ids_by_worker[row["worker_id"]].append(row["job_id"])
         dead = [
             {
-                **json.loads(row["described"]),
+                **load_json(row["described"]),
                 "count": len(ids_by_worker[row["worker_id"]]),
                 "jobs": sorted(ids_by_worker[row["worker_id"]])[:MAX_RECORDED],
             }

@@ -56,6 +56,25 @@ def read_instant(text: str, now: datetime, tz: tzinfo | None) -> datetime:
     return read_span(text, now, tz)[0]
 
 
+def read_timestamp(text: str) -> datetime:
+    """Return the instant of a timestamp of ISO 8601 with a UTC offset, as programs write it, in UTC.
+
+    Raises:
+        ValueError: The text is no timestamp, it has no offset, or its instant is out of range in UTC.
+
+    Example:
+        >>> read_timestamp("2027-01-01T01:00:00+01:00").isoformat()
+        '2027-01-01T00:00:00+00:00'
+    """
+    instant = datetime.fromisoformat(text)
+    if instant.utcoffset() is None:
+        raise ValueError(f"the timestamp {text[:50]!r} has no UTC offset")
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError as error:
+        raise OutOfRangeError(f"the timestamp {text[:50]!r} is out of range in UTC") from error
+
+
 def read_span(text: str, now: datetime, tz: tzinfo | None, start: str = "") -> tuple[datetime, datetime]:
     """Return the start and the end of the time of a text, as `read_instant()` does.
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.dashboard.actions.request import ActionRequest, PageAnswer, Redirect
 from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError, entered_instant
@@ -257,8 +258,8 @@ def _json(text: str, hint: str, empty: Any) -> Any:
     if len(text) > MAX_LENGTH:
         raise ValueError(f"this has {len(text):,} characters; the limit is {MAX_LENGTH:,}")
     try:
-        return json.loads(text) if text else empty
-    except (ValueError, RecursionError) as error:
+        return load_json(text) if text else empty
+    except ValueError as error:
         raise ValueError(f"enter {hint}: {error}") from error
 
 

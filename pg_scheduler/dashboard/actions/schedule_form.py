@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.dashboard.actions.request import ActionRequest, PageAnswer, Redirect
 from pg_scheduler.dashboard.actions.schedules import find_schedule
 from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
@@ -201,8 +202,8 @@ def _arguments(page: FormPage) -> dict[str, Any]:
     if len(text) > MAX_ARGUMENTS:
         raise RejectedError(f"the arguments have {len(text):,} characters; the limit is {MAX_ARGUMENTS:,}")
     try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
+        arguments = load_json(text or "{}")
+    except ValueError as error:
         raise RejectedError(f"the arguments must be a JSON object: {error}") from error
     if not isinstance(arguments, dict):
         raise RejectedError('the arguments must be a JSON object, such as {"tenant": 7}')

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.sqltext import is_storable
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.dashboard.job_rows import row_of
 from pg_scheduler.dashboard.pages.jobs import extent_in
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect.base import tables_of
+from pg_scheduler.inspect.positions import MAX_LENGTH
 from pg_scheduler.inspect.store.workflows import (
     FIRST_OPEN,
     MAX_COUNTED,
@@ -235,12 +238,13 @@ def _position(after: str | None) -> tuple[str, str]:
     if after is None:
         return FIRST_OPEN
     try:
-        name, job_id = json.loads(after)
-    except (ValueError, TypeError) as error:
-        raise RejectedError("the position is that of another list; begin again") from error
-    if not (isinstance(name, str) and isinstance(job_id, str)):
-        raise RejectedError("the position is that of another list; begin again")
-    return name, job_id
+        position = load_json(after) if len(after) <= MAX_LENGTH else None
+    except ValueError:
+        position = None
+    match position:
+        case [str() as name, str() as job_id] if is_storable(name) and is_storable(job_id):
+            return name, job_id
+    raise RejectedError("the position is that of another list; begin again")
 
 
 async def _rows(jobs: Sequence[Job], request: PageRequest) -> list[WorkflowRow]:

@@ -7,7 +7,6 @@ combination of types: a placeholder has the type of its value, and NULL is writt
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -15,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.database.callers.adapter import EMPTY_ROWS, TEXT, ConnectionAdapter
 from pg_scheduler.database.faults import sqlstate_of
 from pg_scheduler.database.options import BEGIN
@@ -296,7 +296,7 @@ def _quoted(text: str) -> str:
 
 def _row_from(text: str) -> Row:
     """Return a row that is read from JSON, in which times are texts."""
-    row = Row(json.loads(text))
+    row = Row(load_json(text))
     for name, value in row.items():
         if value is not None and (name in TIME_COLUMNS or name.endswith("_at")):
             if isinstance(value, list):

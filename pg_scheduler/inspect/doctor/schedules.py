@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import Final, TypeVar
 
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.base.text.remedies import execute, then
 from pg_scheduler.inspect.clock_changes import clock_effects
 from pg_scheduler.inspect.doctor.check import (
@@ -270,8 +270,8 @@ def judge_unknown_zones(workers: Sequence[Worker]) -> Iterator[Finding]:
 def judge_clock_changes(row: ZonedRow, now: datetime) -> Iterator[Finding]:
     """Yield findings if a clock change in the next seven days skips or repeats a fire time of a schedule."""
     try:
-        effects = clock_effects(json.loads(row.trigger), row.anchor, now, now + AHEAD)
-    except (ValueError, RecursionError):
+        effects = clock_effects(load_json(row.trigger), row.anchor, now, now + AHEAD)
+    except ValueError:
         # A person wrote the trigger by hand. Once the planner has read it, the finding is SCHED-BROKEN.
         return
     for effect in effects:

@@ -84,11 +84,21 @@ class Word:
     def split(self, mark: str) -> list[Word]:
         """Return the parts between unquoted marks; the whole word if it has no mark."""
         parts = []
-        remainder = self
-        while (index := remainder.find(mark)) is not None:
-            parts.append(remainder.before(index))
-            remainder = remainder.after(index + len(mark))
-        return [*parts, remainder]
+        start = index = 0
+        # The parts are taken from this word. If each mark copied what remains of it, the time would grow with
+        # the square of the length.
+        while index <= len(self.chars) - len(mark):
+            if self._has(mark, index):
+                parts.append(self._part(start, index))
+                start = index = index + len(mark)
+            else:
+                index += 1
+        return [*parts, self._part(start, len(self.chars))]
+
+    def _part(self, start: int, end: int) -> Word:
+        """Return the part between two indexes."""
+        start_place = self._place(start) if start else self.start
+        return Word(self.chars[start:end], start_place, self._place(end))
 
     def _has(self, mark: str, index: int) -> bool:
         """Return whether the unquoted mark is at an index of the word."""

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from pg_scheduler.base.fork import inheritance
+from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.executors import import_path
@@ -292,7 +293,7 @@ class _Child:
         """Read one message: its length in bytes, and then its JSON. Raise EOFError at the end."""
         try:
             (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
-            message: dict[str, Any] = json.loads(await self._reader.readexactly(length))
+            message: dict[str, Any] = load_json(await self._reader.readexactly(length))
         except (asyncio.IncompleteReadError, OSError, ValueError):  # it ended, in the middle of a message too
             raise EOFError from None
         return message
