@@ -14,6 +14,7 @@ import pytest
 
 from pg_scheduler import ConfigurationError
 from pg_scheduler.base.dsn import normalise_dsn
+from pg_scheduler.inspect.positions import MAX_LENGTH
 from pg_scheduler.inspect.search.words import Word, split_words
 from tools.fuzz import __main__ as fuzz
 from tools.fuzz.mutate import mutations
@@ -189,7 +190,7 @@ FINDINGS: Final = (
     ("cause", f"job {'1+' * 20_000}1, after which this job was to run, ended as 'failed'"),
     ("procrastinate", "[" * 5000),
     ("celery", "[" * 5000),
-    ("arguments", '{"metadata": {"trace": {"a": "\\ud800"}}}'),
+    ("history", '[{"attempt": 1, "outcome": "failed", "trace": {"a": "\\ud800"}}]'),
 )
 """Texts by which a parser raised an error that was none of its refusals, or returned what it must not."""
 
@@ -197,6 +198,22 @@ FINDINGS: Final = (
 @pytest.mark.parametrize(("name", "text"), FINDINGS, ids=lambda value: value[:20])
 def test_text_that_has_broken_a_parser_is_refused_or_read(name: str, text: str) -> None:
     call(parser_of(name), text)
+
+
+def test_position_of_workflows_is_refused_when_it_is_too_long() -> None:
+    assert not call(PARSERS["workflow-position"], f'["{"a" * MAX_LENGTH}", "job:7"]')
+
+
+def test_token_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = pytest.importorskip("pg_scheduler.integrations.pydantic_ai")
+    monkeypatch.setattr(agents, "_TARGET", None)
+    causes = []
+    for length in (agents.MAX_TOKEN_LENGTH, agents.MAX_TOKEN_LENGTH + 4):
+        with pytest.raises(ValueError, match="is no token of an event") as caught:
+            agents._target_of("A" * length)
+        causes.append(type(caught.value.__cause__))
+    # Only the shorter one gets as far as an attribute of None.
+    assert causes == [AttributeError, ValueError]
 
 
 @pytest.mark.parametrize("character", ["\t", "\n", "\r", "\0", "\x7f"])

@@ -22,6 +22,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
 
+from pg_scheduler import ConfigurationError
 from pg_scheduler.base.dsn import (
     MASK,
     MIN_SECRET_LENGTH,
@@ -673,7 +674,7 @@ PARSERS: Final[dict[str, Parser]] = {
         Parser(
             "dsn",
             read_dsn,
-            (ValueError,),
+            (ConfigurationError,),
             MAX_DSN,
             refuses_longer=True,
             files=("tests/unit/test_dsn.py", "tests/unit/test_dsn_options.py"),
