@@ -14,9 +14,10 @@ import typer
 
 from pg_scheduler import Scheduler
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler_plugins.program import ending_at_sigterm
 
 from .commands import Command
-from .errors import CommandError, RefusedError, UsageError, check_extra
+from .errors import CommandError, ExitCode, RefusedError, UsageError, check_extra
 
 if TYPE_CHECKING:
     from pg_scheduler.dashboard.access import Authorize
@@ -48,6 +49,17 @@ async def open_scheduler(command: Command) -> AsyncIterator[Scheduler]:
         doctor_webhook(scheduler),
     ):
         yield scheduler
+
+
+@asynccontextmanager
+async def _open_server(command: Command) -> AsyncIterator[Scheduler]:
+    """Open the Scheduler of a server, whose process ends with exit code 0 at a SIGTERM that comes meanwhile.
+
+    The kernel would ignore it if this is the first process of a container, and the server would start.
+    """
+    with ending_at_sigterm(ExitCode.DONE):
+        async with open_scheduler(command) as scheduler:
+            yield scheduler
 
 
 @asynccontextmanager
@@ -102,10 +114,10 @@ async def exporter(
 
     configure_logging(None)
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    async with open_scheduler(command) as scheduler:
+    async with _open_server(command) as scheduler:
+        # Not before: a signal ends a process that still waits for the database.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         try:
             with serve_metrics(ClusterCollector(Inspector(scheduler)), host, port) as bound_port:
                 command.output.say(f"serving {address(host, bound_port)}/metrics")
@@ -148,7 +160,7 @@ async def dashboard(
     from .worker.logs import configure_logging  # noqa: PLC0415 - not needed to complete words
 
     configure_logging(None)
-    async with open_scheduler(command) as scheduler:
+    async with _open_server(command) as scheduler:
         say = command.output.say
         await serve(scheduler, say, host=host, port=port, auth=auth, role=role, read_only=read_only)
 
