@@ -47,6 +47,8 @@ COMPONENTS = {
         ),
         # Its second version, which validates files without an engine. It needs the machine's C library only.
         "docker-compose": "docker-compose",
+        # Renders the manifests of Kubernetes without a cluster. It needs the machine's C library only.
+        "kustomize": "kustomize",
         # Pure Python only: the compiled dependencies (psycopg2, psutil, yaml) are in the lock file.
         "patroni": (
             "patroni python3-click python3-dateutil python3-dnspython python3-etcd python3-prettytable "

@@ -26,9 +26,24 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
         "grafana-datasource.yml",
         "grafana-dashboards.yml",
     ),
-    "k8s": ("migrate.yaml", "worker.yaml", "exporter.yaml", "monitors.yaml", "keda.yaml"),
+    "k8s": (
+        "migrate.yaml",
+        "worker.yaml",
+        "exporter.yaml",
+        "dashboard.yaml",
+        "monitors.yaml",
+        "kustomization.yaml",
+        "keda/kustomization.yaml",
+        "keda/prometheus.yaml",
+        "keda/postgresql.yaml",
+    ),
 }
-"""The files of each command; ``compose`` prints the first one, the others print all."""
+"""The files of each command, of which it prints the first `PRINTED`."""
+
+PRINTED: Final[dict[str, int]] = {"systemd": 1, "compose": 1, "k8s": 5}
+"""How many files each command prints. Those of KEDA are not printed with the worker, whose number of replicas
+they would contradict, and a ``kustomization.yaml`` is no manifest.
+"""
 
 MOUNTED: Final[dict[str, str]] = {"rules": "alerts", "dashboards": "grafana"}
 """By each folder that Compose mounts, the other command whose files are in it."""
@@ -53,21 +68,22 @@ Into = Annotated[
 
 def systemd(command: Command, into: Into = None) -> None:
     """Print the unit file of a worker for systemd."""
-    _print_or_write(command, "systemd", into, FILES["systemd"])
+    _print_or_write(command, "systemd", into)
 
 
 def compose(command: Command, into: Into = None) -> None:
     """Print a Compose file: database, workers, metrics. --into writes the files that it mounts too."""
-    _print_or_write(command, "compose", into, FILES["compose"][:1])
+    _print_or_write(command, "compose", into)
 
 
 def k8s(command: Command, into: Into = None) -> None:
-    """Print manifests for Kubernetes: migration, workers, exporter, monitors, alerts, KEDA."""
-    _print_or_write(command, "k8s", into, (*FILES["k8s"], RULES))
+    """Print manifests for Kubernetes: migration, workers, metrics. --into adds Kustomize and KEDA."""
+    _print_or_write(command, "k8s", into)
 
 
-def _print_or_write(command: Command, kind: str, into: Path | None, printed_names: tuple[str, ...]) -> None:
-    """Print the named files of a command; with a folder, write all of its files into that instead."""
+def _print_or_write(command: Command, kind: str, into: Path | None) -> None:
+    """Print the first files of a command; with a folder, write all of its files into that instead."""
+    printed_names = list(FILES[kind][: PRINTED[kind]])
     # The texts of all files of the command, by their paths in the folder.
     texts = {name: (_OPS / kind / name).read_text(encoding="utf-8") for name in FILES[kind]}
     if kind == "compose":
@@ -78,6 +94,7 @@ def _print_or_write(command: Command, kind: str, into: Path | None, printed_name
         # There is one file of rules. Its text becomes a part of a manifest.
         (rules,) = _shipped("alerts").values()
         texts[RULES] = _RULE + textwrap.indent(rules, "  ")
+        printed_names.append(RULES)
     if into is None:
         command.output.write_text("---\n".join(texts[name] for name in printed_names))
         return

@@ -277,13 +277,10 @@ async def test_everything_that_says_what_is_paused_knows_the_former_name(
         OLD,
         *map(qualified_name, (issue, send)),
     }
-    scaler = yaml.safe_load((files("pg_scheduler") / "ops" / "k8s" / "keda.yaml").read_text())
-    (query,) = (
-        trigger["metadata"]["query"]
-        for trigger in scaler["spec"]["triggers"]
-        if trigger["type"] == "postgresql"
-    )
-    assert await pool.fetchval(query) == 0
+    manifest = files("pg_scheduler") / "ops" / "k8s" / "keda" / "postgresql.yaml"
+    scaler = yaml.safe_load(manifest.read_text())
+    (trigger,) = scaler["spec"]["triggers"]
+    assert await pool.fetchval(trigger["metadata"]["query"]) == 0
     late = await old.schedule_job(OLD, hour_ago, {}, misfire_grace_time=1)
     await pool.execute("UPDATE scheduled_jobs SET created_at = execution_time")
     assert old._parts.runtime

@@ -18,6 +18,7 @@ from pg_scheduler.cli import progress
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.output import Output
 from pg_scheduler.database.migrations import indexes
+from pg_scheduler.database.migrations.sql import lock
 from pg_scheduler.migrate import shipped_migrations, verify
 from tests.cli.conftest import Run, schema
 from tests.conftest import Connection, run_on
@@ -47,6 +48,29 @@ def test_migrate_creates_the_tables_and_then_finds_nothing_to_do(call: Run, empt
     again = call("migrate", "--dsn", empty_dsn)
     assert (again.code, again.out) == (0, "")
     assert "no migration was missing" in again.err
+
+
+@pytest.mark.slow
+async def test_two_migrations_at_once_apply_each_version_once(empty_dsn: str, tmp_path: Path) -> None:
+    """As two Jobs of Kubernetes would, of which one was started again."""
+    command = [sys.executable, "-m", "pg_scheduler", "migrate", "--dsn", empty_dsn]
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    async with (
+        asyncpg.create_pool(empty_dsn, min_size=1, max_size=1) as pool,
+        pool.acquire() as holder,
+        holder.transaction(),
+    ):
+        await holder.execute(lock("public"))
+        processes = [
+            await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)
+        ]
+        async with asyncio.timeout(PATIENCE):
+            while await holder.fetchval(waiting) < 2:  # noqa: ASYNC110 - other processes wait
+                await asyncio.sleep(0.02)  # until both have come so far
+    outputs = [(await process.communicate())[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    applied = [json.loads(line)["version"] for output in outputs for line in output.splitlines()]
+    assert applied == list(range(1, HEAD + 1))
 
 
 def test_migrate_rejects_an_engine_before_it_creates_tables(call: Run, empty_dsn: str) -> None:
