@@ -41,7 +41,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   lint     run ruff check and ruff format --check; --fix applies the fixes
   types    run mypy --strict
   docs     build the documentation into docs/_build/html; warnings are errors, and so is
-           a file of another site
+           a file of another site. --publish FOLDER [TAG] also assembles the site: the build
+           as dev, and that of the release with the tag as stable
   build    build wheel and sdist into dist/; --tag v1.2.3 also checks version and changelog
   package  build, then test the wheel in an empty environment and the tests of the sdist
   bench    run the benchmarks
@@ -103,8 +104,10 @@ def site(python: str) -> list[str]:
 
 
 def docs(python: str, arguments: list[str]) -> int:
-    """Build the documentation and check what it loads."""
-    return call([*sphinx(python), *arguments]) or call(site(python))
+    """Build the documentation and check what it loads; with --publish, assemble the site of all versions."""
+    if arguments[:1] != ["--publish"]:
+        return call([*sphinx(python), *arguments]) or call(site(python))
+    return docs(python, []) or call([python, "-m", "tools.versions", *arguments[1:]])
 
 
 def package(python: str, action: str, arguments: list[str]) -> list[str]:

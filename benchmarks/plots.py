@@ -12,8 +12,12 @@ from typing import Any, Final
 
 from benchmarks.table import number
 
-WIDTH, HEIGHT = 720, 360
-LEFT, RIGHT, TOP, BOTTOM = 70, 170, 40, 45
+WIDTH, HEIGHT = 420, 360
+"""So narrow that a phone shows the text nearly in its size; the legend follows below."""
+
+LEFT, RIGHT, TOP, BOTTOM = 62, 26, 40, 45
+LEGEND_HEIGHT: Final = 20
+MAX_TICKS: Final = 8
 COLOURS: Final = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a", "#bf3989", "#0a7ea4")
 DISTRIBUTION: Final = ", ms"
 LOGARITHMIC: Final = (DISTRIBUTION, "claim size", "slots")
@@ -48,6 +52,8 @@ class Axis:
         if self._log:
             powers = range(math.floor(self._low), math.ceil(self._high) + 1)
             values = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
+            if len(self._inside(values)) > MAX_TICKS:
+                values = [10.0**power for power in powers]
         else:
             rough = (self._high - self._low) / 5
             power = 10.0 ** math.floor(math.log10(rough))
@@ -55,6 +61,9 @@ class Axis:
             values = [
                 step * index for index in range(math.ceil(self._low / step), int(self._high / step) + 1)
             ]
+        return self._inside(values)
+
+    def _inside(self, values: list[float]) -> list[float]:
         return [value for value in values if self._low - 1e-9 <= self._of(value) <= self._high + 1e-9]
 
     def _of(self, value: float) -> float:
@@ -93,11 +102,13 @@ def _svg(title: str, lines: list[Line]) -> Iterator[str]:
     ys = [y for line in lines for _, y in line.points]
     across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT, logarithmic=logarithmic)
     up = Axis(0, max(ys), HEIGHT - BOTTOM, TOP, logarithmic=False)
+    height = HEIGHT + LEGEND_HEIGHT * len(lines)
     yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" role="img" '
         f'aria-label="{escape(title)}" font-family="sans-serif" font-size="12">'
     )
-    yield f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
+    yield f'<rect width="{WIDTH}" height="{height}" fill="white"/>'
     yield f'<text x="{LEFT}" y="22" font-size="15">{escape(title)}</text>'
     for value in up.ticks():
         yield (
@@ -114,9 +125,9 @@ def _svg(title: str, lines: list[Line]) -> Iterator[str]:
         colour = COLOURS[index % len(COLOURS)]
         points = " ".join(f"{across(x)},{up(y)}" for x, y in line.points)
         yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        y = TOP + 12 + 20 * index
+        y = HEIGHT + LEGEND_HEIGHT * index
         yield (
-            f'<path d="M{WIDTH - RIGHT + 12} {y - 4}h18" stroke="{colour}" stroke-width="3"/>'
-            f'<text x="{WIDTH - RIGHT + 36}" y="{y}">{escape(line.label)}</text>'
+            f'<path d="M{LEFT} {y - 4}h18" stroke="{colour}" stroke-width="3"/>'
+            f'<text x="{LEFT + 24}" y="{y}">{escape(line.label)}</text>'
         )
     yield "</svg>"

@@ -48,7 +48,7 @@ def test_yaml_file_parses_to_a_mapping(path: Path) -> None:
 
 
 def test_repository_has_its_workflows_and_templates() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["ci", "nightly", "release"]
+    assert [path.stem for path in WORKFLOWS] == ["ci", "docs", "nightly", "release"]
     templates = {path.name for path in (ROOT / ".github" / "ISSUE_TEMPLATE").iterdir()}
     assert templates == {"bug.yml", "config.yml", "feature.yml"}
     for path in (".github/CODEOWNERS", ".github/pull_request_template.md", "SECURITY.md"):
@@ -90,7 +90,9 @@ def test_workflow_calls_commands_that_exist(path: Path) -> None:
             if line.startswith("python dev.py"):
                 assert line.split()[2] in COMMANDS, line
             else:
-                assert line == ".ci/run" or line.startswith("gh release create "), line
+                assert line == ".ci/run" or line.startswith(
+                    ("gh release create ", "tag=$(gh release list ")
+                ), line
 
 
 def test_ci_matrix_equals_the_local_matrix() -> None:
@@ -121,9 +123,19 @@ def test_release_workflow_publishes_only_after_ci_and_attested_builds() -> None:
     assert jobs["ci"] == {"uses": "./.github/workflows/ci.yml"}
     assert jobs["publish"]["needs"] == ["ci", "build"]
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
-    assert {job for job, body in jobs.items() if body.get("needs") == "publish"} == {"github-release", "docs"}
+    assert jobs["github-release"]["needs"] == "publish"
     used = [step.get("uses", "").partition("@")[0] for step in jobs["build"]["steps"]]
     assert used.index("actions/attest-build-provenance") < used.index("actions/upload-artifact")
+
+
+def test_documentation_is_published_by_pushes_and_after_a_release_from_main_and_the_latest_release() -> None:
+    job = workflow("release")["jobs"]["docs"]
+    assert (job["needs"], job["uses"]) == ("github-release", "./.github/workflows/docs.yml")
+    publish = workflow("docs")["jobs"]["publish"]
+    assert job["permissions"] == publish["permissions"]
+    checkout, *_, build, upload, _ = publish["steps"]
+    assert checkout["with"] == {"ref": "main", "fetch-depth": 0, "persist-credentials": False}
+    assert build["run"].splitlines()[-1] == f"python dev.py docs --publish {upload['with']['path']} $tag"
 
 
 def test_pre_commit_hooks_are_local_and_call_dev_py() -> None:

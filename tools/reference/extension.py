@@ -6,7 +6,7 @@ pages about the doctor, `tools.reference.metrics` and `tools.reference.alerts` t
 `tools.reference.grants` that about the database, `tools.reference.modules` that about upgrading.
 `tools.reference.listings` writes what a code host shows instead, which the build leaves out.
 `tools.reference.programs` marks the new lines of a program in the tutorial. `tools.reference.llms` makes the
-index for assistants of all pages.
+index for assistants of all pages. Screenshots become links to their files.
 """
 
 from __future__ import annotations
@@ -116,6 +116,25 @@ def _code_block(path: Path, options_text: str) -> str:
     return "\n".join([f"```{options.get('language', 'text')}", *lines, "```", ""])
 
 
+def _link_screenshots(app: Sphinx, doctree: Any, page: str) -> None:
+    """Let readers open a screenshot in its own size, because a phone shows it with text of three pixels."""
+    # The tools of the repository read this module without the packages of the documentation.
+    from docutils import nodes  # type: ignore[import-untyped]  # noqa: PLC0415
+    from sphinx.util.osutil import relative_uri  # noqa: PLC0415
+
+    if app.builder.format != "html":
+        return
+    folder = relative_uri(app.builder.get_target_uri(page), "_images")
+    for image in [*doctree.findall(nodes.image)]:
+        if image["uri"].endswith(".png"):
+            _, file = app.env.images[image["uri"]]
+            # The theme hides one of two schemes by these classes; a link around nothing would get the focus.
+            schemes = [name for name in image["classes"] if name.startswith("only-")]
+            link = nodes.reference("", "", refuri=f"{folder}/{file}", internal=True, classes=schemes)
+            image.replace_self(link)
+            link += image
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Let Sphinx read the complete pages, at each build, since any docstring may have changed."""
     pages = complete_pages()
@@ -134,5 +153,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
     app.connect("env-get-outdated", lambda *_: list(pages))
     app.connect("source-read", complete_source)
+    app.connect("doctree-resolved", _link_screenshots)
     app.connect("build-finished", write_for_assistants)
     return {"parallel_read_safe": True}
