@@ -12,7 +12,7 @@ import textwrap
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import pytest
 from packaging.requirements import Requirement
@@ -26,8 +26,8 @@ from tools.matrix import COMBINATIONS, Combination, Result
 from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLICES, SLOW, parallel
 
 COMMANDS = {
-    *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs", "fuzz"),
-    *("lint", "package", "picture", "quick", "scale", "screenshots", "shell", "soak", "test", "types"),
+    *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs", "fuzz", "lint", "package"),
+    *("picture", "quick", "rehearse", "scale", "screenshots", "shell", "soak", "test", "types"),
 }
 
 
@@ -245,7 +245,7 @@ class TestEnvironment:
         assert wrong == []
 
     def test_lock_files_have_hashes_and_name_no_machine(self) -> None:
-        for path in (environment.LOCK, environment.LOWEST_LOCK):
+        for path in (environment.LOCK, environment.LOWEST_LOCK, environment.RELEASE_LOCK):
             entries = re.split(r"\n(?! )", path.read_text().strip())
             assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
             assert not re.search(r"://|^--|@ ", path.read_text(), re.MULTILINE)
@@ -530,6 +530,46 @@ class TestPackage:
         expected = {Path("pg_scheduler/py.typed")} | sources | migrations | plugins
         assert {path.as_posix() for path in expected} <= names
         assert not [name for name in names if not name.startswith("pg_scheduler")]
+
+    @pytest.fixture
+    def distributions(self, tmp_path: Path) -> package.Distributions:
+        """Return a wheel and an sdist with a few files."""
+        wheel, sdist = tmp_path / "p.whl", tmp_path / "p.tar.gz"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for name in ("pg_scheduler/a.py", "pg_scheduler/py.typed", "pg_scheduler-1.dist-info/RECORD"):
+                archive.writestr(name, "")
+        with tarfile.open(sdist, "w:gz") as sources:
+            for name in ("p-1/dev.py", "p-1/LICENSE", "p-1/tests/a.py", "p-1/tests/b.py"):
+                sources.addfile(tarfile.TarInfo(name), io.BytesIO())
+        return package.Distributions(wheel, sdist)
+
+    LISTS: ClassVar = {
+        "wheel.txt": "DIST/\n    RECORD\npg_scheduler/\n    a.py py.typed\n",
+        "sdist.txt": "./  1 .py, 1 LICENSE\ntests/  2 .py\n",
+    }
+
+    def test_package_lists_files_by_folder_without_the_version(
+        self, distributions: package.Distributions
+    ) -> None:
+        assert package.read_contents(distributions) == self.LISTS
+
+    def test_package_rejects_a_new_file_with_the_way_to_renew_the_lists(
+        self, distributions: package.Distributions, tmp_path: Path
+    ) -> None:
+        for name, text in self.LISTS.items():
+            (tmp_path / name).write_text(text)
+        package.check_contents(distributions, tmp_path)
+        (tmp_path / "wheel.txt").write_text(self.LISTS["wheel.txt"].replace(" py.typed", ""))
+        with pytest.raises(DevError, match=r"run python3 dev\.py build --renew") as raised:
+            package.check_contents(distributions, tmp_path)
+        assert "\nwheel.txt: -    a.py\nwheel.txt: +    a.py py.typed\n" in str(raised.value)
+
+    def test_package_is_built_with_the_date_of_the_commit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+        monkeypatch.setattr(package, "commit_time", lambda: 7)
+        assert package.build_environment()["SOURCE_DATE_EPOCH"] == "7"
+        monkeypatch.setattr(package, "commit_time", lambda: None)
+        assert "SOURCE_DATE_EPOCH" not in package.build_environment()
 
 
 @pytest.mark.slow

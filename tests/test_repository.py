@@ -14,7 +14,8 @@ import yaml
 import dev
 from tests.support.cases import each_case
 from tools.environment import ROOT
-from tools.matrix import COMBINATIONS, Combination
+from tools.matrix import COMBINATIONS, PYTHONS, Combination
+from tools.rehearsal import SBOM
 
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
 YAML_FILES = [
@@ -120,17 +121,34 @@ def test_nightly_workflow_runs_each_file_with_long_stories_or_further_cases() ->
 
 def test_release_workflow_publishes_only_after_ci_and_attested_builds() -> None:
     jobs = workflow("release")["jobs"]
-    assert jobs["ci"] == {"uses": "./.github/workflows/ci.yml"}
+    assert jobs["ci"] == {"uses": "$/.github/workflows/ci.yml"}
     assert jobs["publish"]["needs"] == ["ci", "build"]
-    assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert jobs["github-release"]["needs"] == "publish"
-    used = [step.get("uses", "").partition("@")[0] for step in jobs["build"]["steps"]]
-    assert used.index("actions/attest-build-provenance") < used.index("actions/upload-artifact")
+    rehearsal, provenance, components, *uploads = jobs["build"]["steps"][2:]
+    assert rehearsal["run"] == 'python dev.py rehearse "$GITHUB_REF_NAME"'
+    assert provenance["with"] == {"subject-path": "dist/*"}
+    assert components["with"]["sbom-path"] == f"dist/{SBOM}"
+    assert components["with"]["subject-path"].split() == ["dist/*.whl", "dist/*.tar.gz"]
+    files = [step["with"]["path"].split() for step in uploads]
+    assert files == [["dist/*.whl", "dist/*.tar.gz"], [f"dist/{SBOM}"]]
+
+
+def test_release_workflow_rehearses_with_every_python() -> None:
+    [setup] = [
+        step for step in workflow("release")["jobs"]["build"]["steps"] if "python-version" in str(step)
+    ]
+    assert sorted(setup["with"]["python-version"].split()) == [*PYTHONS]
+
+
+def test_release_workflow_publishes_wheel_and_sdist_without_a_password() -> None:
+    download, publish = workflow("release")["jobs"]["publish"]["steps"]
+    assert download["with"] == {"name": "release", "path": "dist/"}
+    assert publish["with"] == {"attestations": True}
 
 
 def test_documentation_is_published_by_pushes_and_after_a_release_from_main_and_the_latest_release() -> None:
     job = workflow("release")["jobs"]["docs"]
-    assert (job["needs"], job["uses"]) == ("github-release", "./.github/workflows/docs.yml")
+    assert (job["needs"], job["uses"]) == ("github-release", "$/.github/workflows/docs.yml")
     publish = workflow("docs")["jobs"]["publish"]
     assert job["permissions"] == publish["permissions"]
     checkout, *_, build, upload, _ = publish["steps"]

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "dev.txt"
 LOWEST_LOCK = ROOT / "requirements" / "lowest.txt"
 FUZZ_LOCK = ROOT / "requirements" / "fuzz.txt"
+RELEASE_LOCK = ROOT / "requirements" / "release.txt"
 PROBE = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
 NO_VENV = """\
 {python} cannot create virtual environments: the modules venv and ensurepip are missing.
@@ -160,6 +161,16 @@ def unpack(wheel: Path, folder: Path) -> None:
         shutil.rmtree(partial)  # another process finished first
         if not folder.exists():
             raise
+
+
+def commit_time() -> "int | None":
+    """Return the date of the commit that is checked out, in seconds from 1970; None without a checkout."""
+    command = ["git", "show", "--no-patch", "--format=%ct", "HEAD"]
+    try:
+        written = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return int(written)
 
 
 def note(text: str) -> None:

@@ -3,6 +3,8 @@
 ``dev.txt`` is for every supported Python. ``lowest.txt`` is for the oldest one: what users install, the core
 and the extras, has the lowest version that pyproject.toml allows, and the rest the newest that works with it.
 Extras that require newer versions than the core does are in ``dev.txt`` only. ``fuzz.txt`` has the fuzzer.
+``release.txt`` has what builds and installs a release candidate, in the versions of ``dev.txt`` where that
+has them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tools.environment import FUZZ_LOCK, LOCK, LOWEST_LOCK, ROOT, run
+from tools.environment import FUZZ_LOCK, LOCK, LOWEST_LOCK, RELEASE_LOCK, ROOT, run
 
 FOR_DEVELOPMENT: Final = {"dev", "docs", "test"}
 """The extras that only the checkout needs."""
@@ -27,11 +29,13 @@ require a newer pydantic. With them, the lowest version of that dependency would
 FUZZER: Final = "atheris"
 """What ``dev.py fuzz`` installs for itself."""
 
-COMMAND: Final = (
+COMPILE: Final = (
     *("uv", "pip", "compile", "--quiet", "--no-emit-index-url", "--no-emit-find-links", "--no-header"),
-    *("--no-annotate", "--python-version", "3.11", "pyproject.toml"),
+    *("--no-annotate", "--python-version", "3.11"),
 )
 """No line of a lock file names a machine: an index, a folder or a command."""
+
+COMMAND: Final = (*COMPILE, "pyproject.toml")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -46,10 +50,10 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".in") as names:
         names.write(FUZZER)
         names.flush()
-        options = [word for word in COMMAND if word != "pyproject.toml"]
-        run(
-            [*options, "--generate-hashes", *arguments, names.name, "--output-file", str(FUZZ_LOCK)], cwd=ROOT
-        )
+        fuzzer = [*COMPILE, "--generate-hashes", *arguments, names.name]
+        run([*fuzzer, "--output-file", str(FUZZ_LOCK)], cwd=ROOT)
+    release = ["--group", "release", "--constraint", str(LOCK), "--generate-hashes", "--universal"]
+    run([*COMPILE, *release, *arguments, "--output-file", str(RELEASE_LOCK)], cwd=ROOT)
 
 
 def lowest() -> str:

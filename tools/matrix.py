@@ -1,12 +1,11 @@
 """The test matrix: every supported Python with every supported PostgreSQL. Standard library only."""
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tools.environment import ROOT, DevError, Environment, call, note
+from tools.environment import DevError, Environment, call, commit_time, note
 from tools.interpreters import find_python, unpack_python
 from tools.suite import BY_VERSION, NOT_SLOW, SLICES, parallel
 
@@ -95,12 +94,10 @@ def run_matrix(combinations: Sequence[Combination], base: Environment, pytest: l
 
 def commit_hour() -> int:
     """Return the hours from 1970 to the date of the commit that is checked out."""
-    command = ["git", "show", "--no-patch", "--format=%ct", "HEAD"]
-    try:
-        written = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise DevError("--slice needs git and a commit, whose date selects the versions") from error
-    return int(written) // 3600
+    seconds = commit_time()
+    if seconds is None:
+        raise DevError("--slice needs git and a commit, whose date selects the versions")
+    return seconds // 3600
 
 
 def rotation(hour: int) -> Iterator[Combination]:

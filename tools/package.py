@@ -1,29 +1,38 @@
 """Build the distributions and check them as a user receives them: ``dev.py build`` and ``dev.py package``.
 
 The build backend comes from the development environment, so a build needs no network. The check does: it
-installs the wheel with its dependencies into an empty environment.
+installs the wheel with its dependencies into an empty environment. What is in the two files is compared with
+the lists in ``tools/contents``, so that no file is shipped, or left out, by accident.
+``tools/rehearsal.py`` applies the same checks to a release candidate.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import email
+import os
 import re
 import subprocess
 import sys
 import tarfile
 import tempfile
+import textwrap
 import zipfile
-from pathlib import Path
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from packaging.metadata import Metadata
 
-from tools.environment import LOCK, ROOT, DevError, note, run
+from tools.environment import LOCK, ROOT, DevError, commit_time, note, run
 from tools.installed_demo import check_demo
 
-CHANGELOG = ROOT / "CHANGELOG.md"
 RELATIVE_LINK = re.compile(r"\]\((?!https://|#)([^)]*)\)")
+CONTENTS = Path(__file__).with_name("contents")
+"""The lists ``wheel.txt`` and ``sdist.txt``."""
+
 SMOKE_TEST = Path(__file__).with_name("smoke.py")
 COLLECT = """\
 import os, sys
@@ -46,12 +55,20 @@ def build(folder: Path, *, source: Path = ROOT) -> Distributions:
     for old in folder.glob("pg_scheduler-*"):
         old.unlink()
     command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
-    built = subprocess.run(command, cwd=source, check=False, capture_output=True, text=True)
+    built = subprocess.run(
+        command, cwd=source, env=build_environment(), check=False, capture_output=True, text=True
+    )
     if built.returncode != 0:
         raise DevError(f"the build failed:\n{built.stderr}")
     (wheel,) = folder.glob("pg_scheduler-*.whl")
     (sdist,) = folder.glob("pg_scheduler-*.tar.gz")
     return Distributions(wheel, sdist)
+
+
+def build_environment() -> dict[str, str]:
+    """Return the variables of a build: the files in the archives have the date of the commit."""
+    seconds = commit_time()
+    return dict(os.environ) if seconds is None else {"SOURCE_DATE_EPOCH": str(seconds), **os.environ}
 
 
 def read_metadata(distributions: Distributions) -> Metadata:
@@ -76,6 +93,61 @@ def read_metadata(distributions: Distributions) -> Metadata:
     if links := RELATIVE_LINK.findall(metadata.description or ""):
         raise DevError(f"the description has relative links, which lead nowhere on a package index: {links}")
     return metadata
+
+
+def read_contents(distributions: Distributions) -> dict[str, str]:
+    """Return the list of the wheel and that of the sdist, by their file names in ``tools/contents``."""
+    with zipfile.ZipFile(distributions.wheel) as wheel:
+        shipped = [PurePosixPath(re.sub(r"^pg_scheduler-[^/]+", "DIST", name)) for name in wheel.namelist()]
+    with tarfile.open(distributions.sdist) as sdist:
+        # The first folder of an archive of sources has the version in its name.
+        names = [PurePosixPath(member.name) for member in sdist if member.isfile()]
+    sources = [name.relative_to(name.parts[0]) for name in names]
+    return {"wheel.txt": list_names(shipped), "sdist.txt": list_counts(sources)}
+
+
+def list_names(files: Iterable[PurePosixPath]) -> str:
+    """Render a folder a line, with the names of its files in the lines below it."""
+    folders = defaultdict(list)
+    for file in sorted(files):
+        folders[file.parent].append(file.name)
+    # A break at a hyphen would divide a name.
+    wrapper = textwrap.TextWrapper(
+        110, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+    )
+    return "".join(f"{folder}/\n{wrapper.fill(' '.join(folders[folder]))}\n" for folder in sorted(folders))
+
+
+def list_counts(files: Iterable[PurePosixPath]) -> str:
+    """Render a folder a line, with the number of its files of each kind; a file without suffix is a kind."""
+    folders: defaultdict[PurePosixPath, Counter[str]] = defaultdict(Counter)
+    for file in files:
+        folders[file.parent][file.suffix or file.name] += 1
+    return "".join(
+        f"{folder}/  {', '.join(f'{count} {kind}' for kind, count in sorted(folders[folder].items()))}\n"
+        for folder in sorted(folders)
+    )
+
+
+def check_contents(distributions: Distributions, lists: Path = CONTENTS) -> None:
+    """Compare the files of the distributions with the lists in the repository.
+
+    Raises:
+        DevError: They differ; the message has the lines.
+    """
+    problems = []
+    for name, actual in read_contents(distributions).items():
+        expected = (lists / name).read_text(encoding="utf-8")
+        lines = difflib.unified_diff(expected.splitlines(), actual.splitlines(), n=0, lineterm="")
+        problems += [f"{name}: {line}" for line in lines if not line.startswith(("---", "+++", "@@"))]
+    if problems:
+        text = "\n".join(problems)
+        raise DevError(
+            f"the distributions differ from the lists in tools/contents:\n{text}\n"
+            "if each of these files is to be shipped, or to be gone, run python3 dev.py build --renew and "
+            "commit the lists"
+        )
+    note("the files are those of tools/contents")
 
 
 def check_release(version: str, tag: str, changelog: str) -> None:
@@ -113,6 +185,13 @@ def check_sdist(distributions: Distributions, scratch: Path) -> None:
     note("the sdist's tests collect")
 
 
+def write_constraints(path: Path, lock: Path = LOCK) -> Path:
+    """Write the versions of the lock file in the form that pip and build take as constraints."""
+    locked = re.findall(r"^[\w.-]+==[^\\\n]+", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    path.write_text("\n".join(locked), encoding="utf-8")
+    return path
+
+
 def check_wheel(wheel: Path, version: str, scratch: Path) -> None:
     """Install the wheel into an empty environment; run the smoke test and the demo there.
 
@@ -122,8 +201,7 @@ def check_wheel(wheel: Path, version: str, scratch: Path) -> None:
     python = scratch / "venv" / "bin" / "python"
     run([sys.executable, "-m", "venv", "--without-pip", str(python.parents[1])])
     # pip chooses the dependencies by the wheel's metadata, in the versions of the lock file.
-    constraints = scratch / "constraints.txt"
-    constraints.write_text("\n".join(re.findall(r"^[\w.-]+==[^ ;\\]+", LOCK.read_text(), re.MULTILINE)))
+    constraints = write_constraints(scratch / "constraints.txt")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "-qq", "--disable-pip-version-check"]
     options = ["--no-input", "--only-binary", ":all:", "--constraint", str(constraints)]
     run([*pip, "install", *options, f"{wheel}[embedded]"])
@@ -138,17 +216,18 @@ def main() -> None:
     """Build into dist/, or check a build."""
     parser = argparse.ArgumentParser(prog="dev.py", description=__doc__)
     parser.add_argument("action", choices=["build", "package"])
-    parser.add_argument("--tag", help="check that version and changelog match this tag")
+    parser.add_argument("--renew", action="store_true", help="write the lists in tools/contents")
     words = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="package-") as name:
         scratch = Path(name)
         distributions = build(ROOT / "dist" if words.action == "build" else scratch / "dist")
         version = str(read_metadata(distributions).version)
         note("the metadata is valid")
-        if words.tag is not None:
-            check_release(version, words.tag, CHANGELOG.read_text(encoding="utf-8"))
-            note(f"{words.tag} matches the version and the changelog")
+        if words.renew:
+            for list_name, text in read_contents(distributions).items():
+                (CONTENTS / list_name).write_text(text, encoding="utf-8")
         if words.action == "package":
+            check_contents(distributions)
             check_sdist(distributions, scratch / "sdist")
             check_wheel(distributions.wheel, version, scratch)
         else:
