@@ -34,9 +34,9 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   demo     run the demo: a server and two worker processes on one screen, about 20 seconds;
            --dashboard then serves the dashboard on its data until Ctrl-C
   quick    run ruff, the layers, and the tests of tests/unit and tests/docs that need no database
-  test     run all checks (lint, types, layers, language, docs, site, package), then all tests but the slow
-           ones; --slow runs those, without checks. With arguments, run pytest with these and nothing
-           else:  dev.py test tests/store        dev.py test -- -k bulk
+  test     run all checks (lint, types, layers, language, workflows, docs, site, package), then all tests
+           but the slow ones; --slow runs those, without checks. With arguments, run pytest with these and
+           nothing else:  dev.py test tests/store        dev.py test -- -k bulk
   coverage  run the whole suite, and fail if too few lines and branches of the package ran
   lint     run ruff check and ruff format --check; --fix applies the fixes
   types    run mypy --strict
@@ -91,6 +91,7 @@ def checks(python: str) -> dict[str, list[str]]:
         "types": [python, "-m", "mypy", "--no-error-summary"],
         "layers": [f"{tools}/lint-imports", "--no-logo"],
         "language": [python, "-m", "tools.language"],
+        "workflows": [f"{tools}/zizmor", "--offline", "--pedantic", "--quiet", "--no-progress", "."],
         "docs": sphinx(python),
     }
 
@@ -154,7 +155,7 @@ def quick(python: str, arguments: list[str]) -> int:
     """Run the checks that take a second, and tests that wait for nothing."""
     steps = checks(python)
     failed = run_steps({name: steps[name] for name in ("lint", "format", "layers")})
-    not_run = "types, language, docs, package and the other tests (dev.py test)"
+    not_run = "types, language, workflows, docs, package and the other tests (dev.py test)"
     return run_pytest(python, [*parallel(), *QUICK, *arguments], failed, not_run)
 
 

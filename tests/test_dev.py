@@ -141,7 +141,7 @@ class TestRuns:
     @pytest.mark.parametrize(
         ("words", "steps", "tests", "not_run"),
         [
-            (["quick"], 3, [*parallel(), *QUICK], "types, language, docs, package and the other tests"),
+            (["quick"], 3, [*parallel(), *QUICK], "types, language, workflows, docs, package and the other"),
             (["test"], 5, [*parallel(), *NOT_SLOW], "slow tests (dev.py test --slow)"),
             (["test", "tests/store"], 0, ["tests/store"], "tests that these arguments leave out, checks"),
             (["test", "--lowest"], 0, [*parallel(), *NOT_SLOW], "slow tests (dev.py test --slow), checks"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,86 @@ def test_documentation_is_published_by_pushes_and_after_a_release_from_main_and_
     checkout, *_, build, upload, _ = publish["steps"]
     assert checkout["with"] == {"ref": "main", "fetch-depth": 0, "persist-credentials": False}
     assert build["run"].splitlines()[-1] == f"python dev.py docs --publish {upload['with']['path']} $tag"
+
+
+def test_release_workflow_does_not_wait_for_the_ci_that_it_calls() -> None:
+    """Within a called workflow, the name is that of the caller, and names of groups ignore case."""
+    groups = {name: workflow(name)["concurrency"]["group"] for name in ("ci", "release")}
+    assert groups["ci"] == "${{ github.workflow }}-${{ github.ref }}"
+    assert not groups["release"].lower().startswith("release")
+
+
+def test_only_jobs_that_publish_have_write_permissions_and_only_those_that_they_use() -> None:
+    permissions = {
+        f"{path.stem}/{name}": body["permissions"]
+        for path in WORKFLOWS
+        for name, body in load(path)["jobs"].items()
+        if "permissions" in body
+    }
+    assert permissions == {
+        "docs/publish": {"contents": "read", "id-token": "write", "pages": "write"},
+        "release/build": {"contents": "read", "id-token": "write", "attestations": "write"},
+        "release/publish": {"id-token": "write"},
+        "release/github-release": {"contents": "write"},
+        "release/docs": {"contents": "read", "id-token": "write", "pages": "write"},
+    }
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name)
+def test_workflow_runs_no_text_of_strangers(path: Path) -> None:
+    """An event such as pull_request_target would run the code of a fork with our permissions."""
+    triggers = load(path)[True]  # what YAML makes of the key "on"
+    assert {*triggers} <= {"push", "pull_request", "schedule", "workflow_call", "workflow_dispatch"}
+    assert [step["run"] for step in steps(path) if "${{" in step.get("run", "")] == []
+
+
+def test_dependabot_renews_the_actions_and_each_image_after_a_week() -> None:
+    updates = load(ROOT / ".github" / "dependabot.yml")["updates"]
+    folders = {update["directory"] for update in updates if update["package-ecosystem"] == "docker"}
+    # The Dockerfile in the package is an example that users copy.
+    assert folders == {f"/{name(path.parent)}" for path in ROOT.glob("examples/**/Dockerfile")}
+    assert "github-actions" in {update["package-ecosystem"] for update in updates}
+    assert {update["cooldown"]["default-days"] for update in updates} == {7}
+
+
+def test_every_file_has_an_owner() -> None:
+    [owners] = (ROOT / ".github" / "CODEOWNERS").read_text(encoding="utf-8").splitlines()
+    assert re.fullmatch(r"\* @[\w-]+/[\w-]+", owners)
+
+
+def test_security_policy_has_an_address_for_reports_and_a_time_for_the_answer() -> None:
+    policy = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert "/security/advisories/new" in policy
+    assert re.search(r"\b\d+ working days\b", policy)
+
+
+def test_license_is_the_one_of_the_metadata_and_covers_each_shipped_file() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (project["license"], project["license-files"]) == ("MIT", ["LICENSE"])
+    license_text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert license_text.startswith("MIT License\n")
+    assert project["authors"][0]["name"].removeprefix("The ") in license_text
+    foreign = re.compile(
+        r"@license|SPDX-|Copyright \(c\)|\(c\) \d{4}|Licensed under|@font-face", re.IGNORECASE
+    )
+    shipped = [
+        path for folder in ("pg_scheduler", "pg_scheduler_plugins", "migrations") for path in files(folder)
+    ]
+    assert [name(path) for path in shipped if foreign.search(path.read_text(encoding="utf-8"))] == []
+
+
+def files(folder: str) -> list[Path]:
+    return [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
+
+def test_repository_has_no_programs_in_binary_form() -> None:
+    """Reviewers cannot read them; pictures are the only files that are no text."""
+    command = ["git", "ls-files", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("this is no checkout")
+    paths = [ROOT / path for path in listed.stdout.split("\0") if path]
+    assert [name(path) for path in paths if path.suffix != ".png" and b"\0" in path.read_bytes()] == []
 
 
 def test_pre_commit_hooks_are_local_and_call_dev_py() -> None:
