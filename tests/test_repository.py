@@ -256,3 +256,11 @@ def test_project_urls_share_one_repository() -> None:
     for path in ("SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml"):
         linked |= set(re.findall(r"https://github\.com/[\w-]+/[\w-]+", (ROOT / path).read_text("utf-8")))
     assert linked == {urls["Homepage"]}
+
+
+def test_image_of_the_demo_has_each_package_of_the_wheel() -> None:
+    """Hatchling builds a wheel without a package that is absent, and its command does not start."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    packages = build["targets"]["wheel"]["packages"]
+    dockerfile = (ROOT / "examples" / "demo" / "Dockerfile").read_text(encoding="utf-8")
+    assert [package for package in packages if f"\nCOPY {package} {package}\n" not in dockerfile] == []
