@@ -549,6 +549,10 @@ def _unregistered_remedy(event: types.UnregisteredName) -> str:
     """Return what to do about jobs whose function is not registered, as the end of a message."""
     if event.busy_workers:
         template = "; it may be registered on workers without a free slot (%(busy_workers)s)"
+    elif event.namesakes:
+        template = (
+            "; several functions here have this name (%(namesakes)s); pass it to one of them by aliases="
+        )
     else:
         template = "; start a worker that registers it, or cancel the jobs"
     if event.suggestion is not None:

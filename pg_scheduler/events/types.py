@@ -275,6 +275,8 @@ class UnregisteredName(Event):
     more_names: int = 0
     """How many further unregistered names have no event in this minute. It is 0 except in the last of ten
     events."""
+    namesakes: tuple[str, ...] = ()
+    """The tasks here whose functions have this bare name. If several have it, it leads to none of them."""
 
 
 @logged(

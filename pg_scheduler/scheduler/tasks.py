@@ -254,9 +254,15 @@ async def find_unregistered(parts: Parts) -> list[str]:
         name for name in await parts.store.jobs.waiting_names() if not parts.tasks.resolve(name)
     )
     for name in unregistered:
+        # If several functions have a bare name, it leads to none of them.
+        namesakes = sorted(task.name for task in parts.tasks.bearers(name).values())
+        remedy = "start a worker that registers it"
+        if namesakes:
+            remedy = f"pass it to one of {', '.join(namesakes)} by aliases="
         logger.warning(
-            "pending jobs reference the unregistered function %r; start a worker that registers it",
+            "pending jobs reference the unregistered function %r; %s",
             name,
+            remedy,
             extra=record_fields(job_name=name, worker_id=parts.life.worker_id),
         )
     return unregistered

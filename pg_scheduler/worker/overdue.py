@@ -119,6 +119,7 @@ class DeadlineScanner(Service):
             # The last event also has the number of the names that are left out.
             is_last = overdue is reported_names[-1]
             more_names = len(overdue_names) - len(reported_names) if is_last else 0
+            bearers = self._node.tasks.bearers(overdue.name).values()
             self._events.publish(
                 UnregisteredName(
                     job_name=overdue.name,
@@ -127,6 +128,7 @@ class DeadlineScanner(Service):
                     suggestion=await run_in_thread(likely_new_name, overdue.name, task_names),
                     busy_workers=overdue.busy_workers,
                     more_names=more_names,
+                    namesakes=tuple(sorted(task.name for task in bearers)),
                 )
             )
 

@@ -88,7 +88,7 @@ async def test_functions_of_the_same_name_in_different_modules_do_not_collide(
 
 
 async def test_bare_name_resolves_only_when_one_function_has_it(
-    scheduler: Scheduler, seen: Recorder, calls: list[Any]
+    scheduler: Scheduler, seen: Recorder, calls: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler.register(function("app.one", "send", calls))
     await scheduler.schedule_job("send", now(), {})
@@ -100,6 +100,7 @@ async def test_bare_name_resolves_only_when_one_function_has_it(
     assert row is not None
     assert row.status is JobStatus.PENDING
     assert await scheduler.load_task_functions() == ["send"]
+    assert "'send'; pass it to one of app.one.send, app.two.send by aliases=" in caplog.text
     assert calls == [("app.one",)]
 
 

@@ -49,6 +49,21 @@ async def test_scanner_reports_an_overdue_job_of_an_unregistered_name_with_a_sim
     ]
 
 
+async def test_scanner_names_the_functions_of_a_bare_name_that_several_have(
+    parts: Parts, clock: FakeClock, seen: Recorder
+) -> None:
+    """A job of 0.2 has a bare name, which leads to a function only while no other function has it."""
+
+    async def other() -> None: ...
+
+    other.__name__ = "send_mail"
+    parts.tasks.register(other, name="shop.letters.send")
+    await overdue(parts, clock, "send_mail")
+    await parts.scanner().run_once()
+    [event] = seen.of(UnregisteredName)
+    assert event.namesakes == ("shop.letters.send", "shop.mail.send_mail")
+
+
 @pytest.mark.parametrize("case", ["registered", "not overdue", "before the calendar", "running"])
 async def test_scanner_reports_no_other_jobs(
     parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool, case: str

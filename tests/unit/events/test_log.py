@@ -280,6 +280,16 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         {"job_name": "a\nb"},
     ),
     (
+        events.UnregisteredName("send", 2, DUE, None, namesakes=("letters.send", "mail.send")),
+        "WARNING",
+        (
+            "pending jobs reference the function send, which is not registered here "
+            "(2, due since 2030-01-01 09:30:00.000+00:00); several functions here have this name "
+            "(letters.send, mail.send); pass it to one of them by aliases="
+        ),
+        {"job_name": "send"},
+    ),
+    (
         events.UnregisteredName("sned", 2, DUE, None, busy_workers=1),
         "INFO",
         (
