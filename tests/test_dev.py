@@ -27,7 +27,7 @@ from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLICES, SLOW, parall
 
 COMMANDS = {
     *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs", "fuzz", "lint", "package"),
-    *("picture", "quick", "rehearse", "scale", "screenshots", "shell", "soak", "test", "types"),
+    *("picture", "quick", "rehearse", "scale", "screenshots", "shell", "soak", "test", "types", "upgrade"),
 }
 
 

@@ -123,7 +123,7 @@ def test_nightly_workflow_runs_each_file_with_long_stories_or_further_cases() ->
 def test_release_workflow_publishes_only_after_ci_and_attested_builds() -> None:
     jobs = workflow("release")["jobs"]
     assert jobs["ci"] == {"uses": "$/.github/workflows/ci.yml"}
-    assert jobs["publish"]["needs"] == ["ci", "build"]
+    assert jobs["publish"]["needs"] == ["ci", "build", "upgrade"]
     assert jobs["github-release"]["needs"] == "publish"
     rehearsal, provenance, components, *uploads = jobs["build"]["steps"][2:]
     assert rehearsal["run"] == 'python dev.py rehearse "$GITHUB_REF_NAME"'

@@ -5,11 +5,9 @@ Most are those of the release before durable steps. The history of the repositor
 
 from __future__ import annotations
 
-import io
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +18,8 @@ import pytest
 from pg_scheduler import ConflictResolution, JobStatus, Scheduler
 from pg_scheduler.migrate import migrate
 from tests.cluster import durable, durable_options
-from tests.cluster.fleet import ROOT, Fleet, environment
+from tests.cluster.fleet import Fleet, environment
+from tools.upgrade.releases import LIBRARY, HistoryError, commit_before, extract
 
 STEPS = "migrations/0002_steps.up.sql"
 """The file that the first commit after that release has added."""
@@ -33,16 +32,6 @@ RETRIES = "pg_scheduler/jobs/step_retries.py"
 
 JOBS = ("--jobs", "tests.cluster.durable")
 OPTIONS = ("--jobs", "tests.cluster.durable_options")
-
-
-def git(*arguments: str) -> bytes:
-    """Return the output of a command of git; skip the test if there is no history."""
-    try:
-        done = subprocess.run(("git", *arguments), cwd=ROOT, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = getattr(error, "stderr", b"").decode() or str(error)
-        pytest.skip(f"the history of the repository is absent here, which has the release before: {reason}")
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +66,11 @@ def release_before_options(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def extract_before(search: Sequence[str], root: Path) -> Path:
-    """Extract the files from before the first commit that a search finds, and return their folder."""
-    commits = git("log", "--format=%H", *search).decode().split()
-    if not commits:
-        pytest.skip(f"the history of the repository is absent here, which has the commit before {search[-1]}")
-    files = git("archive", f"{commits[-1]}^", "pg_scheduler", "pg_scheduler_plugins", "migrations", "tests")
-    with tarfile.open(fileobj=io.BytesIO(files)) as archive:
-        archive.extractall(root, filter="data")
+    """Extract the files from before the first commit that a search finds; skip the test without history."""
+    try:
+        extract(commit_before(*search), root, (*LIBRARY, "tests"))
+    except HistoryError as error:
+        pytest.skip(f"the history of the repository is absent here: {error}")
     command = (sys.executable, "-P", "-c", "import pg_scheduler; print(pg_scheduler.__path__[0])")
     found = subprocess.run(command, cwd=root, env=environment(root), capture_output=True, check=True)
     assert found.stdout.decode().strip() == str(root / "pg_scheduler")

@@ -6,9 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -20,16 +18,12 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.migrate import migrate, verify
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.support.world import World
+from tools.upgrade import legacy
 
-LEGACY = Path(__file__).with_name("legacy.py")
 WAITING_ARGS = [1, 2.5, "žluť", None, True, [1, {"deep": []}]]
 MAIL = json.dumps({"args": [12345], "kwargs": {"to": "someone@example.org", "subject": "Your order"}})
 ALL_ROWS = "SELECT * FROM scheduled_jobs"
 BACKLOG = 3000
-
-FILL_S = 40.0
-ATTEMPTS = 3
-"""On a busy machine, 0.2.3 sometimes leaves one of its jobs where it is, and never ends."""
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -43,48 +37,8 @@ async def old_database(
     empty_dsn: str, connection: asyncpg.Connection, old_environment: dict[str, str]
 ) -> asyncpg.Connection:
     """A connection to a database in which 0.2.3 was killed while a job was running."""
-    for _ in range(ATTEMPTS):
-        with suppress(TimeoutError):
-            lines = await fill(empty_dsn, old_environment)
-            assert [json.loads(line) for line in lines] == [{"args": ["done"], "kwargs": {}}]
-            return connection
-        await connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    pytest.fail(f"0.2.3 has not filled its tables in {ATTEMPTS} attempts of {FILL_S:g} s")
-
-
-async def fill(dsn: str, environment: dict[str, str]) -> list[bytes]:
-    """Let 0.2.3 fill a database, and kill it; return the lines that it printed."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, LEGACY, "fill", dsn, env=environment, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout
-    try:
-        async with asyncio.timeout(FILL_S):
-            return [line async for line in _until_ready(process.stdout)]
-    finally:
-        process.kill()
-        await process.wait()
-
-
-async def _until_ready(stream: asyncio.StreamReader) -> Any:
-    while (line := await stream.readline()).strip() != b"ready":
-        assert line, "0.2.3 ended before its tables were filled"
-        yield line
-
-
-async def run_old_release(dsn: str, environment: dict[str, str], *job_ids: str) -> list[Any]:
-    """Let 0.2.3 run these jobs and return its calls."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, LEGACY, "run", dsn, *job_ids, env=environment, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0
-    return [json.loads(line) for line in output.splitlines()]
+    assert await legacy.fill(empty_dsn, old_environment) == [{"args": ["done"], "kwargs": {}}]
+    return connection
 
 
 async def test_migrate_keeps_every_job_of_0_2_and_fills_the_new_columns(
@@ -246,7 +200,7 @@ async def test_producers_of_0_2_insert_jobs_during_and_after_the_migration(
     await migrate(connection)
     await migrate(connection, target=0)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, LEGACY, "produce", empty_dsn),
+        *(sys.executable, str(legacy.PROGRAM), "produce", empty_dsn),
         env=old_environment,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -324,7 +278,7 @@ async def test_old_release_runs_all_jobs_after_migrating_down_to_0(
         """
     )
     due = ("waiting", "patient", "stuck", "ours", "blocked", "described")
-    calls = await run_old_release(empty_dsn, old_environment, *due)
+    calls = await legacy.run(empty_dsn, old_environment, *due)
     assert {"args": WAITING_ARGS, "kwargs": {"key": "value"}} in calls
     assert {"args": ["ours"], "kwargs": {}} in calls
     assert {"args": ["ours too"], "kwargs": {}} in calls  # it ignores metadata, as every later release does
