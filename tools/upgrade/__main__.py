@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.report.write_text("\n".join(report), encoding="utf-8")
     for problem in problems:
         print(f"PROBLEM: {problem}")
-    print(f"{len(problems)} problems" if problems else "no job was lost, and none ran too often")
+    print("the rehearsal has failed" if problems else "no job was lost, and none ran too often")
     return min(len(problems), 1)
 
 

@@ -20,7 +20,7 @@ from tools.environment import ROOT
 from tools.upgrade import legacy
 from tools.upgrade.fleet import Fleet, RehearsalError
 from tools.upgrade.legacy import LegacyError
-from tools.upgrade.rehearsal import Log, open_database
+from tools.upgrade.rehearsal import Log, keep_if_needed, open_database
 from tools.upgrade.releases import OLD_RELEASE, Release, environment_with, install
 
 SHARES: Final = {
@@ -251,9 +251,10 @@ async def migrate_large(server: EmbeddedPostgres, rows: int, log: Log) -> Measur
             await migration.run(rows, environment)
         except subprocess.CalledProcessError as error:
             migration.measured.problems.append(f"{OLD_RELEASE} cannot be installed: {error.stderr}")
-        except (RehearsalError, LegacyError) as error:
-            migration.measured.problems.append(str(error))
+        except (RehearsalError, LegacyError, TimeoutError) as error:
+            migration.measured.problems.append(f"the rehearsal did not end: {error!r}")
         finally:
             await fleet.close()
         migration.measured.problems += fleet.complaints()
+    keep_if_needed(folder, migration.measured.problems)
     return migration.measured

@@ -14,6 +14,7 @@ import asyncpg
 from tools.environment import ROOT
 
 PROGRAM: Final = ROOT / "tests" / "migrations" / "legacy.py"
+RUN_S: Final = 120.0
 FILL_S: Final = 40.0
 ATTEMPTS: Final = 3
 """On a busy machine, 0.2.3 sometimes leaves one of its jobs where it is, and never ends."""
@@ -63,6 +64,7 @@ async def run(dsn: str, environment: Mapping[str, str], *job_ids: str) -> Sequen
 
     Raises:
         LegacyError: It ended with an error.
+        TimeoutError: It has not run them.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(PROGRAM), "run", dsn, *job_ids),
@@ -70,7 +72,8 @@ async def run(dsn: str, environment: Mapping[str, str], *job_ids: str) -> Sequen
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        output, _ = await process.communicate()
+        async with asyncio.timeout(RUN_S):
+            output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()

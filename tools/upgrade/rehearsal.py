@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -339,8 +340,17 @@ async def rehearse(server: EmbeddedPostgres, ref: str, count: int, log: Log) -> 
         rehearsal = Rehearsal(old, new, fleet=fleet, pool=pool, folder=application, count=count, log=log)
         try:
             await rehearsal.run()
-        except RehearsalError as error:
-            rehearsal.verdict.problems.append(str(error))
+        except (RehearsalError, TimeoutError) as error:
+            rehearsal.verdict.problems.append(f"the rehearsal did not end: {error}")
         finally:
             await fleet.close()
+    keep_if_needed(folder, rehearsal.verdict.problems)
     return rehearsal.verdict
+
+
+def keep_if_needed(folder: Path, problems: list[str]) -> None:
+    """Remove the folder of a rehearsal without problems; otherwise add where it is."""
+    if problems:
+        problems.append(f"the logs of the processes are in {folder}")
+    else:
+        shutil.rmtree(folder)
