@@ -62,7 +62,7 @@ def test_workflow_pins_every_action_by_commit_and_names_its_version(path: Path) 
     used = re.findall(r"^ *(?:- )?uses: (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert used
     for action in used:
-        assert action.startswith("./.github/workflows/") or PINNED.fullmatch(action), action
+        assert action.startswith("$/.github/workflows/") or PINNED.fullmatch(action), action
 
 
 def test_workflows_pin_one_commit_per_action() -> None:
