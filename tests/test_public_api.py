@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import difflib
 import importlib
 import inspect
 import pkgutil
@@ -33,7 +34,8 @@ from pg_scheduler.testing import AsyncTestKit, TestKit
 from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tests.support.cases import each_case
 from tools.reference.extension import complete_modules
-from tools.reference.source import PUBLIC_MODULES, find
+from tools.reference.names import FILE, text_of_names
+from tools.reference.source import PUBLIC_MODULES, find, public_names
 
 NAMES = [
     "Abort",
@@ -203,6 +205,32 @@ def test_package_exports_the_public_names_only() -> None:
     modules = {name for name, value in vars(pg_scheduler).items() if inspect.ismodule(value)}
     public = {name for name in vars(pg_scheduler) if not name.startswith("_")}
     assert public - modules == set(NAMES) - {"__version__"}
+
+
+PROMISED = (
+    "the public names have changed. A line that vanishes or changes breaks users: keep it, and deprecate it "
+    "as docs/project/stability.md describes. For an addition, run python3 -m tools.reference.names:"
+)
+
+
+def test_names_and_parameters_are_those_that_the_file_promises() -> None:
+    """What an application of an earlier release uses stays."""
+    recorded, current = FILE.read_text(encoding="utf-8").splitlines(), text_of_names().splitlines()
+    changes = list(difflib.unified_diff(recorded, current, "promised", "source", n=3, lineterm=""))
+    assert not changes, "\n".join([PROMISED, *changes])
+
+
+def test_file_of_the_names_shows_each_parameter_in_a_line() -> None:
+    """So an addition changes no line, and a removal does."""
+    lines = text_of_names().splitlines()
+    assert "        max_concurrent_jobs: int = 25," in lines
+    assert "    async def enqueue(" in lines
+    assert "        delay: float | timedelta | None = None," in lines
+    assert {line.removeprefix("# ") for line in lines if line.startswith("# ")} == {*PUBLIC_MODULES}
+    for module in PUBLIC_MODULES:
+        section = "\n".join(lines).partition(f"# {module}\n")[2].partition("\n# ")[0]
+        for name in public_names(module):
+            assert re.search(rf"^(?:class |(?:async )?def )?{name}\b", section, re.MULTILINE), (module, name)
 
 
 def test_every_public_name_has_a_docstring() -> None:

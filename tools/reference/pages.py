@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tools.reference.commands import with_commands
+from tools.reference.deprecations import docstring_of
 from tools.reference.docstrings import Docstring, parse_docstring
 from tools.reference.source import Definition, Function, find, module_docstring
 
@@ -283,7 +284,7 @@ def _is_internal(constructor: Function) -> bool:
 
 def doc_of(node: Function) -> Docstring:
     """Return the docstring of a function."""
-    return parse_docstring(ast.get_docstring(node))
+    return parse_docstring(docstring_of(node))
 
 
 def _paragraphs(text: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.environment import ROOT
+from tools.reference.deprecations import docstring_of
 from tools.reference.docstrings import Docstring, parse_docstring
 
 PUBLIC_MODULES = (
@@ -176,7 +177,7 @@ class Definition:
         self.node = node
         self.body: list[ast.stmt] = node.body if isinstance(node, ast.ClassDef) else []
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            self.doc = parse_docstring(ast.get_docstring(node))
+            self.doc = parse_docstring(docstring_of(node))
         else:
             self.doc = parse_docstring(_literal(following))
 
@@ -290,8 +291,13 @@ class Definition:
                                 return self.annotation(value)
         return self.source(node)
 
-    def signature(self, node: Function, *, constructor_of: str | None = None) -> str:
-        """Return the signature of a function, or the call of a constructor."""
+    def signature(
+        self, node: Function, *, constructor_of: str | None = None, width: int = SIGNATURE_LENGTH
+    ) -> str:
+        """Return the signature of a function, or the call of a constructor.
+
+        If it is longer than ``width``, each parameter has a line of its own.
+        """
         given, options = node.args, self._shown_options(node)
         plain = [*given.posonlyargs, *given.args]
         defaults: list[ast.expr | None] = [None] * (len(plain) - len(given.defaults))
@@ -310,7 +316,7 @@ class Definition:
         start = constructor_of or f"{keyword} {node.name}"
         result = f" -> {self.annotation(node.returns)}" if node.returns and not constructor_of else ""
         line = f"{start}({', '.join(words)}){result}"
-        if len(line) <= SIGNATURE_LENGTH:
+        if len(line) <= width:
             return line
         return "\n".join([f"{start}(", *(f"    {word}," for word in words), f"){result}"])
 
