@@ -373,9 +373,20 @@ concat_ws(
             ELSE format('worker %s, which has registered its function, had no free slot, was blocked, '
                 'or could not reach the database', $1::text)
         END FROM (SELECT {expiry_cause} AS cause) AS judged),
+        {grace_reason},
         'error of the last attempt: ' || CASE
             WHEN error_message <> {unexplained_expiry} AND NOT starts_with(error_message, {limit_wait}) THEN error_message END
     )
+
+-- How long its misfire grace time was. The one of 300 seconds is the default of a Scheduler, which a test compares.
+
+-- fragment: grace_reason
+CASE WHEN misfire_grace_time IS NOT NULL
+            THEN format('its misfire grace time is %s %s%s', misfire_grace_time,
+                CASE WHEN misfire_grace_time = 1 THEN 'second' ELSE 'seconds' END,
+                CASE WHEN misfire_grace_time = 300
+                    THEN ', the default; pass misfire_grace_time=None if late is better than never' END)
+        END
 
 -- fragment: expiry
 coalesce(to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), expires_at::text)

@@ -391,7 +391,9 @@ def _values_of(event: types.Event) -> dict[str, object]:
     """Return the values for the template of an event: its fields as texts for people, and derived texts."""
     # The fields with ``repr=False`` are tracebacks and stacks, which do not fit into a message of one line.
     values = {field.name: _shown(getattr(event, field.name)) for field in fields(event) if field.repr}
-    if isinstance(event, types.ThreadAbandoned):
+    if isinstance(event, types.JobFailed):
+        values["hint"] = "" if event.hint is None else f"; {event.hint}"
+    elif isinstance(event, types.ThreadAbandoned):
         # The message of this event ends with the stack. _shown() would put it on one line.
         values["stack"] = event.stack
     elif isinstance(event, types.JobProgressed):

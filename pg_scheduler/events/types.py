@@ -20,6 +20,11 @@ BY_CALLER: Final = "cancelled by a caller"
 LOCK_TAKEN: Final = "skipped: another attempt holds the advisory lock"
 """The reason of a JobCancelled for a job that was skipped."""
 
+EXPIRED: Final = "not started within its misfire grace time"
+"""The reason of a JobExpired whose row has no exact one, and the text by which all expired jobs are counted.
+
+Their own errors differ, because they name instants and workers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -113,7 +118,7 @@ class JobCompleted(JobEvent):
     """The job completed."""
 
 
-@logged(logging.ERROR, f"{_JOB} failed, no retry: %(error)s")
+@logged(logging.ERROR, f"{_JOB} failed, no retry: %(error)s%(hint)s")
 @dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
     """The job failed and is not retried."""
@@ -122,6 +127,9 @@ class JobFailed(JobEvent):
     """The text in ``error_message``."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
     """The exception that the attempt raised, with its traceback; None if it raised none."""
+    hint: str | None = field(default=None, compare=False, repr=False)
+    """Which default ended the job after its first attempt, and what changes it; None otherwise, and for later
+    jobs of the same task on this worker."""
 
 
 @logged(logging.ERROR, f"{_JOB} passed its deadline, no retry: %(error)s")
@@ -211,10 +219,13 @@ class JobCancelled(JobEvent):
     """Why the job was cancelled or skipped."""
 
 
-@logged(logging.WARNING, f"{_JOB} expired: not started within its misfire grace time")
+@logged(logging.WARNING, f"{_JOB} expired: %(reason)s")
 @dataclass(frozen=True, slots=True)
 class JobExpired(JobEvent):
     """The job did not start within its misfire grace time."""
+
+    reason: str = field(default=EXPIRED, compare=False)
+    """The text in ``error_message``."""
 
 
 @logged(logging.WARNING, f"{_JOB} lost: claimed by another worker or changed manually, result not recorded")

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.events.types import EXPIRED
 from pg_scheduler.facts.job_state import ended_state
 from pg_scheduler.inspect.search.terms import (
     Pattern,
@@ -27,7 +28,7 @@ from pg_scheduler.inspect.search.terms import (
 )
 from pg_scheduler.inspect.store.errors import ErrorPage, ErrorRow
 from pg_scheduler.inspect.texts import counted, instant
-from pg_scheduler.jobs.error_text import EXPIRED, OTHER_ERRORS, fingerprint_of, text_of
+from pg_scheduler.jobs.error_text import OTHER_ERRORS, fingerprint_of, text_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.triggers.search import INSTANT
 

@@ -18,10 +18,11 @@ from pg_scheduler.inspect.job_facts import JobFacts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import command as shell
-from pg_scheduler.inspect.texts import estimated, instant, later, length, listed, short
+from pg_scheduler.inspect.texts import counted, estimated, instant, later, length, listed, short
 from pg_scheduler.inspect.timeline import retries_used
 from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.history import PARENT
+from pg_scheduler.jobs.model import DEFAULT_GRACE_S, Job
 
 PASSED_DEADLINE: Final = f"{DeadlineExceededError.__name__}: "
 """How the error of a job begins that has passed its deadline."""
@@ -122,7 +123,7 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
         if facts.slot_use:
             used = [f"{name!r} for {length(seconds)}" for name, seconds in facts.slot_use]
             text += f"; attempts that ended around then took slots: {listed(used)}"
-        remedy = f"{retry}, or schedule it with a longer misfire grace time"
+        remedy = f"{retry}; schedule such jobs with a longer misfire grace time{_than_grace(job)}"
         yield Reason(ReasonCode.EXPIRED, text, remedy, job.finished_at, command)
     elif job.status is JobStatus.CANCELLED:
         text = error or "cancelled by a caller"
@@ -145,6 +146,15 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
         error_part = f": {error}" if error else ""
         text = f"failed{retries}{error_part}"
         yield Reason(ReasonCode.FAILED, text, remedy, job.finished_at, command)
+
+
+def _than_grace(job: Job) -> str:
+    """Return the misfire grace time of an expired job, as the end of its remedy; the error may be cut."""
+    grace = job.misfire_grace_time
+    if grace is None:
+        return ""
+    default = ", the default" if grace == DEFAULT_GRACE_S else ""
+    return f" than {counted(grace, 'second')}{default}, or with None for no limit"
 
 
 # -- jobs of every status but completed ---------------------------------------------------------------

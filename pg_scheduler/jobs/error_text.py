@@ -10,15 +10,13 @@ from hashlib import md5
 from typing import Final
 
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.events.types import EXPIRED
 
 MAX_LENGTH: Final = 200
 """Characters of an error that tell errors apart."""
 
 MAX_ERROR_LENGTH: Final = 300
 """Characters of an error from which its text is made."""
-
-EXPIRED: Final = "not started within its misfire grace time"
-"""The text of all expired jobs, whose own errors differ: they name instants and workers."""
 
 OTHER_ERRORS: Final = "other errors"
 """The text by which further errors of a name count if it has too many different ones."""

@@ -102,6 +102,9 @@ JobFunction = Callable[..., Any]
 
 DEFAULT_TIMEOUT: Final = timedelta(hours=1)
 
+DEFAULT_GRACE_S: Final = 300
+"""The misfire grace time of a Scheduler, and so of jobs with a time, unless code sets another one."""
+
 
 class JobPriority(Enum):
     """The priority of a job. Every due job of a higher priority starts before any of a lower one."""

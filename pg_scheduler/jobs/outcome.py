@@ -214,6 +214,19 @@ class Outcome:
             self, change=replace(change, error=error, entry=entry, kept=result), after_crashes=None
         )
 
+    def with_hint(self, hint: str) -> Outcome:
+        """Return the outcome of a failed job with a hint in its event."""
+        if self.make_event is None:
+            return self
+        make_event = self.make_event
+
+        def make(job_id: str, job_name: str, attempt: int) -> JobEvent:
+            """Make the event, and add the hint."""
+            event = make_event(job_id, job_name, attempt)
+            return replace(event, hint=hint) if isinstance(event, JobFailed) else event
+
+        return replace(self, make_event=make)
+
     def event_of(self, claim: Claim, *, accepted: bool = True, is_cancelled: bool = False) -> JobEvent | None:
         """Return the event about an attempt; None for an outcome without an event, accepted or not.
 
@@ -375,19 +388,27 @@ def substitutes(
     return choices
 
 
-QUARANTINE_REMEDY: Final = " retry_job() runs it once more."
-"""The last sentence of the error of a quarantined job."""
+QUARANTINE_REMEDY: Final = (
+    "; max_crashes= permits no further attempt. A death counts for every job that the worker was running: if "
+    "another job or the machine is the cause, raise max_crashes=. retry_job() runs this job once more."
+)
+"""The end of the error of a quarantined job: why it is not run again, and what to do."""
+
+_REMEDY_START: Final = QUARANTINE_REMEDY.partition("= ")[0]
 
 
 def quarantine_error(workers: int) -> str:
     """Return the error of a job that is quarantined because this number of workers died."""
     died = "1 worker died while it" if workers == 1 else f"{workers} workers died while they"
-    return f"quarantined: {died} ran this job.{QUARANTINE_REMEDY}"
+    return f"quarantined: {died} ran this job{QUARANTINE_REMEDY}"
 
 
 def without_quarantine_remedy(error: str) -> str:
-    """Return the error of a quarantined job for a page that has a button for its remedy."""
-    return error.removesuffix(QUARANTINE_REMEDY).removesuffix(".")
+    """Return the error of a quarantined job for a page that has a button for its remedy.
+
+    The text of a group of errors has only the first part of the remedy.
+    """
+    return error.partition(_REMEDY_START)[0].removesuffix(".")
 
 
 def reclaim_change(*, crashed: bool, crashes: int, max_crashes: int | None) -> RowChange:
@@ -479,6 +500,22 @@ def completion_of(
         return COMPLETE
     result = kept_value(seconds, value, max_result_bytes, codec=codec, job_name=claim.job_name)
     return Outcome(RowChange(JobStatus.COMPLETED, kept=result), JobCompleted)
+
+
+NOT_RETRIED: Final = (
+    "not retried: max_retries is 0, the default; pass max_retries= if the function may run again"
+)
+"""The hint about a job that failed at its first error only because its task has the default of retries."""
+
+
+def lacks_retries(claim: Claim, result: Result, policy: RetryPolicy) -> bool:
+    """Return whether a job failed only because its row permits no retry: its error is one that is retried."""
+    return (
+        claim.max_retries == 0
+        and isinstance(result, ErrorResult)
+        and not isinstance(result, DeadlineResult)
+        and is_retryable(claim, result.error, policy)
+    )
 
 
 def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:

@@ -333,6 +333,7 @@ class Task:
     Attributes:
         timeout: Seconds; None for no limit.
         misfire_grace_time: Seconds; None for no limit, UNSET for the Scheduler's.
+        declares_retries: Whether code has chosen ``max_retries``, which may be 0 too.
         retry: The delays before retries; None for the Scheduler's policy.
         executor: The name of the executor.
         keep_result: Seconds for which results are kept; None if they are not kept.
@@ -358,6 +359,7 @@ class Task:
         default=JOB_OPTIONS["misfire_grace_time"].default, kw_only=True
     )
     max_retries: int = field(default=JOB_OPTIONS["max_retries"].default, kw_only=True)
+    declares_retries: bool = field(default=False, compare=False, kw_only=True)
     retry: RetryPolicy | None = field(default=None, kw_only=True)
     priority: JobPriority = field(default=JOB_OPTIONS["priority"].default, kw_only=True)
     executor: str = field(default=ASYNC, kw_only=True)
@@ -500,6 +502,8 @@ class Task:
         for name_of_option, check in _CHECKS.items():
             if name_of_option in given_options:
                 changes[name_of_option] = check(given_options[name_of_option])
+        if "max_retries" in given_options:
+            changes["declares_retries"] = True
         if "executor" in given_options:
             executor = check_executor(func, given_options["executor"])
         else:

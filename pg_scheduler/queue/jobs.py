@@ -19,9 +19,9 @@ from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import CallersTransaction, Repository, Statements, Transaction
 from pg_scheduler.errors import JobConflictError
-from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.events.types import BY_CALLER, EXPIRED
 from pg_scheduler.jobs.deadlines import error_at, instant_of
-from pg_scheduler.jobs.error_text import EXPIRED, normalized
+from pg_scheduler.jobs.error_text import normalized
 from pg_scheduler.jobs.model import Job, JobCounts, Page
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import EPOCH
@@ -138,6 +138,7 @@ class ExpiredJob(NamedTuple):
     job_id: str
     job_name: str
     attempt: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +540,9 @@ class JobRepository(Repository):
             # The table has refused one of the jobs, so the statement has expired none of them.
             rows = await self._expire_accepted(*args, unexpiring_names)
         await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
-        return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
+        return [
+            ExpiredJob(row["job_id"], row["job_name"], row["attempt"], row["error_message"]) for row in rows
+        ]
 
     async def end_past_deadlines(self, limit: int) -> list[OverrunJob]:
         """Fail pending jobs that have passed their deadlines, at most so many, with all consequences.

@@ -490,6 +490,6 @@ WITH ended AS (
         LIMIT $3
     ))
     RETURNING job_id, {named}, attempt, status, NULL::text AS worker_id, finished_at, {unexplained_expiry}::text AS text,
-        on_end IS NOT NULL AS has_consequences
+        error_message, on_end IS NOT NULL AS has_consequences
 ){counted_failures}
-SELECT job_id, job_name, attempt, has_consequences FROM ended;
+SELECT job_id, job_name, attempt, error_message, has_consequences FROM ended;

@@ -35,6 +35,12 @@ from pg_scheduler.worker.worker_rows import SERVER_START_GRACE_S
 _UNCHANGED: Final = "; with migrations='verify' nothing is changed"
 _OWNED: Final = "create or upgrade them with the tool that owns them, or execute pg-scheduler migrate"
 
+NOT_ALLOWED: Final = (
+    "call initialize_db() as the role that owns the tables before the workers start",
+    'pass migrations="verify" to the Schedulers of this role, which then only check them',
+)
+"""The remedies where the role may not create or upgrade the tables."""
+
 
 class Store(WorkerStore):
     """The tables of one scheduler, with the repositories of all rooms."""
@@ -96,5 +102,5 @@ class Store(WorkerStore):
                 except FORBIDDEN_TO_ROLE as error:
                     raise SchemaForbiddenError(
                         f"{missing.problem}, and this database role may not create or upgrade them ({error})",
-                        "call initialize_db() as the role that owns the tables before the workers start",
+                        *NOT_ALLOWED,
                     ) from error

@@ -21,6 +21,7 @@ from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import JobResult
 from pg_scheduler.events import JobEvent, JobExpired, JobLost
+from pg_scheduler.events.types import EXPIRED
 from pg_scheduler.jobs.call import JobCall, JobExecutor
 from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.model import Job, JobFunction
@@ -271,8 +272,9 @@ class KitScheduler(NamingScheduler):
             return None
         claim, has_expired = next_claim
         if has_expired:
-            await claims.explain_expiry(self.worker_id, names, [claim])
-            self._parts.events.publish(JobExpired(claim.job_id, claim.job_name, claim.attempt))
+            reasons = await claims.explain_expiry(self.worker_id, names, [claim])
+            reason = reasons.get(claim.job_id, EXPIRED)
+            self._parts.events.publish(JobExpired(claim.job_id, claim.job_name, claim.attempt, reason))
         else:
             bound.count(claim)
             async with isolated(self._connection, self._turn):

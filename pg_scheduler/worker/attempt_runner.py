@@ -37,6 +37,7 @@ from pg_scheduler.jobs.chunks import ChunkOptions
 from pg_scheduler.jobs.context import RunningAttempt, RunningJob, cancellation, current
 from pg_scheduler.jobs.deadlines import deadline_of, error_at
 from pg_scheduler.jobs.executors import ASYNC
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT
 from pg_scheduler.jobs.outcome import (
     CrashResult,
     DeadlineResult,
@@ -64,6 +65,9 @@ from pg_scheduler.worker.stuck_threads import StuckThreads
 
 FIRST_LOCK_PAUSE_S: Final = 0.1
 LONGEST_LOCK_PAUSE_S: Final = 10.0
+
+LONGER: Final = ", the default; pass timeout= if its attempts may take longer"
+"""The end of the error of an attempt that reached the default timeout."""
 
 LOCK_REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two log records of one outage in which no advisory lock can be taken."""
@@ -609,6 +613,8 @@ def timeout_result(claim: Claim) -> ErrorResult:
     """Return the result of an attempt that its timeout has stopped."""
     seconds = claim.timeout_seconds or 0.0
     message = f"the job ran longer than its timeout of {exact(seconds)} {plural(seconds, 'second')}"
+    if seconds == DEFAULT_TIMEOUT.total_seconds():
+        message += LONGER
     return ErrorResult(TimeoutError(message), timed_out=True)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, Final, Protocol
 
 from pg_scheduler.database.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_refusal, is_timeout
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobExpired, JobFailed, JobsReclaimed
+from pg_scheduler.events.types import EXPIRED
 from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.claims import FROM_THE_START, ClaimPosition, ExchangeResult
@@ -397,13 +398,15 @@ class Claimer(Service):
             self._lock_looks.last_at = time.monotonic()
         if answer.silence:
             self._signals.worker_silent()
+        reasons: Mapping[str, str] = {}
         try:
             if answer.expired:
-                await self._claims.explain_expiry(self._worker_id, names, answer.expired)
+                reasons = await self._claims.explain_expiry(self._worker_id, names, answer.expired)
         finally:
             # The claim is committed, so these jobs have expired whether or not their rows say why.
             for expired in answer.expired:
-                self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
+                reason = reasons.get(expired.job_id, EXPIRED)
+                self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt, reason))
         if answer.crashed is not None:
             # If the crashed job has expired, no claim has its id.
             crashed_claims = (job for job in answer.jobs if job.job_id == answer.crashed)

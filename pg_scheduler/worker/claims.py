@@ -20,7 +20,8 @@ from pg_scheduler.database.refused_rows import RefusedRows
 from pg_scheduler.database.session import Connection, Record, transact
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
-from pg_scheduler.jobs.error_text import EXPIRED, normalized
+from pg_scheduler.events.types import EXPIRED
+from pg_scheduler.jobs.error_text import normalized
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import RELEASE, describe
 from pg_scheduler.jobs.rows import Claim
@@ -339,11 +340,15 @@ class ClaimRepository:
         *claim_values, has_expired = rows[0]
         return Claim._make(claim_values), has_expired
 
-    async def explain_expiry(self, worker_id: str, names: Sequence[str], expired: Iterable[Claim]) -> None:
+    async def explain_expiry(
+        self, worker_id: str, names: Sequence[str], expired: Iterable[Claim]
+    ) -> Mapping[str, str]:
         """Write into the rows of expired jobs why they expired, and apply the consequences of their end.
 
         A row that the table refuses to change, or that another session has locked, keeps the general text
         that the exchange has written.
+
+        Return the reasons that were written, by the ids of the jobs.
 
         Args:
             worker_id: The worker whose exchange has just found the jobs.
@@ -364,6 +369,7 @@ class ClaimRepository:
 
         rows = await self._unexplained.change_parts([claim.job_id for claim in expired], explain)
         await self._results.consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
+        return {row["job_id"]: row["error_message"] for row in rows}
 
     async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
         """Write completions of different jobs that have the same attempt number; return the rejected ids.

@@ -244,7 +244,7 @@ LEFT JOIN claimed ON TRUE;
 -- name: explain_expiry
 -- route: dedicated
 -- timeout: hot
--- Write why the jobs $3 expired, which worker $1 has just claimed as expired with the names $2, and count them.
+-- Write why the jobs $3 expired, which worker $1 has just claimed as expired with the names $2; count and return them.
 --
 -- In exchange_jobs this text, and the result to be kept, would be set up at each execution. A row that another
 -- transaction has locked meanwhile keeps the text of exchange_jobs: the jobs of the same claim do not wait for it.
@@ -259,10 +259,10 @@ WITH ended AS (
         WHERE job_id = ANY ($3) AND status = 'expired' AND worker_id = $1 AND expires_at < coalesce($4, {now})
         FOR UPDATE SKIP LOCKED
     ))
-    RETURNING job_id, {named}, status, worker_id, finished_at, {unexplained_expiry}::text AS text,
+    RETURNING job_id, {named}, status, worker_id, finished_at, {unexplained_expiry}::text AS text, error_message,
         on_end IS NOT NULL AS has_consequences
 ){counted_failures}
-SELECT job_id, has_consequences FROM ended;
+SELECT job_id, has_consequences, error_message FROM ended;
 
 -- name: complete_unlocked
 -- route: dedicated

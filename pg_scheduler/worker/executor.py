@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import Final
 
 from pg_scheduler.base.fork import inheritance
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import (
     JobCancelled,
@@ -36,6 +37,7 @@ from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.executors import PROCESS
 from pg_scheduler.jobs.history import kept_lines, kept_log, note_step, step_of
 from pg_scheduler.jobs.outcome import (
+    NOT_RETRIED,
     REVOKED,
     CrashResult,
     ErrorResult,
@@ -46,8 +48,10 @@ from pg_scheduler.jobs.outcome import (
     SuspendResult,
     UnrunnableResult,
     decide,
+    lacks_retries,
 )
 from pg_scheduler.jobs.result import keep_seconds
+from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.sequences import has_place
 from pg_scheduler.jobs.step_values import version_of
@@ -117,6 +121,8 @@ class Executor:
         self._submitted: list[Attempt] = []
         self._slot_freed = asyncio.Event()
         self._is_closed = False
+        # The tasks, by identity, of which a job has failed with a hint.
+        self._hinted: set[str] = set()
         self.has_jitter = True
         self.expected = 0
 
@@ -558,7 +564,23 @@ class Executor:
             max_result_bytes=self._max_result_bytes,
             codec=self._codec,
         )
+        if outcome.change.status is JobStatus.FAILED and task is not None:
+            outcome = self._hinted_outcome(outcome, claim, result, policy, task)
         return outcome.after_progress(claim) if has_stored else outcome
+
+    def _hinted_outcome(
+        self, outcome: Outcome, claim: Claim, result: Result, policy: RetryPolicy, task: Task
+    ) -> Outcome:
+        """Return the outcome of a failed job, with a hint if no retry follows because of the default.
+
+        Only the first such job of each task has it, because the hint is about the code of the task.
+        """
+        if task.declares_retries or task.identity in self._hinted:
+            return outcome
+        if not lacks_retries(claim, result, policy):
+            return outcome
+        self._hinted.add(task.identity)
+        return outcome.with_hint(NOT_RETRIED)
 
 
 def _with_evidence(attempt: Attempt, result: Result) -> Result:

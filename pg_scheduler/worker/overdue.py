@@ -189,6 +189,6 @@ class Expirer(Service):
             self.batch_size,
             unexpiring_names=self._node.routing.unexpiring_names,
         )
-        for job_id, job_name, attempt in expired:
-            self._events.publish(JobExpired(job_id, job_name, attempt))
+        for job in expired:
+            self._events.publish(JobExpired(*job))
         return 0 if len(expired) == self.batch_size else NEVER

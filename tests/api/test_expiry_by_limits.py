@@ -15,7 +15,7 @@ START = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HALF_HOUR = timedelta(minutes=30)
 BLOCKED = (
     "not started between 2030-01-01 12:00:00 and 2030-01-01 12:01:00 UTC; "
-    "it waited for limit:stripe: until 2030-01-01 12:01:00 UTC"
+    "it waited for limit:stripe: until 2030-01-01 12:01:00 UTC; its misfire grace time is 60 seconds"
 )
 
 
@@ -103,4 +103,5 @@ async def test_job_that_gets_more_time_expires_for_the_reason_of_then(pool: Pool
         assert job.status is JobStatus.EXPIRED
         assert job.error_message == (
             "not started between 2030-01-01 12:00:00 and 2030-01-01 13:00:00 UTC; the task charge was paused"
+            "; its misfire grace time is 60 seconds"
         )

@@ -155,7 +155,7 @@ async def test_jobs_of_a_paused_task_expire_with_the_reason(
     await seen.until(JobExpired, job_id=job_id)
     found = await scheduler.get_job(job_id)
     assert found
-    assert str(found.error_message).endswith("; the task gate was paused")
+    assert "; the task gate was paused; its misfire grace time" in str(found.error_message)
 
 
 # -- calls ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import logging
 import re
 import tomllib
@@ -14,11 +15,15 @@ import pytest
 import pg_scheduler
 from pg_scheduler import Scheduler, events
 from pg_scheduler.database.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
-from pg_scheduler.database.queries import FOLDERS
+from pg_scheduler.database.queries import FOLDERS, load_fragment
 from pg_scheduler.events.log import record_fields
 from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.inspect import FindingCode, ReasonCode
+from pg_scheduler.jobs.outcome import NOT_RETRIED, quarantine_error
+from pg_scheduler.jobs.task import JOB_OPTIONS
+from pg_scheduler.scheduler.store import NOT_ALLOWED
 from pg_scheduler.telemetry.logging import FIELDS
+from pg_scheduler.worker.attempt_runner import LONGER
 from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tests.support.source import parsed
 from tests.telemetry import test_cluster_metrics, test_process_metrics
@@ -266,6 +271,34 @@ def test_pools_of_the_examples_open_no_connections_in_advance() -> None:
     ]
     assert len(pools) > 5
     assert [line for line in pools if "min_size=1" not in line] == []
+
+
+def test_defaults_page_has_the_values_of_the_code() -> None:
+    parameters = inspect.signature(Scheduler).parameters
+    rows = table("guides/defaults.md", "| Default | Value | Changed by |")
+    shown = {match[1]: row[1] for row in rows if (match := re.search(r"`(\w+)=`", row[2]))}
+    assert shown == {
+        "max_retries": str(JOB_OPTIONS["max_retries"].default),
+        "misfire_grace_time": f"{parameters['misfire_grace_time'].default} seconds",
+        "timeout": f"{JOB_OPTIONS['timeout'].default:.0f} seconds",
+        "migrations": f"`{parameters['migrations'].default}`",
+        "priority": f"`{JOB_OPTIONS['priority'].default.name}`",
+        "max_crashes": str(parameters["max_crashes"].default),
+    }
+    page = (ROOT / "docs/guides/defaults.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^\*\*What others have\.\*\*", page, re.MULTILINE)) == len(shown)
+
+
+def test_defaults_page_has_the_messages_of_the_code() -> None:
+    page = (ROOT / "docs/guides/defaults.md").read_text(encoding="utf-8")
+    shown = " ".join(" ".join(re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)).split())
+    assert f"; {NOT_RETRIED}" in shown
+    assert f"the job ran longer than its timeout of 3,600 seconds{LONGER}" in shown
+    assert quarantine_error(3) in shown
+    (default_grace,) = re.findall(r"THEN '(, the default.*?)' END", load_fragment("grace_reason"))
+    assert f"its misfire grace time is 300 seconds{default_grace}" in shown
+    for step in NOT_ALLOWED:
+        assert f"; {step}" in shown
 
 
 def test_life_cycle_describes_every_column() -> None:

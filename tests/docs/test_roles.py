@@ -210,6 +210,7 @@ async def test_worker_role_cannot_create_the_tables(roles: Roles) -> None:
     with pytest.raises(SchemaForbiddenError, match=message) as caught:
         await Scheduler(pool, schema="elsewhere").start()
     assert isinstance(caught.value.__cause__, DENIED)
+    assert 'pass migrations="verify" to the Schedulers of this role' in str(caught.value)
     assert str(caught.value).count("initialize_db()") == 1, "the call that failed is not the remedy"
 
 

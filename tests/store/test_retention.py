@@ -42,7 +42,9 @@ async def test_expire_expires_pending_jobs_past_their_grace_time(
         ]
     )
     clock.advance(10 * SECOND)
-    assert await store.jobs.expire("w1", [NAME], 100) == [("late", "unknown", 0)]
+    (expired,) = await store.jobs.expire("w1", [NAME], 100)
+    assert expired[:3] == ("late", "unknown", 0)
+    assert expired.reason == (await row(pool, "late"))["error_message"]
     assert [job_id for job_id, status in (await column(pool, "status")).items() if status == "expired"] == [
         "late"
     ]

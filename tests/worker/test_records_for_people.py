@@ -22,8 +22,8 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import Route, load_queries, load_variant
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobExpired, JobsReclaimed
+from pg_scheduler.events.types import EXPIRED
 from pg_scheduler.jobs.deadlines import DEADLINE, deadline_text
-from pg_scheduler.jobs.error_text import EXPIRED
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import NO_EXTRAS, ExtendedJob
 from pg_scheduler.queue.jobs import PAST_DEADLINE

@@ -16,7 +16,7 @@ from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobDeadlineExceeded, JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.deadlines import DEADLINE, deadline_text
-from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, quarantine_error
 from pg_scheduler.jobs.rows import ExtendedJob, Extras
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import rescuer as rescuer_module
@@ -465,7 +465,7 @@ async def test_rescuer_quarantines_a_job_when_too_many_workers_died(
     for _ in range(3):
         assert await statuses(parts.store, "a") == ["pending"]
         await die(parts, clock)
-    error = "quarantined: 3 workers died while they ran this job. retry_job() runs it once more."
+    error = quarantine_error(3)
     assert seen.of(JobFailed) == [JobFailed("a", "test.job", 3, error)]
     assert seen.events[-2:] == [JobsReclaimed((), ("dying",)), *seen.of(JobFailed)]
     assert parts.calls == ["asked dying", "worker_gone", "due"] * 2 + ["asked dying", "worker_gone"]

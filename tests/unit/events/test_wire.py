@@ -18,7 +18,7 @@ from pg_scheduler.events.types import LOCAL
 from tests.support.cases import each_case
 from tests.unit.events.test_log import RECORDS
 
-LEFT_OUT = {"stack": "", "exception": None}
+LEFT_OUT = {"stack": "", "exception": None, "hint": None}
 DUE = datetime(2030, 1, 1, 9, 30, tzinfo=UTC)
 
 

@@ -118,4 +118,4 @@ def test_reclaim_change_quarantines_a_job_when_too_many_workers_died(
     assert errors_of(change) == ["crashed" if crashed else "lost"]
     if change.error:
         died = "3 workers died while they ran" if crashes else "1 worker died while it ran"
-        assert change.error.startswith(f"quarantined: {died} this job. retry_job()")
+        assert change.error.startswith(f"quarantined: {died} this job; max_crashes= permits")
