@@ -688,7 +688,7 @@ def _target_of(token: str) -> _Target:
         check_step_name(target.signal_name, noun="signal")
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{token[:100]!r} is no token of an event; pass the one that ask() has got"
+            f"{repr(token)[:100]} is no token of an event; pass the one that ask() has got"
         ) from error
     return target
 

@@ -97,6 +97,7 @@ UNSHOWN: Final[dict[str, tuple[str, ...]]] = {
         "dashboard.job_rows.MAX_ERROR_LENGTH",
         "dashboard.json_tree.MAX_LENGTH",
         "dashboard.json_tree.MAX_TEXT_LENGTH",
+        "dashboard.messages.MAX_LENGTH",
         "dashboard.messages.MAX_JOB",
         "dashboard.messages.MAX_UNDO",
         "dashboard.pages.audit.MAX_VALUE_LENGTH",
