@@ -500,7 +500,7 @@ class Expire(Op):
         return row
 
     def check(self, before: State, now: State) -> None:
-        assert changed(before, now) == {job_id for job_id, _, _ in self.answer}
+        assert changed(before, now) == {expired.job_id for expired in self.answer}
 
 
 @dataclass
