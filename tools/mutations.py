@@ -22,7 +22,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 TABLE: Final = Path(__file__).with_suffix(".toml")
 COPIED: Final = (
-    *("pg_scheduler", "pg_scheduler_plugins", "migrations", "tests", "tools", "docs", "pyproject.toml"),
+    *("pg_scheduler", "pg_scheduler_plugins", "migrations", "tests", "tools", "docs"),
+    *("CHANGELOG.md", "pyproject.toml"),
 )
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 TIMEOUT_S: Final = 900.0

@@ -21,6 +21,8 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.model import DEFAULT_GRACE_S, DEFAULT_TIMEOUT
 from pg_scheduler.jobs.outcome import NOT_RETRIED, quarantine_error
 from pg_scheduler.testing import TestScheduler
+from pg_scheduler.worker.overdue import Expirer
+from pg_scheduler.worker.service import NEVER
 from tests.api.conftest import Make
 from tests.support.logs import records_of
 from tests.support.worker import Recorder
@@ -32,6 +34,10 @@ Fail = Callable[[], Awaitable[None]]
 
 async def fail() -> None:
     raise ConnectionError("refused")
+
+
+async def rest(_: object) -> float:
+    return NEVER
 
 
 async def fail_too() -> None:
@@ -138,13 +144,19 @@ GRACES: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("grace", GRACES)
 @pytest.mark.parametrize("is_claimed", [True, False], ids=["claim", "sweep"])
 async def test_expired_job_names_its_grace_time_and_whether_that_is_the_default(
-    make: Make, caplog: pytest.LogCaptureFixture, grace: str, is_claimed: bool
+    make: Make,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    grace: str,
+    is_claimed: bool,
 ) -> None:
     options, clause, remedy = GRACES[grace]
     clock = FakeClock(START)
     caller, worker = make(clock=clock), make(clock=clock)
     if is_claimed:
         worker.register(fail, name="test.job")
+        # Otherwise the sweep would often be faster than the claim.
+        monkeypatch.setattr(Expirer, "run_once", rest)
     job_id = await caller.schedule_job("test.job", START, {}, **options)
     clock.advance(timedelta(minutes=6))
     seen = Recorder(worker)
