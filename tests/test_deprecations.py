@@ -68,13 +68,13 @@ def test_every_deprecation_of_the_package_keeps_the_rules() -> None:
         deprecation.what: list(faults_of(deprecation, pg_scheduler.__version__, CHANGELOG))
         for deprecation in deprecations_of_package()
     }
-    assert {what: found for what, found in faults.items() if found} == {}
+    assert {what: names for what, names in faults.items() if names} == {}
 
 
 def test_no_module_warns_of_a_deprecation_by_itself() -> None:
     """Otherwise the rules would not be checked."""
-    own = ROOT / "pg_scheduler/base/deprecation.py"
-    paths = [path for path in (ROOT / "pg_scheduler").rglob("*.py") if path != own]
+    decorators = ROOT / "pg_scheduler/base/deprecation.py"
+    paths = [path for path in (ROOT / "pg_scheduler").rglob("*.py") if path != decorators]
     assert [path for path in paths if "DeprecationWarning" in path.read_text(encoding="utf-8")] == []
 
 

@@ -165,17 +165,17 @@ def problems(module: str, allowed: Cost) -> list[str]:
     loaded = done.stdout.split()
     packages = {name.partition(".")[0] for name in loaded}
     ours = [name for name in loaded if name.startswith("pg_scheduler")]
-    others = [name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names]
+    third_party = [name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names]
     return [
         *(f"{module} loads {name}" for name in packages & allowed.forbidden),
         *(
-            f"{module} loads {count} modules of {whose}, more than {most}: find the import that adds them, "
+            f"{module} loads {count} modules of {whose}, more than {bound}: find the import that adds them, "
             "or raise the bound and state why in the commit message"
-            for whose, count, most in (
+            for whose, count, bound in (
                 ("pg_scheduler", len(ours), allowed.ours),
-                ("other packages", len(others) - len(ours), allowed.others),
+                ("other packages", len(third_party) - len(ours), allowed.others),
             )
-            if count > most
+            if count > bound
         ),
     ]
 

@@ -63,8 +63,8 @@ def test_rehearsal_finds_fire_times_that_were_missed_or_fired_twice() -> None:
     assert check(entries("1 ran", "1 ran", fire_time="00:01"))
     seconds = [MIDNIGHT + timedelta(seconds=number) for number in range(4)]
     assert problems_of_schedule(seconds) == []
-    found = problems_of_schedule([seconds[0], seconds[1], seconds[1], seconds[3]])
-    assert [problem.partition(" at ")[0] for problem in found] == [
+    problems = problems_of_schedule([seconds[0], seconds[1], seconds[1], seconds[3]])
+    assert [problem.partition(" at ")[0] for problem in problems] == [
         "the schedule in the code fired 2 times",
         "the schedule in the code fired 0 times",
     ]

@@ -73,8 +73,8 @@ async def run(pool: asyncpg.Pool, *jobs: tuple[Fail, dict[str, Any], dict[str, A
 async def test_first_failure_of_each_task_names_the_default_of_retries(
     pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second, other = await run(pool, (fail, {}, {}), (fail, {}, {}), (fail_too, {}, {}))
-    assert (first.hint, second.hint, other.hint) == (NOT_RETRIED, None, NOT_RETRIED)
+    first, second, of_second_task = await run(pool, (fail, {}, {}), (fail, {}, {}), (fail_too, {}, {}))
+    assert (first.hint, second.hint, of_second_task.hint) == (NOT_RETRIED, None, NOT_RETRIED)
     assert first.error == second.error == "ConnectionError: refused", "the row has the error alone"
     texts = failures(caplog)
     assert [text.endswith(f": ConnectionError: refused; {NOT_RETRIED}") for text in texts] == [

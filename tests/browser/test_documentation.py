@@ -112,14 +112,14 @@ def picture_problems(picture: dict[str, Any], images: Path) -> list[str]:
         return [f"{file} is missing"]
     if not picture["isVisible"]:  # the one for the other colour scheme
         return []
-    found = [f"{file} is wider than the article"] if picture["isTooWide"] else []
+    problems = [f"{file} is wider than the article"] if picture["isTooWide"] else []
     if file.endswith(".svg"):
         text = smallest_text(images / file)
         pixels = text.size * picture["width"] / text.width
-        return [*found, f"{file} has text of {pixels:.1f} px"] if pixels < MIN_TEXT_PX else found
+        return [*problems, f"{file} has text of {pixels:.1f} px"] if pixels < MIN_TEXT_PX else problems
     if picture["width"] < picture["fullWidth"] and not picture["isLink"]:
-        return [*found, f"{file} is reduced, and no link to its own size"]
-    return found
+        return [*problems, f"{file} is reduced, and no link to its own size"]
+    return problems
 
 
 @pytest.mark.parametrize("has_scripts", [True, False], ids=["scripts", "no-scripts"])
@@ -135,14 +135,14 @@ async def test_every_former_address_leads_to_its_page(
     section = "#part" if has_scripts else ""
     with serve(tmp_path / "site") as url:
         # Without scripts it is the same element of each page, so those that moved are enough.
-        for former in ["", *(FORMER_ADDRESSES if has_scripts else MOVES)]:
-            target = destination_of(former or "index", PAGES, MOVES)
-            address = f"{former}.html" if former else ""
+        for page_name in ["", *(FORMER_ADDRESSES if has_scripts else MOVES)]:
+            target = destination_of(page_name or "index", PAGES, MOVES)
+            address = f"{page_name}.html" if page_name else ""
             await page.goto(f"{url}{address}#part", wait_until="commit")
             await page.wait_for_url(f"{url}stable/{target}.html{section}", wait_until="commit")
         for version in ("stable", "dev"):
-            for former, target in MOVES.items():
-                await page.goto(f"{url}{version}/{former}.html?q=1#part", wait_until="commit")
+            for page_name, target in MOVES.items():
+                await page.goto(f"{url}{version}/{page_name}.html?q=1#part", wait_until="commit")
                 destination = destination_of(target, PAGES, MOVES)
                 query = "?q=1" if has_scripts else ""
                 address = f"{url}{version}/{destination}.html{query}{section}"
@@ -207,33 +207,35 @@ async def test_every_page_can_be_read_on_a_phone_a_tablet_and_a_desktop(
     assert [*problems_of_site(tmp_path / "build")] == []
     site = tmp_path / "site"
     assemble(site, tmp_path / "build", tmp_path / "build", MOVES)
-    found: list[str] = []
+    problems: list[str] = []
     context = await browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
     context.set_default_timeout(PATIENCE * 1000)
     page = await context.new_page()
 
     def record(message: ConsoleMessage) -> None:
-        found.append(f"{page.url}: {message.type}: {message.text}")
+        problems.append(f"{page.url}: {message.type}: {message.text}")
 
     def check(request: Request) -> None:
         if not request.url.startswith((url, "data:")):
-            found.append(f"{page.url}: loads {request.url}")
+            problems.append(f"{page.url}: loads {request.url}")
 
     page.on("console", record)
-    page.on("pageerror", lambda error: found.append(f"{page.url}: {error}"))
+    page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
     page.on("request", check)
-    page.on("requestfailed", lambda request: found.append(f"{page.url}: {request.url} failed"))
+    page.on("requestfailed", lambda request: problems.append(f"{page.url}: {request.url} failed"))
     with serve(site) as url:
         files = sorted((tmp_path / "build").rglob("*.html"))
         names = [path.relative_to(tmp_path / "build").as_posix() for path in files]
         for name in names:
             await page.goto(f"{url}dev/{name}", wait_until="load")
             for width in WIDTHS:
-                found += [f"{name}, {width} px: {each}" for each in await layout_problems(page, width, site)]
+                problems += [
+                    f"{name}, {width} px: {problem}" for problem in await layout_problems(page, width, site)
+                ]
         await check_links_of_rules(page, url)
     await context.close()
     assert len(names) > 100
-    assert not found, "\n".join(found)
+    assert not problems, "\n".join(problems)
 
 
 async def layout_problems(page: Page, width: int, site: Path) -> list[str]:
@@ -242,7 +244,9 @@ async def layout_problems(page: Page, width: int, site: Path) -> list[str]:
     layout = await page.evaluate(LAYOUT)
     images = site / "dev" / "_images"
     problems: list[str] = layout["problems"]
-    return problems + [each for picture in layout["pictures"] for each in picture_problems(picture, images)]
+    return problems + [
+        problem for picture in layout["pictures"] for problem in picture_problems(picture, images)
+    ]
 
 
 async def check_links_of_rules(page: Page, url: str) -> None:

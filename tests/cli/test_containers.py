@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,17 +148,29 @@ with their schemas. So this finds misspelt fields and wrong types, and not what 
 """
 
 
+def kind_of(manifest: dict[str, Any]) -> tuple[str, str]:
+    """Return the version of the interface and the kind of a manifest."""
+    return manifest["apiVersion"], manifest["kind"]
+
+
+def by_kind_and_name(objects: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in objects}
+
+
 def instructions(content: str) -> list[tuple[str, str]]:
     """Return the instructions of a Dockerfile: their words and arguments."""
     lines = [line for line in content.splitlines() if line.strip() and not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
-    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
+    return [
+        (word, arguments.strip())
+        for word, _, arguments in (line.partition(" ") for line in joined.splitlines())
+    ]
 
 
 def final_stage(content: str) -> list[tuple[str, str]]:
-    found = instructions(content)
-    start = max(index for index, (word, _) in enumerate(found) if word == "FROM")
-    return found[start:]
+    steps = instructions(content)
+    start = max(index for index, (word, _) in enumerate(steps) if word == "FROM")
+    return steps[start:]
 
 
 def dockerfiles() -> Iterator[tuple[str, str]]:
@@ -171,9 +183,9 @@ def dockerfiles() -> Iterator[tuple[str, str]]:
 
 
 def test_images_run_a_list_of_words_as_a_user_with_a_number() -> None:
-    found = dict(dockerfiles())
-    assert len(found) == 3
-    for place, content in found.items():
+    contents = dict(dockerfiles())
+    assert len(contents) == 3
+    for place, content in contents.items():
         words = dict(final_stage(content))
         assert json.loads(words["CMD"]), place
         assert re.fullmatch(r"[1-9]\d*(:[1-9]\d*)?", words["USER"]), f"{place}: Kubernetes knows no names"
@@ -181,26 +193,27 @@ def test_images_run_a_list_of_words_as_a_user_with_a_number() -> None:
 
 def test_image_has_a_last_stage_without_a_shell() -> None:
     content = text("compose", "Dockerfile")
-    found, last = instructions(content), final_stage(content)
-    words = [word for word, _ in last]
+    steps, last_stage = instructions(content), final_stage(content)
+    words = [word for word, _ in last_stage]
     assert "RUN" not in words, "it starts a shell"
     assert not {"ADD", "VOLUME", "ENTRYPOINT"} & set(words)
-    options, _, probe = dict(last)["HEALTHCHECK"].partition(" CMD ")
+    options, _, probe = dict(last_stage)["HEALTHCHECK"].partition(" CMD ")
     assert json.loads(probe) == ["pg-scheduler", "health"]
     assert "--start-period=" in options
-    assert dict(last)["STOPSIGNAL"] == "SIGTERM"
-    assert "PYTHONDONTWRITEBYTECODE=1" in dict(last)["ENV"]
-    assert "$" not in dict(last)["ENV"]
-    copied = [rest for word, rest in last if word == "COPY"]
-    assert all(re.match(r"--from=build /srv/\S+ /srv/\S+$", rest) for rest in copied)
+    assert dict(last_stage)["STOPSIGNAL"] == "SIGTERM"
+    assert "PYTHONDONTWRITEBYTECODE=1" in dict(last_stage)["ENV"]
+    assert "$" not in dict(last_stage)["ENV"]
+    copies = [arguments for word, arguments in last_stage if word == "COPY"]
+    assert all(re.match(r"--from=build /srv/\S+ /srv/\S+$", arguments) for arguments in copies)
     # A digest takes the place of the tag in one argument, for both stages.
-    assert [rest for word, rest in found if word == "FROM"] == ["${PYTHON} AS build", "${PYTHON}"]
-    assert re.fullmatch(r"PYTHON=python:3\.\d+-slim", dict(found)["ARG"])
+    bases = [arguments for word, arguments in steps if word == "FROM"]
+    assert bases == ["${PYTHON} AS build", "${PYTHON}"]
+    assert re.fullmatch(r"PYTHON=python:3\.\d+-slim", dict(steps)["ARG"])
 
 
 def test_compose_gives_each_container_a_read_only_file_system_and_a_probe_without_a_shell() -> None:
     (compose,) = documents("compose", "compose.yaml")
-    services = {name: each for name, each in compose["services"].items() if each.get("build")}
+    services = {name: service for name, service in compose["services"].items() if service.get("build")}
     assert set(services) == {"migrate", "worker", "dashboard", "exporter"}
     for name, service in services.items():
         assert (service["read_only"], service["tmpfs"], service["cap_drop"]) == (True, ["/tmp"], ["ALL"])
@@ -215,9 +228,9 @@ def test_compose_gives_each_container_a_read_only_file_system_and_a_probe_withou
 def pods() -> dict[str, dict[str, Any]]:
     """Return the Pods of the manifests by the names of their owners."""
     return {
-        each["metadata"]["name"]: each["spec"]["template"]["spec"]
-        for each in manifests()
-        if each["kind"] in {"Deployment", "Job"}
+        manifest["metadata"]["name"]: manifest["spec"]["template"]["spec"]
+        for manifest in manifests()
+        if manifest["kind"] in {"Deployment", "Job"}
     }
 
 
@@ -233,7 +246,7 @@ def test_manifests_have_the_four_programs_in_restricted_containers() -> None:
         assert not pod["automountServiceAccountToken"]
         assert not pod["enableServiceLinks"]  # a Service sets variables that look like those of options
         assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
-        assert [each for each in pod.get("volumes", ()) if "emptyDir" not in each] == []
+        assert [volume for volume in pod.get("volumes", ()) if "emptyDir" not in volume] == []
         (container,) = pod["containers"]
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
@@ -245,7 +258,7 @@ def test_manifests_have_the_four_programs_in_restricted_containers() -> None:
         assert "memory" in resources["limits"]
         assert "cpu" not in resources["limits"], "it would delay heartbeats"
         assert isinstance(container["args"], list)
-        probes = {key: each for key, each in container.items() if key.endswith("Probe")}
+        probes = {key: probe for key, probe in container.items() if key.endswith("Probe")}
         assert all("httpGet" in probe for probe in probes.values()), "an exec probe may need a shell"
         assert bool(probes) != name.startswith("pg-scheduler-migrate")
         ports = {port["name"] for port in container.get("ports", ())}
@@ -253,20 +266,22 @@ def test_manifests_have_the_four_programs_in_restricted_containers() -> None:
 
 
 def test_worker_has_its_probes_its_time_to_stop_and_a_budget_of_disruptions() -> None:
-    found = {(each["kind"], each["metadata"]["name"]): each for each in manifests()}
-    deployment = found["Deployment", "pg-scheduler-worker"]["spec"]
+    objects = by_kind_and_name(manifests())
+    deployment = objects["Deployment", "pg-scheduler-worker"]["spec"]
     pod = deployment["template"]["spec"]
-    defaults = {name: each.default for name, each in inspect.signature(Scheduler).parameters.items()}
+    defaults = {
+        name: parameter.default for name, parameter in inspect.signature(Scheduler).parameters.items()
+    }
     needed_s = 2 * defaults["shutdown_timeout"] + defaults["stop_grace"] + CLOSE_S
     assert pod["terminationGracePeriodSeconds"] >= needed_s
     assert pod["shareProcessNamespace"], "else nothing reaps the programs that jobs leave behind"
     (worker,) = pod["containers"]
     probes = ("startupProbe", "livenessProbe", "readinessProbe")
     assert [worker[probe]["httpGet"]["path"] for probe in probes] == ["/startupz", "/livez", "/readyz"]
-    environment = {each["name"]: each.get("value") for each in worker["env"]}
+    environment = {variable["name"]: variable.get("value") for variable in worker["env"]}
     assert int(environment["PG_SCHEDULER_WORKER_HEALTH_PORT"] or 0) == worker["ports"][0]["containerPort"]
     assert environment["PG_SCHEDULER_WORKER_HEALTH_HOST"] == "0.0.0.0"
-    budget = found["PodDisruptionBudget", "pg-scheduler-worker"]["spec"]
+    budget = objects["PodDisruptionBudget", "pg-scheduler-worker"]["spec"]
     assert (budget["selector"], budget["maxUnavailable"]) == (deployment["selector"], 1)
     assert deployment["replicas"] > budget["maxUnavailable"], "a drain would stop all workers"
 
@@ -274,31 +289,31 @@ def test_worker_has_its_probes_its_time_to_stop_and_a_budget_of_disruptions() ->
 def test_owner_of_the_tables_is_known_to_the_migration_only() -> None:
     for name, pod in pods().items():
         secrets = {
-            each["valueFrom"]["secretKeyRef"]["key"]
-            for each in pod["containers"][0]["env"]
-            if "valueFrom" in each
+            variable["valueFrom"]["secretKeyRef"]["key"]
+            for variable in pod["containers"][0]["env"]
+            if "valueFrom" in variable
         }
         assert ("owner-dsn" in secrets) == name.startswith("pg-scheduler-migrate")
 
 
 def test_schemas_of_kubernetes_accept_the_manifests() -> None:
     checker = pytest.importorskip("kubernetes_validate.utils", reason="its package has the schemas")
-    own = [each for each in manifests() if (each["apiVersion"], each["kind"]) not in SPECS]
-    assert [each["kind"] for each in own] == [
+    core = [manifest for manifest in manifests() if kind_of(manifest) not in SPECS]
+    assert [manifest["kind"] for manifest in core] == [
         *("Job", "Deployment", "PodDisruptionBudget", "Deployment", "Deployment", "Service")
     ]
     oldest, *_, newest = checker.all_versions()
     for version in (oldest, newest):
-        for manifest in own:
+        for manifest in core:
             checker.validate(manifest, version, strict=True)
-        misspelt = own[0] | {"spec": own[0]["spec"] | {"backofLimit": 1}}
+        misspelt = core[0] | {"spec": core[0]["spec"] | {"backofLimit": 1}}
         with pytest.raises(checker.ValidationError, match="backofLimit"):
             checker.validate(misspelt, version, strict=True)
 
 
 def check_custom(manifest: dict[str, Any]) -> None:
     """Check a custom resource against the fields that are known here."""
-    spec = SPECS[manifest["apiVersion"], manifest["kind"]]
+    spec = SPECS[kind_of(manifest)]
     metadata = {"required": ["name"], "properties": {"name": NAME, "labels": TEXTS}, **UNDEFINED}
     properties = {"apiVersion": {}, "kind": {}, "metadata": metadata, "spec": spec}
     jsonschema.validate(manifest, {"required": [*properties], "properties": properties, **UNDEFINED})
@@ -306,9 +321,9 @@ def check_custom(manifest: dict[str, Any]) -> None:
 
 def test_custom_resources_have_the_documented_fields(call: Run) -> None:
     printed = list(yaml.safe_load_all(call("k8s").out))
-    scalers = [each for name in SCALERS for each in documents("k8s", name)]
-    custom = [each for each in (*printed, *scalers) if (each["apiVersion"], each["kind"]) in SPECS]
-    assert {(each["apiVersion"], each["kind"]) for each in custom} == set(SPECS)
+    scalers = [scaler for name in SCALERS for scaler in documents("k8s", name)]
+    custom = [manifest for manifest in (*printed, *scalers) if kind_of(manifest) in SPECS]
+    assert {kind_of(manifest) for manifest in custom} == set(SPECS)
     for manifest in custom:
         check_custom(manifest)
     with pytest.raises(jsonschema.ValidationError, match="minReplicas"):
@@ -321,7 +336,7 @@ def rendered(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     command = [str(program), "build", str(folder)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-    return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(ran.stdout)}
+    return by_kind_and_name(yaml.safe_load_all(ran.stdout))
 
 
 def change(path: Path, old: str, new: str) -> None:
@@ -345,14 +360,12 @@ def image(manifest: dict[str, Any]) -> str:
 def test_kustomize_renders_the_base_and_a_job_for_each_release(base: Path) -> None:
     kustomization = base / "kustomization.yaml"
     first = rendered(base)
-    assert sorted(first) == sorted(
-        (each["kind"], each["metadata"]["name"]) for each in manifests() if each["kind"] != "PodMonitor"
-    )
+    assert sorted(first) == sorted(key for key in by_kind_and_name(manifests()) if key[0] != "PodMonitor")
     change(kustomization, "newTag: 1.0.0", "newTag: 2.0.0-rc1")
     second = rendered(base)
     (new,) = set(second) - set(first)
     assert new == ("Job", "pg-scheduler-migrate-2.0.0-rc1")
-    assert {image(each) for each in second.values() if each["kind"] in {"Job", "Deployment"}} == {
+    assert {image(second[key]) for key in second if key[0] in {"Job", "Deployment"}} == {
         "registry.example.com/app:2.0.0-rc1"
     }
     # The same release once more is the same Job, whose template does not change.
@@ -394,19 +407,15 @@ def test_kustomize_leaves_the_number_of_workers_to_keda(base: Path) -> None:
 
 
 def test_scalers_agree_with_each_other_and_with_the_worker() -> None:
-    scaled = [each["spec"] for name in SCALERS for each in documents("k8s", name)]
-    first, second = ({key: spec[key] for key in spec if key != "triggers"} for spec in scaled)
+    specs = [scaler["spec"] for name in SCALERS for scaler in documents("k8s", name)]
+    first, second = ({key: spec[key] for key in spec if key != "triggers"} for spec in specs)
     assert first == second
-    (worker,) = (
-        each
-        for each in manifests()
-        if each["kind"] == "Deployment" and each["metadata"]["name"].endswith("-worker")
-    )
+    worker = by_kind_and_name(manifests())["Deployment", "pg-scheduler-worker"]
     assert first["scaleTargetRef"]["name"] == worker["metadata"]["name"]
     assert first["minReplicaCount"] == worker["spec"]["replicas"], "KEDA begins where it takes over"
     assert "cooldownPeriod" not in first, "it delays only the way to no worker at all"
     assert "fallback" not in first, "KEDA ignores it for a metric of the type Value"
-    for spec in scaled:
+    for spec in specs:
         (trigger,) = spec["triggers"]
         assert (trigger["metricType"], trigger["useCachedMetrics"]) == ("Value", True)
         metadata = trigger["metadata"]
@@ -444,7 +453,7 @@ def test_query_of_the_scaler_has_no_result_only_without_an_answer_of_the_databas
             {
                 "interval": "15s",
                 "input_series": [
-                    {"series": name, "values": f"{each}+0x4"} for name, each in collected.items()
+                    {"series": name, "values": f"{number}+0x4"} for name, number in collected.items()
                 ],
                 "promql_expr_test": [
                     {"expr": trigger["metadata"]["query"], "eval_time": "30s", "exp_samples": samples}

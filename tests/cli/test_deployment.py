@@ -41,7 +41,7 @@ def documents(kind: str, name: str) -> list[dict[str, Any]]:
 
 def manifests() -> list[dict[str, Any]]:
     """Return the manifests that ``k8s`` prints, but for the rules."""
-    return [each for name in FILES["k8s"][: PRINTED["k8s"]] for each in documents("k8s", name)]
+    return [manifest for name in FILES["k8s"][: PRINTED["k8s"]] for manifest in documents("k8s", name)]
 
 
 def commands(node: object) -> list[list[str]]:

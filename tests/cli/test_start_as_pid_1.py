@@ -70,8 +70,8 @@ async def until(condition: Condition) -> None:
     """Wait until the worker has come so far, of which it sends no event."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            found = condition()
-            if found is True or (not isinstance(found, bool) and await found):
+            answer = condition()
+            if answer is True or (not isinstance(answer, bool) and await answer):
                 return
             await asyncio.sleep(0.02)
 
@@ -94,11 +94,11 @@ class Program:
 
     def has_zombies(self) -> bool:
         """Return whether a process has ended that it started, or that was left to it, and was not reaped."""
-        found = []
+        stats = []
         for child in children_of(self._first_process()):
             with suppress(FileNotFoundError):  # it has just been reaped
-                found.append(Path(f"/proc/{child}/stat").read_text(encoding="ascii"))
-        return "Z" in [stat.rpartition(")")[2].split()[0] for stat in found]
+                stats.append(Path(f"/proc/{child}/stat").read_text(encoding="ascii"))
+        return "Z" in [stat.rpartition(")")[2].split()[0] for stat in stats]
 
     async def code(self) -> int:
         await until(lambda: self._process.poll() is not None)
@@ -244,8 +244,8 @@ async def test_worker_that_is_pid_1_reaps_the_processes_of_jobs_and_lets_a_job_f
         )
 
         async def have_ended() -> bool:
-            found = {name: await status(client, job_id) for name, job_id in ids.items()}
-            return found == {"pid1.compute": "completed", "pid1.hang": "failed"}
+            statuses = {name: await status(client, job_id) for name, job_id in ids.items()}
+            return statuses == {"pid1.compute": "completed", "pid1.hang": "failed"}
 
         await until(have_ended)
         # A process that waits for the next job remains, and one was killed.

@@ -349,13 +349,13 @@ def cells_of(row: str) -> list[str]:
 
 def statement_of(figure: Figure) -> str:
     """Return the second cell of the row for ours, and else the text before the name in the third."""
-    _, ours, others = cells_of(figure.row)
+    _, our_cell, other_cell = cells_of(figure.row)
     if figure.style != "group":
-        return ours
-    before, name, _ = others.partition(library_of(figure))
+        return our_cell
+    before, name, _ = other_cell.partition(library_of(figure))
     assert name, figure
-    for other in LIBRARIES:
-        before = before.rpartition(other)[2]
+    for library in LIBRARIES:
+        before = before.rpartition(library)[2]
     version = re.compile(r" [\d.]+,")
     return version.sub("", before, count=1) if version.match(before) else before
 

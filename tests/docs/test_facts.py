@@ -276,8 +276,8 @@ def test_pools_of_the_examples_open_no_connections_in_advance() -> None:
 def test_defaults_page_has_the_values_of_the_code() -> None:
     parameters = inspect.signature(Scheduler).parameters
     rows = table("guides/defaults.md", "| Default | Value | Changed by |")
-    shown = {match[1]: row[1] for row in rows if (match := re.search(r"`(\w+)=`", row[2]))}
-    assert shown == {
+    values = {match[1]: row[1] for row in rows if (match := re.search(r"`(\w+)=`", row[2]))}
+    assert values == {
         "max_retries": str(JOB_OPTIONS["max_retries"].default),
         "misfire_grace_time": f"{parameters['misfire_grace_time'].default} seconds",
         "timeout": f"{JOB_OPTIONS['timeout'].default:.0f} seconds",
@@ -286,19 +286,19 @@ def test_defaults_page_has_the_values_of_the_code() -> None:
         "max_crashes": str(parameters["max_crashes"].default),
     }
     page = (ROOT / "docs/guides/defaults.md").read_text(encoding="utf-8")
-    assert len(re.findall(r"^\*\*What others have\.\*\*", page, re.MULTILINE)) == len(shown)
+    assert len(re.findall(r"^\*\*What others have\.\*\*", page, re.MULTILINE)) == len(values)
 
 
 def test_defaults_page_has_the_messages_of_the_code() -> None:
     page = (ROOT / "docs/guides/defaults.md").read_text(encoding="utf-8")
-    shown = " ".join(" ".join(re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)).split())
-    assert f"; {NOT_RETRIED}" in shown
-    assert f"the job ran longer than its timeout of 3,600 seconds{LONGER}" in shown
-    assert quarantine_error(3) in shown
+    messages = " ".join(" ".join(re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)).split())
+    assert f"; {NOT_RETRIED}" in messages
+    assert f"the job ran longer than its timeout of 3,600 seconds{LONGER}" in messages
+    assert quarantine_error(3) in messages
     (default_grace,) = re.findall(r"THEN '(, the default.*?)' END", load_fragment("grace_reason"))
-    assert f"its misfire grace time is 300 seconds{default_grace}" in shown
+    assert f"its misfire grace time is 300 seconds{default_grace}" in messages
     for step in NOT_ALLOWED:
-        assert f"; {step}" in shown
+        assert f"; {step}" in messages
 
 
 def test_life_cycle_describes_every_column() -> None:

@@ -87,9 +87,9 @@ def test_entry_of_a_reason_begins_its_cause_with_the_docstring_of_the_code() -> 
     cause = "**Cause:** It waits for other jobs. Two. **Remedy:** three."
     check = "`pg-scheduler jobs explain ID` does not have this reason."
     assert after == f"**Symptom:** The job does not start. {cause} **Verification:** {check}"
-    rest = "**Cause:** It failed. **Remedy:** three."
+    cause = "**Cause:** It failed. **Remedy:** three."
     check = "`pg-scheduler jobs wait ID` ends with `completed`."
-    assert failed == f"**Symptom:** one. {rest} **Verification:** {check}\n"
+    assert failed == f"**Symptom:** one. {cause} **Verification:** {check}\n"
 
 
 def test_entry_of_a_finding_with_an_unknown_part_is_rejected() -> None:

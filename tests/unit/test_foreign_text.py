@@ -286,7 +286,7 @@ def test_function_with_several_kinds_of_errors_is_called_in_few_modules(name: st
 def test_pattern_bounds_the_digits_that_become_a_number() -> None:
     """Python refuses to read a number of more than 4,300 digits, by an error that callers do not expect."""
     unbounded = ("\\d+", "\\d*", "[0-9]+", "[0-9]*")
-    found = {
+    modules = {
         path.relative_to(PACKAGE).with_suffix("").as_posix()
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
@@ -294,7 +294,7 @@ def test_pattern_bounds_the_digits_that_become_a_number() -> None:
         and getattr(node.func, "attr", "") == "compile"
         and any(digits in ast.unparse(node.args[0]).replace("\\\\", "\\") for digits in unbounded)
     }
-    assert found == UNBOUNDED
+    assert modules == UNBOUNDED
 
 
 UNBOUNDED: Final = {

@@ -100,16 +100,16 @@ def run(parser: Parser, minutes: float, corpus: Path) -> Figures:
     ]
     code = search(parser.name, arguments, log)
     output = log.read_text("utf-8", errors="replace")
-    found = set(findings.iterdir()) - before
+    new_findings = set(findings.iterdir()) - before
     lines = DONE.findall(output)
-    runs, edges, kept = map(int, lines[-1]) if lines else (0, 0, 0)
-    if code and not found:
+    runs, edges, corpus_size = map(int, lines[-1]) if lines else (0, 0, 0)
+    if code and not new_findings:
         sys.exit(f"the search for {parser.name} has not run, with the code {code}:\n{output[-3000:]}")
-    for path in sorted(found):
+    for path in sorted(new_findings):
         print(f"{parser.name}: {path}: {path.read_bytes()[:200]!r}", flush=True)
-    if found:
+    if new_findings:
         print(output[-3000:], flush=True)
-    return Figures(runs, edges, kept, len(found))
+    return Figures(runs, edges, corpus_size, len(new_findings))
 
 
 if __name__ == "__main__":

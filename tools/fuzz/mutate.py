@@ -121,5 +121,5 @@ def _changed(source: random.Random, text: str, texts: Sequence[str]) -> str:
         case 3:
             return text[:end] + text[start:end] * source.randint(1, 50) + text[end:]
         case _:
-            other = source.choice(texts)
-            return text[:start] + other[source.randint(0, len(other)) :]
+            donor = source.choice(texts)
+            return text[:start] + donor[source.randint(0, len(donor)) :]

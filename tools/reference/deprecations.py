@@ -74,7 +74,9 @@ def _deprecations_below(node: ast.AST, owner: str) -> Iterator[Deprecation]:
 def deprecations_of_package() -> list[Deprecation]:
     """Return all deprecations of the package."""
     paths = sorted((ROOT / "pg_scheduler").rglob("*.py"))
-    return [found for path in paths for found in deprecations_in(path.read_text(encoding="utf-8"))]
+    return [
+        deprecation for path in paths for deprecation in deprecations_in(path.read_text(encoding="utf-8"))
+    ]
 
 
 def faults_of(deprecation: Deprecation, version: str, changelog: str) -> Iterator[str]:

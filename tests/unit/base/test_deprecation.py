@@ -22,15 +22,15 @@ VERSIONS = {"since": "1.2", "removal": "2.0"}
 @contextmanager
 def warned_lines() -> Iterator[list[str]]:
     """Collect the messages of deprecations, each with the line of this file that it is about."""
-    found: list[str] = []
+    warnings_seen: list[str] = []
     source = Path(__file__).read_text(encoding="utf-8").splitlines()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DeprecationWarning)
-        yield found
+        yield warnings_seen
     for warning in caught:
         assert Path(warning.filename).name == HERE, warning
         assert warning.category is DeprecationWarning
-        found.append(f"{source[warning.lineno - 1].strip()} -> {warning.message}")
+        warnings_seen.append(f"{source[warning.lineno - 1].strip()} -> {warning.message}")
 
 
 @deprecated(**VERSIONS, instead="total()")
