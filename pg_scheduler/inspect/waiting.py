@@ -130,17 +130,16 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
             use_texts.append(f"{number} {what} of at most {maximum}")
         elif number:
             use_texts.append(f"{number} {what}")
-    remedy = "wait until attempts end, or raise the limit in the code"
     # Only the starts are limited, and all of them are used, so it is known when the next one is free.
     if limit is not None and limit.max_running is None and limit.next_start_at is not None:
         use_texts = list(_used_starts(facts, limit, limit.next_start_at))
-        remedy = "wait, or raise the limit in the code"
     use = f": {', '.join(use_texts)}" if use_texts else ""
     is_spread = limit is not None and limit.is_spread
     spread = "; its starts are spread, so each waits for its turn" if is_spread else ""
     # A limit without a key has a text that everybody may read.
     reason_type = KeyReason if key else Reason
-    yield reason_type(ReasonCode.LIMIT, f"waits for the limit {name!r}{of_key}{use}{spread}", remedy)
+    text = f"waits for the limit {name!r}{of_key}{use}{spread}"
+    yield reason_type(ReasonCode.LIMIT, text, "wait, or raise the limit in the code")
     if facts.limit_wait is not None:
         yield _held_by(facts, facts.limit_wait)
 
