@@ -173,8 +173,8 @@ class Job:
     priority: JobPriority
     """The priority."""
     attempt: int
-    """The number of attempts so far, part of the fencing token. An expiry does not count as an attempt. A claim
-    that a limit blocked does, although the function has not run."""
+    """The number of attempts so far, part of the fencing token. An expiry does not count as an attempt. A
+    claim that a limit blocked does, although the function has not run."""
     retry_count: int
     """The number of failed attempts that were retried."""
     crash_count: int
