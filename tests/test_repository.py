@@ -157,6 +157,12 @@ def test_documentation_is_published_by_pushes_and_after_a_release_from_main_and_
     assert build["run"].splitlines()[-1] == f"python dev.py docs --publish {upload['with']['path']} $tag"
 
 
+def test_candidate_is_a_prerelease_so_that_the_documentation_of_the_latest_release_stays() -> None:
+    create = workflow("release")["jobs"]["github-release"]["steps"][-1]
+    assert create["run"].startswith('gh release create "$GITHUB_REF_NAME" "$KIND" ')
+    assert create["env"]["KIND"] == "${{ contains(github.ref_name, 'rc') && '--prerelease' || '--latest' }}"
+
+
 def test_release_workflow_does_not_wait_for_the_ci_that_it_calls() -> None:
     """Within a called workflow, the name is that of the caller, and names of groups ignore case."""
     groups = {name: workflow(name)["concurrency"]["group"] for name in ("ci", "release")}
