@@ -76,9 +76,9 @@ def _encrypt(key: bytes, text: str) -> str:
 def _decrypt(key: bytes, text: str) -> str:
     """Return the position in a text; raise ValueError if `_encrypt()` has not made the text."""
     try:
-        # _encrypt() has removed the padding of Base64.
         if len(text) > MAX_LENGTH:
             raise ValueError(text[:100])  # noqa: TRY301 - as any other text that is no position
+        # _encrypt() has removed the padding of Base64.
         sealed = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
     except ValueError:
         sealed = b""
