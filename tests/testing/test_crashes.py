@@ -393,6 +393,7 @@ def order_plainly(item: str) -> int:
     return quote
 
 
+@pytest.mark.skipif(not LONG, reason="takes a minute, in the nightly workflow")
 async def test_job_of_steps_in_a_thread_passes(crash: CrashEverywhere) -> None:
     report = await crash(order_plainly, args=("lamp",), until=timedelta(days=4))
     assert report.statements.count("store_step") == 4
@@ -479,6 +480,7 @@ async def receive_orders() -> list[str]:
     return received
 
 
+@pytest.mark.skipif(not LONG, reason="takes a minute, in the nightly workflow")
 async def test_job_that_receives_messages_passes(crash: CrashEverywhere) -> None:
     seen: list[list[str]] = []
 
@@ -532,6 +534,7 @@ async def read_jobs(pool: Pool) -> list[Any]:
     return [*await read_table(pool), *(tuple(row) for row in rows)]
 
 
+@pytest.mark.skipif(not LONG, reason="takes a minute, in the nightly workflow")
 async def test_family_is_cancelled_whole_and_cleaned_up_once(crash: CrashEverywhere) -> None:
     seen: list[list[Any]] = []
 
@@ -682,6 +685,7 @@ async def charge_after(failures: int, step: str) -> str:
     return f"charged after {count}"
 
 
+@pytest.mark.skipif(not LONG, reason="takes a minute, in the nightly workflow")
 async def test_count_of_the_failures_of_a_step_survives_every_crash(crash: CrashEverywhere) -> None:
     """The first step succeeds with its last retry, and the second one has none."""
     policy = RetryPolicy(base=timedelta(minutes=1), jitter=0)
