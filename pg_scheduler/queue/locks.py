@@ -11,6 +11,7 @@ from typing import Final
 from pg_scheduler.base.sqltext import qualify
 from pg_scheduler.database.blockers import Blocker, watching
 from pg_scheduler.database.faults import REFUSALS, translated
+from pg_scheduler.database.queries import Route
 from pg_scheduler.database.session import Connection, is_open, noticing_end
 from pg_scheduler.database.statements import Repository, Statements
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -42,6 +43,14 @@ class LockRepository(Repository):
     async def notify(self, messages: Sequence[str], *, connection: Connection | None = None) -> None:
         """Send messages to every process that listens, when the transaction commits."""
         await self._statements.fetch("notify", messages, on=connection)
+
+    async def notify_once(self, message: str) -> None:
+        """Send a message, and return the connection to the pool at once, because no other one follows soon.
+
+        Otherwise a worker would keep the connection for a moment while it starts, and its other parts would
+        open one more, which the pool then has for minutes.
+        """
+        await self._statements.fetch("notify", [message], route=Route.RESERVED)
 
     async def session_pid(self, connection: Connection) -> int:
         """Return the id of the server process that runs the transaction of this connection."""

@@ -1,5 +1,5 @@
 -- name: notify
--- route: sticky-reserved
+-- route: sticky-reserved | reserved
 -- Send messages ($1) to every process that listens.
 --
 -- One statement sends many: the commit of a notification takes a database-wide lock.

@@ -237,7 +237,7 @@ class Listener(Service):
 
     async def _receives_probe(self) -> bool:
         """Send a notification to this worker itself; return whether it arrives in time."""
-        await self._node.store.locks.notify([self._probe])
+        await self._node.store.locks.notify_once(self._probe)
         try:
             async with asyncio.timeout(self.probe_timeout_s):
                 return await self._probed.wait()

@@ -112,8 +112,12 @@ class RetentionRepository(Repository):
         Returns:
             0 if the pass has begun, else the seconds until it is due; None while another worker makes it.
         """
-        args = policies, worker_id, after_s, within_s, self._statements.now
-        due_in: float | None = await self._statements.value("begin_vacuum_pass", *args)
+        args = policies, worker_id, after_s, self._statements.now
+        # Every worker asks, and one begins. The question uses the connection that listens, which each worker
+        # has anyway. The pass needs the pool, so a worker whose jobs have used up the pool begins none.
+        due_in: float | None = await self._statements.value("vacuum_pass_due", *args)
+        if due_in == 0:
+            due_in = await self._statements.value("begin_vacuum_pass", *args, within_s)
         return due_in
 
     async def end_pass(self, policies: str, worker_id: str) -> None:

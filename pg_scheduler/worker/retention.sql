@@ -3,15 +3,12 @@
 -- Return the size of a table in blocks.
 SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::bigint;
 
--- name: begin_vacuum_pass
--- route: pool
--- Begin a pass of the policies $1 by worker $2 if one is due: 0, else the seconds until then.
+-- fragment: last_pass
+-- The last pass of the policies $1, and the seconds until the next one is due, for the worker $2.
 --
 -- It is due $3 seconds after the end of the last one, or at once if the worker that makes it has no row any more, or
--- is this one. The first one is due at a random part of the interval of $4 seconds. NULL or no row while another
--- worker makes it: of two that find it due, the second finds another number. An end in the future is from a clock
--- that was set back.
-WITH clock AS MATERIALIZED (SELECT coalesce($5, {now}) AS at),
+-- is this one. NULL while another worker makes it. An end in the future is from a clock that was set back.
+clock AS MATERIALIZED (SELECT coalesce($4, {now}) AS at),
 pass AS MATERIALIZED (
     SELECT last.number,
         CASE
@@ -24,7 +21,25 @@ pass AS MATERIALIZED (
         END AS due_in
     FROM {schema}scheduler_vacuum_passes AS last, clock
     WHERE last.policies = $1
-),
+)
+
+-- name: vacuum_pass_due
+-- route: shared, reserved
+-- Return the seconds until a pass of the policies $1 is due for worker $2: 0 if it is due now, or if there was none.
+--
+-- NULL while another worker makes it.
+WITH {last_pass}
+SELECT due_in FROM pass
+UNION ALL
+SELECT 0 WHERE NOT EXISTS (SELECT FROM pass);
+
+-- name: begin_vacuum_pass
+-- route: pool
+-- Begin a pass of the policies $1 by worker $2 if one is due: 0, else the seconds until then.
+--
+-- The first one is due at a random part of the interval of $5 seconds. NULL or no row while another worker makes it:
+-- of two that find it due, the second finds another number.
+WITH {last_pass},
 begun AS (
     UPDATE {schema}scheduler_vacuum_passes AS last
     SET number = last.number + 1, worker_id = $2, started_at = clock.at, ended_at = NULL
@@ -35,7 +50,7 @@ begun AS (
 added AS (
     INSERT INTO {schema}scheduler_vacuum_passes (policies, worker_id, started_at, ended_at)
     SELECT $1, $2, chosen.at, chosen.at
-    FROM (SELECT clock.at - make_interval(secs => $4::double precision * random()) AS at FROM clock) AS chosen
+    FROM (SELECT clock.at - make_interval(secs => $5::double precision * random()) AS at FROM clock) AS chosen
     WHERE NOT EXISTS (SELECT FROM pass)
     ON CONFLICT DO NOTHING
     RETURNING ended_at

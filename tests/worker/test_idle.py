@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from time import monotonic
 
@@ -92,6 +93,7 @@ async def test_idle_services_use_at_most_one_transaction_per_pass(parts: Parts, 
     await listener.run_once()
     await scanner.run_once()
     await claimer.run_once()  # whose connections are there now, with their settings
+    await parts.store.retention.begin_pass("policies", "w1", after_s=9, within_s=0)
     await log.take()
     assert holds(listener.is_receiving) == (size >= 3)
     expected = bare if size >= 3 else in_a_transaction
@@ -104,6 +106,8 @@ async def test_idle_services_use_at_most_one_transaction_per_pass(parts: Parts, 
     assert await log.take() == [], "the answers show that the connection lives, and there is nothing to plan"
     await claimer.run_once()
     assert await log.take() == (bare if size >= 4 else in_a_transaction)("exchange_jobs")
+    await parts.store.retention.begin_pass("policies", "w1", after_s=9, within_s=0)
+    assert await log.take() == (["vacuum_pass_due"] if size >= 3 else ["vacuum_pass_due", "reset"])
     meter = Meter()
     statistics = StatisticsWriter(parts, meter, parts.store.statistics)
     await statistics.run_once()
@@ -186,3 +190,20 @@ async def test_scheduler_runs_on_a_pool_of_any_size_and_releases_every_connectio
                 assert [worker.is_alive for worker in await scheduler.workers()] == [True]
             assert pool.get_idle_size() == pool.get_size()
             assert await pool.fetchval("SELECT count(*) FROM pg_settings WHERE source = 'session'") == 0
+
+
+async def test_ten_idle_workers_hold_thirty_connections_from_their_start_on(
+    dsn: str, pool: asyncpg.Pool
+) -> None:
+    """In its pool, each holds one for LISTEN and one for claims; the lease keeper has the third one."""
+    sessions = """
+        SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+    """
+    async with AsyncExitStack() as stack:
+        for _ in range(10):
+            worker_pool = await stack.enter_async_context(asyncpg.create_pool(dsn, min_size=1))
+            scheduler = await stack.enter_async_context(Scheduler(worker_pool))
+            scheduler.register(idle_job, name="idle")
+            assert worker_pool.get_size() == 2, "the start opened one that the worker does not need any more"
+        assert await pool.fetchval(sessions) == 30
