@@ -57,6 +57,7 @@ ROWS: Final = (
     "planning",
     "starts",
     "idle",
+    "footprint",
     "backlog",
     "running_rows",
     "snapshot",
