@@ -16,7 +16,7 @@ IDLE: Final = "MiB, idle"
 GOALS: Final = (
     Goal("connections", most=3),
     Goal(IDLE, than="procrastinate", most=1.2),
-    Goal(IDLE, than="PgQueuer", most=1.2),
+    Goal(IDLE, than="PgQueuer", most=1.25),
     Goal(IDLE, than="our needs", most=1.5),
 )
 
