@@ -630,6 +630,7 @@ STORE_CALLS: dict[str, Call] = {
     "changes_session": lambda it, _: it.people.server.changes_session(),
     "receives_notification": lambda it, _: it.people.server.receives_notification(0.1),
     "notify": lambda it, _: it.locks.notify(["due"]),
+    "notify_once": lambda it, _: it.locks.notify_once("due"),
     "session_pid": lambda it, conn: it.locks.session_pid(conn),
     "blockers": lambda it, _: it.locks.blockers(1),
     "find_holders": lambda it, _: swallowing(it.locks.find_holders()),
