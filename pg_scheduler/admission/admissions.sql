@@ -164,14 +164,18 @@ admitted AS (
     WHERE decided.is_admitted -- IS NULL would be estimated as few rows, and joined by a nested loop
     UNION ALL
     SELECT start.key, start.job_id, least(lowest.attempt, 0) - 1, start.at, start.keep_s
-    FROM {schema}scheduler_starts AS start
+    FROM (
+        SELECT key, job_id, attempt, at, keep_s
+        FROM {schema}scheduler_starts
+        WHERE ctid = ANY (ARRAY (SELECT unnest(earlier) FROM used))
+        OFFSET 0 -- otherwise the ids below may be looked up in the whole index, for 58 ms a batch
+    ) AS start
     CROSS JOIN LATERAL (
         SELECT min(other.attempt) AS attempt
         FROM {schema}scheduler_starts AS other
         WHERE other.key = start.key AND other.job_id = start.job_id
     ) AS lowest
-    WHERE start.ctid = ANY (ARRAY (SELECT unnest(earlier) FROM used))
-      AND start.job_id = ANY (ARRAY (SELECT job_id FROM decided WHERE is_admitted))
+    WHERE start.job_id = ANY (ARRAY (SELECT job_id FROM decided WHERE is_admitted))
     ON CONFLICT (key, job_id, attempt) DO UPDATE SET at = EXCLUDED.at, keep_s = EXCLUDED.keep_s
 ),
 blocked AS (

@@ -652,7 +652,8 @@ coalesce((
             WHEN job.attempt = start.attempt AND (job.status = 'running'
                 OR job.status = 'cancelled' AND job.finished_at > (clock.at - interval '2 seconds'))
                 THEN job.started_at IS NULL OR (start.at < least(job.started_at, {last_instant})) IS NOT TRUE
-            WHEN coalesce(job.finished_at, job.started_at, clock.at) > (clock.at - interval '2 seconds')
+            WHEN job.errors IS NOT NULL
+                AND coalesce(job.finished_at, job.started_at, clock.at) > (clock.at - interval '2 seconds')
                 THEN jsonb_path_exists_tz(job.errors, {ended_by_hand}, jsonb_build_object(
                     'attempt', start.attempt, 'since', to_char(clock.at - interval '2 seconds', {instant_format})))
             ELSE false END

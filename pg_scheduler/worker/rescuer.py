@@ -65,7 +65,8 @@ class Rescuer(Service):
         # On a node that runs jobs, polls usually look before that.
         self._lock_scan_interval_s = config.polling.max_interval * (2 if config.runs_jobs else 1)
         self._scans_locks = False
-        self._scans_jobs = True
+        # The first scan of the deadline scanner requests it if there is an expired lease.
+        self._scans_jobs = False
         self._suspicions: dict[str, Suspicion] = {}
         self._scan_began_at: float | None = None
         self._no_suspects_at = float("-inf")

@@ -98,6 +98,8 @@ class Service(ABC):
     """The share of each sleep that is random, so that nodes do not work in step."""
     yields_between_passes: ClassVar[bool] = True
     """Whether other tasks run before a pass that follows at once. If not, each pass must await something."""
+    begins_asleep: ClassVar[bool] = False
+    """Whether the first pass waits until the service is woken."""
     backoff = BackoffOptions()
     find_holders: Callable[[], Awaitable[Sequence[str]]] | None = None
     """Returns the sessions that hold locks on the tables, for the record of a pass that waited for one."""
@@ -204,6 +206,9 @@ class Service(ABC):
     async def _loop(self, first_pass: asyncio.Event) -> None:
         """Make passes until the service stops; set ``first_pass`` when the first one has succeeded."""
         backoff = Backoff(self.backoff.first_s, self.backoff.longest_s)
+        if self.begins_asleep:
+            first_pass.set()  # start() does not wait for a pass
+            await self._wakeup.wait(NEVER)
         while not self._is_stopping:
             began = time.monotonic()
             # What may end the sleep after this pass early.

@@ -64,7 +64,7 @@ async def test_role_decides_which_services_run_and_all_do_maintenance(
             await seen.until(PassFinished, 2, service="rescuer")  # it scans the liveness locks by itself
         found = passes(seen)
     assert ("claimer" in found, "planner" in found) == (runs, plans)
-    assert {"heartbeat", "rescuer", "expirer"} <= found
+    assert {"heartbeat", "rescuer", "deadline_scanner"} <= found
 
 
 async def test_scheduler_role_enqueues_and_worker_role_runs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -18,6 +19,7 @@ from pg_scheduler.admission.limits import (
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.faults import is_lock_timeout
+from pg_scheduler.database.options import ADMISSION_SETTINGS
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
@@ -568,3 +570,23 @@ async def test_changing_a_blocked_job_unblocks_it(store: Store, pool: Pool, chan
         await store.jobs.set_status("a", JobStatus.PENDING, LEASE)
     assert await blocked(pool) == {}
     assert len((await store.claims.exchange("w1", [NAME], 10)).jobs) == (change != "cancel")
+
+
+async def test_no_plan_of_an_admission_looks_up_jobs_in_the_starts_of_all_limits(
+    store: Store, pool: Pool
+) -> None:
+    """A plan that is made for an empty table is kept. It took 58 of the 68 ms of an admission."""
+    query = await store.statements.query("admit_attempts")
+    attempts, limits = "text[], int[], text[], bigint[]", "text[], float8[], text[], int[], int[], float8[]"
+    types = f"text, timestamptz, {attempts}, {limits}"
+    arguments = ", ".join(["NULL"] * len(types.split(",")))
+    await pool.execute("VACUUM (ANALYZE) scheduler_starts")  # an empty table has other costs then
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute(ADMISSION_SETTINGS)
+        await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        await connection.execute(f"PREPARE admission ({types}) AS {query.text}")
+        plan = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE admission ({arguments})")
+    # The index of the starts begins with the key of the limit.
+    scans = re.findall(r'"Index Name": "scheduler_starts_pkey".*?"Index Cond": "([^"]*)"', plan, re.DOTALL)
+    assert scans
+    assert not [condition for condition in scans if "key =" not in condition]

@@ -650,7 +650,7 @@ async def test_scanner_finds_running_rows_that_no_worker_renews(
     assert await scanner.run_once() == pytest.approx(10)
     clock.advance(timedelta(seconds=11))
     assert await scanner.run_once() == DeadlineScanner.retry_interval_s
-    await rescuer.run_once()
+    await rescuer.reclaim_now()
     assert await scanner.run_once() == pytest.approx(9)
     clock.advance(timedelta(seconds=10))
     rescuer.scan_jobs()
