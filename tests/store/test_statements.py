@@ -730,6 +730,7 @@ async def use_path(store: Store) -> object:
     assert NAME in {hold.name for hold in (await store.identity.held())[0]}
     assert NAME in (await store.identity.release()).tasks
     await store.locks.notify(["due"])
+    await store.locks.notify_once("due")
     async with store.connections.transaction() as connection:
         assert await store.locks.session_pid(connection) > 0
     assert await store.locks.blockers(1) == []
