@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -16,6 +17,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.integrations.django.compat import (
     BaseTaskBackend,
+    InvalidTaskBackend,
     Task,
     TaskResultDoesNotExist,
     task_backends,
@@ -98,7 +100,7 @@ class Backend(BaseTaskBackend):
         """Check a task, and register its function.
 
         Raises:
-            InvalidTask: The task is invalid; ``InvalidTaskError`` of django-tasks.
+            InvalidTask: The task is invalid; ``InvalidTaskError`` of django-tasks 0.12.
             TypeError: An option of jobs has the wrong type.
             ValueError: An option of jobs is out of range, or its name belongs to another function.
         """
@@ -196,7 +198,14 @@ class Backend(BaseTaskBackend):
 
 def all_backends() -> list[Backend]:
     """Return the backends of the project that store jobs."""
-    return [backend for backend in task_backends.all() if isinstance(backend, Backend)]
+    backends: list[Backend] = []
+    for alias in task_backends:
+        # Django's own check reports a backend that cannot be imported. It must not stop the others.
+        with suppress(InvalidTaskBackend):
+            backend = task_backends[alias]
+            if isinstance(backend, Backend):
+                backends.append(backend)
+    return backends
 
 
 def neighbours_of(backend: Backend) -> list[Backend]:

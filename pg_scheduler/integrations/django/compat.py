@@ -14,13 +14,21 @@ if find_spec("django.tasks"):
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 elif find_spec("django_tasks"):
-    from django_tasks import DEFAULT_TASK_BACKEND_ALIAS, TaskContext, TaskResultStatus, task_backends
+    from django_tasks import (
+        DEFAULT_TASK_BACKEND_ALIAS,
+        TaskContext,
+        TaskResultStatus,
+        exceptions,
+        task_backends,
+    )
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import DEFAULT_TASK_PRIORITY, Task, TaskError, TaskResult
-    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
+
+    # Its version 0.12 has another name, and later ones have that of Django 6.0.
+    InvalidTaskBackend = getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError
 else:
     raise ImproperlyConfigured(
         "pg_scheduler.integrations.django.Backend needs Django 6.0, or the package django-tasks for Django "

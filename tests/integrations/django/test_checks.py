@@ -15,6 +15,8 @@ from django.core import checks  # noqa: E402 - only where Django is
 from django.db import connections  # noqa: E402
 from django.test import override_settings  # noqa: E402
 
+from pg_scheduler.integrations.django.backend import all_backends  # noqa: E402
+
 
 class OrdersElsewhere:
     """A router."""
@@ -95,3 +97,9 @@ def test_missing_application_is_an_error() -> None:
         (error,) = Backend("default", {}).check()
     assert error.id == "pg_scheduler.E001"
     assert "INSTALLED_APPS" in (error.hint or "")
+
+
+def test_other_backend_that_cannot_be_imported_does_not_stop_the_check() -> None:
+    tasks = {"default": {"BACKEND": BACKEND}, "missing": {"BACKEND": "does.not.exist"}}
+    with override_settings(TASKS=tasks):
+        assert [backend.alias for backend in all_backends()] == ["default"]
