@@ -58,7 +58,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   upgrade  run workers of the last release and of this one on one database, up and down, and migrate
            two million jobs of pg-scheduler 0.2.3 (--from REF, --rows N, --report FILE)
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
-           of its repository
+           of its repository; or Django's own tests of its tasks on our backend:
+           dev.py compat django [6.0 | 6.1.3 | FOLDER], a checkout of django-tasks
   picture  record the demo into docs/figures/demo.svg
   screenshots  photograph the dashboard into docs/figures: on the data of the demo, light and dark, and on
            those of the tutorial; write the accessibility trees of its pages; draw the diagrams
@@ -118,6 +119,13 @@ def docs(python: str, arguments: list[str]) -> int:
 def package(python: str, action: str, arguments: list[str]) -> list[str]:
     """Return the command that builds the distributions, or builds and checks them."""
     return [python, "-m", "tools.package", action, *arguments]
+
+
+def compat(python: str, arguments: list[str]) -> list[str]:
+    """Return the command that runs the tests of 0.2.3, or those of Django."""
+    if arguments[:1] == ["django"]:
+        return [python, "-m", "tools.compat_django", *arguments[1:]]
+    return [python, "-m", "tools.compat", *arguments]
 
 
 def step(name: str, command: list[str]) -> bool:
@@ -280,7 +288,7 @@ def main(words: list[str]) -> int:
         "alerts": lambda: replace_process([python, "-m", "tools.alerts", *arguments]),
         "fuzz": lambda: fuzz(environment, arguments),
         "upgrade": lambda: replace_process([python, "-m", "tools.upgrade", *arguments]),
-        "compat": lambda: replace_process([python, "-m", "tools.compat", *arguments]),
+        "compat": lambda: replace_process(compat(python, arguments)),
         "types": lambda: replace_process([*checks(python)["types"], *arguments]),
         "docs": lambda: docs(python, arguments),
         "build": lambda: replace_process(package(python, "build", arguments)),

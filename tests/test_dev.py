@@ -20,7 +20,7 @@ from packaging.version import Version
 
 import dev
 from tests.conftest import spread
-from tools import compat, debian, environment, interpreters, lock, matrix, package
+from tools import compat, compat_django, debian, environment, interpreters, lock, matrix, package
 from tools.environment import ROOT, DevError, Environment
 from tools.matrix import COMBINATIONS, Combination, Result
 from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLICES, SLOW, parallel
@@ -636,6 +636,31 @@ class TestCompat:
     def test_compat_rejects_anything_but_a_checkout(self, arguments: list[str], text: str) -> None:
         with pytest.raises(DevError, match=text):
             compat.main(arguments)
+
+
+class TestCompatDjango:
+    """`dev.py compat django` runs Django's own tests of its tasks."""
+
+    def test_dev_py_starts_the_tests_of_django_or_those_of_0_2_3(self) -> None:
+        assert dev.compat("python", ["django", "6.0"]) == ["python", "-m", "tools.compat_django", "6.0"]
+        assert dev.compat("python", ["folder"]) == ["python", "-m", "tools.compat", "folder"]
+
+    def test_newest_version_is_the_locked_one(self) -> None:
+        locked = re.findall(r"^django==(\S+)", environment.LOCK.read_text(), re.MULTILINE)
+        assert max(locked) == compat_django.NEWEST
+
+    def test_folder_that_is_no_checkout_is_rejected(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            DevError, match=r"neither a version of Django, 6\.0 or .*; usage: .* compat django"
+        ):
+            compat_django.main([str(tmp_path)])
+
+    def test_python_that_is_too_old_for_django_is_rejected(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(compat_django, "OLDEST_PYTHON", (99, 0))
+        with pytest.raises(DevError, match=r"needs Python 3\.12, .* pass --python python3\.12 to dev\.py"):
+            compat_django.download("6.0", tmp_path)
 
 
 class TestLock:
