@@ -640,8 +640,8 @@ SELECT jsonb_object_agg(id, n) AS of FROM unnest($1::text[]) WITH ORDINALITY AS 
 ((SELECT place.of FROM place) ->> job_id)::integer
 
 -- Whether the attempt of a start runs, or was ended by hand within the last 2 seconds, so that it may still run. The
--- history shows such an end, whatever became of the job since. If SQL has set the status, only the row shows the end. The
--- times are compared first, so that the histories of most jobs are not read.
+-- history shows such an end, whatever became of the job since. If SQL has set the status, only the row shows the end. Most
+-- jobs have no history, and of the others the times are compared first, so that few histories are read.
 --
 -- A start before the begin of the attempt is that of an earlier job with this id, which was deleted. Admission never
 -- writes such a time for the attempt itself, also if the clock is set back.
