@@ -548,10 +548,14 @@ async def test_result_is_written_when_the_reset_of_the_pool_raised(private_dsn: 
     async with start_workload(private_dsn, pool_settings=store.settings) as workload:
         await workload.schedule_jobs()
         store.is_down = True
-        job_id = await workload.scheduler.schedule(fail, execution_time=now())
-        await workload.wait_for_retries("completer")
+        job_ids: list[str] = []
+        # A result is written on the dedicated connection, which no pool resets, while all others are in use.
+        while not workload.recorder.of(ServiceRetrying, service="completer"):
+            job_ids.append(await workload.scheduler.schedule(fail, execution_time=now()))
+            await asyncio.sleep(0.1)
         store.is_down = False
-        await workload.recorder.until(JobFailed, job_id=job_id)
+        for job_id in job_ids:
+            await workload.recorder.until(JobFailed, job_id=job_id)
         await workload.assert_recovered()
 
 
