@@ -111,11 +111,8 @@ def test_ci_matrix_equals_the_local_matrix() -> None:
 
 def test_nightly_workflow_runs_each_file_with_long_stories_or_further_cases() -> None:
     (step,) = [step for step in workflow("nightly")["jobs"]["stories"]["steps"] if "run" in step]
-    users = {
-        name(path)
-        for path in (ROOT / "tests").rglob("test_*.py")
-        if re.search(r"^from tests\.support\.stories import .*\bLONG\b", path.read_text(), re.MULTILINE)
-    }
+    pattern = re.compile(r"^from tests\.support\.stories import .*\b(LONG|NIGHTLY)\b", re.MULTILINE)
+    users = {name(path) for path in (ROOT / "tests").rglob("test_*.py") if pattern.search(path.read_text())}
     assert step["env"] == {"PG_SCHEDULER_PROTOCOL": "long"}
     assert {*step["run"].split()[3:]} == users
 

@@ -46,6 +46,7 @@ from pg_scheduler.testing import TestScheduler, job_context
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.codecs import KeyedCodec
 from tests.support.statements import Sent, Statements
+from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE, Recorder, wire_to
 
 Pool = asyncpg.Pool
@@ -770,6 +771,7 @@ async def test_sleep_until_a_time(t: TestScheduler, log: Log) -> None:
     assert log == [START + DAY]
 
 
+@NIGHTLY
 @pytest.mark.slow
 async def test_a_year_of_sleeps_ends_on_time(t: TestScheduler, log: Log) -> None:
     async def daily() -> None:
@@ -2283,6 +2285,7 @@ class CrashingConnection(asyncpg.Connection):
         return tag
 
 
+@NIGHTLY
 @pytest.mark.slow
 @pytest.mark.usefixtures("stock")
 async def test_crash_before_or_after_any_statement_changes_no_end_state(dsn: str) -> None:

@@ -12,6 +12,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.events import JobCompleted
 from tests.browser.person import WAYS, Person
 from tests.browser.test_reading import heading
+from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE, Recorder
 from tests.support.world import HOUR, World
 
@@ -20,6 +21,7 @@ FAILURES = 5000
 
 @pytest.mark.timeout(360)  # 5,000 jobs at 500 a second, twice on a slow machine
 @WAYS
+@NIGHTLY
 async def test_failures_are_retried_at_a_rate_stopped_and_resumed_in_another_browser(
     person: Person, scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:

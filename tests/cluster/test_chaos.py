@@ -18,6 +18,7 @@ import asyncpg
 import pytest
 
 from tests.cluster.fleet import ROOT, TIMEOUT_S
+from tests.support.stories import NIGHTLY
 from tools.chaos.checker import judge
 from tools.chaos.durable_jobs import (
     APPROVAL,
@@ -79,6 +80,7 @@ MINUTES = 0.25
 SMALL = ("--workers", "3", "--rate", "120", "--lease", "2", "--calm", "1", "--memory", "--untimed")
 
 
+@NIGHTLY
 @pytest.mark.chaos
 @pytest.mark.timeout(60 * MINUTES + 170)
 def test_chaos_run_keeps_every_guarantee_under_faults() -> None:

@@ -17,7 +17,7 @@ from pg_scheduler.testing import crash_everywhere
 from pg_scheduler.testing.databases import temporary_database
 from tests.cluster import inbox
 from tests.cluster.fleet import TIMEOUT_S, Fleet
-from tests.support.stories import LONG
+from tests.support.stories import LONG, NIGHTLY
 
 Pool = asyncpg.Pool
 
@@ -49,6 +49,7 @@ async def ship(scheduler: Scheduler) -> None:
         await job.receive(scheduler, 7, "shipped", connection)
 
 
+@NIGHTLY
 @pytest.mark.timeout(600)
 async def test_crash_at_any_statement_neither_loses_nor_repeats_nor_reorders_a_message(
     server: embedded.Server, template: str, monkeypatch: pytest.MonkeyPatch

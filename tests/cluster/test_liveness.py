@@ -13,6 +13,7 @@ import pytest
 from pg_scheduler import JobPriority, JobStatus, Scheduler
 from tests.cluster.fleet import TIMEOUT_S, Fleet, Node
 from tests.support.store import as_user
+from tests.support.stories import NIGHTLY
 
 NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
 SHORT = ("--lease", "2")
@@ -156,6 +157,7 @@ async def test_worker_keeps_its_jobs_when_one_holds_the_gil_for_longer_than_the_
         assert not fleet.records(event)
 
 
+@NIGHTLY
 async def test_worker_loses_its_jobs_when_one_holds_the_gil_for_longer_than_max_loop_block(
     fleet: Fleet, client: Scheduler
 ) -> None:

@@ -54,6 +54,7 @@ from tests.cluster.outages import (
 )
 from tests.conftest import FAST
 from tests.support.store import use_options
+from tests.support.stories import NIGHTLY
 from tests.support.worker import holds, now
 from tools.chaos.proxy import Proxy
 
@@ -95,6 +96,7 @@ async def test_scheduler_recovers_from_a_restart(
         await workload.assert_recovered()
 
 
+@NIGHTLY
 async def test_scheduler_recovers_from_an_outage_of_30_seconds(
     private_server: EmbeddedPostgres, private_dsn: str
 ) -> None:

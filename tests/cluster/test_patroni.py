@@ -26,6 +26,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.errors import DatabaseUnavailableError
 from tests.cluster import patroni
 from tests.cluster.fleet import ROOT
+from tests.support.stories import NIGHTLY
 from tools.chaos import jobs, ledger, report
 from tools.chaos import run as chaos_run
 from tools.chaos.checker import judge
@@ -150,6 +151,7 @@ def outage(fault: Fault, instants: Sequence[float]) -> float:
     return max(later - one for one, later in pairwise(instants[first:last]))
 
 
+@NIGHTLY
 async def test_failovers_lose_no_acknowledged_job(scratch: Path | None, tmp_path: Path) -> None:
     offset = time.time() - time.monotonic()
     faults: list[Fault] = []

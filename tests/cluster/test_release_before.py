@@ -19,6 +19,7 @@ from pg_scheduler import ConflictResolution, JobStatus, Scheduler
 from pg_scheduler.migrate import migrate
 from tests.cluster import durable, durable_options
 from tests.cluster.fleet import Fleet, environment
+from tests.support.stories import NIGHTLY
 from tools.upgrade.releases import LIBRARY, HistoryError, commit_before, extract
 
 STEPS = "migrations/0002_steps.up.sql"
@@ -220,6 +221,7 @@ async def test_release_before_works_while_the_tables_of_the_options_are_added(
     assert fleet.records("ServiceFaulted") == []
 
 
+@NIGHTLY
 async def test_release_before_breaks_no_job_with_an_option_that_it_does_not_have(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, release_before_options: Path
 ) -> None:

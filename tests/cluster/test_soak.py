@@ -10,10 +10,10 @@ import pytest
 from benchmarks import soak
 from pg_scheduler.embedded import EmbeddedError
 from pg_scheduler.embedded.binaries import find_binaries
-from tests.support.stories import LONG
+from tests.support.stories import NIGHTLY
 
 
-@pytest.mark.skipif(not LONG, reason="takes two minutes, in the nightly workflow")
+@NIGHTLY
 def test_soak_runs_every_kind_of_job_and_writes_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,7 @@ from tests.docs import asgi, test_files
 from tests.docs.snippets import ROOT
 from tests.docs.test_examples import load
 from tests.support.django import has_tasks
-from tests.support.stories import LONG
+from tests.support.stories import NIGHTLY
 from tests.support.transactions import django_address
 from tests.support.worker import Recorder
 
@@ -187,7 +187,7 @@ async def test_tests_of_the_order_example_pass(dsn: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not LONG, reason="each of the three takes two minutes, in the nightly workflow")
+@NIGHTLY
 @pytest.mark.parametrize("decision", ["granted", "expired", "rejected"])
 async def test_order_example_survives_a_crash_at_each_statement(
     dsn: str, monkeypatch: pytest.MonkeyPatch, decision: str

@@ -10,6 +10,7 @@ import pytest
 
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.migrate import migrate
+from tests.support.stories import NIGHTLY
 from tests.support.traps import (
     PATHS,
     QUALIFICATION,
@@ -79,6 +80,7 @@ async def test_no_statement_uses_a_trap(database: Database) -> None:
             assert not found, f"with the search path {path}, statement {name!r} uses {', '.join(found)}"
 
 
+@NIGHTLY
 @pytest.mark.slow
 async def test_every_statement_uses_a_trap_when_one_qualification_is_removed(database: Database) -> None:
     count = 0

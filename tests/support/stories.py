@@ -10,12 +10,16 @@ from typing import Any, ClassVar, Final
 
 import asyncpg
 import hypothesis
+import pytest
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from pg_scheduler.testing.crashing_worker import NumberedConnection
 
 LONG: Final = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
 """Whether models draw new stories, more and longer ones, operations play in all orders, and all cases run."""
+
+NIGHTLY: Final = pytest.mark.skipif(not LONG, reason="takes half a minute or more, in the nightly workflow")
+"""Marks a test that runs in the nightly workflow only, which sets `LONG`."""
 
 
 class CrashStory(RuleBasedStateMachine):

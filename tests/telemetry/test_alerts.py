@@ -15,7 +15,7 @@ from tests.docs.snippets import ROOT
 from tests.support.cases import each_case
 from tests.support.debian import required
 from tests.support.prometheus import promtool
-from tests.support.stories import LONG
+from tests.support.stories import NIGHTLY
 from tools.reference.extension import complete_metrics
 
 RULES = files("pg_scheduler") / "ops" / "alerts" / "pg_scheduler.rules.yaml"
@@ -249,7 +249,7 @@ def test_run_of_all_alerts_causes_each_one() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not LONG, reason="takes two minutes, in the nightly workflow")
+@NIGHTLY
 def test_alert_fires_under_a_real_prometheus_and_ends_after_its_page_was_followed() -> None:
     """The run of all alerts, ``dev.py alerts``, takes half an hour; this is its shortest part."""
     required("prometheus")

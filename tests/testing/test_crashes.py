@@ -36,7 +36,7 @@ from pg_scheduler.sync import StepConnection, current_scheduler, current_steps
 from pg_scheduler.testing import CrashDifference, CrashReport, crash_everywhere
 from pg_scheduler.testing.databases import temporary_database
 from pg_scheduler.worker.outcome_statements import ResultRepository
-from tests.support.stories import LONG
+from tests.support.stories import LONG, NIGHTLY
 
 pytestmark = pytest.mark.slow  # the job runs once for each of its statements
 
@@ -237,6 +237,7 @@ async def test_retry_and_jobs_that_follow_are_part_of_the_run(crash: CrashEveryw
     assert "settle_jobs" in report.statements, "the first attempt fails"
 
 
+@NIGHTLY
 async def test_others_act_at_their_times_whatever_crashes(crash: CrashEverywhere) -> None:
     async def approve(scheduler: Scheduler) -> None:
         assert scheduler.db_pool is not None
@@ -294,6 +295,7 @@ async def transfer_and_complete(*names: str) -> None:
         me.set_result({"inserted": len(names)})
 
 
+@NIGHTLY
 async def test_plain_inserts_pass_in_the_transaction_that_completes(
     crash: CrashEverywhere,
 ) -> None:
@@ -313,6 +315,7 @@ async def test_job_that_completes_on_a_connection_of_its_own_passes(crash: Crash
     assert (await crash(insert_and_complete)).points >= 12
 
 
+@NIGHTLY
 async def test_completion_apart_from_the_writes_is_reported(
     crash: CrashEverywhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,6 +371,7 @@ async def order(item: str) -> int:
     return quote
 
 
+@NIGHTLY
 async def test_job_of_steps_that_sleeps_passes(crash: CrashEverywhere) -> None:
     report = await crash(order, args=("lamp",), until=timedelta(days=4))
     assert report.statements.count("store_step") == 3
@@ -393,7 +397,7 @@ def order_plainly(item: str) -> int:
     return quote
 
 
-@pytest.mark.skipif(not LONG, reason="takes a minute, in the nightly workflow")
+@NIGHTLY
 async def test_job_of_steps_in_a_thread_passes(crash: CrashEverywhere) -> None:
     report = await crash(order_plainly, args=("lamp",), until=timedelta(days=4))
     assert report.statements.count("store_step") == 4
@@ -443,6 +447,7 @@ async def test_job_that_waits_for_the_first_of_several_and_again_passes(crash: C
     assert report.most(ship) == 2
 
 
+@NIGHTLY
 @pytest.mark.parametrize(
     ("hours", "expected"),
     [(36, "ann"), *([(12, "ann"), (60, "nobody")] if LONG else [])],
@@ -480,7 +485,7 @@ async def receive_orders() -> list[str]:
     return received
 
 
-@pytest.mark.skipif(not LONG, reason="takes a minute, in the nightly workflow")
+@NIGHTLY
 async def test_job_that_receives_messages_passes(crash: CrashEverywhere) -> None:
     seen: list[list[str]] = []
 
@@ -508,6 +513,7 @@ async def parent() -> list[int]:
     return await current_job().steps.gather("all", [call(double, 1), call(double, 2)])
 
 
+@NIGHTLY
 async def test_job_that_waits_for_children_passes(crash: CrashEverywhere) -> None:
     report = await crash(parent)
     assert report.statements.count("find_children") == 1
@@ -534,7 +540,7 @@ async def read_jobs(pool: Pool) -> list[Any]:
     return [*await read_table(pool), *(tuple(row) for row in rows)]
 
 
-@pytest.mark.skipif(not LONG, reason="takes a minute, in the nightly workflow")
+@NIGHTLY
 async def test_family_is_cancelled_whole_and_cleaned_up_once(crash: CrashEverywhere) -> None:
     seen: list[list[Any]] = []
 
@@ -562,6 +568,7 @@ async def bounded() -> None:
     await current_job().steps.wait("never")
 
 
+@NIGHTLY
 async def test_job_ends_at_its_deadline_wherever_the_worker_crashes(crash: CrashEverywhere) -> None:
     async def observe(pool: Pool) -> list[Any]:
         errors = "SELECT error_message, finished_at > execution_time FROM scheduled_jobs"
@@ -578,6 +585,7 @@ async def book(account: str, number: int) -> None:
         raise ConnectionError("the first booking fails once")
 
 
+@NIGHTLY
 async def test_jobs_of_a_sequence_run_in_order_wherever_the_worker_crashes(crash: CrashEverywhere) -> None:
     seen: list[list[str]] = []
 
@@ -601,6 +609,7 @@ async def index(document: str, version: int) -> None:
     await insert_once(f"{document} {version}")
 
 
+@NIGHTLY
 async def test_debounced_calls_become_one_job_wherever_the_worker_crashes(crash: CrashEverywhere) -> None:
     async def save_often() -> None:
         for version in (1, 2):
@@ -643,6 +652,7 @@ async def read_streams(pool: Pool) -> list[Any]:
     return [tuple(row) for row in rows]
 
 
+@NIGHTLY
 async def test_items_with_numbers_are_the_same_wherever_the_worker_crashes(crash: CrashEverywhere) -> None:
     report = await crash(speak, args=("a b c",), until=timedelta(days=2), observe=read_streams)
     assert report.statements.count("append_items") >= 5
@@ -685,7 +695,7 @@ async def charge_after(failures: int, step: str) -> str:
     return f"charged after {count}"
 
 
-@pytest.mark.skipif(not LONG, reason="takes a minute, in the nightly workflow")
+@NIGHTLY
 async def test_count_of_the_failures_of_a_step_survives_every_crash(crash: CrashEverywhere) -> None:
     """The first step succeeds with its last retry, and the second one has none."""
     policy = RetryPolicy(base=timedelta(minutes=1), jitter=0)
