@@ -145,7 +145,7 @@ async def test_rows_of_an_earlier_release_with_fewer_elements_are_read_and_added
     inspector = Inspector(pool)
     assert (await inspector.statistics()).by_name() == {"mail": short, "report": figures(3)}
     assert (await inspector.statistics_by_time()).total() == JobFigures.added(short, figures(3))
-    await add(world, now + timedelta(seconds=1), mail=figures(1))
+    await add(world, now - timedelta(seconds=1), mail=figures(1))
     assert (await inspector.statistics(names=["mail"])).total() == JobFigures.added(short, figures(1))
 
 
