@@ -27,8 +27,8 @@ BY_VERSION = ["tests/store", "tests/unit", "tests/migrations"]
 """The tests that the versions of Python and PostgreSQL affect most."""
 
 STORE_FILES = sorted(f"tests/store/{path.name}" for path in (ROOT / "tests/store").glob("test_*.py"))
-SLICES = (STORE_FILES[::2], STORE_FILES[1::2], BY_VERSION[1:])
-"""The same in three parts."""
+SLICES = (*(STORE_FILES[part::4] for part in range(4)), ["tests/unit"], ["tests/migrations"])
+"""The same in six parts."""
 
 
 def parallel(workers: int = WORKERS) -> list[str]:

@@ -22,6 +22,7 @@ from pg_scheduler.triggers import Every
 from pg_scheduler.worker.service import Service
 from tests.api.conftest import Make
 from tests.support.hostile import EARLIEST, LATEST
+from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE, Recorder
 
 HOUR = timedelta(hours=1)
@@ -257,6 +258,7 @@ class Harness:
         await self.seen.until(JobCompleted, job_id=job_id)
 
 
+@NIGHTLY
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 async def test_jobs_and_schedules_run_when_a_table_has_nonsense_in_every_column(

@@ -26,6 +26,7 @@ from pg_scheduler.admission.sequencer import Sequencer
 from pg_scheduler.events import JobCompleted, JobStarted
 from tests.api.conftest import Make, Pools
 from tests.api.test_limits import LEFT, until
+from tests.support.stories import NIGHTLY
 from tests.support.worker import Gate, Recorder, now
 
 BY_KEY = Sequence(key=lambda key, *_, **__: key)
@@ -354,6 +355,7 @@ async def test_sequence_keeps_no_slot_from_a_more_urgent_job(
     assert [args[-1] for args in gate.calls] == [0, "urgent", 1, 2]
 
 
+@NIGHTLY
 @pytest.mark.slow
 async def test_random_outcomes_on_three_workers_keep_every_order(
     make: Make, pools: Pools, pool: asyncpg.Pool

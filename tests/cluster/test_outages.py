@@ -195,6 +195,7 @@ async def test_scheduler_recovers_when_all_connections_are_half_open(
 # -- rejected writes -----------------------------------------------------------------------------------
 
 
+@NIGHTLY
 async def test_scheduler_recovers_from_a_read_only_server(private_dsn: str) -> None:
     """SQLSTATE 25006, as of an old primary after a failover."""
     parts = urlsplit(private_dsn)

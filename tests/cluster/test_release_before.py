@@ -143,6 +143,7 @@ async def test_release_before_harms_no_suspended_job_signal_or_share(
     assert fleet.records("ServiceFaulted") == []
 
 
+@NIGHTLY
 async def test_suspended_jobs_start_anew_after_a_roll_back_and_another_upgrade(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, release_before: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from tests.cluster.fleet import TIMEOUT_S, Fleet, Node
+from tests.support.stories import NIGHTLY
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("warmed_up_server")]
 
@@ -36,6 +37,7 @@ async def until_completed(pool: asyncpg.Pool, job_ids: list[str]) -> None:
             await asyncio.sleep(0.1)
 
 
+@NIGHTLY
 @pytest.mark.parametrize(
     "name",
     ["clock_stopped", "clock_ahead", "clock_behind", "random", "fork", "loop_stopped", "loop_closed"],

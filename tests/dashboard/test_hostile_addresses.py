@@ -14,6 +14,7 @@ from pg_scheduler.dashboard.app import STREAMS
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.jobs.error_text import fingerprint_of
 from tests.dashboard.client import App, request
+from tests.support.stories import NIGHTLY
 from tests.support.world import World
 
 READING: Final = re.compile(
@@ -51,6 +52,7 @@ def test_list_has_the_parameters_that_pages_read() -> None:
     assert {"after", "hour", "id", "name", "q", "range", "task"} <= parameter_names()
 
 
+@NIGHTLY
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted({*PAGES, *STREAMS} - ENDLESS))
 async def test_page_answers_each_text_in_each_parameter(path: str, world: World, app: App) -> None:

@@ -32,6 +32,7 @@ from pg_scheduler.dashboard.rendering import static_files, static_version
 from tests.dashboard.client import JSON, Answer, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.hosts import HOSTS
+from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE
 from tests.support.world import World
 
@@ -426,6 +427,7 @@ async def test_allow_anyone_logs_a_warning(
 # -- where it is mounted -------------------------------------------------------------------------------
 
 
+@NIGHTLY
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", HOSTS)
 @pytest.mark.parametrize("path", ["/", "/jobs", "/a/b/"])

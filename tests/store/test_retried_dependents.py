@@ -25,6 +25,7 @@ from tests.store.test_child_waits import KEPT, Retry, Waits, save
 from tests.support.cases import each_case
 from tests.support.dependencies import add, child, edges, state
 from tests.support.store import new_job, running
+from tests.support.stories import LONG
 from tests.support.worker import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -63,7 +64,7 @@ class Settle(Op):
 
 
 @each_case("restart", [Retry, RetryInBulk, SetPending])
-@pytest.mark.parametrize("parents", [1, 2])
+@pytest.mark.parametrize("parents", [1, 2] if LONG else [2])
 @pytest.mark.parametrize("outcome", [COMPLETE, Outcome.fail("no")], ids=["completed", "failed"])
 async def test_no_order_of_a_retry_and_the_end_of_another_job_leaves_the_retried_one_blocked(
     dsn: str,

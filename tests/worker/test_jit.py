@@ -19,6 +19,7 @@ from pg_scheduler.embedded.binaries import SYSTEM_FOLDER
 from pg_scheduler.events import JobCompleted, PassFinished
 from tests.cluster.bouncer import bouncer, find_program
 from tests.conftest import FAST, database, migrate_on, run_on
+from tests.support.stories import LONG
 from tests.support.worker import Recorder, now
 
 pytestmark = [
@@ -152,7 +153,7 @@ def check(plans: Plans) -> None:
     assert not [plan for plan in plans if plan.jit == "on" and plan.cost > MOST]
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 10])
+@pytest.mark.parametrize("size", [1, 2, 4, 10] if LONG else [1, 10])
 async def test_worker_statements_run_without_jit_on_a_pool_of_any_size(
     dsn: str, plans: Plans, size: int
 ) -> None:

@@ -14,6 +14,7 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.timing import fire_time_job_id
 from tests.support.parts import Parts
 from tests.support.store import new_schedule
+from tests.support.stories import LONG
 from tests.support.worker import PATIENCE, now
 from tests.worker.planner_process import work
 
@@ -51,7 +52,7 @@ CANCELLED = """
 """
 
 
-@pytest.mark.parametrize("has_obsolete_job", [False, True])
+@pytest.mark.parametrize("has_obsolete_job", [False, True] if LONG else [True])
 async def test_planner_that_is_killed_between_any_two_statements_leaves_one_job_per_fire_time(
     parts: Parts, store: Store, pool: asyncpg.Pool, dsn: str, has_obsolete_job: bool
 ) -> None:
