@@ -96,7 +96,7 @@ WITH inserted AS (
     INSERT INTO {schema}scheduler_sequences (key, job_id)
     SELECT idle.key, ''
     FROM unnest($1::text[]) AS idle (key)
-    WHERE NOT EXISTS (SELECT FROM {schema}scheduler_sequences AS row WHERE row.key = idle.key)
+    WHERE NOT EXISTS (SELECT FROM {schema}scheduler_sequences AS row WHERE row.key = idle.key OFFSET 0)
     ORDER BY idle.key COLLATE "C"
     ON CONFLICT DO NOTHING
     RETURNING key
@@ -176,7 +176,7 @@ changed AS (
 moved AS (
     UPDATE {schema}scheduler_sequences AS sequence SET job_id = held.job_id, stopped_at = NULL
     FROM held
-    WHERE sequence.key = held.key AND held.ctid IS NOT NULL
+    WHERE sequence.key = ANY ($1) AND sequence.key = held.key AND held.ctid IS NOT NULL
 ),
 stopped AS (
     UPDATE {schema}scheduler_sequences AS sequence SET stopped_at = clock.at
@@ -336,12 +336,13 @@ WITH sequence AS (
       AND NOT EXISTS (
           SELECT FROM {schema}scheduled_jobs AS job
           WHERE job.job_id = sequence.job_id AND job.finished_at IS NULL AND (job.blocked_on = $1) IS NOT TRUE
+          OFFSET 0
       ){within_lock_limit}
     FOR UPDATE
 )
 DELETE FROM {schema}scheduler_sequences AS row
 USING sequence
-WHERE row.key = sequence.key
+WHERE row.key = $1 AND row.key = sequence.key
 RETURNING row.job_id;
 
 -- name: skip_failed_head
@@ -370,7 +371,7 @@ RETURNING job_id;
 WITH waiting AS (
     SELECT ctid, blocked_on AS key
     FROM {schema}scheduled_jobs
-    WHERE job_id = $1 AND left(blocked_on, 10) = 'zsequence:'{within_lock_limit}
+    WHERE job_id = $1 AND coalesce(left(blocked_on, 10), '') = 'zsequence:'{within_lock_limit}
     FOR NO KEY UPDATE
 ),
 moved AS (

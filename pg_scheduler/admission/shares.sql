@@ -214,7 +214,9 @@ changed AS (
         last_heartbeat = CASE WHEN job.execution_time < chosen.moved_at THEN chosen.moved_at
             ELSE job.last_heartbeat END
     FROM chosen
-    WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM chosen)) AND chosen.job_id = job.job_id
+    WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM chosen))
+      AND job.job_id = ANY (ARRAY (SELECT job_id FROM chosen))
+      AND job.job_id = chosen.job_id
     RETURNING job.job_id, chosen.is_due, least(greatest(job.execution_time, {first_instant}), {last_instant}) AS due
 ),
 deleted AS (

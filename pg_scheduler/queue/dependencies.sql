@@ -78,7 +78,7 @@ WHERE job_id = ANY (ARRAY (
     SELECT job_id
     FROM {schema}scheduled_jobs AS parent
     WHERE job_id = ANY ($1::text[]) AND finished_at IS NULL AND (on_end -> 'child') IS NULL
-      AND EXISTS (SELECT FROM {schema}scheduler_after WHERE parent_id = parent.job_id)
+      AND EXISTS (SELECT FROM {schema}scheduler_after WHERE parent_id = parent.job_id OFFSET 0)
     ORDER BY job_id COLLATE "C"
     FOR NO KEY UPDATE
 ));
@@ -150,6 +150,7 @@ WHERE child.job_id = ANY ($1)
   AND NOT EXISTS (
       SELECT FROM {schema}scheduler_after AS edge
       WHERE edge.parent_id = child.job_id AND edge.child_id = step.job_id AND edge.definition = step.definition
+      OFFSET 0
   );
 
 -- name: delete_edges
@@ -160,6 +161,7 @@ WHERE child_id = ANY ($1)
   AND NOT EXISTS (
       SELECT FROM {schema}scheduled_jobs AS job
       WHERE job.job_id = edge.child_id AND job.status = 'running' AND edge.definition = (job.options ->> 'definition')
+      OFFSET 0
   );
 
 -- name: delete_child_edges
@@ -189,8 +191,12 @@ WITH RECURSIVE ancestor AS (
     UNION
     SELECT edge.child_id, edge.parent_id
     FROM ancestor
-    JOIN {schema}scheduler_after AS edge ON edge.child_id = ancestor.parent_id
-    WHERE {still_waits}
+    CROSS JOIN LATERAL (
+        SELECT edge.child_id, edge.parent_id
+        FROM {schema}scheduler_after AS edge
+        WHERE edge.child_id = ancestor.parent_id AND {still_waits}
+        OFFSET 0
+    ) AS edge
 )
 SELECT child_id, parent_id FROM ancestor;
 
@@ -240,13 +246,15 @@ FOR NO KEY UPDATE;
 WITH broken AS (
     SELECT edge.ctid, parent.status
     FROM {schema}scheduler_after AS edge
-    LEFT JOIN {schema}scheduled_jobs AS parent ON parent.job_id = edge.parent_id
+    LEFT JOIN LATERAL (
+        SELECT job_id, status, finished_at, on_end FROM {schema}scheduled_jobs WHERE job_id = edge.parent_id OFFSET 0
+    ) AS parent ON true
     WHERE edge.child_id = ANY ($1)
       AND (parent.job_id IS NULL OR parent.finished_at IS NOT NULL AND (parent.on_end -> 'alive') IS NULL)
 )
 DELETE FROM {schema}scheduler_after AS edge
 USING broken
-WHERE edge.ctid = broken.ctid
+WHERE edge.child_id = ANY ($1) AND edge.ctid = broken.ctid
 RETURNING edge.parent_id, edge.child_id, edge.outcome, edge.definition, broken.status;
 
 -- name: unblock_jobs
@@ -324,7 +332,9 @@ SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint
 -- Return the jobs that wait, in the blocks from $1 up to $2, for jobs that have ended or do not exist.
 SELECT DISTINCT edge.child_id
 FROM {schema}scheduler_after AS edge
-LEFT JOIN {schema}scheduled_jobs AS parent ON parent.job_id = edge.parent_id
+LEFT JOIN LATERAL (
+    SELECT job_id, finished_at, on_end FROM {schema}scheduled_jobs WHERE job_id = edge.parent_id OFFSET 0
+) AS parent ON true
 WHERE edge.ctid >= $1::tid AND edge.ctid < $2::tid
   AND (parent.job_id IS NULL OR parent.finished_at IS NOT NULL AND (parent.on_end -> 'alive') IS NULL);
 

@@ -14,7 +14,7 @@ changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         {cancelled_values}
     FROM old
-    WHERE job.job_id = old.job_id AND ($4::boolean OR NOT old.has_consequences)
+    WHERE job.job_id = $1 AND job.job_id = old.job_id AND ($4::boolean OR NOT old.has_consequences)
     RETURNING job.job_id, {named}, job.attempt
 )
 SELECT changed.job_id IS NOT NULL AS changed,
@@ -91,7 +91,7 @@ changed AS (
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($2, {now}))) ELSE job.errors END
     FROM old
-    WHERE job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences AND old.parent IS NULL)
+    WHERE job.job_id = $1 AND job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences AND old.parent IS NULL)
     RETURNING job.job_id, {named}, job.attempt, {bounded_due},
         CASE WHEN job.finished_at IS NULL AND old.status <> ALL (ARRAY ['pending', 'running'])
             THEN {deadline_to_note} END AS deadline
@@ -124,7 +124,7 @@ changed AS (
     UPDATE {schema}scheduled_jobs SET
         {retried_values}
     FROM old
-    WHERE job_id = old.id AND ($3::boolean OR old.parent IS NULL AND NOT old.may_wait)
+    WHERE job_id = $1 AND job_id = old.id AND ($3::boolean OR old.parent IS NULL AND NOT old.may_wait)
     RETURNING job_id, {bounded_due}, {deadline_to_note} AS deadline
 ),
 noted AS (
@@ -291,7 +291,7 @@ changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         {cancelled_values}
     FROM old
-    WHERE job.job_id = old.job_id AND ($10::boolean OR NOT old.has_consequences)
+    WHERE job.job_id = ANY ($1) AND job.job_id = old.job_id AND ($10::boolean OR NOT old.has_consequences)
     RETURNING job.job_id, {named}, job.attempt
 )
 SELECT old.job_id, changed.job_id IS NOT NULL AS changed, changed.job_name, changed.attempt,

@@ -39,7 +39,7 @@ FROM ROWS FROM (
     unnest($5::text[])
 ) AS kept (id, seconds, value, reason, error)
 JOIN {schema}scheduled_jobs ON job_id = kept.id
-WHERE finished_at IS NOT NULL
+WHERE job_id = ANY ($1) AND finished_at IS NOT NULL
 ON CONFLICT (job_id) DO UPDATE SET
     status = EXCLUDED.status, value = EXCLUDED.value, no_value_reason = EXCLUDED.no_value_reason,
     error = EXCLUDED.error, attempts = EXCLUDED.attempts, started_at = EXCLUDED.started_at,
@@ -69,9 +69,9 @@ SELECT wanted.id AS job_id,
     CASE WHEN kept.expires_at >= {first_day} AND kept.expires_at <= {last_day} THEN kept.expires_at END
         AS expires_at
 FROM unnest($1::text[]) AS wanted (id)
-LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = wanted.id
+LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = ANY ($1) AND job.job_id = wanted.id
 LEFT JOIN {schema}scheduler_results AS kept
-    ON kept.job_id = wanted.id AND kept.expires_at > coalesce($2, {now})
+    ON kept.job_id = ANY ($1) AND kept.job_id = wanted.id AND kept.expires_at > coalesce($2, {now})
     AND (job.finished_at IS NULL OR {is_of_last_end});
 
 -- name: vacuum_results

@@ -79,13 +79,13 @@ WITH kept AS (
         former.definition
     FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($5::text[])) AS edge (id, job_id, definition)
     JOIN {schema}scheduler_steps AS former
-        ON former.job_id = edge.job_id AND former.kind = 'result'
+        ON former.job_id = ANY ($2) AND former.job_id = edge.job_id AND former.kind = 'result'
         AND former.name = concat('child:', encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'))
         AND former.definition = edge.definition
     JOIN {schema}scheduler_steps AS step
-        ON step.job_id = edge.job_id AND step.kind = 'child' AND step.ended_at IS NOT NULL
+        ON step.job_id = ANY ($2) AND step.job_id = edge.job_id AND step.kind = 'child' AND step.ended_at IS NOT NULL
         AND step.value @> to_jsonb(edge.id) AND step.definition = edge.definition
-    WHERE EXISTS ({awaiting_step})
+    WHERE EXISTS ({awaiting_step} OFFSET 0)
     ON CONFLICT (job_id, name) DO NOTHING
 ),
 superseded AS (
@@ -93,12 +93,14 @@ superseded AS (
     USING
         ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($5::text[])) AS edge (id, job_id, definition),
         {schema}scheduled_jobs AS job
-    WHERE former.job_id = edge.job_id
+    WHERE former.job_id = ANY ($2)
+      AND former.job_id = edge.job_id
       AND former.kind = 'result'
       AND former.name = concat('again:', encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'))
+      AND job.job_id = ANY ($1)
       AND job.job_id = edge.id
       AND ((former.value ->> 'status') = job.status AND (former.value ->> 'attempts') = job.attempt::text) IS NOT TRUE
-      AND EXISTS ({awaiting_step})
+      AND EXISTS ({awaiting_step} OFFSET 0)
 )
 INSERT INTO {schema}scheduler_steps AS passed (job_id, name, kind, value, attempt, started_at, ended_at, definition)
 SELECT edge.job_id,
@@ -142,7 +144,7 @@ LEFT JOIN LATERAL (
     OFFSET 0
 ) AS job ON true
 LEFT JOIN {schema}scheduler_results AS kept
-    ON kept.job_id = edge.id
+    ON kept.job_id = ANY ($1) AND kept.job_id = edge.id
     AND (job.job_id IS NULL OR {is_of_last_end})
 WHERE (job.job_id IS NOT NULL OR kept.job_id IS NOT NULL)
   AND (edge.definition IS NULL OR edge.definition = ''
@@ -171,7 +173,8 @@ SELECT step.job_id, CASE WHEN step.kind = 'result' THEN 'result:' || substr(step
     step.kind, step.value, step.attempt, step.started_at, step.ended_at, step.definition
 FROM former AS step
 JOIN {schema}scheduled_jobs AS job ON job.job_id = step.job_id
-WHERE (step.kind = 'result' AND left(step.name, 5) = 'next:' OR left(step.name, 6) = (chr(1) || 'next:'))
+WHERE job.job_id = ANY ($1)
+  AND (step.kind = 'result' AND left(step.name, 5) = 'next:' OR left(step.name, 6) = (chr(1) || 'next:'))
   AND {of_definition}
   AND (SELECT count(*) FROM former) > 0;
 

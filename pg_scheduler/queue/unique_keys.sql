@@ -4,10 +4,11 @@
 SELECT job_id, status, unique_key, finished_at IS NULL AS is_unfinished
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1::text[])
-UNION
+UNION ALL
 SELECT job_id, status, unique_key, TRUE
 FROM {schema}scheduled_jobs
-WHERE unique_key = ANY ($2::text[]) AND unique_key IS NOT NULL AND finished_at IS NULL;
+WHERE unique_key = ANY ($2::text[]) AND unique_key IS NOT NULL AND finished_at IS NULL
+  AND (job_id = ANY ($1)) IS NOT TRUE;
 
 -- name: lock_key_holders
 -- route: caller
@@ -44,6 +45,6 @@ kept AS (
     UPDATE {schema}scheduled_jobs AS job SET
         options = {options_object} || jsonb_build_object('keep_result', $2::double precision::numeric)
     FROM holder
-    WHERE job.job_id = holder.job_id AND holder.status = 'pending' AND NOT holder.keeps_result
+    WHERE job.job_id = ANY ($1) AND job.job_id = holder.job_id AND holder.status = 'pending' AND NOT holder.keeps_result
 )
 SELECT job_id, status, unique_key FROM holder WHERE status <> 'pending' AND NOT keeps_result;

@@ -48,7 +48,7 @@ coalesce(step.definition = (job.options ->> 'definition'), true)
 -- fragment: named_steps
 {schema}scheduler_steps AS step
     JOIN {schema}scheduled_jobs AS job ON job.job_id = step.job_id
-    WHERE step.job_id = ANY ($1) AND step.name = $2 AND step.kind <> 'result' AND (job.options -> 'steps') IS NOT NULL
+    WHERE job.job_id = ANY ($1) AND step.job_id = ANY ($1) AND step.name = $2 AND step.kind <> 'result' AND (job.options -> 'steps') IS NOT NULL
         AND {of_definition}
 
 -- The name of the row with the failed attempts of the step $2.
@@ -132,7 +132,7 @@ marked AS (
         expires_at         = NULL,
         crash_count        = CASE WHEN $5 = 'retry' THEN crash_count ELSE 0 END
     FROM held
-    WHERE job.job_id = held.job_id AND (held.lacks_version OR held.has_crashed AND $5 <> 'retry')
+    WHERE job.job_id = $1 AND job.job_id = held.job_id AND (held.lacks_version OR held.has_crashed AND $5 <> 'retry')
 ),
 stale AS (
     DELETE FROM {schema}scheduler_steps
@@ -287,7 +287,8 @@ WITH first AS (
 deleted AS (
     DELETE FROM {schema}scheduler_steps AS step
     USING first
-    WHERE step.job_id = first.job_id
+    WHERE step.job_id = ANY ($1)
+      AND step.job_id = first.job_id
       AND (step.name = ANY (ARRAY [$2, {retry_name}]) OR {last_write} >= first.started_at
            AND step.kind <> 'result' AND NOT (step.kind = 'signal' AND step.value IS NOT NULL))
     RETURNING step.job_id, step.name, step.kind, step.value, step.started_at, step.definition
@@ -321,7 +322,8 @@ freed AS (
 kept AS (
     DELETE FROM {schema}scheduler_steps AS passed
     USING deleted
-    WHERE passed.job_id = deleted.job_id
+    WHERE passed.job_id = ANY ($1)
+      AND passed.job_id = deleted.job_id
       AND deleted.kind = 'child'
       AND passed.kind = 'result'
       AND left(passed.name, 70) = concat('kept:', encode(sha256(convert_to(deleted.name, 'UTF8')), 'hex'), ':')
@@ -329,7 +331,8 @@ kept AS (
 newer AS (
     DELETE FROM {schema}scheduler_steps AS passed
     USING deleted
-    WHERE passed.job_id = deleted.job_id
+    WHERE passed.job_id = ANY ($1)
+      AND passed.job_id = deleted.job_id
       AND deleted.kind = 'child'
       AND passed.kind = 'result'
       AND left(passed.name, 6) = 'again:'
@@ -353,7 +356,7 @@ repeated AS (
         FROM unnest(step.timeouts) AS timeout (at)
         WHERE timeout.at <= first.started_at
     ) AS earlier
-    WHERE step.name <> $2 AND step.kind = 'signal' AND step.started_at < first.started_at
+    WHERE step.job_id = ANY ($1) AND step.name <> $2 AND step.kind = 'signal' AND step.started_at < first.started_at
 ),
 shortened AS (
     UPDATE {schema}scheduler_steps AS step SET
@@ -366,14 +369,16 @@ shortened AS (
         until    = CASE WHEN step.value IS NULL THEN coalesce(repeated.last_end, {no_timeout}) ELSE step.until END,
         ended_at = CASE WHEN step.value IS NULL THEN repeated.last_end ELSE step.ended_at END
     FROM repeated
-    WHERE step.job_id = repeated.job_id
+    WHERE step.job_id = ANY ($1)
+      AND step.job_id = repeated.job_id
       AND step.name = repeated.name
       AND CASE WHEN step.value IS NULL THEN step.until > repeated.started_at ELSE step.timeouts IS NOT NULL END
 ),
 forgotten AS (
     UPDATE {schema}scheduler_steps AS step SET timeouts = NULL
     FROM first
-    WHERE step.job_id = first.job_id
+    WHERE step.job_id = ANY ($1)
+      AND step.job_id = first.job_id
       AND step.name <> $2
       AND step.started_at >= first.started_at
       AND step.kind = 'signal'
@@ -383,11 +388,13 @@ forgotten AS (
 unversioned AS (
     UPDATE {schema}scheduled_jobs AS job SET options = {options_object} || jsonb_build_object('steps', 0)
     FROM first
-    WHERE job.job_id = first.job_id
+    WHERE job.job_id = ANY ($1)
+      AND job.job_id = first.job_id
       AND NOT EXISTS (
           SELECT FROM {schema}scheduler_steps AS step
           WHERE step.job_id = first.job_id AND step.name <> ALL (ARRAY [$2, {retry_name}]) AND step.kind <> 'result'
             AND {last_write} < first.started_at AND NOT (step.kind = 'signal' AND step.until IS NULL)
+          OFFSET 0
       )
 )
 SELECT job_id FROM first;
@@ -472,7 +479,8 @@ marked AS (
 stale AS (
     DELETE FROM {schema}scheduler_steps AS step
     USING marked
-    WHERE step.job_id = marked.job_id
+    WHERE step.job_id = $1
+      AND step.job_id = marked.job_id
       AND step.name <> marked.name
       AND (marked.was_unmarked
            OR step.kind = 'result' AND left(step.name, 5) = 'next:'
@@ -627,7 +635,7 @@ WITH held AS MATERIALIZED (
 )
 UPDATE {schema}scheduler_steps AS step SET value = ($3::text[])[held.place]::jsonb, ended_at = coalesce($5, {now})
 FROM held
-WHERE step.job_id = held.job_id AND step.name = held.name
+WHERE step.job_id = ANY ($1) AND step.job_id = held.job_id AND step.name = held.name
 RETURNING step.job_id, step.name;
 
 -- name: wake_broadcast
@@ -669,7 +677,7 @@ WITH held AS (
 ended AS (
     UPDATE {schema}scheduler_steps AS step SET until = coalesce($2, {now})
     FROM held AS job
-    WHERE step.job_id = job.job_id AND step.kind = 'sleep' AND step.ended_at IS NULL
+    WHERE step.job_id = $1 AND step.job_id = job.job_id AND step.kind = 'sleep' AND step.ended_at IS NULL
       AND step.until > coalesce($2, {now}) AND job.steps @> to_jsonb(step.name) AND {of_definition}
     RETURNING step.job_id
 )
@@ -694,6 +702,7 @@ held AS (
     WHERE ctid = ANY (ARRAY (
         SELECT step.ctid
         FROM wait JOIN {schema}scheduler_steps AS step ON step.job_id = wait.id AND step.name = wait.name
+        WHERE step.job_id = ANY ($1)
         FOR UPDATE OF step SKIP LOCKED
     ))
     RETURNING job_id, ended_at IS NULL AS is_open
@@ -733,7 +742,7 @@ named AS (
             'definition', held.definition,
             'children', coalesce(options -> 'children', to_jsonb(extract(epoch FROM coalesce($7, {now})))))
     FROM held
-    WHERE job.job_id = held.job_id AND held.is_first
+    WHERE job.job_id = $1 AND job.job_id = held.job_id AND held.is_first
 ),
 wanted AS MATERIALIZED (
     SELECT id, held.definition, held.is_marked,
@@ -783,7 +792,7 @@ SELECT held.definition, wanted.id,
     child.job_name, child.status, ({child_mark})::text AS child_of, passed.value ->> 'step' AS step
 FROM held
 LEFT JOIN wanted ON true
-LEFT JOIN {schema}scheduled_jobs AS child ON child.job_id = wanted.id
+LEFT JOIN {schema}scheduled_jobs AS child ON child.job_id = ANY ($4) AND child.job_id = wanted.id
 LEFT JOIN {schema}scheduler_steps AS passed
     ON passed.job_id = $1 AND passed.name = wanted.result_name AND passed.kind = 'result' AND wanted.is_marked
     AND coalesce(passed.definition = wanted.definition, true);
@@ -801,13 +810,14 @@ WITH wait AS MATERIALIZED (
 ),
 over AS MATERIALIZED (
     SELECT wait.id
-    FROM wait LEFT JOIN {schema}scheduler_steps AS step ON step.job_id = wait.id AND step.name = wait.name
+    FROM wait LEFT JOIN {schema}scheduler_steps AS step
+        ON step.job_id = ANY ($1) AND step.job_id = wait.id AND step.name = wait.name
     WHERE ({awaits_children}) IS NOT TRUE
 ),
 timed AS (
     UPDATE {schema}scheduler_steps AS step SET until = job.execution_time
     FROM wait JOIN {schema}scheduled_jobs AS job ON job.job_id = wait.id
-    WHERE wait.is_timed AND step.job_id = wait.id AND step.name = wait.name AND step.ended_at IS NULL
+    WHERE wait.is_timed AND job.job_id = ANY ($1) AND step.job_id = ANY ($1) AND step.job_id = wait.id AND step.name = wait.name AND step.ended_at IS NULL
 ),
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET

@@ -23,7 +23,7 @@ WITH held AS (
 marked AS (
     UPDATE {schema}scheduled_jobs AS job SET options = {options_object} || jsonb_build_object('streams', $4::text)
     FROM held
-    WHERE job.job_id = held.job_id AND held.definition IS NULL
+    WHERE job.job_id = $1 AND job.job_id = held.job_id AND held.definition IS NULL
 ),
 stored AS (
     INSERT INTO {schema}scheduler_streams AS item (job_id, definition, name, number, value)
@@ -55,7 +55,7 @@ SELECT wanted.place::integer AS place, job.job_id IS NOT NULL AS has_row, job.fi
     job.options ->> 'streams' AS definition, item.number, item.value::text AS value
 FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::integer[]), unnest($4::integer[]))
     WITH ORDINALITY AS wanted (job_id, name, after, last, place)
-LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = wanted.job_id
+LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = ANY ($1) AND job.job_id = wanted.job_id
 LEFT JOIN LATERAL (
     SELECT stored.number, stored.value
     FROM {schema}scheduler_streams AS stored

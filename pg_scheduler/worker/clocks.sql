@@ -108,7 +108,8 @@ early AS MATERIALIZED (
     SELECT step.ctid, step.job_id, suspended.ahead, coalesce($1, {now}) AS now
     FROM suspended
     JOIN {schema}scheduler_steps AS step ON step.job_id = suspended.job_id
-    WHERE step.kind <> 'result' AND {last_write} > coalesce($1, {now})
+    WHERE step.job_id = ANY (ARRAY (SELECT job_id FROM suspended))
+      AND step.kind <> 'result' AND {last_write} > coalesce($1, {now})
     ORDER BY step.job_id, step.name
     FOR NO KEY UPDATE OF step SKIP LOCKED
 ),

@@ -165,7 +165,7 @@ changed AS (
         options       = {options_with_wait},
         on_end        = {kept_on_end}
     FROM old
-    WHERE job.job_id = old.job_id
+    WHERE job.job_id = ANY (ARRAY (SELECT job_id FROM old)) AND job.job_id = old.job_id
     RETURNING job.job_id, {named}, job.attempt, job.status, NULL::text AS worker_id, job.finished_at, old.text,
         job.error_message, job.options ->> 'deadline' AS deadline, job.on_end IS NOT NULL AS has_consequences
 ),
@@ -214,7 +214,8 @@ old AS MATERIALIZED (
     SELECT entry.entry_id
     FROM page
     JOIN {schema}scheduler_deadlines AS entry ON entry.entry_id = page.entry_id
-    WHERE page.noted_at < (coalesce($3, {now}) - interval '1 hour')
+    WHERE entry.entry_id = ANY (ARRAY (SELECT entry_id FROM page))
+      AND page.noted_at < (coalesce($3, {now}) - interval '1 hour')
       AND (
           NOT EXISTS (
               SELECT FROM {schema}scheduled_jobs AS job

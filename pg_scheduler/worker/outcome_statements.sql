@@ -135,7 +135,8 @@ early AS MATERIALIZED (
     SELECT step.ctid, ahead.ahead, coalesce($2, {now}) AS now
     FROM ahead
     JOIN {schema}scheduler_steps AS step ON step.job_id = ahead.job_id
-    WHERE step.kind <> 'result' AND {last_write} > coalesce($2, {now}) AND {last_write} < {last_day}
+    WHERE step.job_id = ANY ($1)
+      AND step.kind <> 'result' AND {last_write} > coalesce($2, {now}) AND {last_write} < {last_day}
     ORDER BY step.job_id, step.name
     FOR NO KEY UPDATE OF step SKIP LOCKED
 ),
@@ -197,7 +198,8 @@ UNION
 SELECT edge.parent_id
 FROM edge
 JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.child_id
-WHERE ((SELECT jsonb_object_agg(job_id, true) FROM child) -> edge.child_id) IS NULL
+WHERE job.job_id = ANY (ARRAY (SELECT child_id FROM edge))
+  AND ((SELECT jsonb_object_agg(job_id, true) FROM child) -> edge.child_id) IS NULL
 UNION
 SELECT planned.job_id
 FROM planned
