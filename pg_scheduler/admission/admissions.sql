@@ -198,7 +198,7 @@ FROM decided
 WHERE decided.blocked_on IS NULL OR decided.job_id = ANY (ARRAY (SELECT blocked.job_id FROM blocked));
 
 -- name: delete_past_starts
--- route: reserved
+-- route: shared, reserved
 -- Delete at most $1 starts that no limit counts any more, of keys that have had no attempt since.
 --
 -- An attempt that has ended never runs again under its number, so no lock of limits is needed. A feeder writes turns of

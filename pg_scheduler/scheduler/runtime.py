@@ -128,11 +128,14 @@ class Runtime:
             self.admission,
             self.notifier,
             self.listener,
+            # The first scan finds what the rescuer and the expirer have to do before the first claim.
+            # If it finds nothing, the start waits for none of their statements that read jobs.
+            self.scanner,
             self.rescuer,
             # No job expires before the worker knows which pauses suspend that.
             self.pauses,
+            # It precedes the planner, which drops a fire time while the last job of the schedule is pending.
             self.expirer,
-            self.scanner,
             *([self.planner] if config.plans else []),
             self.due_times,
             *([self.feeder, self.sequencer, self.head, self.claimer] if config.runs_jobs else []),

@@ -14,7 +14,8 @@
 WITH unfinished AS (
     SELECT
         CASE WHEN job.status = 'pending' THEN job.expires_at END AS expiry,
-        job.status = 'pending' AND job.execution_time < {overdue_instant} AS overdue,
+        job.status = 'pending' AND job.execution_time < {overdue_instant}
+            AND (job.expires_at < coalesce($1, {now})) IS NOT TRUE AS overdue,
         CASE WHEN job.status = 'running' AND job.lapse < coalesce(
             (SELECT CASE WHEN {ended_in_stopped} OR worker.worker_id = $4 THEN worker.last_beat ELSE '-infinity' END
              FROM {schema}scheduler_workers AS worker
@@ -113,9 +114,19 @@ SELECT
 status = 'pending' AND ((options ->> 'deadline') COLLATE "C" < to_char(
         coalesce($1, {now}) AT TIME ZONE 'UTC', {deadline_format}))
 
+-- fragment: expires_first
+-- Whether the misfire grace time of such a job ended before its deadline, so that the expirer or a claim expires it.
+coalesce(
+        blocked_on IS NULL AND execution_time <= coalesce($1, {now}) AND expires_at < coalesce($1, {now})
+            AND to_char(expires_at AT TIME ZONE 'UTC', {deadline_format}) < ((options ->> 'deadline') COLLATE "C")
+            AND {may_expire},
+        false)
+
 -- fragment: ends_job
 coalesce((
-        SELECT {has_passed_deadline} FROM {schema}scheduled_jobs AS job WHERE job.job_id = entry.job_id
+        SELECT {has_passed_deadline} AND NOT {expires_first}
+        FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id = entry.job_id
     ), false)
 
 -- fragment: is_forgotten
@@ -149,7 +160,7 @@ WITH past AS MATERIALIZED (
 old AS (
     SELECT job_id, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited, $3::text AS text
     FROM {schema}scheduled_jobs
-    WHERE job_id = ANY (ARRAY (SELECT job_id FROM past)) AND {has_passed_deadline}
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM past)) AND {has_passed_deadline} AND NOT {expires_first}
     ORDER BY job_id COLLATE "C"
     FOR NO KEY UPDATE SKIP LOCKED
 ),

@@ -37,6 +37,9 @@ class DeadlineScanner(Service):
     retry_interval_s = 5.0
     """Seconds until the next scan after a deadline has passed: another session may have locked the row, or a
     pause suspends the expiry of the job."""
+    first_retry_s = 0.5
+    """The same after the first scan of a worker, which often finds what has passed while no worker ran. The
+    next scan then plans for what passes soon."""
     horizon_jitter = 0.2
     """The random share of the interval."""
     spread_s = 0.5
@@ -62,6 +65,7 @@ class DeadlineScanner(Service):
         self._interval = min(self.interval_s, node.config.lease_seconds / 2)
         self._reported_at: float | None = None
         self._position = ScanPosition()
+        self._is_first = True
 
     async def run_once(self) -> float:
         """Scan once, and attend to what was found; return the seconds until the next deadline."""
@@ -98,9 +102,10 @@ class DeadlineScanner(Service):
             # The deadline has passed, so the service that attends to it is woken now.
             if ends_in is not None and ends_in <= 0:
                 signal()
-                delays.append(self.retry_interval_s)
+                delays.append(self.first_retry_s if self._is_first else self.retry_interval_s)
             elif ends_in is not None:
                 delays.append(ends_in + random.uniform(0, self.spread_s))  # noqa: S311 - jitter, no secret
+        self._is_first = False
         return min([horizon, *delays])
 
     async def _report_names(self) -> None:
@@ -173,7 +178,7 @@ class Expirer(Service):
     """Expire late jobs that no claim reaches: their function is not registered, or no slot is free."""
 
     name: ClassVar[str] = "expirer"
-    begins_asleep: ClassVar[bool] = True  # the scanner wakes it
+    begins_asleep: ClassVar[bool] = True  # the scanner, which starts before, wakes it
     batch_size = 500
     """Jobs that one statement expires."""
 

@@ -75,6 +75,15 @@ class Wakeup:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    @property
+    def is_set(self) -> bool:
+        """Whether the next sleep ends at once."""
+        return self._is_set
+
+    def clear(self) -> None:
+        """Forget a wake-up that has ended no sleep yet."""
+        self._is_set = False
+
     async def wait(self, seconds: float) -> None:
         """Sleep for so many seconds, or until ``set()`` is called; return at once if it was called before."""
         if not self._is_set:
@@ -99,7 +108,8 @@ class Service(ABC):
     yields_between_passes: ClassVar[bool] = True
     """Whether other tasks run before a pass that follows at once. If not, each pass must await something."""
     begins_asleep: ClassVar[bool] = False
-    """Whether the first pass waits until the service is woken."""
+    """Whether the first pass waits until the service is woken. If it was woken before its start, it begins as
+    any other service."""
     backoff = BackoffOptions()
     find_holders: Callable[[], Awaitable[Sequence[str]]] | None = None
     """Returns the sessions that hold locks on the tables, for the record of a pass that waited for one."""
@@ -206,9 +216,12 @@ class Service(ABC):
     async def _loop(self, first_pass: asyncio.Event) -> None:
         """Make passes until the service stops; set ``first_pass`` when the first one has succeeded."""
         backoff = Backoff(self.backoff.first_s, self.backoff.longest_s)
-        if self.begins_asleep:
+        if self.begins_asleep and not self._wakeup.is_set:
             first_pass.set()  # start() does not wait for a pass
             await self._wakeup.wait(NEVER)
+        else:
+            # The first pass attends to what has woken the service before its start. It needs no second one.
+            self._wakeup.clear()
         while not self._is_stopping:
             began = time.monotonic()
             # What may end the sleep after this pass early.

@@ -53,6 +53,48 @@ async def test_wakeup_ends_the_next_sleep_when_it_is_set_before() -> None:
         await wakeup.wait(NEVER)
 
 
+class Sleeper(Idle):
+    """Makes its first pass when it is woken."""
+
+    begins_asleep = True
+
+
+async def test_start_of_a_service_that_begins_asleep_waits_for_no_pass() -> None:
+    service = Sleeper(EventBus())
+    await service.start()
+    assert service.passes == 0
+    service.wake()
+    await service.until_passes(1)
+    await service.stop()
+
+
+async def test_start_of_a_service_that_was_woken_before_waits_for_its_pass() -> None:
+    may_end = asyncio.Event()
+
+    async def work() -> float:
+        await may_end.wait()
+        return NEVER
+
+    service = Sleeper(EventBus(), work)
+    service.wake()
+    start = asyncio.create_task(service.start())
+    await service.until_passes(1)
+    await asyncio.sleep(0.05)
+    assert not start.done()
+    may_end.set()
+    await asyncio.wait_for(start, PATIENCE)
+    await service.stop()
+
+
+async def test_first_pass_attends_to_what_woke_the_service_before_its_start() -> None:
+    service = Idle(EventBus())
+    service.wake()
+    await service.start()
+    await asyncio.sleep(0.05)
+    assert service.passes == 1
+    await service.stop()
+
+
 async def test_wakeup_ends_one_sleep_only() -> None:
     wakeup = Wakeup()
     wakeup.set()

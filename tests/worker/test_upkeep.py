@@ -705,6 +705,8 @@ async def test_scanner_handles_rows_without_a_lease_and_infinite_deadlines(
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'running', worker_id = 'x', attempt = 1 WHERE job_id = 'b'"
     )
-    assert await parts.scanner().run_once() == DeadlineScanner.retry_interval_s
+    scanner = parts.scanner()
+    assert await scanner.run_once() == DeadlineScanner.first_retry_s
+    assert await scanner.run_once() == DeadlineScanner.retry_interval_s
     await rescue(parts)
     assert await statuses(parts.store, "b") == ["pending"]
