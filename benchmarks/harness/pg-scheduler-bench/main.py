@@ -109,10 +109,16 @@ class Adapter:
                 await self.scheduler.schedule_bulk(jobs)
             except DatabaseUnavailableError as error:
                 print(f"[{SYSTEM}] {error}", file=sys.stderr)
+                self.return_tokens(size)
                 await asyncio.sleep(0.1)
                 continue
             self.enqueued += size
             self.sent.add((time.monotonic() - began) / size)
+
+    def return_tokens(self, size: int) -> None:
+        """Let the next calls insert what a failed one should have; a call may still have been committed."""
+        self.tokens += size
+        self.has_tokens.set()
 
     async def batches(self) -> AsyncIterator[int]:
         """Yield how many jobs to insert next."""
