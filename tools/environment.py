@@ -16,6 +16,7 @@ LOCK = ROOT / "requirements" / "dev.txt"
 LOWEST_LOCK = ROOT / "requirements" / "lowest.txt"
 FUZZ_LOCK = ROOT / "requirements" / "fuzz.txt"
 RELEASE_LOCK = ROOT / "requirements" / "release.txt"
+VERSION = ROOT / "pg_scheduler" / "version.py"
 PROBE = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
 NO_VENV = """\
 {python} cannot create virtual environments: the modules venv and ensurepip are missing.
@@ -62,7 +63,9 @@ class Environment:
         return stamp.is_file() and stamp.read_text() == self._fingerprint() and self.python.exists()
 
     def _fingerprint(self) -> str:
-        content = LOCK.read_bytes() + LOWEST_LOCK.read_bytes() + (ROOT / "pyproject.toml").read_bytes()
+        # The installed metadata has the version as it was at the installation of the checkout.
+        files = (LOCK, LOWEST_LOCK, ROOT / "pyproject.toml", VERSION)
+        content = b"".join(file.read_bytes() for file in files)
         return f"{ROOT}\n{hashlib.sha256(content).hexdigest()}\n"
 
     def _create(self, stamp: Path) -> None:

@@ -328,6 +328,11 @@ class IndexHandler(SimpleHTTPRequestHandler):
         self.end_headers()
         return None
 
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        """Send a file until the client hangs up: some do when they have read what they need."""
+        with contextlib.suppress(ConnectionError):
+            super().copyfile(source, outputfile)
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
         """Write nothing."""
 
