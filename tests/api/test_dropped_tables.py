@@ -92,7 +92,7 @@ async def test_schedule_starts_over_when_the_jobs_were_dropped(make: Make, pool:
     scheduler = make()
     seen = Recorder(scheduler)
     await scheduler.start()
-    await seen.until(PassFinished, 2, service="planner")
+    assert seen.of(PassFinished, service="planner")
     assert seen.of(PeriodicJobPlanned) == []
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
     next_fire_at = await pool.fetchval("SELECT next_fire_at FROM scheduler_schedules")

@@ -298,6 +298,7 @@ STATEMENTS = {
     *("hold_tasks", "held_tasks", "resume_held_tasks", "next_instants"),
     # These compare the names of jobs with all names of a pause that suspends expiry.
     *("exchange_jobs", "expire_jobs", "find_late", "claim_next", "unblock_late", "unblock_limited"),
+    *("scan_deadlines", "end_past_deadlines"),
     # This one compares them with the exact names.
     "explain_expiry",
 }

@@ -22,8 +22,13 @@ EXEMPT = {
     "find_late": "writes nothing, but finds what expire_jobs expires",
     "unblock_late": "lets late jobs expire, by another statement",
     "unblock_limited": "notes why late jobs will expire",
+    "scan_deadlines": "writes nothing, but leaves jobs that expire to expire_jobs",
+    "end_past_deadlines": "fails jobs, also those that a pause keeps from expiring",
 }
-GUARDED = {"exchange_jobs", "expire_jobs", "find_late", "claim_next", "unblock_late", "unblock_limited"}
+GUARDED = {
+    *("exchange_jobs", "expire_jobs", "find_late", "claim_next", "unblock_late", "unblock_limited"),
+    *("scan_deadlines", "end_past_deadlines"),
+}
 
 
 def test_statements_that_write_the_status_expired_ask_for_pauses_that_suspend_it() -> None:

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobPriority, JobStatus, Overlap, Scheduler, current_job
-from pg_scheduler.events import JobCompleted, JobExpired, UnregisteredName
+from pg_scheduler.events import JobCompleted, JobDeadlineExceeded, JobExpired, UnregisteredName
 from pg_scheduler.triggers import Every
 from tests.support.worker import Recorder, now
 
@@ -55,8 +55,13 @@ async def test_job_that_is_late_keeps_no_due_fire_time_from_its_run(
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'completed'") == 1
 
 
-async def test_job_past_its_grace_and_its_later_deadline_expires(pool: asyncpg.Pool) -> None:
+@pytest.mark.parametrize("suspend_expiry", [False, True])
+async def test_job_past_its_grace_and_its_later_deadline_expires_unless_a_pause_suspends_that(
+    pool: asyncpg.Pool, suspend_expiry: bool
+) -> None:
     producer = Scheduler(pool)
+    if suspend_expiry:
+        await producer.tasks.pause(f"{__name__}.note", suspend_expiry=True)
     job_id = await producer.schedule(note, execution_time=now(), misfire_grace_time=300, deadline=HOUR)
     await age(pool)
     await pool.execute(
@@ -67,11 +72,11 @@ async def test_job_past_its_grace_and_its_later_deadline_expires(pool: asyncpg.P
     worker = Scheduler(pool)
     seen = Recorder(worker)
     async with worker:
-        await seen.until(JobExpired, job_id=job_id)
+        await seen.until(JobDeadlineExceeded if suspend_expiry else JobExpired, job_id=job_id)
         assert not seen.of(UnregisteredName)
     job = await producer.get_job(job_id)
     assert job
-    assert job.status is JobStatus.EXPIRED
+    assert job.status is (JobStatus.FAILED if suspend_expiry else JobStatus.EXPIRED)
 
 
 async def test_reclaimed_job_starts_before_jobs_of_lower_priority(pool: asyncpg.Pool) -> None:
