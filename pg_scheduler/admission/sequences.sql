@@ -367,7 +367,8 @@ RETURNING job_id;
 -- Make the job $1, which waits in a sequence, the first of those that wait there; return when it is due.
 --
 -- The order is that of the due times, so it becomes due before the others, and at once. It notes that time, so that it is
--- corrected with the others if the clock is set back: see is_early.
+-- corrected with the others if the clock is set back: see is_early. coalesce(), because the partial index of the blocked
+-- jobs does not fit then: a plan of a drained table would read all of it.
 WITH waiting AS (
     SELECT ctid, blocked_on AS key
     FROM {schema}scheduled_jobs

@@ -14,6 +14,10 @@ is ``call`` or ``hot``, by default ``call``.
 the search path of their connection is. ``{channel}`` becomes the notification channel of the schema,
 ``{lock_mask}`` a number by which its advisory locks differ from those of others, and ``{name}`` the text
 after ``-- fragment: name``. Built-in functions, operators and types are qualified too; see ``sqlbuiltins``.
+
+A statement that joins a large table by an id also limits it by a condition of its own, with an argument or an
+array of ids, or joins it in a lateral with ``OFFSET 0``. Otherwise a plan that was made while the table was
+drained reads all of it; see ``tests/store/test_drained_plans.py``.
 """
 
 from __future__ import annotations

@@ -157,7 +157,8 @@ FROM (
         unnest($16::double precision[])
     ) AS each ({new_names}, options, unique_key, blocked_on, on_end, deadline_s)
     LEFT JOIN LATERAL (
-        SELECT {series_began_at} AS began_at FROM {schema}scheduled_jobs AS job
+        SELECT {series_began_at} AS began_at
+        FROM {schema}scheduled_jobs AS job
         WHERE job.job_id = each.job_id
         OFFSET 0
     ) AS series ON true

@@ -91,7 +91,9 @@ changed AS (
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($2, {now}))) ELSE job.errors END
     FROM old
-    WHERE job.job_id = $1 AND job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences AND old.parent IS NULL)
+    WHERE job.job_id = $1
+      AND job.job_id = old.job_id
+      AND ($6::boolean OR NOT old.has_consequences AND old.parent IS NULL)
     RETURNING job.job_id, {named}, job.attempt, {bounded_due},
         CASE WHEN job.finished_at IS NULL AND old.status <> ALL (ARRAY ['pending', 'running'])
             THEN {deadline_to_note} END AS deadline

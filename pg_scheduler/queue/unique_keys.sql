@@ -45,6 +45,9 @@ kept AS (
     UPDATE {schema}scheduled_jobs AS job SET
         options = {options_object} || jsonb_build_object('keep_result', $2::double precision::numeric)
     FROM holder
-    WHERE job.job_id = ANY ($1) AND job.job_id = holder.job_id AND holder.status = 'pending' AND NOT holder.keeps_result
+    WHERE job.job_id = ANY ($1)
+      AND job.job_id = holder.job_id
+      AND holder.status = 'pending'
+      AND NOT holder.keeps_result
 )
 SELECT job_id, status, unique_key FROM holder WHERE status <> 'pending' AND NOT keeps_result;

@@ -48,8 +48,8 @@ coalesce(step.definition = (job.options ->> 'definition'), true)
 -- fragment: named_steps
 {schema}scheduler_steps AS step
     JOIN {schema}scheduled_jobs AS job ON job.job_id = step.job_id
-    WHERE job.job_id = ANY ($1) AND step.job_id = ANY ($1) AND step.name = $2 AND step.kind <> 'result' AND (job.options -> 'steps') IS NOT NULL
-        AND {of_definition}
+    WHERE job.job_id = ANY ($1) AND step.job_id = ANY ($1) AND step.name = $2 AND step.kind <> 'result'
+        AND (job.options -> 'steps') IS NOT NULL AND {of_definition}
 
 -- The name of the row with the failed attempts of the step $2.
 
@@ -817,7 +817,12 @@ over AS MATERIALIZED (
 timed AS (
     UPDATE {schema}scheduler_steps AS step SET until = job.execution_time
     FROM wait JOIN {schema}scheduled_jobs AS job ON job.job_id = wait.id
-    WHERE wait.is_timed AND job.job_id = ANY ($1) AND step.job_id = ANY ($1) AND step.job_id = wait.id AND step.name = wait.name AND step.ended_at IS NULL
+    WHERE wait.is_timed
+      AND job.job_id = ANY ($1)
+      AND step.job_id = ANY ($1)
+      AND step.job_id = wait.id
+      AND step.name = wait.name
+      AND step.ended_at IS NULL
 ),
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
