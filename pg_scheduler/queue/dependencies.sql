@@ -254,7 +254,7 @@ WITH broken AS (
 )
 DELETE FROM {schema}scheduler_after AS edge
 USING broken
-WHERE edge.child_id = ANY ($1) AND edge.ctid = broken.ctid
+WHERE edge.ctid = broken.ctid
 RETURNING edge.parent_id, edge.child_id, edge.outcome, edge.definition, broken.status;
 
 -- name: unblock_jobs

@@ -69,9 +69,16 @@ SELECT wanted.id AS job_id,
     CASE WHEN kept.expires_at >= {first_day} AND kept.expires_at <= {last_day} THEN kept.expires_at END
         AS expires_at
 FROM unnest($1::text[]) AS wanted (id)
-LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = ANY ($1) AND job.job_id = wanted.id
-LEFT JOIN {schema}scheduler_results AS kept
-    ON kept.job_id = ANY ($1) AND kept.job_id = wanted.id AND kept.expires_at > coalesce($2, {now})
+LEFT JOIN LATERAL (
+    SELECT job_id, status, attempt, error_message, errors, started_at, finished_at
+    FROM {schema}scheduled_jobs
+    WHERE job_id = wanted.id
+    OFFSET 0
+) AS job ON true
+LEFT JOIN LATERAL (
+    SELECT * FROM {schema}scheduler_results AS row WHERE row.job_id = wanted.id OFFSET 0
+) AS kept
+    ON kept.expires_at > coalesce($2, {now})
     AND (job.finished_at IS NULL OR {is_of_last_end});
 
 -- name: vacuum_results

@@ -635,7 +635,7 @@ WITH held AS MATERIALIZED (
 )
 UPDATE {schema}scheduler_steps AS step SET value = ($3::text[])[held.place]::jsonb, ended_at = coalesce($5, {now})
 FROM held
-WHERE step.job_id = ANY ($1) AND step.job_id = held.job_id AND step.name = held.name
+WHERE step.job_id = held.job_id AND step.name = held.name
 RETURNING step.job_id, step.name;
 
 -- name: wake_broadcast
@@ -701,9 +701,13 @@ held AS (
     UPDATE {schema}scheduler_steps SET attempt = attempt
     WHERE ctid = ANY (ARRAY (
         SELECT step.ctid
-        FROM wait JOIN {schema}scheduler_steps AS step ON step.job_id = wait.id AND step.name = wait.name
-        WHERE step.job_id = ANY ($1)
-        FOR UPDATE OF step SKIP LOCKED
+        FROM wait
+        CROSS JOIN LATERAL (
+            SELECT ctid
+            FROM {schema}scheduler_steps
+            WHERE job_id = wait.id AND name = wait.name
+            FOR UPDATE SKIP LOCKED
+        ) AS step
     ))
     RETURNING job_id, ended_at IS NULL AS is_open
 ),
@@ -792,7 +796,9 @@ SELECT held.definition, wanted.id,
     child.job_name, child.status, ({child_mark})::text AS child_of, passed.value ->> 'step' AS step
 FROM held
 LEFT JOIN wanted ON true
-LEFT JOIN {schema}scheduled_jobs AS child ON child.job_id = ANY ($4) AND child.job_id = wanted.id
+LEFT JOIN LATERAL (
+    SELECT * FROM {schema}scheduled_jobs WHERE job_id = wanted.id OFFSET 0
+) AS child ON true
 LEFT JOIN {schema}scheduler_steps AS passed
     ON passed.job_id = $1 AND passed.name = wanted.result_name AND passed.kind = 'result' AND wanted.is_marked
     AND coalesce(passed.definition = wanted.definition, true);

@@ -55,7 +55,9 @@ SELECT wanted.place::integer AS place, job.job_id IS NOT NULL AS has_row, job.fi
     job.options ->> 'streams' AS definition, item.number, item.value::text AS value
 FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::integer[]), unnest($4::integer[]))
     WITH ORDINALITY AS wanted (job_id, name, after, last, place)
-LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = ANY ($1) AND job.job_id = wanted.job_id
+LEFT JOIN LATERAL (
+    SELECT job_id, finished_at, options FROM {schema}scheduled_jobs WHERE job_id = wanted.job_id OFFSET 0
+) AS job ON true
 LEFT JOIN LATERAL (
     SELECT stored.number, stored.value
     FROM {schema}scheduler_streams AS stored

@@ -197,9 +197,8 @@ WHERE job.job_id = ANY ($1) AND ((SELECT jsonb_object_agg(job_id, true) FROM hel
 UNION
 SELECT edge.parent_id
 FROM edge
-JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.child_id
-WHERE job.job_id = ANY (ARRAY (SELECT child_id FROM edge))
-  AND ((SELECT jsonb_object_agg(job_id, true) FROM child) -> edge.child_id) IS NULL
+WHERE ((SELECT jsonb_object_agg(job_id, true) FROM child) -> edge.child_id) IS NULL
+  AND EXISTS (SELECT FROM {schema}scheduled_jobs AS job WHERE job.job_id = edge.child_id OFFSET 0)
 UNION
 SELECT planned.job_id
 FROM planned

@@ -57,6 +57,7 @@ READS_ALL = {
     "waiting_names": "the pending jobs, for an offer of names to a person",
     "next_instants": "the waiting jobs, for the clock of a test",
     "mark_uncommitted": "all that waits, for a test",
+    "store_broadcast": "the waits that it has locked, of which there may be tens of thousands",
     "list_jobs": "a page by id, to a limit",
     "search_newest": "a page by id, to a limit",
     "check_step_values": "all steps, for the doctor",
