@@ -42,7 +42,7 @@ from pg_scheduler.testing.crashing_worker import Moment
 from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, Trigger
 from pg_scheduler.triggers.missed import MAX_COUNT
 from tests.support.crashes import NumberedCrash
-from tests.support.stories import LONG, CrashStory, open_pool, run_stories
+from tests.support.stories import LONG, NIGHTLY, CrashStory, open_pool, run_stories
 
 INSTANT: Final = timedelta(microseconds=1)
 HOUR: Final = timedelta(hours=1)
@@ -828,6 +828,7 @@ def test_random_stories_of_schedules_keep_each_fire_time_once(dsn: str) -> None:
     run_stories(Story, dsn, examples=300 if LONG else 5, steps=60 if LONG else 20)
 
 
+@NIGHTLY
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_longer_stories_of_schedules_keep_each_fire_time_once(dsn: str) -> None:

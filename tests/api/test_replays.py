@@ -24,7 +24,7 @@ from pg_scheduler import Child, Connection, JobFailedError, RetryPolicy, Sleep, 
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.testing.crashing_worker import Moment
 from tests.support.crashes import NumberedCrash
-from tests.support.stories import LONG, CrashStory, run_stories
+from tests.support.stories import LONG, NIGHTLY, CrashStory, run_stories
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
 YEAR: Final = timedelta(days=365)
@@ -457,6 +457,7 @@ def test_random_programs_see_each_value_once_wherever_workers_crash(dsn: str) ->
     run_stories(Story, dsn, examples=300 if LONG else 5, steps=60 if LONG else 10, preparation=EFFECT_TABLE)
 
 
+@NIGHTLY
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_more_random_programs_see_each_value_once_wherever_workers_crash(dsn: str) -> None:

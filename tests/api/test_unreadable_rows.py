@@ -16,6 +16,7 @@ from pg_scheduler.events import JobCompleted, JobFailed, ServiceFaulted, Service
 from pg_scheduler.worker import refused_claims
 from tests.api.conftest import Make
 from tests.support.store import use_options
+from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE, Recorder, now
 from tools.chaos.proxy import Proxy
 
@@ -105,6 +106,7 @@ async def test_role_that_may_insert_cannot_exceed_the_limit_of_the_table(pool: a
         await pool.execute("DROP OWNED BY enqueuer; DROP ROLE enqueuer")
 
 
+@NIGHTLY
 @pytest.mark.parametrize(
     ("preparation", "data", "name"),
     [
@@ -159,6 +161,7 @@ async def test_pending_row_beyond_the_limit_can_be_cancelled(make: Make, pool: a
     assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "cancelled"
 
 
+@NIGHTLY
 async def test_row_that_takes_too_long_to_read_fails_alone(
     slow_network: SlowNetwork, make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import yaml
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, expect
 
 from tests.support.documentation import PAGES, build_documentation, serve, write_build
-from tests.support.stories import LONG
+from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE
 from tools.environment import ROOT
 from tools.reference.llms import SITE
@@ -199,14 +199,12 @@ async def test_check_of_pictures_finds_small_text_and_a_reduced_screenshot(tmp_p
     ]
 
 
+@NIGHTLY
 @pytest.mark.timeout(600)
 async def test_every_page_can_be_read_on_a_phone_a_tablet_and_a_desktop(
     browser: Browser, tmp_path: Path
 ) -> None:
-    """The pages of dev have all that those of stable have, and the notice. The build uses no network.
-
-    Only the nightly workflow tests the widths of a tablet and of a desktop.
-    """
+    """The pages of dev have all that those of stable have, and the notice. The build uses no network."""
     build_documentation(tmp_path / "build")
     assert [*problems_of_site(tmp_path / "build")] == []
     site = tmp_path / "site"
@@ -232,7 +230,7 @@ async def test_every_page_can_be_read_on_a_phone_a_tablet_and_a_desktop(
         names = [path.relative_to(tmp_path / "build").as_posix() for path in files]
         for name in names:
             await page.goto(f"{url}dev/{name}", wait_until="load")
-            for width in WIDTHS if LONG else WIDTHS[:1]:
+            for width in WIDTHS:
                 problems += [
                     f"{name}, {width} px: {problem}" for problem in await layout_problems(page, width, site)
                 ]

@@ -54,6 +54,7 @@ from pg_scheduler.steps.signals import Audience
 from pg_scheduler.streams.statements import NewItem, Wanted
 from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
 from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, worker
+from tests.support.stories import NIGHTLY
 from tests.support.worker import now
 
 LIMIT_S = 0.3
@@ -639,6 +640,7 @@ STORE_CALLS: dict[str, Call] = {
 }
 
 
+@NIGHTLY
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_store_methods_raise_within_the_limit_when_the_server_is_frozen(
     part: int, private_server: EmbeddedPostgres, private_dsn: str, short_timeouts: None

@@ -11,6 +11,7 @@ import pytest
 from pg_scheduler import Scheduler
 from tests.cluster.completing import POINTS
 from tests.cluster.fleet import TIMEOUT_S, Fleet, overtake
+from tests.support.stories import NIGHTLY
 
 OPTIONS = ("--lease", "2", "--jobs", "tests.cluster.completing")
 NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
@@ -35,6 +36,7 @@ async def run_until_killed(fleet: Fleet, point: str) -> bool:
     return was_killed
 
 
+@NIGHTLY
 async def test_each_job_has_one_effect_when_its_process_is_killed_before_or_after_any_statement(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool
 ) -> None:

@@ -99,6 +99,7 @@ async def test_message_has_its_position_after_those_that_commit_before_it(
     assert [row["event"] for row in events] == ["placed", "shipped"]
 
 
+@NIGHTLY
 async def test_messages_are_applied_in_the_order_of_their_commits_while_nodes_are_killed(
     fleet: Fleet, client: Scheduler, pool: Pool
 ) -> None:

@@ -138,6 +138,7 @@ async def start_match(fleet: Fleet, client: Scheduler, *options: str) -> tuple[N
     return busy, culprit, neighbours
 
 
+@NIGHTLY
 async def test_worker_keeps_its_jobs_when_one_holds_the_gil_for_longer_than_the_lease(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool
 ) -> None:

@@ -10,6 +10,7 @@ import asyncpg
 from pg_scheduler import JobSpec, Scheduler
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.cluster.predecessors import add, number
+from tests.support.stories import NIGHTLY
 
 OPTIONS = ("--lease", "2", "--jobs", "tests.cluster.predecessors", "--slots", "50")
 JOBS = 10_000
@@ -17,6 +18,7 @@ KILLS = 2
 """Less than ``max_crashes``, or a job that ran on each of the killed nodes fails."""
 
 
+@NIGHTLY
 async def test_each_of_many_results_is_passed_once_while_nodes_are_killed(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool
 ) -> None:

@@ -12,6 +12,7 @@ import asyncpg
 from pg_scheduler import JobSpec, Scheduler
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.cluster.sequences import book, count
+from tests.support.stories import NIGHTLY
 
 OPTIONS = ("--lease", "2", "--jobs", "tests.cluster.sequences", "--slots", "10")
 ACCOUNTS = 20
@@ -22,6 +23,7 @@ KILLS = 2
 LEFT = "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"
 
 
+@NIGHTLY
 async def test_jobs_of_each_account_run_in_their_order_while_nodes_are_killed(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool
 ) -> None:

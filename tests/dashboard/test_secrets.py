@@ -19,6 +19,7 @@ from pg_scheduler.dashboard.pages import PAGES
 from tests.dashboard.client import JSON, App, request, stream
 from tests.dashboard.conftest import read_all
 from tests.support.secret_world import OF_ARGUMENTS, OF_OTHERS, fill_with_secrets, searches
+from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE
 from tests.support.world import World
 
@@ -102,6 +103,7 @@ async def count(app: App, search: str) -> int | None:
     return len(answer.data["items"]) if answer.status == 200 else None
 
 
+@NIGHTLY
 @pytest.mark.parametrize(
     ("access", "secrets"),
     [

@@ -26,7 +26,7 @@ from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, request
 from tests.support.catalogues import clear_registrations
-from tests.support.stories import LONG
+from tests.support.stories import LONG, NIGHTLY
 from tests.support.worker import PATIENCE
 from tests.support.world import DAY, HOUR, World
 
@@ -223,6 +223,7 @@ async def ask_metrics(inspector: Inspector) -> Faults:
     return {} if "pg_scheduler_cluster_collect_errors_total 0.0" in text else {"metrics": text}
 
 
+@NIGHTLY
 @pytest.mark.slow
 @pytest.mark.parametrize("value", REPORTED)
 async def test_every_reader_accepts_every_report_of_a_worker(

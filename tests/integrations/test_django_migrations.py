@@ -21,6 +21,7 @@ from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.support.django import BACKEND, has_tasks
+from tests.support.stories import NIGHTLY
 from tests.support.transactions import django_address
 
 pytestmark = pytest.mark.slow  # programs start and end
@@ -171,6 +172,7 @@ def test_failed_migration_leaves_nothing_behind(empty_dsn: str) -> None:
     ]
 
 
+@NIGHTLY
 @pytest.mark.parametrize("direction", [[], ["--backwards"]])
 def test_sqlmigrate_prints_what_migrate_executes(empty_dsn: str, dsn: str, direction: list[str]) -> None:
     names = ["0001", "0002", "0003", "0004", "0005", "0006"][:: -1 if direction else 1]

@@ -22,7 +22,7 @@ from tests.store.protocol import Op, interleave
 from tests.store.test_child_waits import Waits, save
 from tests.support.dependencies import child
 from tests.support.store import new_job
-from tests.support.stories import LONG
+from tests.support.stories import LONG, NIGHTLY
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +87,7 @@ async def test_commit_of_a_new_job_and_a_new_definition_of_the_other_one_do_not_
     await exhaust(dsn, pool, store, adding, WAITING)
 
 
+@NIGHTLY
 @pytest.mark.parametrize("names", PAIRS, ids=[" and ".join(pair) for pair in PAIRS])
 async def test_no_order_of_two_other_calls_is_a_deadlock(
     dsn: str, pool: asyncpg.Pool, store: Store, names: tuple[str, str]
