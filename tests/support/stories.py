@@ -18,7 +18,7 @@ from pg_scheduler.testing.crashing_worker import NumberedConnection
 LONG: Final = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
 """Whether models draw new stories, more and longer ones, operations play in all orders, and all cases run."""
 
-NIGHTLY: Final = pytest.mark.skipif(not LONG, reason="takes half a minute or more, in the nightly workflow")
+NIGHTLY: Final = pytest.mark.skipif(not LONG, reason="takes long, so it runs in the nightly workflow")
 """Marks a test that runs in the nightly workflow only, which sets `LONG`."""
 
 
