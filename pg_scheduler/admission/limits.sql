@@ -141,6 +141,7 @@ GROUP BY room.key, room.free_in;
 -- Their tasks are paused, or their workers are down. Jobs of other tasks would wait behind them, although the limit has
 -- room. They wait in the claim index, as other due jobs of these tasks do, and pass admission control when they are
 -- claimed. To unblock too many is harmless for that reason. The names that no other live worker claims are the result.
+-- coalesce(), because the partial index of the blocked jobs does not fit then: see move_to_front.
 WITH unclaimed AS MATERIALIZED (
     SELECT waiting.name
     FROM unnest($2::text[]) AS waiting (name)
@@ -169,7 +170,7 @@ first AS MATERIALIZED (
     WHERE job.ctid = ANY (ARRAY (
         SELECT head.ctid FROM head WHERE head.name = ANY (ARRAY (SELECT unclaimed.name FROM unclaimed))
     ))
-      AND job.blocked_on IS NOT NULL{left_out}
+      AND coalesce(job.blocked_on, '') <> ''{left_out}
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 changed AS (
@@ -209,7 +210,7 @@ SELECT blocked_on FROM found WHERE blocked_on IS NOT NULL LIMIT $3;
 -- Their error messages note what they waited for, until they expire with that as the reason.
 --
 -- It reads at most $5 jobs, of each those after the positions $2 to $4. The last row that was read is the
--- result: its limit or tenant, position and number, and how many jobs were unblocked.
+-- result: its limit or tenant, position and number, and how many jobs were unblocked. coalesce() as in unblock_unclaimed.
 WITH walked AS MATERIALIZED (
     SELECT job.*, row_number() OVER () AS n
     FROM ROWS FROM (unnest($1::text[]), unnest($2::integer[]), unnest($3::timestamptz[]), unnest($4::text[]))
@@ -229,7 +230,7 @@ late AS MATERIALIZED (
     SELECT job.ctid, job.job_id
     FROM {schema}scheduled_jobs AS job
     WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM walked WHERE expires_at < coalesce($6, {now})))
-      AND job.blocked_on IS NOT NULL
+      AND coalesce(job.blocked_on, '') <> ''
       AND {may_expire}{left_out}
     FOR NO KEY UPDATE SKIP LOCKED
 ),

@@ -4,11 +4,15 @@
 SELECT job_id, status, unique_key, finished_at IS NULL AS is_unfinished
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1::text[])
-UNION ALL
-SELECT job_id, status, unique_key, TRUE
-FROM {schema}scheduled_jobs
-WHERE unique_key = ANY ($2::text[]) AND unique_key IS NOT NULL AND finished_at IS NULL
-  AND (job_id = ANY ($1)) IS NOT TRUE;
+UNION
+SELECT holder.job_id, holder.status, holder.unique_key, TRUE
+FROM unnest($2::text[]) AS wanted (key)
+CROSS JOIN LATERAL (
+    SELECT job_id, status, unique_key
+    FROM {schema}scheduled_jobs
+    WHERE unique_key = wanted.key AND unique_key IS NOT NULL AND finished_at IS NULL
+    OFFSET 0
+) AS holder;
 
 -- name: lock_key_holders
 -- route: caller

@@ -1,11 +1,12 @@
 """Plans that sessions made while the tables were drained and vacuumed.
 
-PostgreSQL believes what a VACUUM has counted: a table that it found empty stays empty for the planner until
-the next ANALYZE, a minute later or so. A statement that is planned in this minute may join a table by
-reading all of an index, which costs nothing if it is empty. The session keeps the plan while jobs come in
-their thousands, and then each step and each cancellation reads all of them. So a statement that joins a
-large table also limits it by a condition of its own, with an argument or an array of ids. The index of that
-condition is then the cheapest.
+PostgreSQL believes what a VACUUM has counted: a table that it found empty stays empty for the planner
+until the next ANALYZE, a minute later or so. A statement that is planned in this minute may join a table
+by reading all of an index, which costs nothing if it is empty. The session keeps the plan while jobs come
+in their thousands, and then each step and each cancellation reads all of them. So a statement that joins
+a large table also limits it by a condition of its own, with an argument or an array of ids, and the index
+of that condition is then the cheapest. Or it reads the table in a lateral with ``OFFSET 0``, which
+PostgreSQL does not merge.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ READS_ALL = {
     "waiting_names": "the pending jobs, for an offer of names to a person",
     "next_instants": "the waiting jobs, for the clock of a test",
     "mark_uncommitted": "all that waits, for a test",
-    "store_broadcast": "the waits that it has locked, of which there may be tens of thousands",
+    "store_broadcast": "all waits; a condition would compare each with an array of thousands",
     "list_jobs": "a page by id, to a limit",
     "search_newest": "a page by id, to a limit",
     "check_step_values": "all steps, for the doctor",
@@ -111,6 +112,11 @@ def scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from scans(child)
 
 
+def is_unlimited(scan: dict[str, Any]) -> bool:
+    """Return whether a scan reads all of its index; a condition that all entries meet limits nothing."""
+    return re.fullmatch(r"\(\w+ IS NOT NULL\)", scan.get("Index Cond", "(key IS NOT NULL)")) is not None
+
+
 async def plan_of(connection: Connection, query: Query, settings: dict[str, str]) -> dict[str, Any]:
     """Return the plan that a session keeps for the statement, made with these planner settings."""
     numbers = [int(number) for number in re.findall(r"\$(\d+)", query.text)]
@@ -131,16 +137,16 @@ async def plan_of(connection: Connection, query: Query, settings: dict[str, str]
 
 async def test_no_statement_reads_all_of_an_index_by_a_plan_of_drained_tables(connection: Connection) -> None:
     tuned = {Route.TUNED, Route.DEDICATED}
-    found: set[tuple[str, str]] = set()
+    unlimited_scans: set[tuple[str, str]] = set()
     for name, query in QUERIES.items():
         settings = [PLANNER_SETTINGS] if tuned & {*query.routes} or query.is_shareable else []
         if not tuned.issuperset(query.routes):
             settings.append({})
         for values in settings:
             for scan in scans(await plan_of(connection, query, values)):
-                if "Index Cond" not in scan:
-                    found.add((name, scan["Index Name"]))
-    assert {scan for scan in found if scan[0] not in READS_ALL} == set()
+                if is_unlimited(scan):
+                    unlimited_scans.add((name, scan["Index Name"]))
+    assert {(name, index) for name, index in unlimited_scans if name not in READS_ALL} == set()
     assert set(READS_ALL) <= set(QUERIES)
 
 
@@ -155,4 +161,4 @@ async def test_plan_without_a_condition_of_its_own_is_found(connection: Connecti
         timeout=QUERIES["get_job"].timeout,
     )
     plan = await plan_of(connection, query, {})
-    assert [scan for scan in scans(plan) if "Index Cond" not in scan]
+    assert any(map(is_unlimited, scans(plan)))
