@@ -329,6 +329,8 @@ class Scheduler:
         store.statements.publish = events.publish
         store.statements.get_author = self._parts.get_author
         self._parts.use_middleware(middleware)
+        # Whether a block of "async with" has started this Scheduler and has not ended.
+        self._has_open_block = False
         self._jobs = Jobs(self._parts)
         self._periodic_jobs = PeriodicJobs(self._parts)
         self._events = Events(self._parts)
@@ -358,7 +360,7 @@ class Scheduler:
             async with Scheduler.connect(dsn, start=False) as scheduler:
                 await scheduler.enqueue("mail.send", args=("ada@example.org",))
         """
-        opening = cls._open(url, pool_size=pool_size, start=start, settings=settings)
+        opening = partial(cls._open, url, pool_size=pool_size, start=start, settings=settings)
         return AsyncWithOnly(opening, f"async with {cls.__name__}.connect(url) as scheduler:")
 
     @classmethod
@@ -480,7 +482,12 @@ class Scheduler:
         await self._parts.life.wait()
 
     async def __aenter__(self) -> Self:
-        """Start the Scheduler; raise RuntimeError in a job that this Scheduler runs."""
+        """Start the Scheduler.
+
+        Raises:
+            RuntimeError: A block of it is open, or this Scheduler runs the job that opens another one: the
+                end of that block would shut the Scheduler down.
+        """
         job = current.get(None)
         if job is not None and job.attempt is not None and job.get_scheduler() is self:
             raise RuntimeError(
@@ -493,13 +500,20 @@ class Scheduler:
                 "this Scheduler calls the function of the chunk that enters it, and the end of the block "
                 "would shut it down; use chunk.scheduler without async with"
             )
+        if self._has_open_block:
+            raise RuntimeError(
+                "another block of async with has started this Scheduler, and the end of this one would shut "
+                "it down; use the Scheduler of that block without async with"
+            )
         await self.start()
+        self._has_open_block = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Shut the Scheduler down; raise the error that stopped it, unless the block has raised one."""
+        self._has_open_block = False
         await self.shutdown()
         if error is None and self._parts.life.fault is not None:
             raise self._parts.life.fault

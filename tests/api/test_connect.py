@@ -29,6 +29,27 @@ async def test_connect_starts_and_closes_its_pool(empty_dsn: str, scheme: str) -
     assert scheduler.db_pool.is_closing()
 
 
+async def test_connecting_made_once_opens_a_scheduler_for_each_block(dsn: str) -> None:
+    connecting = Scheduler.connect(dsn)
+    pools = []
+    for _ in range(2):
+        async with connecting as scheduler:
+            pools.append(scheduler.db_pool)
+            assert scheduler.is_running
+            with pytest.raises(
+                RuntimeError, match=r"open already; write another async with Scheduler\.connect"
+            ):
+                await connecting.__aenter__()
+        assert scheduler.db_pool.is_closing()
+    assert pools[0] is not pools[1]
+    with pytest.raises(RuntimeError, match="no block of this object is open"):
+        await connecting.__aexit__(None, None, None)
+    failing = Scheduler.connect(dsn, pool_size=0)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="pool_size"):
+            await failing.__aenter__()
+
+
 async def test_connect_without_start_is_a_client_that_sends_its_notifications(
     dsn: str, pool: asyncpg.Pool
 ) -> None:

@@ -588,3 +588,19 @@ async def test_shutdown_without_a_start_releases_the_connection_of_calls(
     await scheduler.shutdown()
     assert pool.get_idle_size() == pool.get_size()
     await scheduler.schedule(gate.job, execution_time=now())
+
+
+async def test_block_within_a_block_is_refused_and_leaves_the_worker_running(
+    pool: asyncpg.Pool, gate: Gate
+) -> None:
+    scheduler = Scheduler(pool)
+    scheduler.register(gate.job)
+    for _ in range(2):  # one block after the other is no mistake
+        async with scheduler:
+            with pytest.raises(RuntimeError, match="another block of async with has started this Scheduler"):
+                await scheduler.__aenter__()
+            assert scheduler.is_running
+    await scheduler.start()
+    async with scheduler:  # a Scheduler that start() has started belongs to the block
+        assert scheduler.is_running
+    assert not scheduler.is_running
