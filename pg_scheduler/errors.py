@@ -45,8 +45,8 @@ from datetime import datetime
 from typing import Any, Final, TypeVar, overload
 
 from pydantic import ValidationError
-from pydantic.errors import PydanticUserError
 
+from pg_scheduler.base.annotations import UnusableAnnotationError
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.base.text import remedies
 from pg_scheduler.base.text.numbers import counted
@@ -521,7 +521,7 @@ class JobResult:
         """Return the value as this type; raise ResultUnavailableError if it does not fit."""
         try:
             return validated(kind, self.value)
-        except PydanticUserError as error:
+        except UnusableAnnotationError as error:
             raise ConfigurationError(f"kind={kind!r} of a result is no type for pydantic: {error}") from error
         except ValidationError as error:
             raise ResultUnavailableError(

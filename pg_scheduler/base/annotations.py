@@ -11,12 +11,45 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, ForwardRef, get_type_hints
 
+from pg_scheduler.base.foreign import message_of
+
 UNDECLARED: Final = inspect.Signature.empty
 """Stands for the annotation of a function or a parameter that has none."""
+
+
+class UnusableAnnotationError(Exception):
+    """An annotation cannot be evaluated, or pydantic cannot make a validator of it. Its cause is the error.
+
+    Attributes:
+        has_undefined_name: Whether a name in it is not defined, such as one for type checkers only.
+        code: The code of the error, if it is one of pydantic's that have a code; else None.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(message_of(cause))
+        self.has_undefined_name = isinstance(cause, NameError)
+        self.code: str | None = getattr(cause, "code", None)
+
+
+@contextmanager
+def using_annotations() -> Iterator[None]:
+    """Raise UnusableAnnotationError for whatever the block raises, which evaluates or uses annotations.
+
+    An annotation may be any expression, and its class may have methods that pydantic calls. So any exception
+    may come, and only some of them are pydantic's own.
+    """
+    try:
+        yield
+    except UnusableAnnotationError:
+        raise
+    except Exception as error:
+        raise UnusableAnnotationError(error) from error
+
 
 if sys.version_info >= (3, 14) and not TYPE_CHECKING:
     from annotationlib import Format, get_annotations
@@ -66,7 +99,7 @@ def return_annotation(func: Any) -> Any:
     The annotations of the parameters are not evaluated, so they may have undefined names.
 
     Raises:
-        NameError: It has an undefined name. Its evaluation may also raise TypeError, SyntaxError or the like.
+        UnusableAnnotationError: It cannot be evaluated.
     """
     annotations = annotations_of(func)
     if "return" not in annotations:
@@ -78,13 +111,25 @@ def type_hints(func: Any, annotations: Mapping[str, Any]) -> dict[str, Any]:
     """Return annotations of a function, evaluated in its namespace.
 
     Raises:
-        NameError: One has an undefined name. Its evaluation may also raise TypeError, SyntaxError or the
-            like.
+        UnusableAnnotationError: One cannot be evaluated.
     """
     # get_type_hints() evaluates all annotations of an object, so it gets an object with these only.
     holder = SimpleNamespace(__annotations__=dict(annotations))
     namespace = getattr(inspect.unwrap(func), "__globals__", {})
-    return get_type_hints(holder, namespace, include_extras=True)
+    with using_annotations():
+        return get_type_hints(holder, namespace, include_extras=True)
+
+
+def class_hints(kind: Any, *, include_extras: bool) -> dict[str, Any]:
+    """Return the annotations of a class and its bases, evaluated where each of them is defined.
+
+    ``include_extras`` is whether types keep what ``Annotated`` adds to them.
+
+    Raises:
+        UnusableAnnotationError: One cannot be evaluated.
+    """
+    with using_annotations():
+        return get_type_hints(kind, include_extras=include_extras)
 
 
 def unwrapped(func: Any) -> Any:

@@ -7,14 +7,16 @@ import json
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
-from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.errors import PydanticUserError
+
+from pg_scheduler.base.annotations import using_annotations
 
 
 def validated(kind: Any, plain: Any) -> Any:
     """Return a value that was read from JSON, converted to a type.
 
     Raises:
-        PydanticUserError: pydantic does not support the type, or a name in it is not defined.
+        UnusableAnnotationError: pydantic does not support the type, or a name in it is not defined.
         ValidationError: The value does not fit it.
     """
     adapter = adapter_of(kind)
@@ -26,7 +28,7 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any] | None:
     """Return what validates an annotation; None for Any, which every value fits.
 
     Raises:
-        PydanticUserError: pydantic does not support it, or a name in it is not defined.
+        UnusableAnnotationError: pydantic does not support it, or a name in it is not defined.
     """
     # The text distinguishes unions in the cache; see _cached_adapter().
     try:
@@ -43,13 +45,11 @@ def _new_adapter(annotation: Any) -> TypeAdapter[Any] | None:
     """Make what validates an annotation; see ``adapter_of()``."""
     if annotation is Any:
         return None
-    try:
+    with using_annotations():
         adapter = _adapter(annotation)
         # Since 2.10, pydantic reports undefined names at the first value only. This reports them now.
         if not getattr(adapter, "pydantic_complete", True):
             adapter.rebuild()
-    except PydanticUndefinedAnnotation as error:
-        raise PydanticUserError(error.message, code=error.code) from error
     return adapter
 
 

@@ -10,9 +10,13 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
-from pydantic.errors import PydanticUserError
 
-from pg_scheduler.base.annotations import UNDECLARED, return_annotation, unwrapped
+from pg_scheduler.base.annotations import (
+    UNDECLARED,
+    UnusableAnnotationError,
+    return_annotation,
+    unwrapped,
+)
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, is_encoded
 from pg_scheduler.jobs.payload import encode_value, object_from, value_from
@@ -273,11 +277,11 @@ class ReturnType:
         try:
             annotation = return_annotation(inner)
             self._type = None if annotation is UNDECLARED else ValueType(annotation)
-        except NameError as error:
+        except UnusableAnnotationError as error:
+            if not error.has_undefined_name:
+                raise self._unusable(error) from error
             # The name may exist for type checkers only. Values that are JSON do not need the annotation.
             self._undefined = error
-        except (PydanticUserError, TypeError, SyntaxError) as error:
-            raise self._unusable(error) from error
 
     def to_json(self, step: str, value: Any) -> Any:
         """Return a value in a form that JSON can represent.
@@ -339,7 +343,7 @@ class SignalType:
         self._kind = kind
         try:
             self._type = None if kind is None else ValueType(kind)
-        except PydanticUserError as error:
+        except UnusableAnnotationError as error:
             raise ConfigurationError(f"kind={kind!r} of a wait is no type for pydantic: {error}") from error
 
     def from_json(self, name: str, plain: Any) -> Any:

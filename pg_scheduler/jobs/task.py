@@ -458,6 +458,13 @@ class Task:
         """Return what an attempt returned in the form in which it is stored; see ``TypedArguments``."""
         return value if self.typed is None else self.typed.form_of_result(value)
 
+    def result_from(self, plain: object) -> object:
+        """Return the result of a job as its function returned it, from its form as JSON.
+
+        It stays as JSON carries it, unless the task is typed; see ``TypedArguments``.
+        """
+        return plain if self.typed is None else self.typed.result_from(plain)
+
     def share_key(self, arguments: str | None) -> str | None:
         """Return the text ``share:<name>:<tenant>`` of a job; None without a share or without its arguments.
 
@@ -509,17 +516,21 @@ class Task:
         else:
             executor = self._executor_of(func)
         chunk = check_chunk_options(self.chunk, options.chunk, options.chunk_wait, options.chunk_by)
-        typed = self._typed_of(func if chunk is None else item_function(func), options.typed)
+        typed = self._typed_of(func, options.typed, has_chunk=chunk is not None)
         return replace(self, func=func, name=name, executor=executor, typed=typed, chunk=chunk, **changes)
 
-    def _typed_of(self, func: JobFunction, typed: bool | Unset) -> TypedArguments | None:
+    def _typed_of(self, func: JobFunction, typed: bool | Unset, *, has_chunk: bool) -> TypedArguments | None:
         """Return the validator for the arguments of a function; None if they are not validated.
 
-        ``typed`` is whether they are; UNSET for what applies to the present function of the task.
+        Args:
+            func: The function.
+            typed: Whether they are; UNSET for what applies to the present function of the task.
+            has_chunk: Whether the function is called with a chunk of jobs.
         """
-        if isinstance(typed, Unset):
-            return None if self.typed is None else TypedArguments(func)
-        return TypedArguments(func) if check_kind("typed", typed, bool) else None
+        # The function of a chunk gives each job its result, so what it returns is none.
+        called_for_one = item_function(func) if has_chunk else func
+        is_typed = self.typed is not None if isinstance(typed, Unset) else check_kind("typed", typed, bool)
+        return TypedArguments(called_for_one, returns_result=not has_chunk) if is_typed else None
 
     def _executor_of(self, func: JobFunction) -> str:
         """Return the executor for a function that replaces the one of the task, as after a reload.

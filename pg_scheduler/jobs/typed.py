@@ -10,20 +10,37 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias, cast, get_args, get_origin, get_type_hints
+from inspect import Parameter, Signature
+from typing import Any, Final, TypeAlias, cast, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
 from pydantic_core import ArgsKwargs
 
-from pg_scheduler.base.annotations import UNDECLARED, return_annotation, type_hints, unwrapped
+from pg_scheduler.base.annotations import (
+    UNDECLARED,
+    UnusableAnnotationError,
+    class_hints,
+    return_annotation,
+    type_hints,
+    unwrapped,
+    using_annotations,
+)
 from pg_scheduler.base.foreign import guarded
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.injected import accepts_anything, own_signature, wrapped_signature
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.result import NoValue
-from pg_scheduler.jobs.values import LARGE, ValueType, as_returned, first_difference, path_of
+from pg_scheduler.jobs.values import (
+    LARGE,
+    MAX_EXACT_INT,
+    ValueType,
+    as_returned,
+    encode_by_class,
+    first_difference,
+    path_of,
+)
 
 Bound: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional arguments of a call, and the keyword arguments by their names."""
@@ -33,20 +50,34 @@ ANY_TYPE: Final = ValueType(Any)
 MAX_SHOWN: Final = 5
 """Invalid values that a message names."""
 
+MARKERS: Final = frozenset({"NotRequired", "Required", "ReadOnly"})
+"""What a TypedDict writes around the types of its keys."""
+
 
 class TypedArguments:
     """Validates the arguments of one function by its annotations, and converts what it returns.
 
     The validators are built by the first use, when every module has been imported.
+
+    Args:
+        func: The function.
+        returns_result: Whether the result of a job is what the function returns, and not a value that the
+            function gives to one of many jobs.
     """
 
-    def __init__(self, func: JobFunction) -> None:
+    def __init__(self, func: JobFunction, *, returns_result: bool = True) -> None:
         self._func = func
+        self._returns_result = returns_result
         self._adapter: TypeAdapter[Bound] | None = None
+        # Validates calls whose arguments all have names, those of ``*args`` together; see _validate_named().
+        self._named_adapter: TypeAdapter[Bound] | None = None
+        self._hints: dict[str, Any] = {}
         self._types: dict[str, ValueType] = {}
         # The types of what ``*args`` and ``**kwargs`` of the function collect.
         self._var_positional_type = self._var_keyword_type = ANY_TYPE
-        self._return_type: ValueType | None = None
+        # The type of the result, once it was read; None for a result of any type.
+        self._result_type: ValueType | None = None
+        self._has_result_type = False
         self._signature = own_signature(func)
         if accepts_anything(self._signature) and wrapped_signature(func, self._signature) != self._signature:
             raise ConfigurationError(
@@ -67,9 +98,13 @@ class TypedArguments:
             for parameter in parameters
             if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
         ]
-        self._has_positional_only = any(
-            parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters
+        # The parameters that no keyword argument can give: the positional-only ones and ``*args``.
+        self._variadic = next(
+            (parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL), None
         )
+        self._unnamed = frozenset(self._positional).difference(self._names)
+        if self._variadic is not None:
+            self._unnamed |= {self._variadic}
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
         """Return the arguments of a job as the text of the ``task_data`` column.
@@ -113,6 +148,18 @@ class TypedArguments:
         self.check(plain_args, plain_kwargs)
         return task_data
 
+    def form_of_default(self, name: str, default: Any) -> Any:
+        """Return the default of a parameter in the form in which an equal argument is stored.
+
+        Raises:
+            PayloadError: JSON cannot represent it, or it would not arrive equal.
+            ConfigurationError: pydantic does not support an annotation.
+        """
+        if self._adapter is None:
+            self._build()
+        form = _faithful_form(self._type_named(name), default, name)
+        return json.loads(as_returned(json.dumps(form)))
+
     def form_of_result(self, value: Any) -> Any:
         """Return what the function returned, in the form in which it is stored.
 
@@ -120,7 +167,10 @@ class TypedArguments:
         the return annotation stays as it is, as if there were no annotation.
         """
         # Most functions return such a value. JSON carries it unchanged, whatever the annotation is.
-        if value is None or type(value) in {bool, int}:
+        if value is None or type(value) is bool:
+            return value
+        # A larger int would lose digits where the annotation is float.
+        if type(value) is int and abs(value) <= MAX_EXACT_INT:
             return value
         remedy = "return a value that the return annotation can carry through JSON"
         return guarded(
@@ -131,17 +181,39 @@ class TypedArguments:
     def _form_of_result(self, value: Any) -> Any:
         """Return what ``form_of_result()`` returns, or raise what the code of a value's class raises."""
         try:
-            if self._return_type is None:
-                annotation = return_annotation(unwrapped(self._func))
-                if annotation is UNDECLARED:
-                    return value
-                self._return_type = ValueType(annotation)
-            return self._return_type.encode(value, "the value")
+            if not self._returns_result:
+                return encode_by_class(value, "the value")
+            result_type = self._type_of_result()
+            return value if result_type is None else result_type.encode(value, "the value")
         except PayloadError as error:
             return NoValue(str(error))
-        # The value does not fit the annotation, or the annotation cannot be used.
-        except (PydanticUserError, ValidationError, NameError, TypeError, SyntaxError):
+        except ValidationError:  # the value does not fit the annotation
             return value
+
+    def result_from(self, plain: Any) -> Any:
+        """Return the result of a job as the function has returned it, from its form as JSON.
+
+        If the function has no usable return annotation, or the form does not fit it, that is the form itself.
+        """
+        result_type = self._type_of_result()
+        if result_type is None:
+            return plain
+        try:
+            return result_type.read(plain)
+        except ValidationError:
+            return plain
+
+    def _type_of_result(self) -> ValueType | None:
+        """Return the type of the result; None if the function has no usable return annotation."""
+        if self._returns_result and not self._has_result_type:
+            try:
+                annotation = return_annotation(unwrapped(self._func))
+                self._result_type = None if annotation is UNDECLARED else ValueType(annotation)
+            except UnusableAnnotationError:
+                # It may be usable later, when the module that it names has been imported.
+                return None
+            self._has_result_type = True
+        return self._result_type
 
     def _arrives_equal(
         self,
@@ -233,27 +305,53 @@ class TypedArguments:
         """
         adapter = self._adapter or self._build()
         names = self._names[: len(args)]
-        all_have_names = len(names) == len(args) and not self._has_positional_only
+        all_have_names = len(names) == len(args) and names == self._positional[: len(args)]
         # If an argument is given twice, the validator has to see both values, to raise the error.
         if all_have_names and kwargs.keys().isdisjoint(names):
             args_by_name = dict(zip(names, args, strict=True))
             return adapter.validate_json(json.dumps({**args_by_name, **kwargs}))
         if not kwargs:
             return adapter.validate_json(json.dumps(args))
-        # One text of JSON cannot have both arguments without names and keyword arguments.
+        has_room = len(args) <= len(self._positional) or self._variadic is not None
+        if has_room and kwargs.keys().isdisjoint({*self._unnamed, *self._positional[: len(args)]}):
+            return self._validate_named(args, kwargs)
+        # The call is wrong, or ``**kwargs`` of the function collects an argument with such a name.
         return adapter.validate_python(ArgsKwargs(tuple(args), dict(kwargs)))
 
-    def _build(self) -> TypeAdapter[Bound]:
-        """Build the validators: the types of single values, and the adapter for all arguments of a call.
+    def _validate_named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+        """Return the objects of a call with keyword arguments, and with others that a call cannot name.
 
-        The adapter validates calls of ``capture()``, which has the parameters of the function, and returns
-        the arguments that it is called with.
+        One text of JSON has all arguments by name or none. So this validates a call of a function with the
+        same parameters, each of which has a name in the call, and ``*args`` as a list.
+
+        Raises:
+            ValidationError: They do not fit.
         """
+        positional, variadic = self._positional, self._variadic
+        if self._named_adapter is None:
+            self._named_adapter = self._named_call()
+        arguments = {**dict(zip(positional, args, strict=False)), **kwargs}
+        if variadic is not None:
+            arguments[variadic] = args[len(positional) :]
+        _, values = self._named_adapter.validate_json(json.dumps(arguments))
+        # What pydantic returns has all parameters of the function, those with defaults too.
+        arrived = [values.pop(name) for name in positional]
+        if variadic is not None:
+            arrived += values.pop(variadic)
+        return tuple(arrived), values
 
-        @functools.wraps(self._func)
-        def capture(*args: Any, **kwargs: Any) -> Bound:
-            return args, kwargs
+    def _named_call(self) -> TypeAdapter[Bound]:
+        """Return what validates a call of a function with the same parameters, each of which has a name."""
+        parameters, hints = [], dict(self._hints)
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                hints[name] = list[self._hints.get(name, Any)]  # type: ignore[misc]
+            is_collector = parameter.kind is parameter.VAR_KEYWORD
+            parameters.append(parameter if is_collector else parameter.replace(kind=Parameter.KEYWORD_ONLY))
+        return self._adapter_of(Signature(parameters), hints)
 
+    def _build(self) -> TypeAdapter[Bound]:
+        """Build the validators: the types of single values, and the adapter for all arguments of a call."""
         parameters = self._signature.parameters
         # The annotations of injected parameters, and that of the return value, may have undefined names.
         annotations = {
@@ -263,17 +361,22 @@ class TypedArguments:
         }
         try:
             hints = type_hints(self._func, annotations)
-            capture.__annotations__ = hints
-            capture.__signature__ = self._signature.replace(return_annotation=Any)  # type: ignore[attr-defined]
-            adapter = TypeAdapter(cast("Any", capture), config=ConfigDict(hide_input_in_errors=True))
-        except (PydanticUserError, NameError, TypeError) as error:
+            adapter = self._adapter_of(self._signature, hints)
+        except UnusableAnnotationError as error:
             remedy = "define the types at the top level of a module, or omit typed="
-            if getattr(error, "code", None) == "typed-dict-version":
+            if error.code == "typed-dict-version":
                 remedy = "import TypedDict from typing_extensions"
             raise ConfigurationError(
                 f"typed=True cannot use the annotations of {self._func.__qualname__}: {error}; {remedy}"
             ) from error
         for name, parameter in parameters.items():
+            if _has_alias(hints.get(name), parameter.default):
+                function = self._func.__qualname__
+                raise ConfigurationError(
+                    f"typed=True cannot use the alias of the parameter {name!r} of {function}: "
+                    "callers and rows give an argument by the name of its parameter; remove the alias, or "
+                    "make the argument a field of a model, whose fields may have aliases"
+                )
             kind = _value_type(hints.get(name, Any))
             if parameter.kind is parameter.VAR_POSITIONAL:
                 self._var_positional_type = kind
@@ -282,15 +385,39 @@ class TypedArguments:
                 self._types |= _unpacked_types(hints.get(name))
             else:
                 self._types[name] = kind
-        self._adapter = adapter
+        self._adapter, self._hints = adapter, hints
         return adapter
+
+    def _adapter_of(self, signature: Signature, hints: Mapping[str, Any]) -> TypeAdapter[Bound]:
+        """Return what validates calls of a function with this signature and these annotations.
+
+        It returns the arguments with which such a function would be called.
+
+        Raises:
+            UnusableAnnotationError: pydantic does not support an annotation.
+        """
+
+        @functools.wraps(self._func)
+        def capture(*args: Any, **kwargs: Any) -> Bound:
+            return args, kwargs
+
+        capture.__annotations__ = dict(hints)
+        capture.__signature__ = signature.replace(return_annotation=Any)  # type: ignore[attr-defined]
+        with using_annotations():
+            return TypeAdapter(cast("Any", capture), config=ConfigDict(hide_input_in_errors=True))
+
+
+def _has_alias(annotation: Any, default: object) -> bool:
+    """Return whether the annotation of a parameter, or its default, is a ``Field()`` with an alias."""
+    fields = [part for part in (*get_args(annotation), default) if isinstance(part, FieldInfo)]
+    return any(field.alias is not None or field.validation_alias is not None for field in fields)
 
 
 def _value_type(annotation: Any) -> ValueType:
     """Return the type of the values of a parameter with this annotation."""
     try:
         return ValueType(annotation)
-    except PydanticUserError:  # valid for a parameter only, such as Unpack
+    except UnusableAnnotationError:  # valid for a parameter only, such as Unpack
         return ANY_TYPE
 
 
@@ -300,7 +427,15 @@ def _unpacked_types(annotation: Any) -> dict[str, ValueType]:
     if getattr(get_origin(annotation), "__name__", "") != "Unpack":
         return {}
     (kind,) = get_args(annotation)
-    return {name: _value_type(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+    hints = class_hints(kind, include_extras=True)
+    return {name: _value_type(_unmarked(hint)) for name, hint in hints.items()}
+
+
+def _unmarked(hint: Any) -> Any:
+    """Return the type of a key of a TypedDict, without what states whether the key is required."""
+    while getattr(get_origin(hint), "__name__", getattr(get_origin(hint), "_name", "")) in MARKERS:
+        (hint,) = get_args(hint)
+    return hint
 
 
 def _faithful_form(kind: ValueType, value: Any, path: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
@@ -20,6 +20,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.rows import Debouncing
 from pg_scheduler.jobs.validation import check_seconds, check_text
+from pg_scheduler.jobs.values import as_returned
 
 MAX_KEY_BYTES: Final = 200
 MAX_NAME_LENGTH: Final = 200
@@ -185,7 +186,18 @@ def check_unique_names(unique: Uniqueness | None, signature: inspect.Signature |
             )
 
 
-def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, task_data: str) -> str:
+def json_form(_name: str, default: Any) -> Any:
+    """Return the default of a parameter as JSON carries it; raise TypeError or ValueError if it cannot."""
+    return json.loads(json.dumps(default))
+
+
+def unique_text(
+    rule: Unique,
+    task: str,
+    signature: inspect.Signature | None,
+    task_data: str,
+    form_of_default: Callable[[str, Any], Any] = json_form,
+) -> str:
     """Return the key of a job; with ``per``, the text with which the ids of its time spans begin.
 
     Args:
@@ -193,13 +205,16 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
         task: The name of the task.
         signature: The signature that gives the arguments their names; None if it cannot be read.
         task_data: The arguments of the job as in its row, not encoded by a codec.
+        form_of_default: Returns the form in which JSON carries the default of a parameter, which it gets by
+            name; it raises an error for a default that JSON cannot carry.
 
     Raises:
         ConfigurationError: The job lacks an argument that the rule names, and the function has no default for
             it. Without it, jobs of all values would have one key.
     """
-    args, kwargs = decode(task_data)
-    values = _arguments_by_name(signature, args, kwargs)
+    # Two texts that the database returns as the same one are the same arguments, such as -0.0 and 0.0.
+    args, kwargs = decode(as_returned(task_data))
+    values = _arguments_by_name(signature, args, kwargs, form_of_default)
     if rule.args is not True:
         # A rule may also name an argument that ``**kwargs`` of the function collects. A parameter of the same
         # name takes precedence.
@@ -228,7 +243,10 @@ def _may_be_omitted(signature: inspect.Signature | None, name: str) -> bool:
 
 
 def _arguments_by_name(
-    signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    signature: inspect.Signature | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    form_of_default: Callable[[str, Any], Any],
 ) -> dict[str, Any]:
     """Return arguments by the names of their parameters, with the defaults that JSON can represent.
 
@@ -258,7 +276,7 @@ def _arguments_by_name(
         if parameter.name not in values and parameter.default is not parameter.empty:
             try:
                 # The default is compared in the form in which JSON carries it, as arguments are.
-                values[parameter.name] = json.loads(json.dumps(parameter.default))
+                values[parameter.name] = form_of_default(parameter.name, parameter.default)
             except BaseException as error:
                 # The default may be any object. If JSON cannot represent it, the argument is left out.
                 if is_ctrl_c(error):

@@ -28,8 +28,8 @@ from typing import Any, Final, Literal, NamedTuple, get_origin
 from uuid import UUID
 
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
 
+from pg_scheduler.base.annotations import UnusableAnnotationError
 from pg_scheduler.base.foreign import is_ctrl_c
 from pg_scheduler.base.validators import adapter_of
 from pg_scheduler.errors import PayloadError
@@ -46,6 +46,12 @@ CONTAINERS: Final = (list, tuple, dict, set, frozenset)
 
 LARGE: Final = "e+"
 """Occurs in the JSON of a float from 1e16 on. The database returns its digits, which are read as an int."""
+
+NEGATIVE_ZERO: Final = "-0.0"
+"""The JSON of a float that the database returns as ``0.0``."""
+
+MAX_EXACT_INT: Final = 2**53
+"""The largest int up to which each int has a float of the same value."""
 
 DECLARE: Final = (
     "declare the type of the value instead of Any, or pass None, bool, int, float, str, list or dict"
@@ -75,7 +81,7 @@ class ValueType:
     """Converts values of one declared type to JSON and back.
 
     Raises:
-        PydanticUserError: pydantic does not support the type, or a name in it is not defined.
+        UnusableAnnotationError: pydantic does not support the type, or a name in it is not defined.
     """
 
     def __init__(self, annotation: Any) -> None:
@@ -137,7 +143,10 @@ class ValueType:
                 misfit = misfit or error
                 continue
             form_difference = first_difference(value, arrived)
-            if form_difference is not None:
+            loss = None if form_difference is None else _lost_number(value, arrived)
+            if loss is not None:
+                form_difference = loss
+            elif form_difference is not None:
                 if converted is _MISSING:
                     converted = self._converted(value)
                 # The value may be of another type than the declared one, such as a text instead of a number.
@@ -251,7 +260,7 @@ def _by_class(value: Any, path: str) -> Any:
     try:
         return ValueType(kind).encode(value, path, in_union=True)
     # pydantic does not support the class as a type, but may be able to serialize the object.
-    except PydanticUserError:
+    except UnusableAnnotationError:
         return ValueType(Any).dump(value, path)
     except ValidationError as error:
         raise _unread(error).error(path) from error
@@ -285,16 +294,18 @@ def is_json(value: Any, depth: int = MAX_JSON_DEPTH) -> bool:
 def as_returned(text: str) -> str:
     """Return a text of JSON as the database returns it after it has stored the text.
 
-    The database writes a float from 1e16 on as digits without a point, so Python reads it as an int.
+    The database writes a float from 1e16 on as digits without a point, so Python reads it as an int. It has
+    no negative zero.
     """
-    if LARGE not in text:
+    if LARGE not in text and NEGATIVE_ZERO not in text:
         return text
     return json.dumps(json.loads(text, parse_float=_returned_number))
 
 
 def _returned_number(digits: str) -> float:
     """Return the number that Python reads for a float with these digits after the database has stored it."""
-    return int(Decimal(digits)) if LARGE in digits.lower() else float(digits)
+    # The sum of a negative zero and zero is zero.
+    return int(Decimal(digits)) if LARGE in digits.lower() else float(digits) + 0.0
 
 
 def _key(key: Any, path: str) -> str:
@@ -361,6 +372,35 @@ def _in_others(original: Any, arrived: Any) -> Difference | None:
     )
     is_accepted = is_alike and _is_equal(original, arrived)
     return None if is_accepted else _changed(original, arrived)
+
+
+def _lost_number(original: Any, arrived: Any) -> Difference | None:
+    """Return the first number of a value that arrives as a float of another value; None if there is none.
+
+    pydantic converts a larger int, or a Decimal with more digits, to the nearest float, or to infinity.
+    """
+    if isinstance(arrived, float):
+        is_number = isinstance(original, int | Decimal)
+        # The digits of a Decimal arrive if the float is written with the same digits.
+        is_exact = original == arrived or Decimal(repr(arrived)) == original
+        if not is_number or is_exact:
+            return None
+        name = type(original).__qualname__
+        return Difference(
+            f"is a number that would arrive as {arrived!r}", f"declare {name} where float is declared"
+        )
+    arrived_parts = {_key_of(part): item for part, item in _parts(arrived)}
+    for part, item in _parts(original):
+        if _key_of(part) in arrived_parts:
+            difference = _lost_number(item, arrived_parts[_key_of(part)])
+            if difference is not None:
+                return difference.within(part)
+    return None
+
+
+def _key_of(part: str) -> str:
+    """Return the name of a part, whether it is a key of a dict or a field of the object made of the dict."""
+    return part.strip("[].'\"")
 
 
 def _in_items(original: Sequence[Any], arrived: Sequence[Any]) -> Difference | None:

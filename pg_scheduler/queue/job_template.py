@@ -21,7 +21,7 @@ from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.rows import NO_EXTRAS, AnyJob, Debouncing, ExtendedJob, Extras, PlainJob, Span
 from pg_scheduler.jobs.step_values import DEFINITION, MARK, new_definition
 from pg_scheduler.jobs.task import JOB_OPTIONS, Task, as_stored
-from pg_scheduler.jobs.unique import Unique, Uniqueness, unique_text
+from pg_scheduler.jobs.unique import Unique, Uniqueness, json_form, unique_text
 
 
 class Parents(NamedTuple):
@@ -245,8 +245,13 @@ class JobTemplate(NamedTuple):
                 f"task {row.job_name!r} is not registered in this process, so the arguments of Unique() have "
                 "no names; register the function, or pass a key such as unique='import:7'"
             )
-        signature = self.task.arity.naming_signature
-        return unique_text(unique, self.task.name, signature, arguments or row.task_data)
+        return unique_text(
+            unique,
+            self.task.name,
+            self.task.arity.naming_signature,
+            arguments or row.task_data,
+            json_form if self.task.typed is None else self.task.typed.form_of_default,
+        )
 
 
 def resolve_options(

@@ -1255,7 +1255,8 @@ class Scheduler:
             **options: The other arguments of ``enqueue()``, except ``connection``.
 
         Returns:
-            The value that the function returned, after a round trip through JSON.
+            The value that the function returned, after a round trip through JSON. If the task is typed and
+            registered here, it is of the type that the function declares.
 
         Raises:
             JobFailedError: The job failed. If it ran in this process, ``__cause__`` is its exception.
@@ -1287,7 +1288,12 @@ class Scheduler:
                 if cancel_on_timeout:
                     await self.cancel_job(job_id)
                 raise
-            return failures.complete(result).unwrap()
+            value = failures.complete(result).unwrap()
+        # A JobSpec has the function of a call(), and the name of a task of another library.
+        function: Any = JobSpec(func, None).func  # type: ignore[arg-type] # it may be a name
+        tasks = self._parts.tasks
+        task = tasks.resolve(function) if isinstance(function, str) else tasks.task_of(function)
+        return value if task is None else task.result_from(value)
 
     # -- signals -------------------------------------------------------------------------------------------
 

@@ -13,20 +13,20 @@ from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Final, Literal, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
-    PydanticUserError,
     ValidationError,
     create_model,
 )
 from pydantic import Field as ModelField
 from pydantic_core import CoreSchema, core_schema
 
+from pg_scheduler.base.annotations import UnusableAnnotationError, class_hints, using_annotations
 from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c, message_of
 from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.triggers.zones import UnknownZoneError
@@ -171,12 +171,13 @@ class Kind:
                 if not is_required:
                     options = ModelField(default=None, alias=field.name)
                 definitions[f"field_{field.name}"] = (self.types[field.name], options)
-            return create_model(
-                self.cls.__name__,
-                __config__=ConfigDict(extra="forbid"),
-                **definitions,
-            )
-        except PydanticUserError as error:
+            with using_annotations():
+                return create_model(
+                    self.cls.__name__,
+                    __config__=ConfigDict(extra="forbid"),
+                    **definitions,
+                )
+        except UnusableAnnotationError as error:
             raise ValueError(
                 f"{self.cls.__qualname__} has a field that JSON cannot carry: {str(error).splitlines()[0]}; "
                 "use types that pydantic can convert"
@@ -245,8 +246,8 @@ def trigger_kind(kind: str) -> Callable[[T], T]:
                 f"kind {kind!r} already belongs to {_name(registration.cls)}; choose another for {name}"
             )
         try:
-            types = get_type_hints(cls)
-        except (NameError, TypeError) as error:
+            types = class_hints(cls, include_extras=False)
+        except UnusableAnnotationError as error:
             raise ValueError(
                 f"{name} has a field of an unknown type: {error}; import it at module level"
             ) from error

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import date, timedelta
+from decimal import Decimal
 from types import FunctionType
 from typing import Annotated, Any, get_type_hints
 
@@ -233,6 +234,21 @@ async def test_value_is_copied_when_it_is_given(scheduler: Scheduler) -> None:
     await record.until(JobCompleted, 3)
     results = [await scheduler.get_job_result(f"job {item}") for item in range(3)]
     assert [result.value for result in results] == [{"item": item} for item in range(3)]
+
+
+async def test_value_of_a_typed_task_is_kept_by_its_own_class(scheduler: Scheduler) -> None:
+    async def double(chunk: Chunk[Decimal]) -> None:
+        for job in chunk:
+            chunk.complete(job, object() if job.item < 0 else job.item * 2)
+
+    scheduler.register(double, chunk=3, chunk_wait=0, typed=True, keep_result=timedelta(hours=1))
+    record = Recorder(scheduler)
+    await fill(scheduler, double, [Decimal("1.10"), Decimal(-1)])
+    await record.until(JobCompleted, 2)
+    kept, refused = [await scheduler.get_job_result(f"job {item}") for item in ("1.10", "-1")]
+    assert kept.unwrap(Decimal) == Decimal("2.20")
+    assert refused.no_value_reason
+    assert "object" in refused.no_value_reason
 
 
 async def test_number_and_its_text_are_two_keys(scheduler: Scheduler) -> None:

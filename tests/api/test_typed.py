@@ -10,14 +10,23 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired, Unpack
 from uuid import UUID
 
 import asyncpg
 import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
-from pg_scheduler import ConfigurationError, JobSpec, JobStatus, PayloadError, Scheduler, call
+from pg_scheduler import (
+    ConfigurationError,
+    JobSpec,
+    JobStatus,
+    PayloadError,
+    ResultUnavailableError,
+    Scheduler,
+    call,
+)
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -187,6 +196,119 @@ async def test_typed_job_with_objects_and_named_extras_of_a_non_strict_model_run
     await scheduler.enqueue(call(mixed, Point(1), when=DUE))
     await seen.until(JobCompleted)
     assert received == [(Point(1.0), DUE)]
+
+
+async def pick(order: Order, /, note: str = "", *, at: date | None = None) -> None:
+    received.append((order, note, at))
+
+
+async def ship(first: str, *orders: Order, note: str = "", **more: date) -> None:
+    received.append((first, orders, note, more))
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "expected"),
+    [
+        (pick, (ORDER,), {"note": "x"}, (ORDER, "x", None)),
+        (pick, (ORDER, "x"), {"at": date(2030, 1, 1)}, (ORDER, "x", date(2030, 1, 1))),
+        (ship, ("a",), {"note": "x"}, ("a", (), "x", {})),
+        (ship, (), {"first": "a", "note": "x"}, ("a", (), "x", {})),
+        (
+            ship,
+            ("a", ORDER, ORDER),
+            {"note": "x", "day": date(2030, 1, 1)},
+            ("a", (ORDER, ORDER), "x", {"day": date(2030, 1, 1)}),
+        ),
+    ],
+)
+async def test_strict_types_are_read_as_json_whatever_the_kinds_of_parameters(
+    make: Make, function: JobFunction, args: tuple[Any, ...], kwargs: dict[str, Any], expected: Any
+) -> None:
+    scheduler = make()
+    scheduler.register(function, typed=True)
+    await scheduler.start()
+    await scheduler.run_job(function, args=args, kwargs=kwargs, wait_timeout=PATIENCE)
+    assert received == [expected]
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "message"),
+    [
+        (pick, (), {"note": "x"}, r"args\[0\]: Missing required"),
+        (pick, (), {"order": ORDER, "note": "x"}, "order"),
+        (pick, (ORDER, "x", 1), {"at": None}, "Unexpected positional argument"),
+        (pick, (ORDER, "x"), {"note": "x"}, "note: Got multiple values"),
+        (pick, ({},), {"note": "x"}, r"order\.order_id: Field required"),
+        (ship, ("a", {}), {"note": "x"}, r"orders\[0\]\.order_id: Field required"),
+        (ship, ("a", ORDER), {"first": "a"}, "first: Got multiple values"),
+    ],
+)
+async def test_wrong_call_of_such_a_function_is_refused(
+    make: Make, function: JobFunction, args: tuple[Any, ...], kwargs: dict[str, Any], message: str
+) -> None:
+    scheduler = make()
+    scheduler.register(function, typed=True)
+    with pytest.raises(PayloadError, match=message):
+        await scheduler.enqueue(function, args=args, kwargs=kwargs)
+
+
+async def charge(amount: Annotated[int, Field(alias="cents")]) -> None: ...
+
+
+async def refund(amount: int = Field(5, validation_alias="cents")) -> None: ...
+
+
+@pytest.mark.filterwarnings("ignore:The 'alias' attribute", "ignore:The 'validation_alias' attribute")
+@pytest.mark.parametrize("function", [charge, refund])
+async def test_alias_of_a_parameter_is_refused(make: Make, function: JobFunction) -> None:
+    scheduler = make()
+    scheduler.register(function, typed=True)
+    for kwargs in ({"amount": 5}, {"cents": 5}):
+        with pytest.raises(
+            ConfigurationError, match=r"the alias of the parameter 'amount' of .*; remove the"
+        ):
+            await scheduler.enqueue(function, kwargs=kwargs)
+
+
+class Extras(TypedDict):
+    count: int
+    at: NotRequired[datetime]
+
+
+async def collect(**extras: Unpack[Extras]) -> None:
+    received.append(extras)
+
+
+async def test_keys_that_are_not_required_have_their_types(make: Make) -> None:
+    scheduler = make()
+    scheduler.register(collect, typed=True)
+    await scheduler.start()
+    with pytest.raises(PayloadError, match="count: Field required"):
+        await scheduler.enqueue(collect, kwargs={"at": DUE})
+    await scheduler.run_job(collect, kwargs={"count": 1, "at": DUE}, wait_timeout=PATIENCE)
+    assert received == [{"count": 1, "at": DUE}]
+
+
+async def price(count: int) -> Decimal:
+    return count * Decimal("9.90")
+
+
+async def boast() -> int:
+    return "many"  # type: ignore[return-value] # as functions do
+
+
+async def test_run_job_returns_what_a_typed_function_declares(make: Make) -> None:
+    scheduler = make()
+    for function in (price, boast):
+        scheduler.register(function, typed=True)
+    await scheduler.start()
+    assert await scheduler.run_job(call(price, 2), wait_timeout=PATIENCE) == Decimal("19.80")
+    by_name = await scheduler.run_job(f"{__name__}.price", args=(1,), wait_timeout=PATIENCE)
+    assert by_name == Decimal("9.90")
+    assert await scheduler.run_job(boast, wait_timeout=PATIENCE) == "many", "as it is, since it does not fit"
+    scheduler.register(price, typed=False)
+    with pytest.raises(ResultUnavailableError, match="Decimal"):
+        await scheduler.run_job(call(price, 2), wait_timeout=PATIENCE)
 
 
 @each_case(

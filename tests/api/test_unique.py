@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import asyncpg
@@ -839,3 +840,28 @@ async def test_key_written_by_hand_is_read_and_respected(
     await t.run_until(HOUR)
     assert t.ran(sync_user) == 1
     assert await t.scheduler.retry_job(job_id)
+
+
+async def test_default_of_a_typed_argument_counts_as_it_is_stored(make: Make) -> None:
+    day, tags = date(2030, 1, 1), frozenset({"a", "b"})
+
+    async def report(
+        customer: int,
+        day: date = day,
+        rate: Decimal = Decimal("0.10"),
+        tags: frozenset[str] = tags,
+        order: object = object(),
+    ) -> None: ...
+
+    scheduler = make()
+    await scheduler.initialize_db()
+    scheduler.register(report, name="report", typed=True, unique=Unique(), misfire_grace_time=None)
+    calls: list[dict[str, Any]] = [
+        {"customer": 7},
+        {"customer": 7, "day": day},
+        {"customer": 7, "rate": Decimal("0.10"), "tags": {"b", "a"}},
+    ]
+    ids = {await scheduler.enqueue("report", kwargs=each, conflict_resolution=IGNORE) for each in calls}
+    assert len(ids) == 1
+    other = {"customer": 7, "day": date(2030, 1, 2)}
+    assert await scheduler.enqueue("report", kwargs=other, conflict_resolution=IGNORE) not in ids

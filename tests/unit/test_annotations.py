@@ -30,8 +30,7 @@ OWN_CODE = {
     "pg_scheduler/inspect/job_actions.py": "copies the parameters of methods of this library",
     "pg_scheduler/testing/sync_kit.py": "copies the parameters of methods of this library",
     "pg_scheduler/jobs/chunks.py": "sets that of the function that stands for a call for one job",
-    "pg_scheduler/jobs/typed.py": "sets those of the function that pydantic reads, and evaluates Unpack[...]",
-    "pg_scheduler/triggers/serialization.py": "needs the types of the fields of a trigger",
+    "pg_scheduler/jobs/typed.py": "sets those of the function that pydantic reads",
 }
 """The modules that read annotations themselves, and why that evaluates nothing that is not needed."""
 
@@ -59,6 +58,48 @@ def test_user_code_is_read_by_one_module() -> None:
         path.relative_to(root.parent).as_posix() for path in root.rglob("*.py") if reads_annotations(path)
     }
     assert readers == set(OWN_CODE)
+
+
+def test_one_exception_covers_whatever_an_annotation_raises() -> None:
+    """pydantic's own errors are only some of them, so no other module handles them."""
+    root = Path(pg_scheduler.__file__).parent
+    names = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ImportFrom) and any("PydanticUser" in alias.name for alias in node.names)
+    }
+    assert names == {"base/validators.py"}, "it reads the code of an error that needs another configuration"
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        "Annotated[str, Field(pattern='^(?=a).$')]",
+        "Annotated[int, Field(discriminator='kind')] | str",
+        "math.no_such_name",
+        "math.pi / 0",
+        "list[int",
+        "Strange",
+    ],
+)
+async def test_no_annotation_raises_an_error_of_its_own(annotation: str) -> None:
+    source = f"""
+import math
+from typing import Annotated
+from pydantic import Field
+class Strange:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source, handler):
+        raise OSError("no schema")
+async def take(value: {annotation!r}) -> None: ...
+async def give() -> {annotation!r}: ...
+"""
+    with pytest.raises(ConfigurationError, match="typed=True cannot use the annotations of take: "):
+        TypedArguments(undefined(source, "take")).encode((1,), None)
+    with pytest.raises(ConfigurationError, match=r"a step cannot use the return annotation of give\(\): "):
+        ReturnType(undefined(source, "give"))
+    assert TypedArguments(undefined(source, "give")).form_of_result("receipt 1") == "receipt 1"
 
 
 def undefined(source: str, name: str = "func") -> Any:

@@ -139,6 +139,12 @@ def test_unique_key_ignores_a_default_that_json_cannot_represent() -> None:
     assert text(func=odd) != text(None, func=odd)
 
 
+def test_arguments_that_the_database_returns_as_the_same_ones_have_one_key() -> None:
+    assert text(0.0) == text(-0.0) == text([-0.0][0]) != text(-0.05)
+    assert text(1e16) == text(10**16) != text(1e17)
+    assert text({"a": [-0.0]}) == text({"a": [0.0]})
+
+
 def test_unique_key_of_a_function_without_signature_compares_the_arguments_as_given() -> None:
     def of(*args: Any, **kwargs: Any) -> str:
         return unique_text(Unique(), "app.work", None, encode(args, kwargs))

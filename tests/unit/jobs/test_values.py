@@ -6,15 +6,23 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pg_scheduler import ConfigurationError, PayloadError
+from pg_scheduler.jobs.result import NoValue
 from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.jobs.values import ValueType, as_returned, encode_by_class
 from tests.support.values import Aliased, Cat, Event, Patch, Strict, Tree
+
+
+class Reading(BaseModel):
+    at: str
+    values: dict[str, float]
+
 
 PROGRAM = """
 from pg_scheduler.jobs.values import ValueType, encode_by_class
@@ -44,6 +52,47 @@ def test_model_is_dumped_without_the_fields_that_were_not_set() -> None:
         "name": "a",
         "children": [{"name": "b"}],
     }
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "path"),
+    [
+        (float, 10**400, ""),
+        (float, -(2**53) - 1, ""),
+        (float, Decimal("0.10000000000000000000000001"), ""),
+        (list[float], ["1", 2, 10**400], "[2]"),
+        (dict[str, float], {"a": "1", "b": 10**400}, "['b']"),
+        (Reading, {"at": "noon", "values": {"kelvin": 2**60 + 1}}, "['values']['kelvin']"),
+    ],
+)
+def test_number_that_a_float_cannot_hold_is_refused(declared: Any, value: Any, path: str) -> None:
+    with pytest.raises(PayloadError) as raised:
+        ValueType(declared).encode(value, "x")
+    assert str(raised.value).startswith(f"x{path} is a number that would arrive as ")
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        (float, 2**60),
+        (float, Decimal("0.1")),
+        (float, True),
+        (Decimal, 9.9),
+        (float, "9.9"),
+        (Reading, {"at": "noon", "values": {"kelvin": 3}}),
+    ],
+)
+def test_number_that_arrives_as_another_class_with_its_digits_is_accepted(declared: Any, value: Any) -> None:
+    assert ValueType(declared).encode(value, "x") is not None
+
+
+def test_result_of_a_float_function_that_a_float_cannot_hold_is_not_kept() -> None:
+    async def weigh() -> float: ...  # type: ignore[empty-body]
+
+    form = TypedArguments(weigh).form_of_result(10**400)
+    assert isinstance(form, NoValue)
+    assert "would arrive as inf" in form.reason
+    assert TypedArguments(weigh).form_of_result(3) == 3
 
 
 def test_field_of_this_object_alone_is_dumped_and_others_are_not() -> None:
