@@ -505,8 +505,12 @@ class Scheduler:
                 "another block of async with has started this Scheduler, and the end of this one would shut "
                 "it down; use the Scheduler of that block without async with"
             )
-        await self.start()
         self._has_open_block = True
+        try:
+            await self.start()
+        except BaseException:  # whatever it was, there is no block
+            self._has_open_block = False
+            raise
         return self
 
     async def __aexit__(

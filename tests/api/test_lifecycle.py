@@ -600,6 +600,9 @@ async def test_block_within_a_block_is_refused_and_leaves_the_worker_running(
             with pytest.raises(RuntimeError, match="another block of async with has started this Scheduler"):
                 await scheduler.__aenter__()
             assert scheduler.is_running
+    entered = await asyncio.gather(*(scheduler.__aenter__() for _ in range(2)), return_exceptions=True)
+    assert [type(result) for result in entered] == [Scheduler, RuntimeError], "also if both begin at once"
+    await scheduler.__aexit__(None, None, None)
     await scheduler.start()
     async with scheduler:  # a Scheduler that start() has started belongs to the block
         assert scheduler.is_running
