@@ -104,6 +104,10 @@ FOREIGN_LOOP: Final = (
 )
 
 
+UNSEEN_ENDS: Final = "two jobs that end together may not see each other's end"
+"""What could happen at another isolation level than READ COMMITTED."""
+
+
 class PoolUse(NamedTuple):
     """The numbers of connections of a pool: all that it has, those that are idle, and its maximum."""
 
@@ -510,8 +514,11 @@ class Connections:
         await self.check_isolation(connection)
         return connection
 
-    async def check_isolation(self, connection: Connection) -> None:
-        """Raise ValueError unless the isolation level of a transaction is READ COMMITTED."""
+    async def check_isolation(self, connection: Connection, consequence: str = UNSEEN_ENDS) -> None:
+        """Raise ValueError unless the isolation level of a transaction is READ COMMITTED.
+
+        ``consequence`` is what could happen at any other level, for the error.
+        """
         with translated():
             level: str = await connection.fetchval(
                 "SELECT pg_catalog.current_setting('transaction_isolation')",
@@ -520,7 +527,7 @@ class Connections:
         if level != "read committed":
             raise ValueError(
                 f"connection is in a transaction at the isolation level {level.upper()}; begin it at READ "
-                "COMMITTED: at any other one, two jobs that end together may not see each other's end"
+                f"COMMITTED: at any other one, {consequence}"
             )
 
     @asynccontextmanager

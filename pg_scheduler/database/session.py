@@ -22,7 +22,7 @@ from pg_scheduler.database.asyncpg_private import (
 )
 from pg_scheduler.database.callers.adapter import adapter_for
 from pg_scheduler.database.callers.connection import ForeignConnection, as_foreign
-from pg_scheduler.database.faults import raise_rejected
+from pg_scheduler.database.faults import raise_rejected, translated
 from pg_scheduler.database.options import BEGIN, PROBE_INTERVAL_S, PROBES, held_settings
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 
@@ -91,6 +91,18 @@ def transaction_of(connection: Connection) -> Callable[[], object] | None:
     if foreign is not None:
         return foreign.transaction_of
     return MethodType(open_transaction, connection)
+
+
+def open_transaction_of(connection: Connection) -> object:
+    """Return the open transaction of a connection, to compare it with a later one.
+
+    None if the library of the connection does not tell which transaction is open; False if none is.
+    """
+    read = transaction_of(connection)
+    if read is None:
+        return None
+    with translated():
+        return read()
 
 
 def check_pool(pool: asyncpg.Pool) -> None:

@@ -20,7 +20,7 @@ from pg_scheduler.jobs.keys import (
     name_and_key,
     named_prefix,
 )
-from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.payload import decode, object_from
 
 BLOCKED_BY_SEQUENCE: Final = "zsequence:"
 """How ``blocked_on`` begins in a job that waits for its place in a sequence.
@@ -124,6 +124,14 @@ def sequence_prefix(name: str) -> str:
 def sequence_of(blocked_on: str | None) -> tuple[str, str]:
     """Return the name and the key of the sequence in which a job waits; empty texts if it waits in none."""
     return name_and_key(BLOCKED_BY_SEQUENCE, blocked_on)
+
+
+def sequence_key_of(options: str | None) -> str | None:
+    """Return the sequence of a job from its options, as in the ``blocked_on`` of a job that waits for it."""
+    if options is None or not has_place(options):
+        return None
+    place = object_from(options).get(SEQUENCE)
+    return place.get("key") if isinstance(place, dict) else None
 
 
 def has_place(options: str) -> bool:

@@ -357,7 +357,8 @@ class SignalType:
         try:
             return self._type.read(plain)
         except ValidationError as error:
-            raise Abort(
-                f"the value of the {described_signal(name)} does not fit kind={self._kind!r}: {error}; "
-                "send a value that fits, or accept this one"
-            ) from error
+            remedy = "send a value that fits, or accept this one"
+            if mailbox_of(name) is not None:
+                remedy = "a retry reads this message again, so change the code to accept it, as by kind=None"
+            subject = f"the value of the {described_signal(name)}"
+            raise Abort(f"{subject} does not fit kind={self._kind!r}: {error}; {remedy}") from error

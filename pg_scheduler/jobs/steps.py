@@ -93,6 +93,11 @@ def check_waits(waits: Sequence[object]) -> Sequence[Wait | Sleep | Child]:
                 f"first() needs Wait, Sleep and Child objects, not {wait!r}; pass Wait('approval')"
             )
         check_step_name(wait.name)
+        if isinstance(wait, Child) and not isinstance(wait.options, Mapping):
+            raise TypeError(
+                f"the options of Child({wait.name!r}, ...) must be a dict, not {wait.options!r}; pass the "
+                "arguments of the function to call()"
+            )
         if any(wait.name == other.name for other in checked_waits):
             raise DuplicateStepError(f"first() has two waits named {wait.name!r}; give them two names")
         checked_waits.append(wait)

@@ -343,8 +343,8 @@ class JobRepository(Repository):
             # The error also undoes the retry, which belongs to the same transaction.
             if not deleted:
                 raise ValueError(
-                    f"job {job_id!r} has not stored a step {step!r}; pass the name of a stored one, or no "
-                    "from_step= to continue at the first step that is missing"
+                    f"job {job_id!r} has not stored a step {step!r}; pass the name of a stored one, which a "
+                    "message is not, or no from_step= to continue at the first step that is missing"
                 )
             return due
 

@@ -1417,7 +1417,8 @@ class Scheduler:
         Raises:
             PayloadError: The value or the metadata cannot be serialized; a ValueError. No job gets the value.
             TypeError: ``connection`` is no connection of a supported library.
-            ValueError: ``connection`` is not in a transaction, or a name or an id is empty or too long.
+            ValueError: ``connection`` is not in a transaction, or in one at another isolation level than READ
+                COMMITTED, or a name or an id is empty or too long.
             DatabaseUnavailableError: The database is unavailable, and no job has got the value, or all have
                 and the response was lost. A repetition reaches the jobs that wait then: those that have got a
                 signal do not wait for it any more, but a job may wait for its next message.
@@ -1428,6 +1429,10 @@ class Scheduler:
         """
         usable_connection = await self._parts.store.connections.check_call(connection)
         check_step_name(name, noun="signal")
+        if usable_connection is not None:
+            await self._parts.store.connections.check_isolation(
+                usable_connection, "jobs that have begun to wait since it began would be missed"
+            )
         filters = self._jobs.check_filters(
             status=None, job_name=job_name, worker_id=None, due_from=None, due_before=None, metadata=metadata
         )

@@ -462,6 +462,7 @@ class Schedules:
             schedule_id: The schedule.
             resume_from: What becomes of the fire times of the pause. ``"now"`` discards them. ``"pause"``
                 makes all of them missed, and a timezone-aware datetime makes those from that time on missed.
+                A time in the future discards all of them, and the schedule fires again from that time on.
                 ``catch_up`` decides which missed ones get a job. If the job of a `FixedDelay` ended during
                 the pause, its delay begins now with ``"now"``.
             connection: A connection of yours, as in ``pause()``: the schedule is resumed if and only if its

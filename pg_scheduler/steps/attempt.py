@@ -36,7 +36,7 @@ from typing import Any, ClassVar, Final, ParamSpec, TypeVar, overload
 
 from pg_scheduler.base.foreign import current_task, is_a, is_ctrl_c
 from pg_scheduler.base.text.numbers import counted
-from pg_scheduler.database.session import Connection
+from pg_scheduler.database.session import Connection, open_transaction_of
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import (
     DuplicateStepError,
@@ -302,9 +302,11 @@ class AttemptSteps(OpenSteps):
             """Call the function and store its value in one transaction; return None if it is called again."""
             try:
                 async with self._transaction(connection) as (func_connection, session):
+                    first_transaction = open_transaction_of(session)
                     with self._calling(name, func):
                         async with rules.time_limit(name):
                             value = await func(func_connection, *args, **kwargs)
+                    _check_is_open(first_transaction, session, name)
                     text = return_type.to_json(name, value)
                     write = partial(self._store, name, STEP, text, connection=session)
                     if connection is None:
@@ -336,7 +338,7 @@ class AttemptSteps(OpenSteps):
         """Yield a cursor, which stores how far the loop in the block has come. See `Steps`."""
         # The value of an earlier block of this name may still be written by a background task.
         if name in self._closed_cursors:
-            await self._callers.check(name, None)
+            await self._callers.check_step(name, None)
             await self._closed_cursors[name].wait()
         async with self._step(name, CURSOR) as previous_step:
             value = start if previous_step is None else step_value(name, previous_step.value, self._codec)
@@ -410,6 +412,22 @@ class AttemptSteps(OpenSteps):
     def standing_still(self, stands_still: StandsStill) -> AbstractContextManager[None]:
         """Let tasks of a library count as waiting within the block. See `AttemptWaits`."""
         return self._waits.standing_still(stands_still)
+
+    async def check_may_write(self, what: str, connection: object = None) -> None:
+        """Raise RuntimeError if a write would wait for a transaction of its caller. See `OpenSteps`."""
+        await self._callers.check(
+            what, connection, "make this call before that step, or when the transaction has ended"
+        )
+
+    def check_outside_of_step(self, what: str) -> None:
+        """Raise RuntimeError if the function of a step makes a call that ends the job. See `OpenSteps`."""
+        call = _called_by.get(None)
+        # A task that the function has begun may outlive it.
+        if call is not None and call.is_running:
+            raise RuntimeError(
+                f"{what} within the function of step {call.step!r} would end the job before the step is "
+                "stored; make this call when the step has returned"
+            )
 
     async def wait_for_cursors(self) -> None:
         """Wait until the values of cursors are written whose blocks Python has closed. See `OpenSteps`."""
@@ -922,7 +940,7 @@ class AttemptSteps(OpenSteps):
 
         ``count`` is how often waits for this name have timed out before.
         """
-        await self._callers.check(name, None)
+        await self._callers.check_step(name, None, may_join=False)
         repeat = partial(self._repository.repeat_wait, self._worker_id, self._claim, name, count)
         await self._persistently(partial(repeat, delay_s=seconds, until=end))
         # The statement does not return the step, and a signal may have ended it meanwhile.
@@ -978,7 +996,7 @@ class AttemptSteps(OpenSteps):
                 # Such a step is going to be written, and would wait for an open transaction that has locked
                 # the row of the job.
                 if stored is None or not stored.has_ended:
-                    await self._callers.check(name, connection)
+                    await self._callers.check_step(name, connection, may_join=kind in {STEP, CURSOR})
                 yield stored
         except BaseException as error:
             if name not in self._used_up:
@@ -1114,7 +1132,7 @@ class AttemptSteps(OpenSteps):
         self._check_held()
         with self._waits.progressing():
             session = None if connection is None else await self._connections.check_transaction(connection)
-            await self._callers.check(name, session)
+            await self._callers.check_step(name, session)
             stored = await self._store(name, CURSOR, value, connection=session)
             if session is not None:
                 await self._callers.note_write(stored, session)
@@ -1196,6 +1214,18 @@ class AttemptSteps(OpenSteps):
                 f"step {shown_name(name)!r} waits within the function of step {call.step!r}, which would "
                 "never end; wait between steps"
             )
+
+
+def _check_is_open(first_transaction: object, session: Connection, name: str) -> None:
+    """Raise ValueError if the function of a step has ended the transaction that stores the step.
+
+    ``first_transaction`` is the one that was open when the function was called, by ``open_transaction_of()``.
+    """
+    if open_transaction_of(session) != first_transaction:
+        raise ValueError(
+            f"the transaction of step {name!r} has ended within its function; leave its COMMIT or ROLLBACK "
+            "to the code that has opened it"
+        )
 
 
 def _is_over(failed: StoredStep) -> bool:

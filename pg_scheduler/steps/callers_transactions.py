@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pg_scheduler.database.session import Connection
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.jobs.step_values import StoredStep
+from pg_scheduler.jobs.step_values import StoredStep, shown_name
 from pg_scheduler.steps.loaded import LoadedSteps, size_of
 from pg_scheduler.steps.statements import StepRepository
 from pg_scheduler.steps.waits import caller
@@ -140,28 +140,41 @@ class CallersTransactions:
             return False
         return await self._repository.is_locked_by(self._claim.job_id, noted.transaction_id)
 
-    async def check(self, name: str, connection: Any) -> None:
+    async def check_step(self, name: str, connection: Any, *, may_join: bool = True) -> None:
         """Raise RuntimeError if a step would wait for an open transaction that waits for this step.
 
-        A step locks the row of the job, which the transaction of an earlier step has locked until its commit.
-        If another task or thread of the job has that transaction, it can commit, so the step waits for it.
+        ``may_join`` is whether a step of this kind may be called with a connection of the caller.
+        """
+        join = ", or pass the same connection= to this step" if may_join else ""
+        await self.check(f"step {shown_name(name)!r}", connection, f"commit it before{join}")
+
+    async def check(self, what: str, connection: Any, remedy: str) -> None:
+        """Raise RuntimeError if a call would wait for an open transaction that waits for this call.
+
+        A write locks the row of the job, which the transaction of an earlier step has locked until its
+        commit. If another task or thread of the job has that transaction, it can commit, so the call waits
+        for it.
+
+        Args:
+            what: The call, for the error.
+            connection: What it writes on; None for a connection of the pool.
+            remedy: What to do, for the error.
         """
         noted, this_caller = self._open, caller()
         if noted is None:
             return
-        # The transaction belongs to the task that calls this step, or to one that waits for this task.
+        # The transaction belongs to the task that makes this call, or to one that waits for this task.
         is_own = noted.caller is this_caller or continues_after(noted.caller, this_caller)
         if not is_own:
             return
-        # A step in the same transaction does not wait for its lock.
+        # A write in the same transaction does not wait for its lock.
         session = None if connection is None else await self._connections.check_transaction(connection)
         if session is noted.connection:
             return
         if await self._repository.is_locked_by(self._claim.job_id, noted.transaction_id):
             raise RuntimeError(
-                f"step {name!r} of job {self._claim.job_id!r} would wait for the transaction with which step "
-                f"{noted.step!r} commits, and which is still open; commit it before, or pass the same "
-                "connection= to this step"
+                f"{what} of job {self._claim.job_id!r} would wait for the transaction with which step "
+                f"{shown_name(noted.step)!r} commits, and which is still open; {remedy}"
             )
         # The transaction has ended.
         self._open = None

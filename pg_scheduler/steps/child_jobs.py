@@ -32,6 +32,7 @@ class ChildSpec(NamedTuple):
         options: Arguments of ``enqueue()``.
         deadline: The deadline of its job, which it has unless ``options`` gives another one; None for none.
         is_detached: Whether it continues if its job is cancelled with its children.
+        sequence: The sequence of its job, which keeps the place of the head while it waits; None for none.
     """
 
     call: Call[Any]
@@ -40,6 +41,7 @@ class ChildSpec(NamedTuple):
     options: Mapping[str, Any]
     deadline: datetime | None = None
     is_detached: bool = False
+    sequence: str | None = None
 
 
 EnqueueChild: TypeAlias = Callable[[ChildSpec, ConflictResolution, Connection], Awaitable[str]]
@@ -62,6 +64,9 @@ class ChildEnqueuer:
             child: The child.
             conflict_resolution: What to do if another job has its id.
             connection: The connection of the transaction.
+
+        Raises:
+            ValueError: The child would wait for its own job, whose sequence it has.
         """
         options = dict(child.options)
         delay = options.pop("delay", None)
@@ -79,6 +84,11 @@ class ChildEnqueuer:
             child_job = replace(child_job, given_deadline=None)
         if child.is_detached:
             child_job = with_options(child_job, **{DETACHED: True})
+        if child.sequence is not None and child_job.extras.blocked_on == child.sequence:
+            raise ValueError(
+                f"job {child.mark['job']!r} would wait for itself: its child has the key of its sequence, in "
+                "which it keeps its place while it waits; give the child another key, or no sequence"
+            )
         # The step of the parent needs the result, also if the task keeps none.
         if not child_job.keeps_result:
             child_job = with_options(child_job, keep_result=CHILD_KEEPS.total_seconds())

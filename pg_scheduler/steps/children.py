@@ -27,6 +27,7 @@ from pg_scheduler.jobs.deadlines import deadline_of
 from pg_scheduler.jobs.model import Call, ConflictResolution
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.sequences import sequence_key_of
 from pg_scheduler.jobs.step_values import CHILD, DETACHED, NO_TIMEOUT, StoredStep
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id, check_kind
@@ -239,7 +240,15 @@ class Children:
             # A child of an earlier definition of the parent is replaced. Any other job is a conflict.
             resolution = ConflictResolution.REPLACE if row.state == FORMER else ConflictResolution.RAISE
             try:
-                spec = ChildSpec(job.call, job_id, mark, job.options, deadline, job.is_detached)
+                spec = ChildSpec(
+                    job.call,
+                    job_id,
+                    mark,
+                    job.options,
+                    deadline,
+                    job.is_detached,
+                    sequence_key_of(claim.options),
+                )
                 return await self._enqueue_child(spec, resolution, connection)
             except JobConflictError as conflict:
                 # Another job has the unique key of the child, and stands for the child.

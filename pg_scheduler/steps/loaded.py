@@ -96,10 +96,14 @@ class LoadedSteps:
         names = {key for key, step in stored.items() if step.is_counted}
         # Neither the steps of a job nor the children of one step may be more than MAX_STEPS.
         step_count = len(names | uncommitted.keys() | {name})
-        number = max(step_count, count)
-        if number > MAX_STEPS:
+        if count > MAX_STEPS:
             raise PayloadError(
-                f"step {shown_name(name)!r} is number {number} of job {self._claim.job_id!r}, more than "
+                f"step {shown_name(name)!r} of job {self._claim.job_id!r} has {count} children, more than "
+                f"{MAX_STEPS}; divide them among several steps"
+            )
+        if step_count > MAX_STEPS:
+            raise PayloadError(
+                f"step {shown_name(name)!r} is number {step_count} of job {self._claim.job_id!r}, more than "
                 f"{MAX_STEPS}; store the values of several steps in one, or divide the work among several "
                 "jobs"
             )

@@ -78,6 +78,7 @@ class AttemptStreams(OpenStreams):
         """Publish a value under a name. See `Streams`."""
         check_step_name(name, noun="published value")
         text = self._text_of(name, value)
+        await self.check_may_write("publish()")
         counts = await self._load()
         self._check_room(counts, name)
         counts.setdefault(name, VALUE)
@@ -104,11 +105,14 @@ class AttemptStreams(OpenStreams):
             )
         size = len(text.encode())
         self._check_room(counts, name, size)
+        is_full = len(self._items) + 1 >= BATCH_ITEMS or self._waiting_bytes + size >= BATCH_BYTES
+        if is_full:
+            await self.check_may_write("append()")
         counts[name] = next_number
         self._size += size
         self._waiting_bytes += size
         self._items.append(NewItem(name, next_number, text))
-        if len(self._items) >= BATCH_ITEMS or self._waiting_bytes >= BATCH_BYTES:
+        if is_full:
             await self.write()
         else:
             self._plan_write()
@@ -117,6 +121,12 @@ class AttemptStreams(OpenStreams):
     async def count(self, name: str) -> int:
         """Return the number of the last item of a stream. See `JobStream`."""
         return (await self._load()).get(name, VALUE)
+
+    async def check_may_write(self, what: str) -> None:
+        """Raise RuntimeError if the call ``what`` would wait for a transaction of its own caller."""
+        steps = self._attempt.steps
+        if steps is not None:
+            await steps.check_may_write(what)
 
     async def write(self, connection: Connection | None = None) -> None:
         """Write what waits. See `OpenStreams`."""
@@ -308,4 +318,5 @@ class AttemptStream(JobStream):
 
     async def flush(self) -> None:
         """Write what is collected. See `JobStream`."""
+        await self._streams.check_may_write("flush()")
         await self._streams.write()

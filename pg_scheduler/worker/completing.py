@@ -20,8 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.base.foreign import is_a
-from pg_scheduler.database.faults import translated
-from pg_scheduler.database.session import Connection, terminate_unanswered, transaction_of
+from pg_scheduler.database.session import Connection, open_transaction_of, terminate_unanswered
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, JobLostError
 from pg_scheduler.jobs.outcome import completion_of
@@ -65,6 +64,9 @@ class Completions:
             await asyncio.sleep(0)  # a loop that swallows the exception must not block the event loop
             raise asyncio.CancelledError
         connections = self._statements.connections
+        if attempt.steps is not None:
+            attempt.steps.check_outside_of_step("completing()")
+            await attempt.steps.check_may_write("completing()", passed_connection)
         await attempt.forget_rolled_back(passed_connection)
         previous_completion = attempt.completion
         completion = begin(attempt)
@@ -72,7 +74,7 @@ class Completions:
             if passed_connection is None:
                 async with connections.transaction_of_job() as connection:
                     transaction = Transaction(connection, [])
-                    first_transaction = _open_transaction(connection)
+                    first_transaction = open_transaction_of(connection)
                     yield connection
                     # The block has ended. The completion is written, and the end of "async with" commits it.
                     with terminate_unanswered(connection):
@@ -82,7 +84,7 @@ class Completions:
                 self._end(attempt, completion, transaction, is_plain=is_plain)
             else:
                 connection = await connections.check_transaction(passed_connection)
-                first_transaction = _open_transaction(connection)
+                first_transaction = open_transaction_of(connection)
                 yield passed_connection
                 transaction = Transaction(connection, [])
                 is_plain = await self._write(
@@ -128,7 +130,7 @@ class Completions:
             attempt: The attempt.
             completion: Its completion.
             transaction: The transaction.
-            first_transaction: The transaction that was open when the block began, by ``_open_transaction()``.
+            first_transaction: What ``open_transaction_of()`` has returned when the block began.
             is_own: Whether the block opened the transaction, so that it ends with this write.
 
         Raises:
@@ -141,7 +143,7 @@ class Completions:
             await attempt.streams.write(transaction.connection)
         completion.deadline = asyncio.get_running_loop().time() + self._statements.call_timeout_s
         completion.end = End.WRITING
-        if _open_transaction(transaction.connection) != first_transaction:
+        if open_transaction_of(transaction.connection) != first_transaction:
             raise ValueError(
                 f"the transaction of the block in which job {claim.job_id!r} completes has ended within the "
                 "block; leave its COMMIT or ROLLBACK to the end of the block"
@@ -279,18 +281,6 @@ def begin(attempt: Attempt) -> Completion:
         )
     attempt.completion = Completion()
     return attempt.completion
-
-
-def _open_transaction(connection: Connection) -> object:
-    """Return the open transaction of a connection, to compare it with a later one.
-
-    None if the library of the connection does not tell which transaction is open; False if none is.
-    """
-    read = transaction_of(connection)
-    if read is None:
-        return None
-    with translated():
-        return read()
 
 
 def _stop_writing(attempt: Attempt, completion: Completion, *, end: End | None) -> None:

@@ -123,6 +123,17 @@ class OpenSteps(Steps):
         """
 
     @abstractmethod
+    async def check_may_write(self, what: str, connection: object = None) -> None:
+        """Raise RuntimeError if a write to the rows of the job would wait for a transaction of its caller.
+
+        ``what`` is the call that writes, and ``connection`` what it writes on; None for one of the pool.
+        """
+
+    @abstractmethod
+    def check_outside_of_step(self, what: str) -> None:
+        """Raise RuntimeError if the function of a step makes the call ``what``, which ends the job."""
+
+    @abstractmethod
     async def wait_for_cursors(self) -> None:
         """Wait until the values of all cursors are written whose blocks Python has closed.
 

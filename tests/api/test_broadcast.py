@@ -260,3 +260,14 @@ async def test_sync_scheduler_broadcasts(t: TestScheduler, dsn: str) -> None:
             return scheduler.broadcast("go", 1, job_ids=iter(["w1"]))
 
     assert await asyncio.to_thread(call) == 1
+
+
+@pytest.mark.parametrize("level", ["repeatable_read", "serializable"])
+async def test_broadcast_at_another_isolation_level_is_refused(
+    t: TestScheduler, pool: asyncpg.Pool, level: Any
+) -> None:
+    async with pool.acquire() as connection, connection.transaction(isolation=level):
+        with pytest.raises(
+            ValueError, match="READ COMMITTED: at any other one, jobs that have begun to wait"
+        ):
+            await t.scheduler.broadcast("go", 1, connection=connection)

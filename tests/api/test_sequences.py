@@ -13,6 +13,7 @@ import pytest
 from pg_scheduler import (
     ConfigurationError,
     ConflictResolution,
+    JobFailedError,
     JobPriority,
     JobSpec,
     Limit,
@@ -21,13 +22,15 @@ from pg_scheduler import (
     Sequence,
     Share,
     Snooze,
+    call,
+    current_job,
 )
 from pg_scheduler.admission.sequencer import Sequencer
 from pg_scheduler.events import JobCompleted, JobStarted
 from tests.api.conftest import Make, Pools
 from tests.api.test_limits import LEFT, until
 from tests.support.stories import NIGHTLY
-from tests.support.worker import Gate, Recorder, now
+from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 BY_KEY = Sequence(key=lambda key, *_, **__: key)
 SKIP = Sequence(key=lambda key, *_, **__: key, on_failure="skip")
@@ -394,3 +397,21 @@ async def test_random_outcomes_on_three_workers_keep_every_order(
     assert ran == await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'completed'")
     assert ran + await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'failed'") == 10_000
     await until(pool, HEADS, 0)
+
+
+async def test_child_with_the_key_of_its_parent_is_refused(make: Make) -> None:
+    """The parent keeps its place while it waits, so the child would never be the head."""
+
+    async def account(key: str, number: int) -> str:
+        steps = current_job().steps
+        if number:
+            await steps.child("other", call(account, "b", 0))
+            await steps.child("same", call(account, key, 0))
+        return key
+
+    scheduler = make()
+    scheduler.register(account, sequence=BY_KEY)
+    await scheduler.start()
+    with pytest.raises(JobFailedError, match="would wait for itself: its child has the key of its sequence"):
+        await scheduler.run_job(account, args=("a", 1), wait_timeout=PATIENCE)
+    assert await scheduler.run_job(account, args=("a", 0), wait_timeout=PATIENCE) == "a", "the next one runs"
