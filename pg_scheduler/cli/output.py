@@ -12,13 +12,13 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, tzinfo
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TextIO, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pg_scheduler.base.text.values import csv_cell, escape, json_text, plain
 
 from .errors import UsageError
+from .local_zone import local_zone
 from .schema import NUMBERS, field_types, without_none
 
 if TYPE_CHECKING:
@@ -130,10 +130,10 @@ def read_zone(text: str) -> tzinfo:
     """Return the time zone in which tables show times and searches read them.
 
     Raises:
-        CommandError: The zone is unknown.
+        CommandError: The zone is unknown, or that of this machine is a day or more from UTC.
     """
     if text.lower() == "local":
-        return _local_zone()
+        return local_zone()
     if text.lower() == "utc":
         return UTC
     try:
@@ -142,19 +142,6 @@ def read_zone(text: str) -> tzinfo:
         raise UsageError(
             f"unknown time zone {text!r}; pass local, utc or a name such as Europe/Berlin"
         ) from None
-
-
-def _local_zone() -> tzinfo:
-    """Return the zone of this machine; if it has no name, the present offset."""
-    name = os.environ.get("TZ", "").removeprefix(":")  # POSIX allows a colon before the name
-    if not name:
-        # This is a link to a file such as /usr/share/zoneinfo/Europe/Berlin, whose path ends with the name.
-        # In any other path, the name is empty, which is no zone.
-        name = str(Path("/etc/localtime").resolve()).partition("/zoneinfo/")[2]
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return datetime.now().astimezone().tzinfo or UTC
 
 
 class Output:

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from pg_scheduler.cli.errors import CommandError
+from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.output import read_zone
 from pg_scheduler.cli.values import read_duration, read_move, read_since, read_time
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NEAR = timedelta(minutes=1)
+POSIX_BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
+
+
+@pytest.fixture
+def set_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Return a function that sets the zone of this process."""
+
+    def set_variable(value: str) -> None:
+        monkeypatch.setenv("TZ", value)
+        time.tzset()
+
+    yield set_variable
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.mark.parametrize(
@@ -94,3 +112,47 @@ def test_sign_moves_each_job_from_its_own_time() -> None:
     assert read_move("--to", "+1h", UTC) == timedelta(hours=1)
     assert read_move("--to", "-30m", UTC) == timedelta(minutes=-30)
     assert read_move("--to", "2027-01-31T09:00", UTC) == datetime(2027, 1, 31, 9, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("variable", [POSIX_BERLIN, f":{POSIX_BERLIN}"])
+def test_local_zone_without_a_name_has_the_offset_of_each_instant(
+    set_zone: Callable[[str], None], variable: str
+) -> None:
+    set_zone(variable)
+    zone = read_zone("local")
+    # 2027-03-28 has no times from 02:00 to 03:00, and 2027-10-31 has those from 02:00 to 03:00 twice.
+    days = [datetime.fromisoformat(f"2027-{day}") for day in ("01-31", "03-28", "07-01", "10-31")]
+    for day, minutes, fold in product(days, range(0, 24 * 60, 10), (0, 1)):
+        wall = (day + timedelta(minutes=minutes)).replace(fold=fold)
+        assert wall.replace(tzinfo=zone).utcoffset() == wall.replace(tzinfo=BERLIN).utcoffset(), wall
+        instant = wall.replace(tzinfo=UTC, fold=0)
+        local, expected = instant.astimezone(zone), instant.astimezone(BERLIN)
+        assert local.replace(tzinfo=None) == expected.replace(tzinfo=None)
+        assert (local.fold, local.tzname()) == (expected.fold, expected.tzname())
+        assert local.astimezone(UTC) == instant
+
+
+def test_time_is_read_in_a_local_zone_without_a_name(set_zone: Callable[[str], None]) -> None:
+    set_zone(POSIX_BERLIN)
+    zone = read_zone("local")
+    assert read_time("--at", "2027-01-31T09:00", zone) == datetime(2027, 1, 31, 8, tzinfo=UTC)
+    assert read_time("--at", "2027-07-01T09:00", zone) == datetime(2027, 7, 1, 7, tzinfo=UTC)
+    assert read_time("--at", "0001-01-02", zone) == datetime(1, 1, 1, 23, tzinfo=UTC)
+    assert read_time("--at", "9999-12-30", zone) == datetime(9999, 12, 29, 23, tzinfo=UTC)
+    with pytest.raises(CommandError, match="is out of range"):
+        read_time("--at", "9999-12-31", zone)
+
+
+def test_local_zone_with_an_empty_variable_is_utc(set_zone: Callable[[str], None]) -> None:
+    set_zone("")
+    assert read_time("--at", "2027-07-01T09:00", read_zone("local")) == datetime(2027, 7, 1, 9, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("variable", ["UTC+25", "ABC-24"])
+def test_local_zone_of_a_day_or_more_is_a_usage_error(set_zone: Callable[[str], None], variable: str) -> None:
+    set_zone(variable)
+    message = re.escape(f"TZ={variable!r}, is 24 hours or more from UTC")
+    with pytest.raises(CommandError, match=message) as caught:
+        read_zone("local")
+    assert caught.value.code == ExitCode.USAGE
+    assert read_zone("utc") is UTC
