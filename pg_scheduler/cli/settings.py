@@ -146,17 +146,23 @@ def _read_table(path: Path | None) -> Mapping[str, Any]:
     if path is None:
         return {}
     try:
-        tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
+    tools = _subtable(document, "tool", "tool", path)
     if "pg_scheduler" in tools:
         raise UsageError(f"[tool.pg_scheduler] in {path} is not read; rename it to [tool.pg-scheduler]")
-    table = tools.get("pg-scheduler", {})
-    if not isinstance(table, dict):
+    return _subtable(tools, "pg-scheduler", "tool.pg-scheduler", path)
+
+
+def _subtable(table: Mapping[str, Any], key: str, name: str, path: Path) -> Mapping[str, Any]:
+    """Return the table that a key has, empty without the key; ``name`` is the whole name for the message."""
+    value = table.get(key, {})
+    if not isinstance(value, dict):
         # The message has no value, which may be a DSN.
-        kind = type(table).__name__
-        raise UsageError(f"tool.pg-scheduler in {path} must be a table, not a {kind}")
-    return table
+        kind = type(value).__name__
+        raise UsageError(f"{name} in {path} must be a table, as in [tool.pg-scheduler], not a {kind}")
+    return value
 
 
 def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[str, ...]) -> dict[str, Any]:
@@ -213,9 +219,15 @@ def _checked(option: OptionName, value: Any, source: str) -> Any:
         raise UsageError(f"{option.name} in [{table}] of {source} must be a text, not a {kind}")
     # A list for an option that may not be repeated stays a single value here, and is refused below.
     values = value if isinstance(value, list) and is_list else [value]
-    if not all(isinstance(item, str | int | float) for item in values):
-        kind = "a list of texts or numbers" if is_list else "a text, a number, true or false"
-        raise UsageError(f"{option.name} in [{table}] in {source} must be {kind}, not {value!r}")
+    is_flag = option.parameter.is_flag
+    kind = "true or false" if is_flag else "a text or a number"
+    if is_list:
+        kind = "a list of texts or numbers"
+    for item in values:
+        # A boolean of Python is an int too, so an option with a number would take true for 1.
+        if not isinstance(item, str | int | float) or (isinstance(item, bool) and not is_flag):
+            text = _text(value) if isinstance(value, bool) else repr(value)
+            raise UsageError(f"{option.name} in [{table}] in {source} must be {kind}, not {text}")
     return values if is_list else value
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from pg_scheduler.cli import servers
 from pg_scheduler.cli.completion import LIMIT_VARIABLE
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
-from pg_scheduler.cli.settings import VARIABLES, WITHOUT_DEFAULT
+from pg_scheduler.cli.settings import OF_CLIENT, VARIABLES, WITHOUT_DEFAULT, read_project
+from pg_scheduler.cli.worker.reload import read_sources
+from pg_scheduler.cli.worker.target import load_targets
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
 
@@ -42,6 +46,34 @@ def test_command_runs_in_a_folder_that_was_deleted(
     ran = call(*arguments)
     assert ran.code == 0, ran.err
     assert ran.out
+
+
+@pytest.mark.parametrize("target", ["gone_jobs", "gone_package.jobs"])
+def test_module_that_does_not_exist_is_a_usage_error_in_a_folder_that_was_deleted(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    ran = call("check", target)
+    assert ran.code == ExitCode.USAGE
+    module = target.partition(".")[0]
+    assert f"module {module!r} does not exist on sys.path, and the current folder was deleted" in ran.err
+    assert "; change to the folder that contains it" in ran.err
+
+
+def test_module_on_the_path_is_found_in_a_folder_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    path = list(sys.path)
+    assert load_targets(["tests.cli.worker_jobs"]) is None
+    assert sys.path == path
+    assert str(folder) not in asyncio.run(read_sources())
 
 
 def test_every_option_has_the_variable_of_its_command_and_name() -> None:
@@ -136,7 +168,7 @@ def test_config_shows_the_options_that_are_set_and_their_origins(
         ),
         ("jobs.delete.yes = true", "[tool.pg-scheduler.jobs.delete] in {file} has the unknown key 'yes'"),
         ("worker = 3", "worker in [tool.pg-scheduler] in {file} must be a table, not 3"),
-        ("worker.slots = [3]", "must be a text, a number, true or false, not [3]"),
+        ("worker.slots = [3]", "must be a text or a number, not [3]"),
         ("jobs.add.tag = 2030-01-01", "tag in [tool.pg-scheduler.jobs.add] in {file} must be a list of"),
         ("jobs.list.worker.slots = 3", "has the unknown key 'worker'"),
     ],
@@ -150,6 +182,63 @@ def test_invalid_default_is_a_usage_error_with_the_nearest_name(
     assert ran.code == ExitCode.USAGE
     assert message.format(file=file) in ran.err
     assert call("--version").code == call("worker", "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "kind"),
+    [
+        ("tool = 3", "tool", "int"),
+        ("[[tool]]", "tool", "list"),
+        ("tool.pg-scheduler = 'x'", "tool.pg-scheduler", "str"),
+    ],
+)
+def test_file_with_another_value_in_place_of_a_table_is_a_usage_error(
+    call: Run, tmp_path: Path, text: str, name: str, kind: str
+) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(f"{text}\n")
+    ran = call("config")
+    assert ran.code == ExitCode.USAGE
+    assert f"{name} in {file} must be a table, as in [tool.pg-scheduler], not a {kind}" in ran.err
+    assert call("--version").code == 0
+
+
+@pytest.mark.parametrize("value", ["true", "false", "[true]"])
+def test_boolean_in_the_file_is_refused_for_every_option_that_is_no_flag(value: str, tmp_path: Path) -> None:
+    options_with_values = [
+        (path, name)
+        for path, name, parameter in OPTIONS
+        if not parameter.is_flag and (path[0] != "mcp" or name not in OF_CLIENT)
+    ]
+    numeric_options = {
+        ".".join((*path, name))
+        for path, name, parameter in OPTIONS
+        if parameter.type_descriptor.annotation in {int, float}
+    }
+    assert {"worker.slots", "jobs.list.limit", "status.watch"} <= numeric_options
+    assert numeric_options - {".".join((*path, name)) for path, name in options_with_values} == set()
+    file = tmp_path / "pyproject.toml"
+    command = program()
+    for path, name in options_with_values:
+        table = ".".join(("tool", "pg-scheduler", *path))
+        file.write_text(f"[{table}]\n{name} = {value}\n")
+        error = read_project(command).error
+        assert error is not None, (path, name)
+        assert error.code == ExitCode.USAGE
+        assert f"{name} in [{table}] in {file} must be a" in str(error)
+
+
+def test_boolean_in_the_file_sets_a_flag(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    flags = [
+        (path, name)
+        for path, name, parameter in OPTIONS
+        if parameter.is_flag and (path[0] != "mcp" or name not in OF_CLIENT)
+    ]
+    command = program()
+    for path, name in flags:
+        file.write_text(f"[{'.'.join(('tool', 'pg-scheduler', *path))}]\n{name} = true\n")
+        assert read_project(command).error is None, (path, name)
 
 
 @pytest.mark.parametrize("text", ["role = 'admin'", "as = 'boss'", "arguments = true"])

@@ -25,7 +25,7 @@ from pg_scheduler.cli.errors import CommandError
 from pg_scheduler.events.log import logger, record_fields
 
 from .stop import hold_usr1
-from .target import Source, load_targets
+from .target import Source, current_folder, load_targets
 
 _words: Final = [sys.executable, "-m", "pg_scheduler"]
 """The words before the arguments of the program, which `set_program()` replaces."""
@@ -145,7 +145,10 @@ def _read_states(paths: Collection[str]) -> Sources:
     module_files = {file for module in modules if (file := getattr(module, "__file__", None))}
     candidates = {*paths, *module_files}
     files = {path for path in candidates if path.endswith(".py") and not path.startswith(_INSTALLED)}
-    folders = {str(Path.cwd()), *map(os.path.dirname, files)}
+    folders = set(map(os.path.dirname, files))
+    folder = current_folder()
+    if folder is not None:
+        folders.add(folder)
     states: Sources = {path: _written_at(path) for path in files}
     states.update((folder, _files_in(folder)) for folder in folders)
     return states

@@ -49,8 +49,8 @@ def load_targets(targets: Sequence[str]) -> Source | None:
         CommandError: A target cannot be imported, does not exist, or two of them name a Scheduler.
     """
     # An installed program does not have the current folder on sys.path.
-    folder = str(Path.cwd())
-    if folder not in sys.path:
+    folder = current_folder()
+    if folder is not None and folder not in sys.path:
         sys.path.insert(0, folder)
     sources = [source for target in targets if (source := _load(target)) is not None]
     if len(sources) > 1:
@@ -58,6 +58,14 @@ def load_targets(targets: Sequence[str]) -> Source | None:
             f"{sources[0].name} and {sources[1].name} both name a Scheduler; start a worker for each of them"
         )
     return sources[0] if sources else None
+
+
+def current_folder() -> str | None:
+    """Return the path of the current folder; None if it was deleted, or if it cannot be read."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
 
 
 @asynccontextmanager
@@ -153,9 +161,13 @@ def _import(name: str, target: str) -> ModuleType:
         parent = error.name.rpartition(".")[0]
         is_file = target.endswith(".py") or "/" in target
         hint = "; write package.module, not a path" if is_file else _nearest_module(error.name, parent)
-        raise UsageError(
-            f"module {error.name!r} does not exist in {Path.cwd()} or on sys.path{hint}"
-        ) from None
+        folder = current_folder()
+        if folder is None:
+            problem = "on sys.path, and the current folder was deleted or cannot be read"
+            hint = hint or "; change to the folder that contains it"
+        else:
+            problem = f"in {folder} or on sys.path"
+        raise UsageError(f"module {error.name!r} does not exist {problem}{hint}") from None
     except (Exception, SystemExit) as error:  # user code: the module, perhaps a script that exits with 0
         raise _print_and_convert(f"{name} cannot be imported", error) from error
 
@@ -180,7 +192,11 @@ def _nearest_module(name: str, parent: str) -> str:
     ``name`` is the whole name of the missing module. ``parent`` is its package; empty for a module at the
     top, which is compared with those of the current folder.
     """
-    paths = getattr(sys.modules.get(parent), "__path__", None) if parent else [str(Path.cwd())]
+    if parent:
+        paths = getattr(sys.modules.get(parent), "__path__", None)
+    else:
+        folder = current_folder()
+        paths = None if folder is None else [folder]
     names = [module_info.name for module_info in pkgutil.iter_modules(list(paths or ()))]
     near = most_similar(name.rpartition(".")[2], names)
     if near is None:
