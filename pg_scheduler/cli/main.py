@@ -26,6 +26,7 @@ from .settings import (
     DEMO_NODE,
     PROGRAM,
     REPORT_FD,
+    misspelt_variables,
     name_variables,
     project_of,
     read_project,
@@ -217,6 +218,10 @@ def run(arguments: Sequence[str]) -> int:
         if REPORT_FD in os.environ or DEMO_NODE in os.environ:
             # Those of the program itself still apply. The others are by the names of commands.
             defaults = {name: value for name, value in defaults.items() if name not in FUNCTIONS}
+        elif COMPLETE_VARIABLE not in os.environ:
+            for name, near in misspelt_variables(command, arguments):
+                message = f"the variable {name} is not read; did you mean {near}?"
+                sys.stderr.write(f"{PROGRAM}: warning: {escape(message)}\n")
         with _warnings_written():
             code = command(
                 list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=project, default_map=defaults

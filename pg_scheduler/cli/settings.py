@@ -12,15 +12,18 @@ names the variables, and the values are in ``[tool.pg-scheduler]`` itself.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.dsn import mask_dsn, normalise_dsn, passwords_in
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.naming import most_similar
 
 from .errors import CommandError, UsageError, hint_at
 
@@ -35,6 +38,21 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The variables of the options that every command has, the first one wins."""
 
+OTHER_VARIABLES: Final = frozenset(
+    {
+        "PG_SCHEDULER_COMPLETION_SECONDS",
+        "PG_SCHEDULER_DASHBOARD_PASSWORD",
+        "PG_SCHEDULER_DASHBOARD_USER",
+        "PG_SCHEDULER_DEMO_NODE",
+        "PG_SCHEDULER_PG_BIN",
+        "PG_SCHEDULER_REPORT_FD",
+        "PG_SCHEDULER_TEST_DSN",
+        "PG_SCHEDULER_WEBHOOK_FORMAT",
+        "PG_SCHEDULER_WEBHOOK_URL",
+    }
+)
+"""The variables of this library that belong to no option."""
+
 WITHOUT_DEFAULT: Final = frozenset({"help", "version", "yes"})
 """Options that have no variable and no default: ``yes`` is given each time, the others end the program."""
 
@@ -47,6 +65,17 @@ and the variables count, which the client of the person gives to the program.
 
 SERVICES: Final = frozenset({"worker", "dashboard", "exporter"})
 """Commands of which ``--help`` names the variables, since they run where no arguments are written."""
+
+MISSPELT: Final = 0.92
+"""How similar a variable must be to one of this library to be a misspelt one, from 0 to 1.
+
+They have the prefix in common. So ``PG_SCHEDULER_DNS`` is such a variable, and ``PG_SCHEDULER_TAG`` is not.
+"""
+
+_SERVICE_LINK: Final = re.compile(
+    r".+_(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+"""The names of the variables that Kubernetes and the links of Docker set for a service."""
 
 
 class OptionName(NamedTuple):
@@ -100,7 +129,7 @@ def name_variables(command: Any, path: tuple[str, ...] = ()) -> None:
             parameter.show_default = False  # the file may have a password
         return
     for words, name, parameter in option_names(command, path):
-        parameter.envvar = "_".join((PREFIX, *words, name)).upper().replace("-", "_")
+        parameter.envvar = _variable_name(*words, name)
         parameter.show_envvar = path[0] in SERVICES
 
 
@@ -114,6 +143,43 @@ def read_project(program: Any) -> Project:
         return Project(path, _defaults(program, _read_table(path), f"{path}", ()))
     except CommandError as error:
         return Project(path, {}, error)
+
+
+def misspelt_variables(program: Any, arguments: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield each environment variable that is none of this library, and the one that was probably meant.
+
+    A variable that is not very similar to one is not yielded, since it may be one of the application.
+    ``arguments`` are those of the program. The modules of commands take time to import, so the variables of
+    a command are known only if it runs, or if a service or ``config`` runs.
+    """
+    general_names = {*OTHER_VARIABLES, *(name for names in VARIABLES.values() for name in names)}
+    unknown_names = [
+        name
+        for name in sorted(os.environ)
+        if name.startswith(f"{PREFIX}_") and name not in general_names and not _SERVICE_LINK.fullmatch(name)
+    ]
+    if not unknown_names:
+        return
+    examines_all = not {*SERVICES, "config"}.isdisjoint(arguments)
+    words = [word for word in program.commands if examines_all or word in arguments]
+    known_names = general_names.union(*(_variables_of(program, word) for word in words))
+    other_prefixes = tuple(f"{_variable_name(word)}_" for word in program.commands if word not in words)
+    for name in unknown_names:
+        if name in known_names or name.startswith(other_prefixes):
+            continue
+        near = most_similar(name, sorted(known_names))
+        if near is not None and SequenceMatcher(None, near, name).ratio() >= MISSPELT:
+            yield name, near
+
+
+def _variables_of(program: Any, word: str) -> set[str]:
+    """Return the variables of the options of a command, or of the commands of a group."""
+    return {option.parameter.envvar for option in option_names(program.commands[word], (word,))}
+
+
+def _variable_name(*words: str) -> str:
+    """Return the variable of an option: the words of its command, and its name."""
+    return "_".join((PREFIX, *words)).upper().replace("-", "_")
 
 
 def _own_names(command: Any, path: tuple[str, ...]) -> Iterator[OptionName]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from pg_scheduler.cli import servers
 from pg_scheduler.cli.completion import LIMIT_VARIABLE
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
-from pg_scheduler.cli.settings import OF_CLIENT, VARIABLES, WITHOUT_DEFAULT, read_project
+from pg_scheduler.cli.settings import OF_CLIENT, OTHER_VARIABLES, VARIABLES, WITHOUT_DEFAULT, read_project
 from pg_scheduler.cli.worker.reload import read_sources
 from pg_scheduler.cli.worker.target import load_targets
 from tests.cli.conftest import Run
@@ -287,6 +288,64 @@ def test_table_with_an_underscore_is_a_usage_error(call: Run, tmp_path: Path) ->
     ran = call("config")
     assert ran.code == ExitCode.USAGE
     assert f"[tool.pg_scheduler] in {file} is not read; rename it to [tool.pg-scheduler]" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "near"),
+    [
+        (("config",), "PG_SCHEDULER_SHEMA", "PG_SCHEDULER_SCHEMA"),
+        (("schedules", "preview", "--cron", "@daily"), "PG_SCHEDULER_DNS", "PG_SCHEDULER_DSN"),
+        (("config",), "PG_SCHEDULER_WORKER_SLOT", "PG_SCHEDULER_WORKER_SLOTS"),
+        (("config",), "PG_SCHEDULER_WORKR_SLOTS", "PG_SCHEDULER_WORKER_SLOTS"),
+        (("worker", "--help"), "PG_SCHEDULER_WORKERS_SLOTS", "PG_SCHEDULER_WORKER_SLOTS"),
+        (PREVIEW, "PG_SCHEDULER_SCHEDULES_PREVIEW_COUNTS", "PG_SCHEDULER_SCHEDULES_PREVIEW_COUNT"),
+        (("version",), "PG_SCHEDULER_DASHBORD_USER", "PG_SCHEDULER_DASHBOARD_USER"),
+    ],
+)
+def test_misspelt_variable_is_a_warning_with_the_nearest_name(
+    call: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], name: str, near: str
+) -> None:
+    monkeypatch.setenv(name, "s3cr3t")
+    ran = call(*arguments)
+    assert ran.code == 0
+    warning = f"pg-scheduler: warning: the variable {name} is not read; did you mean {near}?"
+    assert [line for line in ran.err.splitlines() if "PG_SCHEDULER" in line] == [warning]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PG_SCHEDULER_SERVICE_HOST",
+        "PG_SCHEDULER_DASHBOARD_SERVICE_PORT",
+        "PG_SCHEDULER_DASHBOARD_SERVICE_PORT_HTTP",
+        "PG_SCHEDULER_WORKER_PORT",
+        "PG_SCHEDULER_PORT_5432_TCP",
+        "PG_SCHEDULER_PORT_5432_TCP_ADDR",
+        "PG_SCHEDULER_FAVOURITE_COLOUR",
+        "PG_SCHEDULER_TAG",
+        "PG_SCHEDULER_PATIENCE",
+        "PG_SCHEDULER_DASHBOARD_USER",
+        "PG_SCHEDULERS_DSN",
+    ],
+)
+def test_variable_of_a_service_or_of_an_application_is_no_warning(
+    call: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    assert call("config").err == ""
+
+
+def test_variable_of_another_command_is_not_examined(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PG_SCHEDULER_JOBS_LIST_LIMITS", "1")
+    assert call("version").err == ""
+    assert "did you mean PG_SCHEDULER_JOBS_LIST_LIMIT?" in call("config").err
+
+
+def test_every_variable_of_the_source_is_known() -> None:
+    pattern = re.compile(r'"(PG_SCHEDULER_[A-Z_]+[A-Z])"')
+    files = (ROOT / "pg_scheduler").rglob("*.py")
+    names = {name for file in files for name in pattern.findall(file.read_text(encoding="utf-8"))}
+    assert names - {name for names in VARIABLES.values() for name in names} == OTHER_VARIABLES
 
 
 def test_page_names_the_options_without_a_default() -> None:
