@@ -14,7 +14,14 @@ import typer
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.database.author import Author, acting_as
-from pg_scheduler.importing.imported import JobDefinition, ScheduleDefinition, Source, StoreUnreadableError
+from pg_scheduler.errors import SchedulerError
+from pg_scheduler.importing.imported import (
+    JobDefinition,
+    ScheduleDefinition,
+    Source,
+    StoreInvalidError,
+    StoreUnreadableError,
+)
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.tools import (
@@ -28,7 +35,7 @@ from pg_scheduler.tools import (
 
 from .commands import Command, Group
 from .connections import APPLICATION_NAME
-from .errors import CommandError, ExitCode
+from .errors import CommandError, ExitCode, UsageError, exit_code_of
 from .output import Column, Shape, columns
 from .worker.target import load_targets
 
@@ -167,11 +174,16 @@ def _needing(libraries: str) -> Iterator[None]:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Raise CommandError (UNAVAILABLE) if the job store cannot be read within the block."""
+    """Raise CommandError if the job store cannot be read within the block."""
+    problem = "the job store cannot be read"
     try:
         yield
+    except StoreInvalidError as error:
+        raise UsageError(f"{problem}: {error}") from error
     except StoreUnreadableError as error:
-        raise CommandError(ExitCode.UNAVAILABLE, f"the job store cannot be read: {error}") from error
+        raise CommandError(ExitCode.UNAVAILABLE, f"{problem}: {error}") from error
+    except SchedulerError as error:
+        raise CommandError(exit_code_of(error) or ExitCode.UNAVAILABLE, f"{problem}: {error}") from error
 
 
 async def _import(

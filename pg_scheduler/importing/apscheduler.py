@@ -18,8 +18,8 @@ from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
-from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import inspect, select
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 
 from pg_scheduler.base.foreign import guarded
 from pg_scheduler.importing.imported import (
@@ -28,7 +28,9 @@ from pg_scheduler.importing.imported import (
     NotImportedError,
     ScheduleDefinition,
     Source,
+    StoreInvalidError,
     StoreUnreadableError,
+    check_sqlite_file,
     converted,
     upcoming,
 )
@@ -38,6 +40,8 @@ from pg_scheduler.triggers.search import INSTANT
 
 PREFIX: Final = "aps:"
 """The prefix of the ids of imported jobs and schedules."""
+
+URL_HELP: Final = "pass a URL of SQLAlchemy such as postgresql+psycopg2://user@host/database"
 
 KEYS: Final = ("args", "coalesce", "func", "kwargs", "max_instances", "name", "next_run_time", "trigger")
 """The keys of a pickled job that are read."""
@@ -77,18 +81,42 @@ def read_store(url: str, table: str, schema: str | None, now: datetime) -> list[
     """Return what the rows of a store become, in the order of their ids. Nothing is written.
 
     Raises:
-        StoreUnreadableError: The URL is invalid, its driver is not installed, or a statement fails.
+        StoreInvalidError: The URL is invalid, its driver is not installed, or there is no such table.
+        StoreUnreadableError: The database is unavailable.
     """
     try:
         store = SQLAlchemyJobStore(url=url, tablename=table, tableschema=schema)
-        columns = store.jobs_t.c
-        try:
-            with store.engine.connect() as connection:
-                rows = connection.execute(select(columns.id, columns.job_state).order_by(columns.id)).all()
-        finally:
-            store.engine.dispose()
-    except (SQLAlchemyError, ImportError) as error:
+    except ImportError as error:
+        raise StoreInvalidError(
+            f"{error}; install the driver of the URL, or name another one in it"
+        ) from error
+    except SQLAlchemyError as error:
+        raise StoreInvalidError(f"{error}; {URL_HELP}") from error
+    except ValueError as error:
+        # The message of this error may have a part of the URL, such as its password.
+        raise StoreInvalidError(f"the URL is invalid; {URL_HELP}") from error
+    columns = store.jobs_t.c
+    engine = store.engine
+    if engine.dialect.is_async:
+        raise StoreInvalidError(
+            f"the driver {engine.driver} is for asyncio, and APScheduler is not; {URL_HELP}"
+        )
+    try:
+        if engine.url.get_backend_name() == "sqlite":
+            check_sqlite_file(engine.url.database or "")
+        with engine.connect() as connection:
+            if not inspect(connection).has_table(table, schema):
+                name = table if schema is None else f"{schema}.{table}"
+                raise StoreInvalidError(
+                    f"the database has no table {name}; pass its name by --table and --table-schema"
+                )
+            rows = connection.execute(select(columns.id, columns.job_state).order_by(columns.id)).all()
+    except (OperationalError, InterfaceError) as error:
         raise StoreUnreadableError(str(error)) from error
+    except SQLAlchemyError as error:
+        raise StoreInvalidError(f"{error}; check the URL, the table and the rights of the role") from error
+    finally:
+        engine.dispose()
     jobs = [_unpickled(*row) for row in rows]
     return [converted(job.source_id, _task_of(job), partial(convert, job, now)) for job in jobs]
 

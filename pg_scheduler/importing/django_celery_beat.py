@@ -19,7 +19,7 @@ from celery.schedules import ParseException, crontab
 from celery.utils.time import maybe_make_aware
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections
+from django.db import Error, InterfaceError, OperationalError, connections
 from django.db.utils import ConnectionDoesNotExist
 from kombu.utils.json import loads
 
@@ -30,7 +30,9 @@ from pg_scheduler.importing.imported import (
     NotImportedError,
     ScheduleDefinition,
     Source,
+    StoreInvalidError,
     StoreUnreadableError,
+    check_sqlite_file,
     converted,
     upcoming,
 )
@@ -44,6 +46,7 @@ PREFIX: Final = "celery:"
 
 APPLICATION: Final = "django_celery_beat"
 DJANGO: Final = "pg_scheduler.integrations.django"
+SETTINGS_HELP: Final = "pass the settings of the project by --settings, such as shop.settings"
 CLEANUP: Final = "celery.backend_cleanup"
 """The task that deletes old results of Celery."""
 
@@ -75,21 +78,34 @@ def read_store(settings: str | None, database: str, now: datetime) -> list[Sourc
         now: The current time.
 
     Raises:
-        StoreUnreadableError: Django cannot be set up, or the database cannot be read.
+        StoreInvalidError: Django cannot be set up, or the settings have no such database or no tables.
+        StoreUnreadableError: The database is unavailable.
     """
     if settings is not None:
         os.environ["DJANGO_SETTINGS_MODULE"] = settings
     try:
         django.setup()
     except Exception as error:  # user code: the settings and applications
-        raise StoreUnreadableError(f"Django raises {class_name(error)}: {message_of(error)}") from error
+        raise StoreInvalidError(
+            f"Django raises {class_name(error)}: {message_of(error)}; {SETTINGS_HELP}"
+        ) from error
     if not apps.is_installed(APPLICATION):
-        raise StoreUnreadableError(f"{APPLICATION} is not in INSTALLED_APPS")
+        raise StoreInvalidError(f"{APPLICATION} is not in INSTALLED_APPS; {SETTINGS_HELP}")
     model = import_module(f"{APPLICATION}.models").PeriodicTask
     try:
+        connection = connections[database]
+        if connection.vendor == "sqlite":
+            check_sqlite_file(str(connection.settings_dict["NAME"]))
+        table = model._meta.db_table
+        if table not in connection.introspection.table_names(include_views=True):
+            raise StoreInvalidError(
+                f"the database {database!r} has no table {table}; pass another alias by --database"
+            )
         rows = list(model.objects.using(database).select_related(*KINDS).order_by("name"))
-    except (Error, ConnectionDoesNotExist, ImproperlyConfigured) as error:
+    except (OperationalError, InterfaceError) as error:
         raise StoreUnreadableError(str(error)) from error
+    except (Error, ConnectionDoesNotExist, ImproperlyConfigured) as error:
+        raise StoreInvalidError(f"{error}; check --database and DATABASES in the settings") from error
     finally:
         connections.close_all()
     return [converted(row.name, task_of(row.task, row.queue), partial(convert, row, now)) for row in rows]

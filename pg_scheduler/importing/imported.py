@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
@@ -13,7 +14,22 @@ from pg_scheduler.triggers import Trigger
 
 
 class StoreUnreadableError(Exception):
-    """The store of another scheduler cannot be read."""
+    """The store of another scheduler cannot be read now, since its database is unavailable."""
+
+
+class StoreInvalidError(Exception):
+    """What the user has passed leads to no store of another scheduler; the message has the remedy."""
+
+
+def check_sqlite_file(name: str) -> None:
+    """Raise StoreInvalidError if a database of SQLite is a file that does not exist.
+
+    SQLite would make an empty file. The name may also be a URL, or that of a database in memory.
+    """
+    if not name or name == ":memory:" or name.startswith("file:"):
+        return
+    if not Path(name).exists():
+        raise StoreInvalidError(f"the file {name!r} does not exist; pass the path of the database")
 
 
 class NotImportedError(ValueError):

@@ -14,11 +14,11 @@ from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.base.sqltext import quote_identifier
 from pg_scheduler.base.text.json_text import load_json
-from pg_scheduler.errors import SchedulerError
 from pg_scheduler.importing.imported import (
     JobDefinition,
     NotImportedError,
     Source,
+    StoreInvalidError,
     StoreUnreadableError,
     converted,
 )
@@ -72,22 +72,25 @@ async def read_store(
         ignores_locks: Whether jobs with a lock are imported without the lock; otherwise they are left out.
 
     Raises:
-        StoreUnreadableError: The URL is invalid, the database is unavailable, or a statement fails.
+        SchedulerError: The URL is invalid, or the database rejects the connection or is unavailable.
+        StoreInvalidError: The database has no such tables, or the role may not read them.
+        StoreUnreadableError: The database has become unavailable.
     """
     schema_prefix = "" if schema is None else f"{quote_identifier(schema)}."
-    try:
-        dsn = normalise_dsn(url, "URL")
-        async with (
-            open_connection(dsn, application_name=application_name) as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            try:
-                jobs = await connection.fetch(_JOBS.replace("{schema}", schema_prefix))
-                periodic = await connection.fetch(_PERIODIC.replace("{schema}", schema_prefix))
-            except asyncpg.PostgresError as error:
-                raise StoreUnreadableError(str(error)) from error
-    except SchedulerError as error:
-        raise StoreUnreadableError(str(error)) from error
+    dsn = normalise_dsn(url, "URL")
+    async with (
+        open_connection(dsn, application_name=application_name) as connection,
+        connection.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        try:
+            jobs = await connection.fetch(_JOBS.replace("{schema}", schema_prefix))
+            periodic = await connection.fetch(_PERIODIC.replace("{schema}", schema_prefix))
+        except asyncpg.SyntaxOrAccessError as error:
+            raise StoreInvalidError(
+                f"{error}; check the database in the URL, --table-schema and the rights of the role"
+            ) from error
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise StoreUnreadableError(str(error)) from error
     job_sources = [
         converted(str(row["id"]), row["task_name"], partial(convert, row, ignores_locks=ignores_locks))
         for row in jobs

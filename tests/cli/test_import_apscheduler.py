@@ -204,10 +204,42 @@ def test_store_in_postgresql_is_imported(call: Run, dsn: str) -> None:
     assert "1 imported, 0 existed, 0 left out" in ran.err
 
 
-def test_store_that_cannot_be_read_is_an_error(call: Run, dsn: str, url: str) -> None:
+def test_store_in_a_file_that_does_not_exist_is_a_usage_error_and_no_file_is_made(
+    call: Run, dsn: str, url: str
+) -> None:
+    file = Path(url.removeprefix("sqlite:///"))
     ran = call("import", "apscheduler", url, "--dsn", dsn)
-    assert ran.code == ExitCode.UNAVAILABLE
-    assert "no such table: apscheduler_jobs" in ran.err
+    assert ran.code == ExitCode.USAGE
+    assert f"the job store cannot be read: the file {str(file)!r} does not exist; pass" in ran.err
+    assert not file.exists()
+    file.touch()
+    ran = call("import", "apscheduler", url, "--dsn", dsn)
+    assert ran.code == ExitCode.USAGE
+    assert "the database has no table apscheduler_jobs; pass its name by --table" in ran.err
+    file.write_text("no database " * 100)
+    assert call("import", "apscheduler", url, "--dsn", dsn).code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("store", "problem", "code"),
+    [
+        ("nope", "pass a URL of SQLAlchemy such as", ExitCode.USAGE),
+        ("", "pass a URL of SQLAlchemy such as", ExitCode.USAGE),
+        ("nope://localhost/old", "sqlalchemy.dialects:nope", ExitCode.USAGE),
+        ("mssql+pymssql://localhost/old", "install the driver of the URL", ExitCode.USAGE),
+        ("postgresql+psycopg2://localhost:s3cr3t/old", "the URL is invalid", ExitCode.USAGE),
+        ("postgresql+asyncpg://127.0.0.1:1/old", "the driver asyncpg is for asyncio", ExitCode.USAGE),
+        ("postgresql+psycopg2://127.0.0.1:1/old", "127.0.0.1", ExitCode.UNAVAILABLE),
+    ],
+)
+def test_url_that_cannot_be_used_is_a_usage_error_and_a_server_that_cannot_be_reached_unavailable(
+    call: Run, dsn: str, store: str, problem: str, code: ExitCode
+) -> None:
+    ran = call("import", "apscheduler", store, "--dsn", dsn)
+    assert ran.code == code
+    assert "the job store cannot be read" in ran.err
+    assert problem in ran.err
+    assert "s3cr3t" not in ran.err
 
 
 @each_case(

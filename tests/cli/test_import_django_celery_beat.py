@@ -226,17 +226,31 @@ def test_task_without_an_equivalent_is_listed_with_the_reason(project: Project, 
     assert {name: text for name, text in expected.items() if text not in reasons[name]} == {}, reasons
 
 
-def test_store_that_cannot_be_read_is_an_error(project: Project, run: Import) -> None:
+def test_store_that_does_not_exist_is_a_usage_error(project: Project, run: Import, tmp_path: Path) -> None:
     project(None)
-    assert "no such table" in unreadable(run())
+    file = tmp_path / "old.sqlite"
+    assert f"the file {str(file)!r} does not exist" in unreadable(run())
+    assert not file.exists()
+    file.touch()
+    assert "has no table django_celery_beat_periodictask; pass another alias" in unreadable(run())
     assert "other" in unreadable(run("--database", "other"))
-    assert "no_settings" in unreadable(run(settings="no_settings"))
+    message = unreadable(run(settings="no_settings"))
+    assert "no_settings" in message
+    assert "pass the settings of the project by --settings" in message
     project(None, applications=())
     assert "INSTALLED_APPS" in unreadable(run())
 
 
-def unreadable(ran: Ran) -> str:
+def test_server_that_cannot_be_reached_is_unavailable(project: Project, run: Import) -> None:
+    address = {"ENGINE": "django.db.backends.postgresql", "HOST": "127.0.0.1", "PORT": 1, "NAME": "old"}
+    project(None, more=f"\nDATABASES['default'] = {address!r}\n")
+    ran = run()
     assert ran.code == ExitCode.UNAVAILABLE, ran.err
+    assert "the job store cannot be read" in ran.err
+
+
+def unreadable(ran: Ran) -> str:
+    assert ran.code == ExitCode.USAGE, ran.err
     assert "the job store cannot be read" in ran.err
     return ran.err
 

@@ -249,15 +249,18 @@ def test_tables_in_a_schema_are_read(store: Callable[[Fill], None], on: On, dsn:
 
 
 @pytest.mark.parametrize(
-    ("url", "problem"),
+    ("url", "problem", "code"),
     [
-        (None, "procrastinate_jobs"),
-        ("postgresql://nobody@127.0.0.1:1/none", "127.0.0.1"),
-        ("mysql://localhost/old", "postgresql://"),
+        (None, "procrastinate_jobs", ExitCode.USAGE),
+        ("postgresql://nobody@127.0.0.1:1/none", "127.0.0.1", ExitCode.UNAVAILABLE),
+        ("mysql://localhost/old", "postgresql://", ExitCode.USAGE),
+        ("nope", "postgresql://", ExitCode.USAGE),
     ],
 )
-def test_store_that_cannot_be_read_is_an_error(call: Run, dsn: str, url: str | None, problem: str) -> None:
+def test_store_that_cannot_be_read_is_an_error(
+    call: Run, dsn: str, url: str | None, problem: str, code: ExitCode
+) -> None:
     ran = call("import", "procrastinate", url or dsn, "--dsn", dsn)
-    assert ran.code == ExitCode.UNAVAILABLE
+    assert ran.code == code
     assert "the job store cannot be read" in ran.err
     assert problem in ran.err
