@@ -13,7 +13,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import typer
 
 from pg_scheduler import JobStatus
+from pg_scheduler.base.dsn import remove_secrets
 from pg_scheduler.base.text.values import copy_fields
+from pg_scheduler.events.log import describe_refusal
 from pg_scheduler.inspect import ChangeOutcome, ErrorGroup, Inspector, JobChange, Progress
 from pg_scheduler.inspect.bulk import RULES
 from pg_scheduler.inspect.store.bulk import BulkAction
@@ -53,7 +55,7 @@ class BulkChange:
     children: int
     """Children that were changed with their jobs, by --children."""
     refused: int
-    """Jobs whose state does not allow it."""
+    """Jobs whose state does not allow it, or that a trigger or a constraint of yours refused."""
     skipped: int
     """Jobs that did not match the search any more."""
     searched: int
@@ -88,7 +90,7 @@ _FOUND: Final = Shape(
     (Column("job_id", "ID", is_id=True), Column("job_name", "NAME"), Column("status")),
 )
 MAX_SHOWN: Final = 10
-"""Jobs that are shown before the question, and moved jobs whose due times are shown."""
+"""Jobs shown before the question, moved jobs whose due times are shown, and refusals shown with reasons."""
 
 _RESULTS: Final[Mapping[BulkAction, tuple[ChangeResult, ChangeResult]]] = {
     "cancel": ("cancelled", "would be cancelled"),
@@ -303,10 +305,14 @@ class _Run:
 
     def __init__(self, command: Command, action: BulkAction, options: BulkOptions) -> None:
         self._output = command.output
+        self._secrets = command.settings.secrets
         self._action = action
         self._options = options
         self._last_step: Progress | None = None
         self._changes: list[JobChange] = []
+        self._refusals: list[str] = []
+        """The reasons of the first jobs that a trigger or a constraint of the application refused."""
+        self._refusal_count = 0
 
     async def follow(self, steps: AsyncGenerator[Progress, None]) -> None:
         """Run the action to its end, and show its progress."""
@@ -316,12 +322,16 @@ class _Run:
                 # A list of each job is written only for ids. A search may change millions of jobs.
                 if self._options.job_ids:
                     self._changes += step.changes
+                for change in step.changes:
+                    if change.refusal is not None:
+                        self._add_refusal(change.job_id, change.refusal)
                 reporter.show(step.summary, step.searched, step.total_estimate)
 
     def write(self) -> ExitCode:
         """Write what was done, and how to continue; return the exit code.
 
-        If ids name the jobs, the exit code is that of the worst outcome of a job.
+        If ids name the jobs, the exit code is that of the worst outcome of a job. For a search, only a job
+        that a trigger or a constraint of the application refused counts as an error.
         """
         step = self._last_step
         # The action was interrupted before its first step, so nothing was changed.
@@ -334,12 +344,23 @@ class _Run:
             self._output.say(step.summary)
         # The rule states which jobs the action takes: why some were refused, or why a search found none.
         rule = RULES[self._action]
-        if step.refused:
+        for refusal in self._refusals:
+            self._output.say(refusal)
+        if self._refusal_count > len(self._refusals):
+            self._output.say(f"and {self._refusal_count - len(self._refusals):,} more such jobs")
+        if step.refused > self._refusal_count:
             self._output.say(f"refused: {rule}")
-        elif has_search and not step.done:
+        elif has_search and not step.done and not self._refusals:
             self._output.say(rule)
         self._output.say_next(step.cursor)
         return code
+
+    def _add_refusal(self, job_id: str, error: Exception) -> None:
+        """Add a job that a trigger or a constraint of the application refused."""
+        self._refusal_count += 1
+        if len(self._refusals) < MAX_SHOWN:
+            text = remove_secrets(describe_refusal(error), self._secrets)
+            self._refusals.append(f"job {job_id!r}: {text}")
 
     def _write_changes(self) -> ExitCode:
         """Write the result of each job, and return the exit code of the worst one."""
@@ -360,7 +381,7 @@ class _Run:
             column for column in BULK.columns if not self._output.is_table or column.key not in omitted
         ]
         self._output.write_one(replace(BULK, columns=tuple(columns)), change)
-        return ExitCode.DONE
+        return ExitCode.REFUSED if self._refusals else ExitCode.DONE
 
     def _result(self, change: JobChange) -> ChangeResult:
         """Return the outcome of a job as a word. With ids, a job is skipped only if it does not exist."""

@@ -18,6 +18,7 @@ from pg_scheduler.errors import (
     ScheduleConflictError,
     ScheduleNotFoundError,
     ScheduleOwnedByCodeError,
+    SchedulerError,
     SchemaForbiddenError,
     SchemaMismatchError,
     SchemaMissingError,
@@ -128,7 +129,9 @@ _CODES: Final[tuple[tuple[type[Exception], ExitCode], ...]] = (  # the first mat
 
 def message_of(error: Exception, *, schema: str | None) -> str:
     """Return the message of an error, with commands and options in place of calls of the library."""
-    from pg_scheduler.inspect.positions import PositionError  # noqa: PLC0415 - not needed to complete words
+    # Commands that complete words need neither of these modules.
+    from pg_scheduler.events.log import describe_refusal  # noqa: PLC0415
+    from pg_scheduler.inspect.positions import PositionError  # noqa: PLC0415
 
     conflict = "or pass --on-conflict ignore or replace"
     match error:
@@ -158,9 +161,11 @@ def message_of(error: Exception, *, schema: str | None) -> str:
         case UnfitArgumentsError():
             problem = error.problem
             remedy = "pass --args and --kwargs that fit its signature"
-        # The messages of other errors name no calls of the library.
-        case _:
+        case SchedulerError() | CommandError():
+            # The messages of other errors name no calls of the library.
             return str(error)
+        case _:
+            return describe_refusal(error) if _is_refused_change(error) else str(error)
     return f"{problem}; {remedy}"
 
 
@@ -168,5 +173,15 @@ def exit_code_of(error: Exception) -> ExitCode | None:
     """Return the exit code of an error that is reported by its message, or None for any other error."""
     if isinstance(error, CommandError):
         return error.code
+    # Some of these errors are of a class below, and of others only asyncpg has the class.
+    if _is_refused_change(error):
+        return ExitCode.REFUSED
     # The first class counts that the error is an instance of.
     return next((code for kind, code in _CODES if isinstance(error, kind)), None)
+
+
+def _is_refused_change(error: Exception) -> bool:
+    """Return whether a trigger or a constraint of the application refused the change of a row."""
+    from pg_scheduler.database.faults import is_refused_change  # noqa: PLC0415 - not needed to complete words
+
+    return is_refused_change(error)

@@ -193,8 +193,12 @@ async def run(
             steps = inspector.move_jobs(ids=[job_id], to=now)
         else:
             steps = inspector.retry_jobs(ids=[job_id])
-        # The action is for one job. If it is not done, another session has changed the job since it was read.
+        # The action is for one job. If neither it is done nor the application refuses it, another session has
+        # changed the job since it was read.
         async for step in steps:
+            for change in step.changes:
+                if change.refusal is not None:
+                    raise change.refusal
             if not step.done:
                 raise RefusedError(f"job {job_id!r} changed in the meantime; try it again")
         warning = warning_about(job.job_name, await inspector.workers())

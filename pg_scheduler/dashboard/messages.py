@@ -167,9 +167,8 @@ def message_of(message: str) -> str | None:
     if match is None:
         return None
     action, numbers = match[1], [int(number) for number in match[2].split(".")[1:]]
-    # The numbers of changed, refused and missing rows; for schedules also of failed ones, if there are any.
-    possible_counts = {3, 4} if action.startswith("schedules_") else {3}
-    if action in _MANY and len(numbers) in possible_counts:
+    # The numbers of changed, refused and missing rows, and of failed ones, if there are any.
+    if action in _MANY and len(numbers) in {3, 4}:
         return _many_message(action, *numbers)
     text = _TEXTS.get(action)
     if text is None:

@@ -334,6 +334,15 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, PayloadError)
 
 
+def is_refused_change(error: BaseException) -> bool:
+    """Return whether a constraint or code of the application refused the change of a row that a person made.
+
+    A value that cannot be stored is no such refusal: the person has to pass another one.
+    """
+    is_invalid_value = isinstance(error, PayloadError) and not isinstance(error, SuppressedChangeError)
+    return is_refusal(error) and not is_invalid_value
+
+
 def _is_of_application(error: BaseException) -> bool:
     """Return whether a trigger or a row security policy of the application raised an error.
 

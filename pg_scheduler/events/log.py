@@ -523,6 +523,22 @@ def refusal_of(error: BaseException) -> str:
     return f"{state}, {place}" if place else str(state)
 
 
+def describe_refusal(error: BaseException, *, has_message: bool = True) -> str:
+    """Return what refused the change of a row, and what to do about it, in the words of every front end.
+
+    ``has_message`` is whether the message of the server is included. Code of the application wrote it, so it
+    may quote the row.
+    """
+    # This library has raised it, with a remedy. Its message contains that of the server.
+    if isinstance(error, SchedulerError) and has_message:
+        return error_message_of(error)
+    message = f": {error_message_of(error)}" if has_message else ""
+    return (
+        f"a trigger or a constraint of the application refused a row ({refusal_of(error)}): "
+        f"{class_name(error)}{message}; change the trigger or the constraint, or leave this row out"
+    )
+
+
 def _server_error_of(error: BaseException) -> BaseException | None:
     """Return the error of the server: the error itself or its cause; None if neither is one of the server."""
     for candidate in (error, error.__cause__):

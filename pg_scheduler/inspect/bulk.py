@@ -51,7 +51,7 @@ class Progress:
     skipped: int
     """Jobs that do not exist, or that did not match the search any more when they were locked."""
     refused: int
-    """Jobs whose state does not allow the action."""
+    """Jobs whose state does not allow the action, or that a trigger or a constraint of yours refused."""
     total_estimate: int | None
     """About how many jobs the whole action examines; None if the table was never analyzed."""
     cursor: str | None

@@ -18,14 +18,16 @@ from typing import Any, Final, get_args
 from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.database.author import acting_as
+from pg_scheduler.database.faults import is_refused_change
 from pg_scheduler.errors import SchedulerError
-from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.events.log import describe_refusal, log_refusal, logger, record_fields
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.bulk import Progress
 from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.store.bulk import BulkAction, StaleRunError
 from pg_scheduler.inspect.store.bulk_runs import RESUME, START, BulkRunRow
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.error_text import fingerprint_of
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.queue.prepare import new_job_id
@@ -162,6 +164,14 @@ class BulkState(BulkRunRow):
         return age_s > SUSPECT_AFTER_S + between_batches_s
 
 
+def _log_refusals(run_id: str, step: Progress) -> None:
+    """Log the first job of a batch that the application refused, and the number of such jobs."""
+    refusals = {change.job_id: change.refusal for change in step.changes if change.refusal is not None}
+    for job_id, refusal in list(refusals.items())[:1]:
+        problem = f"the bulk run {run_id} leaves {counted(len(refusals), 'job')} of a batch as they are"
+        log_refusal(f"{problem}, first {job_id!r}", refusal, is_last=True, job_id=job_id)
+
+
 async def recent_runs(inspector: Inspector, *, limit: int) -> list[BulkState]:
     """Return the runs that were started last, the newest first."""
     rows = await tables_of(inspector).reads.bulk_runs.recent(limit)
@@ -286,6 +296,7 @@ class BulkRuns:
         try:
             async with aclosing(self._steps(run)) as steps:
                 async for step in steps:
+                    _log_refusals(run.run_id, step)
                     # Without a cursor this was the last batch, which has written that the run is complete.
                     if step.cursor is None:
                         run.progress = step
@@ -305,6 +316,9 @@ class BulkRuns:
         except Exception as caught:  # a bug, or an error of the server that no other class has
             logger.exception("the bulk run %s failed", run.run_id, extra=record_fields())
             error = type(caught).__name__
+            if is_refused_change(caught):
+                # The message of the server may quote arguments. All who see the run see its error.
+                error = describe_refusal(caught, has_message=False)
         else:
             await self._end(run, None)
             return

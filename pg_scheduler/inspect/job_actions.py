@@ -191,9 +191,10 @@ class JobActions(InspectorBase):
 
         The jobs are read and changed in batches of 500. Each batch is a transaction. It locks the jobs,
         leaves out jobs that do not match the search any more, changes the others, and writes a record to the
-        audit. The search is read to its end, so a step may have found nothing. If the iteration is stopped or
-        cancelled, it ends after the batch in progress. Pass the ``cursor`` of the last step as ``after=`` to
-        continue there.
+        audit. If a trigger or a constraint of yours refuses a job, the others are changed nevertheless, and
+        the error is the ``refusal`` of this job in the ``changes`` of the step. The search is read to its
+        end, so a step may have found nothing. If the iteration is stopped or cancelled, it ends after the
+        batch in progress. Pass the ``cursor`` of the last step as ``after=`` to continue there.
 
         Args:
             children: Whether the children of these jobs are cancelled with them, and their children, as by

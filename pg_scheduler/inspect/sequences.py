@@ -200,10 +200,14 @@ class SequenceMethods(JobActions):
     async def _cancel_head(self, job_id: str) -> bool:
         """Cancel a job, whose end gives its place to the next one; return whether it was cancelled.
 
-        A job that was replaced meanwhile, and waits for its place again, is left as it is.
+        A job that was replaced meanwhile, and waits for its place again, is left as it is. If a trigger or a
+        constraint of the application refuses the change, its error is raised.
         """
         is_cancelled = False
         async for step in self.cancel_jobs(ids=[job_id], matches=_is_head):
+            for change in step.changes:
+                if change.refusal is not None:
+                    raise change.refusal
             is_cancelled = is_cancelled or step.done > 0
         return is_cancelled
 

@@ -440,3 +440,119 @@ def test_question_names_the_children(call: Run, fill: Fill) -> None:
     fill(1)
     ran = call("jobs", "cancel", "--where", "name:mail.*", "--children")
     assert "Cancel every job of this search with its children?" in ran.err
+
+
+# -- triggers and constraints of the application ---------------------------------------------------------
+
+
+@pytest.fixture
+def protect(dsn: str) -> Callable[[str], None]:
+    """Create a trigger of the application that refuses each change of a job; ``*`` stands for all jobs."""
+
+    def create(job_id: str) -> None:
+        async def run(connection: Connection) -> None:
+            await connection.execute(f"""
+                CREATE FUNCTION protect() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                    IF TG_OP = 'INSERT' OR OLD.job_id = '{job_id}' THEN RAISE 'job is protected'; END IF;
+                    IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
+                    RETURN NEW;
+                END $$;
+                CREATE TRIGGER protect BEFORE INSERT OR UPDATE OR DELETE ON scheduled_jobs
+                    FOR EACH ROW EXECUTE FUNCTION protect()
+            """)
+
+        run_on(dsn, run)
+
+    return create
+
+
+PLACE = "P0001, PL/pgSQL function protect() line 2 at RAISE"
+REFUSAL = (
+    f"a trigger or a constraint of the application refused a row ({PLACE}): RaiseError: job is protected; "
+    "change the trigger or the constraint, or leave this row out"
+)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("jobs", "add", "mail.send", "--in", "1h"),
+        ("jobs", "run", "mail:00001"),
+        ("jobs", "signal", "mail:00001", "paid", "1"),
+    ],
+)
+def test_change_that_a_trigger_refuses_is_no_bug(
+    command: tuple[str, ...], call: Run, fill: Fill, protect: Callable[[str], None], query: Query
+) -> None:
+    fill(1)
+    protect("mail:00001")
+    ran = call(*command)
+    assert (ran.code, ran.out) == (ExitCode.REFUSED, ""), ran.err
+    assert ran.err.strip().endswith(REFUSAL)
+    assert "Traceback" not in ran.err
+    assert query("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [(["cancel"], "cancelled"), (["delete"], "deleted"), (["move", "--to", "+1h"], "moved")],
+)
+def test_jobs_are_changed_besides_those_that_a_trigger_refuses(
+    call: Run, fill: Fill, protect: Callable[[str], None], query: Query, *, command: list[str], word: str
+) -> None:
+    fill(5)
+    protect("mail:00002")
+    ids = [f"mail:0000{number}" for number in range(1, 4)]
+    by_ids = call("jobs", *command, *ids)
+    assert by_ids.code == ExitCode.REFUSED
+    results = {row["job_id"]: row["result"] for row in by_ids.checked("change")}
+    assert results == {ids[0]: word, ids[1]: "refused", ids[2]: word}
+    assert f"job 'mail:00002': {REFUSAL}" in by_ids.err
+    assert "refused: " not in by_ids.err, "the status of the job allows the change"
+    searched = call("jobs", *command, "--where", "status:pending name:mail.*", "--yes")
+    assert searched.code == ExitCode.REFUSED
+    changed = 4 if command[0] == "move" else 2
+    assert (summary(searched)["done"], summary(searched)["refused"]) == (changed, 1)
+    assert f"job 'mail:00002': {REFUSAL}" in searched.err
+    unchanged = f"SELECT status = 'pending' AND execution_time = '{DUE}'::timestamptz + interval '2 s'"
+    assert query(f"{unchanged} FROM scheduled_jobs WHERE job_id = 'mail:00002'")
+
+
+def test_jobs_are_retried_besides_one_that_a_deferred_constraint_refuses(
+    call: Run, fill: Fill, dsn: str, query: Query
+) -> None:
+    fill(3, "failed")
+
+    async def constrain(connection: Connection) -> None:
+        await connection.execute("""
+            CREATE TABLE open_invoices (job_id text PRIMARY KEY);
+            INSERT INTO open_invoices SELECT job_id FROM scheduled_jobs WHERE job_id <> 'mail:00002';
+            ALTER TABLE scheduled_jobs ADD pending_id text
+                GENERATED ALWAYS AS (CASE WHEN status = 'pending' THEN job_id END) STORED
+                REFERENCES open_invoices DEFERRABLE INITIALLY DEFERRED
+        """)
+
+    run_on(dsn, constrain)
+    ran = call("jobs", "retry", "--where", "status:failed", "--yes")
+    assert ran.code == ExitCode.REFUSED
+    assert (summary(ran)["done"], summary(ran)["refused"]) == (2, 1)
+    assert "refused a row (23503, scheduled_jobs_pending_id_fkey): ForeignKeyViolationError: " in ran.err
+    assert "DETAIL" not in ran.err, "it shows values of the row"
+    assert query("SELECT array_agg(job_id) FROM scheduled_jobs WHERE status = 'failed'") == ["mail:00002"]
+    assert query("SELECT details -> 'count' FROM scheduler_audit") == "2"
+
+
+def test_suppressed_change_is_refused(call: Run, fill: Fill, dsn: str) -> None:
+    fill(1)
+
+    async def suppress_inserts(connection: Connection) -> None:
+        await connection.execute("""
+            CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+            CREATE TRIGGER suppress BEFORE INSERT OR UPDATE ON scheduled_jobs
+                FOR EACH ROW EXECUTE FUNCTION suppress()
+        """)
+
+    run_on(dsn, suppress_inserts)
+    ran = call("jobs", "add", "mail.send", "--id", "new", "--in", "1h")
+    assert ran.code == ExitCode.REFUSED, ran.err
+    assert "the insert of the row was suppressed" in ran.err

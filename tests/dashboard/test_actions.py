@@ -239,7 +239,7 @@ async def test_hostile_text_in_each_field_changes_nothing_and_is_shown_as_text(
 
 @pytest.mark.parametrize(
     "code",
-    ["", "nonsense.1", "cancel", "cancel.1", "cancel.1.2.3.4", "cancel.x.0.0", "<b>", "cancel.1.0.0\n"],
+    ["", "nonsense.1", "cancel", "cancel.1", "cancel.1.2.3.4.5", "cancel.x.0.0", "<b>", "cancel.1.0.0\n"],
 )
 async def test_unknown_message_is_not_shown(code: str, admin: App, world: World) -> None:
     assert message_of(code) is None

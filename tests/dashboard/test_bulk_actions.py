@@ -488,14 +488,36 @@ async def test_run_that_the_server_refuses_ends_and_says_so(
     await fill(world, 9)
     await pool.execute("""
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
-        CREATE TRIGGER refuse BEFORE UPDATE ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()
+        CREATE TRIGGER refuse BEFORE INSERT ON scheduler_audit FOR EACH ROW
+            WHEN (NEW.action = 'cancel_jobs') EXECUTE FUNCTION refuse()
     """)
     app = create()
     answer = await send(app, CANCEL, {"confirm": "yes"})
     await runs(app).wait()
     assert [each[2] for each in await controls(pool)] == ["start_bulk", "end_bulk"]
-    assert "RaiseError" in (await request(app, f"/run?id={run_id(answer.headers['location'])}")).text
+    page = await request(app, f"/run?id={run_id(answer.headers['location'])}")
+    assert "refused a row (P0001, PL/pgSQL function refuse() line 1 at RAISE): RaiseError" in page.text
     assert "bulk run" in caplog.text
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_run_changes_the_jobs_besides_those_that_a_trigger_refuses(
+    create: Callable[..., App], pool: asyncpg.Pool, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(world, 9)
+    await pool.execute("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
+        CREATE TRIGGER refuse BEFORE UPDATE ON scheduled_jobs FOR EACH ROW
+            WHEN (OLD.job_id IN ('j00002', 'j00003', 'j00008')) EXECUTE FUNCTION refuse()
+    """)
+    app = create()
+    answer = await send(app, CANCEL, {"confirm": "yes"})
+    await runs(app).wait()
+    rows = await pool.fetch("SELECT job_id FROM scheduled_jobs WHERE status = 'pending' ORDER BY 1")
+    assert [row[0] for row in rows] == ["j00002", "j00003", "j00008"]
+    page = await request(app, f"/run?id={run_id(answer.headers['location'])}")
+    assert "6 jobs cancelled" in page.text
+    assert "first 'j00002', no further attempt: a trigger or a constraint" in caplog.text
 
 
 @pytest.mark.usefixtures("small_batches")

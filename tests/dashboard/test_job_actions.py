@@ -68,6 +68,33 @@ async def test_action_of_the_page_changes_the_job_and_is_recorded(
     assert (await follow(admin, answer)).status == 200
 
 
+async def protect(pool: asyncpg.Pool, job_id: str) -> None:
+    """Create a trigger of the application that refuses changes of a job; its message quotes arguments."""
+    await pool.execute(f"""
+        CREATE FUNCTION protect() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF OLD.job_id = '{job_id}' THEN RAISE 'the invoice of ada is protected'; END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER protect BEFORE UPDATE ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION protect()
+    """)
+
+
+@pytest.mark.parametrize("sees_arguments", [True, False])
+@pytest.mark.parametrize("action", ["cancel", "run", "move"])
+async def test_change_that_a_trigger_refuses_is_answered_with_the_reason(
+    action: str, sees_arguments: bool, build: Callable[..., App], world: World
+) -> None:
+    await insert(world)
+    await protect(world.pool, "job")
+    app = as_role(build, "admin", sees_arguments=sees_arguments)
+    answer = await send(app, f"/actions/jobs/{action}?id=job", {"to": "2031-02-03T04:05"})
+    assert answer.status == 409
+    text = Page(answer.text).text
+    assert "trigger or a constraint of the application refused a row (P0001, PL/pgSQL function" in text
+    assert ("the invoice of ada is protected" in text) is sees_arguments
+    assert (await status(world.pool), await records(world.pool)) == ("pending", [])
+
+
 async def test_selected_jobs_are_changed_and_others_are_not(
     admin: App, pool: asyncpg.Pool, world: World
 ) -> None:
@@ -86,6 +113,21 @@ async def test_selected_jobs_are_changed_and_others_are_not(
         "1 job cancelled, 1 refused (only pending and running jobs can be cancelled), 1 not found"
         in page.text
     )
+
+
+async def test_selected_jobs_are_changed_besides_one_that_a_trigger_refuses(
+    admin: App, pool: asyncpg.Pool, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for job_id in ("a", "b", "c"):
+        await insert(world, job_id)
+    await pool.execute(FAIL, "c")
+    await protect(pool, "b")
+    answer = await send(admin, "/actions/jobs/cancel", {"row": ["a", "b", "c"]})
+    assert answer.did == "cancel.1.1.0.1"
+    assert [await status(pool, each) for each in "abc"] == ["cancelled", "pending", "failed"]
+    text = Page((await follow(admin, answer)).text).text
+    assert "1 job cancelled, 1 refused (only pending and running jobs can be cancelled), 1 failed" in text
+    assert "job 'b' is left as it is, no further attempt: a trigger or a constraint" in caplog.text
 
 
 async def test_page_after_an_action_has_fresh_numbers_in_each_process(

@@ -453,6 +453,8 @@ async def test_outage_amid_selected_schedules_states_what_was_done(
                 PERFORM pg_terminate_backend(pg_backend_pid());
             ELSIF NEW.job_name = 'board.large' THEN
                 RAISE EXCEPTION 'too large' USING ERRCODE = '23514', CONSTRAINT = 'scheduled_jobs_payload';
+            ELSIF NEW.job_name = 'board.protected' THEN
+                RAISE EXCEPTION 'protected';
             END IF;
             RETURN NEW;
         END $$;
@@ -463,9 +465,12 @@ async def test_outage_amid_selected_schedules_states_what_was_done(
     answer = await send(admin, "/actions/schedules/trigger", {"row": rows[:2], "confirm": "yes"})
     page = Page((await follow(admin, answer)).text)
     assert "1 schedule triggered, 1 failed" in page.text, "it is no conflict of a unique key"
+    await add(scheduler, "protected", "board.protected")
+    answer = await send(admin, "/actions/schedules/trigger", {"row": ["protected", "s0"], "confirm": "yes"})
+    assert "1 schedule triggered, 1 failed" in Page((await follow(admin, answer)).text).text
     stopped = await send(admin, "/actions/schedules/trigger", {"row": rows, "confirm": "yes"})
     assert stopped.status == 503
     assert "before: 1 schedule triggered, 1 failed" in Page(stopped.text).text
     assert "'s2' may have been changed or not" in Page(stopped.text).text
     names = await pool.fetch("SELECT job_name FROM scheduled_jobs ORDER BY 1")
-    assert [name for (name,) in names] == ["board.one", "board.one"]
+    assert [name for (name,) in names] == ["board.one"] * 3

@@ -76,6 +76,25 @@ async def test_jobs_of_a_search_are_cancelled_and_retried_with_their_children(t:
     assert (await statuses(t))["b:leaves:2"] == "pending"
 
 
+async def test_family_stays_as_it_is_if_a_trigger_refuses_one_of_its_jobs(
+    t: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    inspector = await place(t, "a", "b", "c")
+    before = await statuses(t)
+    await pool.execute("""
+        CREATE FUNCTION protect() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''protected''; END';
+        CREATE TRIGGER protect BEFORE UPDATE ON scheduled_jobs FOR EACH ROW
+            WHEN (OLD.job_id = 'b:leaves:2') EXECUTE FUNCTION protect()
+    """)
+    done = await run(inspector.cancel_jobs(ids=["a", "b", "c"], children=True))
+    assert (done.done, done.children, done.refused) == (2, 4, 1)
+    refusals = {change.job_id: type(change.refusal) for change in done.changes}
+    assert refusals == {"a": type(None), "b": asyncpg.RaiseError, "c": type(None)}
+    after = await statuses(t)
+    assert {after[job_id] for job_id in before if job_id[0] != "b"} == {"cancelled", "completed"}
+    assert all(after[job_id] == before[job_id] for job_id in before if job_id[0] == "b")
+
+
 async def test_record_names_the_job_of_the_family(t: TestScheduler) -> None:
     inspector = await place(t, "a")
     await run(inspector.cancel_jobs(ids=["a"], children=True))

@@ -37,6 +37,7 @@ from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.database.faults import is_lock_timeout
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError, ScheduleConflictError, ScheduleNotFoundError
+from pg_scheduler.events.log import refusal_of
 from pg_scheduler.facts.worker_state import is_draining
 from pg_scheduler.inspect import ChangeOutcome, JobChange, PausePrice, Progress
 from pg_scheduler.inspect.base import tables_of
@@ -257,12 +258,18 @@ async def propose_job_change(session: Session, arguments: JobChangeArguments) ->
         made_changes = [change async for step in steps for change in step.changes]
         outcomes = [ChangedObject(change.job_id, change.outcome.value) for change in made_changes]
         done_count = sum(change.outcome is ChangeOutcome.DONE for change in made_changes)
+        refusals = [change.refusal for change in made_changes if change.refusal is not None]
+        # Nothing was changed, and the error becomes the text that states why.
+        if refusals and not done_count:
+            raise refusals[0]
         left_out_count = len(outcomes) - done_count
         left_out = (
             f"; {left_out_count} left out, since they have changed or their state does not allow it"
             if left_out_count
             else ""
         )
+        if refusals:
+            left_out += f"; the database refuses {counted(len(refusals), 'job')}: {refusal_of(refusals[0])}"
         summary = f"{action}: {counted(done_count, 'job')} done{left_out}"
         return MadeChange(summary, outcomes, session.access.actor)
 

@@ -34,12 +34,14 @@ from pg_scheduler.dashboard.actions.request import (
 from pg_scheduler.dashboard.answers import wants_json
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.rendering import render
+from pg_scheduler.database.faults import REFUSALS, is_refused_change
 from pg_scheduler.errors import (
     JobConflictError,
     ScheduleConflictError,
     ScheduleNotFoundError,
     ScheduleOwnedByCodeError,
 )
+from pg_scheduler.events.log import describe_refusal
 from pg_scheduler.inspect.bulk_runs import BusyError
 from pg_scheduler.inspect.store.bulk import BulkAction
 
@@ -123,7 +125,7 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
     request = ActionRequest(replace(page, inspector=page.operations.inspector), await read_form(http))
     try:
         with page.operations.acting(page.access):
-            result = await action.run(request)
+            result = await _run(action, request)
     except NothingSelectedError:
         # A program gets the error; a browser gets the list again, with a message.
         if wants_json(http):
@@ -151,3 +153,19 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
     if isinstance(result, ConfirmPage):
         result = PageAnswer(replace(result, parameters=page.parameters), "confirm")
     return await render(result.page, result.template, page, path, is_json=False, status=result.status)
+
+
+async def _run(action: Action, request: ActionRequest) -> Redirect | ConfirmPage | PageAnswer:
+    """Make the change of an action.
+
+    Raises:
+        RejectedError: A trigger or a constraint of the application refuses the change.
+    """
+    try:
+        return await action.run(request)
+    except REFUSALS as error:
+        if not is_refused_change(error):
+            raise
+        # The message of the server may quote arguments.
+        text = describe_refusal(error, has_message=request.access.sees_arguments)
+        raise RejectedError(text, 409) from error

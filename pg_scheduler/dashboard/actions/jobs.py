@@ -15,6 +15,7 @@ from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.dashboard.pages.job_values import read_job
 from pg_scheduler.dashboard.pages.look import can_look
 from pg_scheduler.dashboard.workflow import own_steps
+from pg_scheduler.events.log import log_refusal
 from pg_scheduler.inspect import Progress
 from pg_scheduler.inspect.looks import request_look
 from pg_scheduler.inspect.store.bulk import BulkAction
@@ -239,11 +240,21 @@ async def change(
     )
     # Each step has the numbers of jobs so far, so the last one has those of all.
     last_step = [step async for step in steps][-1]
+    refusals = {change.job_id: change.refusal for change in last_step.changes if change.refusal is not None}
+    for job_id, refusal in refusals.items():
+        # The answer has the reason if nothing was changed. Otherwise it has numbers, and the log the reasons.
+        if not last_step.done:
+            raise refusal
+        log_refusal(f"job {job_id!r} is left as it is", refusal, is_last=True, job_id=job_id)
     if request.is_one and not last_step.done and not last_step.refused:
         raise NotFoundError("there is no such job, or you may not see it")
     # If a family was changed, the number in the message includes the children.
     done = last_step.done + last_step.children
-    code = code_of(did or verb, done, last_step.refused, last_step.skipped)
+    counts = [done, last_step.refused - len(refusals), last_step.skipped]
+    # The message has the text about failures only if there are any.
+    if refusals:
+        counts.append(len(refusals))
+    code = code_of(did or verb, *counts)
     parameters = request.page.parameters
     if request.is_one and verb != "delete":
         return Redirect("/job", code, {"id": parameters["id"]})

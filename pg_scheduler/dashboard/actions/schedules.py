@@ -15,7 +15,9 @@ from pg_scheduler.dashboard.messages import Undo, code_of, message_of
 from pg_scheduler.dashboard.pages.schedules import build_pause, is_claimed, visible_schedule
 from pg_scheduler.dashboard.pauses import FIELDS
 from pg_scheduler.dashboard.texts import utc
+from pg_scheduler.database.faults import REFUSALS, is_refused_change
 from pg_scheduler.errors import JobConflictError, ScheduleNotFoundError, SchedulerError
+from pg_scheduler.events.log import log_refusal
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.schedules.schedule import Schedule
@@ -111,6 +113,21 @@ async def trigger(request: ActionRequest) -> Redirect | ConfirmPage:
     return replace(result, job_id=job_ids[0]) if len(job_ids) == 1 else result
 
 
+async def _change_one(schedule: Schedule, change: Callable[[Schedule], Awaitable[bool]]) -> bool:
+    """Change one of several schedules; return whether that made a difference.
+
+    Raises:
+        ValueError: A trigger or a constraint of the application refuses this schedule, which is logged.
+    """
+    try:
+        return await change(schedule)
+    except REFUSALS as error:
+        if not is_refused_change(error):
+            raise
+        log_refusal(f"schedule {schedule.schedule_id!r} is left as it is", error, is_last=True)
+        raise ValueError(schedule.schedule_id) from error
+
+
 async def _change(
     request: ActionRequest, action: str, change: Callable[[Schedule], Awaitable[bool]]
 ) -> Redirect:
@@ -143,7 +160,7 @@ async def _change(
     for schedule_id in dict.fromkeys(request.rows):
         try:
             schedule = await visible_schedule(request.page, schedule_id)
-            is_changed = await change(schedule)
+            is_changed = await _change_one(schedule, change)
         except (NotFoundError, ScheduleNotFoundError):
             missing += 1
         except RejectedError:

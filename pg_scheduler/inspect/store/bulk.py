@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import asyncpg
 from pg_scheduler.base.messages import HEARTBEAT_REQUEST, due_message
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.audit import AuditRepository
+from pg_scheduler.database.faults import REFUSALS, constraint_of, is_refused_change
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError
@@ -27,7 +29,7 @@ from pg_scheduler.queue.dependencies import DependencyRepository
 from pg_scheduler.queue.families import BusyFamilyError, FamilyRepository, Member, descendants
 from pg_scheduler.queue.jobs import JobFilters
 from pg_scheduler.queue.locks import LockRepository
-from pg_scheduler.queue.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
+from pg_scheduler.queue.unique_keys import KEY_INDEX, MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
 
 MAX_RECORDED_BYTES: Final = 20_000
 """Bytes of ids in a record of the audit; further ids are counted."""
@@ -95,7 +97,7 @@ class ChangeOutcome(StrEnum):
     REFUSED = "refused"
     """The status of the job does not allow the change, an unfinished job has its unique key, its cancelled
     attempt still runs, it has not stored the step from which it is to be retried, or it is to be deleted and
-    other jobs wait for it.
+    other jobs wait for it. Or a trigger or a constraint of yours refused the change.
     """
     SKIPPED = "skipped"
     """The job does not exist, or does not match the search any more."""
@@ -113,6 +115,8 @@ class JobChange:
     """Its status before; None if it does not exist."""
     outcome: ChangeOutcome
     """The outcome of the action for it."""
+    refusal: Exception | None = field(default=None, repr=False, compare=False)
+    """The error of the trigger or the constraint of yours that refused the change; None otherwise."""
 
 
 class Changes(NamedTuple):
@@ -132,6 +136,10 @@ class _Effects(NamedTuple):
 
     job_ids: Collection[str] = ()
     messages: Sequence[str] = ()
+
+    def added(self, effects: _Effects) -> _Effects:
+        """Return these effects and those of a further change in the same transaction."""
+        return _Effects([*self.job_ids, *effects.job_ids], [*self.messages, *effects.messages])
 
 
 class BulkRepository:
@@ -166,6 +174,9 @@ class BulkRepository:
 
         With families, a job counts as changed if any job of its family was.
 
+        A job that a trigger or a constraint of the application refuses is left as it is, with its family.
+        The other jobs of the batch are changed.
+
         The record and the rows of cancelled jobs name the author of the caller's context.
 
         Raises:
@@ -176,15 +187,23 @@ class BulkRepository:
             # A retried job needs its unique key again. A new job may take this key after the statement has
             # looked for it, so that the transaction fails. The next round sees that job.
             with suppress(UniqueKeyTakenError), detecting_taken_keys():
-                return await self._statements.run_retrying(partial(self._change, batch))
+                try:
+                    return await self._statements.run_retrying(partial(self._change, batch))
+                except REFUSALS as error:
+                    if constraint_of(error) == KEY_INDEX or not is_refused_change(error):
+                        raise
+                # A trigger or a constraint of the application refuses at least one of the jobs, or the
+                # record. In the latter case, the second execution is refused too, and its error is raised.
+                return await self._statements.run_retrying(partial(self._change, batch, is_divided=True))
         raise DatabaseUnavailableError(
             f"jobs with the unique keys of this batch were inserted {MAX_ROUNDS} times while it was retried"
         )
 
-    async def _change(self, batch: Batch, transaction: Transaction) -> Changes:
+    async def _change(self, batch: Batch, transaction: Transaction, *, is_divided: bool = False) -> Changes:
         """Change the jobs of a batch in a transaction, which also has the record and the messages.
 
-        Return the outcome for each job of the batch, in their order.
+        Return the outcome for each job of the batch, in their order. ``is_divided`` is whether jobs that the
+        application refuses are left out; otherwise its error is raised.
         """
         connection = transaction.connection
         # All jobs of the families are locked first, because they are locked in an order of their own.
@@ -195,11 +214,11 @@ class BulkRepository:
         # locked they cannot change, so the conditions are examined once more.
         rows = await self._statements.fetch("lock_batch", list(batch.job_ids), on=connection)
         matching_ids = await self._still_searched(batch, [row["job_id"] for row in rows], connection)
-        effects = _Effects()
-        if matching_ids and batch.children:
-            effects = await self._act_on_families(batch, matching_ids, members, transaction)
+        effects, refusals = _Effects(), dict[str, Exception]()
+        if matching_ids and is_divided:
+            effects, refusals = await self._act_on_accepted(batch, matching_ids, members, transaction)
         elif matching_ids:
-            effects = await self._act(batch, matching_ids, transaction)
+            effects = await self._act(batch, matching_ids, members, transaction)
         if effects.job_ids or batch.subject is not None:
             details = {**_job_details(effects.job_ids), **batch.details}
             subject = batch.subject
@@ -226,7 +245,8 @@ class BulkRepository:
             row = rows_by_id.get(job_id)
             name = None if row is None else row["job_name"]
             status = None if row is None else JobStatus(row["status"])
-            changes.append(JobChange(job_id, name, status, outcome))
+            refusal = refusals.get(job_id) if outcome is ChangeOutcome.REFUSED else None
+            changes.append(JobChange(job_id, name, status, outcome, refusal))
         return Changes(changes, len(changed_ids.difference(batch.job_ids)))
 
     async def _advance(
@@ -285,11 +305,45 @@ class BulkRepository:
         examined = await self._searches.ids(job_ids, scan, on=transaction.connection)
         return [job.job_id for job, _ in examined.jobs]
 
-    async def _act(self, batch: Batch, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
-        """Cancel, retry, delete or move these jobs, as the batch states.
+    async def _act_on_accepted(
+        self, batch: Batch, job_ids: Sequence[str], members: Sequence[Member], transaction: Transaction
+    ) -> tuple[_Effects, dict[str, Exception]]:
+        """Change these jobs, but none that a trigger or a constraint of the application refuses.
 
-        Return those that were changed, and the messages to the workers that follow.
+        If the jobs are refused, each half of them is changed in a savepoint of its own, until the refused
+        jobs are alone. Return the effects, and the errors of the refused jobs by id.
         """
+        effects, refusals = _Effects(), dict[str, Exception]()
+        parts = deque([job_ids])
+        while parts:
+            part = parts.popleft()
+            try:
+                async with self._statements.transaction(within=transaction) as savepoint:
+                    part_effects = await self._act(batch, part, members, savepoint)
+                    # Checks that the application has deferred to the commit are made now, so that a refused
+                    # job undoes its own savepoint only.
+                    await self._statements.execute("apply_deferred", on=savepoint.connection)
+            except REFUSALS as error:
+                if constraint_of(error) == KEY_INDEX or not is_refused_change(error):
+                    raise
+                if len(part) == 1:
+                    refusals[part[0]] = error
+                else:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+            else:
+                effects = effects.added(part_effects)
+        return effects, refusals
+
+    async def _act(
+        self, batch: Batch, job_ids: Sequence[str], members: Sequence[Member], transaction: Transaction
+    ) -> _Effects:
+        """Cancel, retry, delete or move these jobs, as the batch states, some of them with their families.
+
+        ``members`` are the jobs of the families. Return the jobs that were changed, and the messages to the
+        workers that follow.
+        """
+        if batch.children:
+            return await self._act_on_families(batch, job_ids, members, transaction)
         connection, now = transaction.connection, self._statements.now
         match batch.action:
             case "cancel":
