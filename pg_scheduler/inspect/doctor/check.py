@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pg_scheduler.base.text.remedies import RemedyStep, as_steps, execute, sentence_of
+from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.facts.lateness import held_names
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
@@ -37,6 +39,18 @@ class SharedFacts:
             self._results[read] = await read()
         result: T = self._results[read]
         return result
+
+    async def require_own_tables(self) -> None:
+        """Raise SchemaMissingError if the tables are missing, or older than this release.
+
+        Old tables have the indexes and settings of another release. A check that compares them with those of
+        this release would advise to drop what that release needs, or to build what only a migration can.
+        """
+        # A role that may not read the record of the migrations can make such a check nevertheless.
+        with suppress(SchemaForbiddenError):
+            problem = await self.once(self.store.doctor.schema_problem)
+            if isinstance(problem, SchemaMissingError):
+                raise problem
 
     async def backlog(self) -> BacklogRows:
         """Return the due jobs by name, without the names whose task is paused.

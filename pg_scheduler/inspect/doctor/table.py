@@ -24,7 +24,7 @@ BUILD: Final = execute("pg-scheduler migrate indexes")
 async def _check_schema(facts: SharedFacts, _: Thresholds) -> CheckResults:
     """Check whether the tables are those of this release."""
     schema = await facts.store.schema()
-    problem = await facts.store.doctor.schema_problem()
+    problem = await facts.once(facts.store.doctor.schema_problem)
     if problem is None:
         return
     # Any error but the two below counts as a table that differs from its migrations.
@@ -41,6 +41,7 @@ async def _check_schema(facts: SharedFacts, _: Thresholds) -> CheckResults:
 @check(FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID)
 async def _check_indexes(facts: SharedFacts, _: Thresholds) -> CheckResults:
     """Check whether the indexes of this release exist, and whether every index is valid."""
+    await facts.require_own_tables()
     schema = await facts.store.schema()
     missing = await facts.once(facts.store.doctor.find_missing_indexes)
     indexes = await facts.once(facts.store.doctor.indexes)
@@ -98,6 +99,7 @@ MULTIXACT_AGE: Final = "autovacuum_multixact_freeze_max_age"
 @check(FindingCode.HOT_LOST)
 async def _check_hot(facts: SharedFacts, _: Thresholds) -> CheckResults:
     """Check whether indexes prevent that claims are HOT updates, which write to no index."""
+    await facts.require_own_tables()
     schema = await facts.store.schema()
     settings = await facts.once(facts.store.doctor.settings)
     tables = await facts.once(facts.store.doctor.tables)
@@ -106,7 +108,20 @@ async def _check_hot(facts: SharedFacts, _: Thresholds) -> CheckResults:
         yield problem
 
 
-@check(FindingCode.BLOAT, FindingCode.AUTOVACUUM, FindingCode.WRAPAROUND)
+@check(FindingCode.AUTOVACUUM)
+async def _check_autovacuum(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
+    """Check whether autovacuum has the settings of this release."""
+    await facts.require_own_tables()
+    schema = await facts.store.schema()
+    settings = await facts.once(facts.store.doctor.settings)
+    tables = await facts.once(facts.store.doctor.tables)
+    for problem in judge_autovacuum(schema, tables, settings):
+        yield problem
+    for problem in _judge_factors(schema, tables, thresholds.dead_rows):
+        yield problem
+
+
+@check(FindingCode.BLOAT, FindingCode.WRAPAROUND)
 async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     """Check whether autovacuum keeps up: with dead rows, and with rows that are old and not frozen."""
     schema = await facts.store.schema()
@@ -119,10 +134,6 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
     max_multixacts = thresholds.multixact_age
     if max_multixacts is None:
         max_multixacts = int(int(settings[MULTIXACT_AGE].value) * FREEZE_MARGIN)
-    for problem in judge_autovacuum(schema, tables, settings):
-        yield problem
-    for problem in _judge_factors(schema, tables, thresholds.dead_rows):
-        yield problem
     for table in tables:
         # Many dead rows are normal in a table that has even more live ones.
         if table.dead <= thresholds.dead_rows or table.dead <= table.live:
