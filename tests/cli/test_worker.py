@@ -450,9 +450,11 @@ async def test_supervisor_notifies_systemd_for_its_processes(
 
 
 async def test_worker_exits_with_5_while_the_database_is_unavailable(start: Start) -> None:
-    with start(JOBS, "--dsn", "postgresql://app:s3cr3t-w0rd@127.0.0.1:1/app") as program:
+    dsn = "postgresql://app:s3cr3t-w0rd@127.0.0.1:1/app"
+    with start(JOBS, "--dsn", dsn, "--health-port", "0") as program:
         assert await program.end() == ExitCode.UNAVAILABLE
     assert "s3cr3t-w0rd" not in program.text
+    assert "probes at" not in program.text, "they begin when the database has responded"
 
 
 async def test_worker_that_verifies_creates_no_table(
