@@ -451,8 +451,8 @@ class Connections:
         """Yield a connection whose session keeps something for others, such as a lock.
 
         The server ends the session soon after this process or its network is gone, and not before, whatever
-        limit a role has for idle sessions. Yield None behind a pooler in transaction mode, which has no such
-        session.
+        limit a role has for idle sessions. Yield None behind a pooler: in transaction mode it has no such
+        session, and its mode cannot be known.
         """
         return HeldSession(self)
 
@@ -544,8 +544,8 @@ class Connections:
             connection = await stack.enter_async_context(self.hold_session())
             if connection is None:
                 raise ConfigurationError(
-                    "an advisory lock cannot be held behind a pooler in transaction mode, such as "
-                    "PgBouncer: it would stay in a session that others use; pass direct_dsn="
+                    "an advisory lock cannot be held behind a pooler, such as PgBouncer in any mode: it could "
+                    "stay in a session that others use; pass direct_dsn="
                 )
             yield connection
 

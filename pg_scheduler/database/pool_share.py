@@ -50,7 +50,7 @@ class ListenSessions:
         self._session: ListenSession | None = None
 
     async def join(self, hold: Hold) -> ListenSession | None:
-        """Return the session that is open, or open one; None behind a pooler in transaction mode."""
+        """Return the session that is open, or open one; None behind a pooler."""
         async with self._turn:
             session = self._session
             # The users of a session that has ended leave it by themselves.

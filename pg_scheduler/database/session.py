@@ -173,7 +173,11 @@ def is_open(connection: Connection) -> bool:
 
 
 async def is_own_session(connection: Connection, timeout_s: float) -> bool:
-    """Return whether the session belongs to this connection. Behind a pooler the process ids differ."""
+    """Return whether the session belongs to this connection. Behind a pooler the process ids differ.
+
+    PgBouncer gives each client a process id of its own in every mode. So session mode, in which the session
+    would stay the same, looks like transaction mode.
+    """
     connected_pid = connection.get_server_pid()
     backend_pid: int = await connection.fetchval("SELECT pg_catalog.pg_backend_pid()", timeout=timeout_s)
     return backend_pid == connected_pid

@@ -2,7 +2,7 @@
 
 A LISTEN connection can stop receiving without an error: behind PgBouncer in transaction mode it listens on a
 server connection that others use, and a half-open one waits without end. So the listener does not listen
-behind a pooler, and each new connection must receive a notification of its own first. Then other services
+behind a pooler, whose mode it cannot know, and each new connection must receive a notification of its own first. Then other services
 share the connection, and the answers to their statements show that it works. If there is no answer for a
 while, the listener makes a query itself.
 """
@@ -43,7 +43,7 @@ TOO_SMALL: Final = (
     "Give it max_size of 4 or more, or pass direct_dsn="
 )
 NOT_RECEIVING: Final = (
-    "notifications do not arrive, as behind PgBouncer in transaction mode: polling alone. "
+    "notifications do not arrive, as behind PgBouncer in any mode: polling alone. "
     "Pass direct_dsn= or --direct-dsn"
 )
 

@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode: every feature works, and shared sessions keep no state."""
+"""A real PgBouncer, mostly in transaction mode: every feature works, and shared sessions keep no state."""
 
 from __future__ import annotations
 
@@ -204,6 +204,38 @@ async def test_scheduler_works_through_pgbouncer_without_a_direct_dsn(
         await run_every_kind_of_job(scheduler, make_scheduler(pooled))
         assert scheduler._parts.store.connections.dedicated_connection.connection is None
     assert await session_state(pool, pgbouncer_dsn) == CLEAN
+
+
+@pytest.mark.parametrize("has_direct_dsn", [False, True])
+async def test_scheduler_behind_session_mode_listens_and_locks_only_by_a_direct_dsn(
+    dsn: str, pool: asyncpg.Pool, suite: str, *, has_direct_dsn: bool
+) -> None:
+    """PgBouncer gives clients process ids of its own in session mode too, so it is taken for a shared one."""
+
+    @periodic(every=timedelta(hours=1), dedup_key="often", use_advisory_lock=True)
+    async def often() -> None: ...
+
+    with running(dsn, suite, "pool_mode = session", "default_pool_size = 20") as through:
+        # In session mode the pool may cache statements.
+        async with asyncpg.create_pool(through, min_size=1, max_size=6) as pooled:
+            scheduler = make_scheduler(pooled, direct_dsn=dsn if has_direct_dsn else None)
+            seen = Recorder(scheduler)
+            scheduler.register(note)
+            async with scheduler:
+                job_id = await scheduler.schedule(note, execution_time=now())
+                await seen.until(JobCompleted, job_id=job_id)
+                locking_id = await scheduler.trigger_periodic_job("often")
+                has_lock = await pool.fetchval("SELECT liveness_key FROM scheduler_workers") is not None
+                assert has_lock is has_direct_dsn
+                assert bool(seen.of(ListenerConnected)) is has_direct_dsn
+                if has_direct_dsn:
+                    await seen.until(JobCompleted, job_id=locking_id)
+                else:
+                    (lost,) = seen.of(ListenerLost)
+                    assert "PgBouncer in any mode" in lost.reason
+                    (failed,) = await seen.until(JobFailed, job_id=locking_id)
+                    assert "PgBouncer in any mode" in failed.error
+                    assert "direct_dsn" in failed.error
 
 
 async def test_schedulers_create_the_tables_through_a_pgbouncer_without_a_second_session(

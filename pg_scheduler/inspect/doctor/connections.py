@@ -56,20 +56,24 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Ch
     if arrives is None:
         yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE_CONNECTION)
         return
-    if arrives:
+    if arrives and await facts.store.server.has_own_session():
         return
     # A worker listens by a connection of the direct DSN if it has one, and else by one of the pool.
     if facts.store.statements.connections.has_direct_dsn:
         source = "direct_dsn="
-        remedy = "it leads to a pooler in transaction mode: direct_dsn= must lead to the server itself"
+        remedy = "it leads to a pooler: direct_dsn= must lead to the server itself"
     else:
         source = "the pool"
-        remedy = "the pool leads to a pooler in transaction mode: pass direct_dsn= or --direct-dsn"
+        remedy = "the pool leads to a pooler: pass direct_dsn= or --direct-dsn"
+    evidence = (
+        f"a notification to ourselves did not arrive within {thresholds.notification_s:g} s by {source}"
+    )
+    if arrives:
+        evidence = f"{source} leads to a pooler in session mode, and no worker listens through a pooler"
     yield warning(
         FindingCode.LISTEN_NO_DELIVERY,
         "notifications",
-        f"a notification to ourselves did not arrive within {thresholds.notification_s:g} s by "
-        f"{source}, so workers with these connections poll",
+        f"{evidence}, so workers with these connections poll",
         remedy,
     )
 

@@ -11,7 +11,13 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.database.faults import translated
-from pg_scheduler.database.session import Connection, terminate, terminate_unanswered, transact
+from pg_scheduler.database.session import (
+    Connection,
+    is_own_session,
+    terminate,
+    terminate_unanswered,
+    transact,
+)
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import DatabaseUnavailableError
 
@@ -216,6 +222,13 @@ class ServerRepository(Repository):
             except TimeoutError:
                 return False
             return True
+
+    async def has_own_session(self) -> bool:
+        """Return whether a connection by which a worker would listen leads to the server itself."""
+        connections, timeout_s = self._statements.connections, self._statements.call_timeout_s
+        with translated():
+            async with connections.checkout() as connection:
+                return await is_own_session(connection, timeout_s)
 
 
 async def _has_changed(

@@ -49,13 +49,25 @@ async def test_pooler_is_found_and_a_direct_dsn_receives_notifications(pooler_ds
         limits = Thresholds(notification_s=0.3)
         (finding,) = (await misled.doctor(only=PROBES[:1], thresholds=limits)).findings
         assert "by direct_dsn=, so workers" in finding.evidence
-        assert (
-            finding.remedy
-            == "it leads to a pooler in transaction mode: direct_dsn= must lead to the server itself"
-        )
+        assert finding.remedy == "it leads to a pooler: direct_dsn= must lead to the server itself"
         scheduler = Scheduler(pooled, direct_dsn=dsn)
         (finding,) = (await Inspector(scheduler).doctor(only=PROBES)).findings
         assert (finding.code, finding.severity) == (FindingCode.POOLER, Severity.INFO)
+
+
+@pytest.mark.slow
+async def test_pooler_in_session_mode_is_found_since_no_worker_listens_through_it(dsn: str) -> None:
+    program = find_program("trixie")
+    if program is None:
+        pytest.skip("PgBouncer is missing; dev.py test fetches it if apt can read Debian's archive")
+    with bouncer(program, dsn, "pool_mode = session\ndefault_pool_size = 10") as through:
+        async with asyncpg.create_pool(through, min_size=1, max_size=3) as pooled:
+            (finding,) = (await examine(pooled, *PROBES)).findings
+            assert finding.code is FindingCode.LISTEN_NO_DELIVERY
+            assert finding.evidence.startswith("the pool leads to a pooler in session mode, and no worker")
+            assert finding.remedy == "the pool leads to a pooler: pass direct_dsn= or --direct-dsn"
+            scheduler = Scheduler(pooled, direct_dsn=dsn)
+            assert (await Inspector(scheduler).doctor(only=PROBES)).findings == ()
 
 
 @pytest.mark.slow
