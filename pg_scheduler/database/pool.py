@@ -544,8 +544,8 @@ class Connections:
             connection = await stack.enter_async_context(self.hold_session())
             if connection is None:
                 raise ConfigurationError(
-                    "an advisory lock cannot be held behind a pooler, such as PgBouncer in any mode: it could "
-                    "stay in a session that others use; pass direct_dsn="
+                    "an advisory lock cannot be held behind a pooler, such as PgBouncer in any mode: it "
+                    "could stay in a session that others use; pass direct_dsn="
                 )
             yield connection
 

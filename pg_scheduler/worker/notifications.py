@@ -2,9 +2,9 @@
 
 A LISTEN connection can stop receiving without an error: behind PgBouncer in transaction mode it listens on a
 server connection that others use, and a half-open one waits without end. So the listener does not listen
-behind a pooler, whose mode it cannot know, and each new connection must receive a notification of its own first. Then other services
-share the connection, and the answers to their statements show that it works. If there is no answer for a
-while, the listener makes a query itself.
+behind a pooler, whose mode it cannot know, and each new connection must receive a notification of its own
+first. Then other services share the connection, and the answers to their statements show that it works. If
+there is no answer for a while, the listener makes a query itself.
 """
 
 from __future__ import annotations

@@ -369,7 +369,8 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     ),
     FindingCode.LISTEN_NO_DELIVERY: _advice(
         "Notifications do not arrive",
-        "a notification to ourselves did not arrive, or came through a pooler, so workers with these connections poll",
+        "a notification to ourselves did not arrive, or came through a pooler, so workers with these "
+        "connections poll",
         "use direct_dsn= to the server itself",
     ),
     FindingCode.POOLER: _advice(
