@@ -369,8 +369,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     ),
     FindingCode.LISTEN_NO_DELIVERY: _advice(
         "Notifications do not arrive",
-        "a notification to ourselves did not arrive, or came through a pooler, so workers with these "
-        "connections poll",
+        "a notification to ourselves did not arrive, or came through a pooler, so workers there poll",
         "use direct_dsn= to the server itself",
     ),
     FindingCode.POOLER: _advice(
