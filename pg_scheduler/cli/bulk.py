@@ -347,7 +347,8 @@ class _Run:
         for refusal in self._refusals:
             self._output.say(refusal)
         if self._refusal_count > len(self._refusals):
-            self._output.say(f"and {self._refusal_count - len(self._refusals):,} more such jobs")
+            more = counted(self._refusal_count - len(self._refusals), "further job")
+            self._output.say(f"the application also refused {more}")
         if step.refused > self._refusal_count:
             self._output.say(f"refused: {rule}")
         elif has_search and not step.done and not self._refusals:

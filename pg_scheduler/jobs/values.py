@@ -380,10 +380,9 @@ def _lost_number(original: Any, arrived: Any) -> Difference | None:
     pydantic converts a larger int, or a Decimal with more digits, to the nearest float, or to infinity.
     """
     if isinstance(arrived, float):
-        is_number = isinstance(original, int | Decimal)
+        is_number = isinstance(original, int) or (isinstance(original, Decimal) and not original.is_nan())
         # The digits of a Decimal arrive if the float is written with the same digits.
-        is_exact = original == arrived or Decimal(repr(arrived)) == original
-        if not is_number or is_exact:
+        if not is_number or original == arrived or original == Decimal(repr(arrived)):
             return None
         name = type(original).__qualname__
         return Difference(

@@ -125,7 +125,7 @@ class Scheduler:
         polling_config: Bounds of the fallback polling; see PollingConfig.
         schema: Schema of the tables, created if it does not exist; None for the connection's search path.
         direct_dsn: DSN of the PostgreSQL server itself, for LISTEN, heartbeats and advisory locks. Required
-            behind PgBouncer in transaction mode, useful with a very small pool.
+            behind PgBouncer, useful with a very small pool.
         keeper_dsn: DSN for the lease keeper, a thread that renews the lease while a job blocks the event
             loop. None uses ``direct_dsn``, else the pool's DSN with one connection outside of the pool. A
             pool of 3 or fewer connections has no keeper then, and the jobs of a killed process wait until its

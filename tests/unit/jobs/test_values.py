@@ -77,6 +77,7 @@ def test_number_that_a_float_cannot_hold_is_refused(declared: Any, value: Any, p
         (float, 2**60),
         (float, Decimal("0.1")),
         (float, True),
+        (float, Decimal("0.10")),
         (Decimal, 9.9),
         (float, "9.9"),
         (Reading, {"at": "noon", "values": {"kelvin": 3}}),
