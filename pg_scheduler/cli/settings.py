@@ -73,7 +73,7 @@ They have the prefix in common. So ``PG_SCHEDULER_DNS`` is such a variable, and 
 """
 
 _SERVICE_LINK: Final = re.compile(
-    r".+_(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+    r".+_(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT|PORT_[0-9]{1,5}_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
 )
 """The names of the variables that Kubernetes and the links of Docker set for a service."""
 

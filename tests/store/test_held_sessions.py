@@ -211,6 +211,7 @@ PLACES: Final = {
     "inspect/store/connections.py:ReadingConnections.acquire": LIMITED,
     "inspect/store/connections.py:open_connection": STATEMENT,
     "inspect/store/server.py:ServerRepository.changes_session": SHORT,
+    "inspect/store/server.py:ServerRepository.has_own_session": SHORT,
     "inspect/store/server.py:ServerRepository.ping": SHORT,
     "inspect/store/server.py:ServerRepository.receives_notification": SHORT,
     "scheduler/store.py:Store.migrate": SHORT,

@@ -568,6 +568,7 @@ async def use_path(store: Store) -> object:
     assert await people.server.locking_schedules() == 0
     assert await people.server.changes_session() in {False, None}
     assert await people.server.receives_notification(20) in {True, None}
+    assert await people.server.has_own_session()
     await store.workers.register(worker(), LEASE)
     figures = JobFigures(started=2)
     assert await store.statistics.add("w1", 1, {"mail.send": figures})

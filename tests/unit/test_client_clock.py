@@ -42,7 +42,6 @@ USES: Final = {
         "It leaves out what the other scheduler, which has this clock, would not run any more.",
     ),
     "cli/job_show.py": (1, SHOWN),
-    "cli/output.py": (1, "It asks for the time zone of the machine."),
     "cli/runs.py": (2, SHOWN),
     "cli/schedule_edit.py": (1, TYPED),
     "cli/schedule_times.py": (1, SHOWN),

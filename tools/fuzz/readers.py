@@ -45,6 +45,7 @@ MODULES: Final[Mapping[str, str]] = {
     "cli/completion": CHECKED,
     "cli/deployment": OWN,
     "cli/health": OPERATOR,
+    "cli/local_zone": OPERATOR,
     "cli/main": OPERATOR,
     "cli/output": OPERATOR,
     "cli/schedule_times": OWN,
