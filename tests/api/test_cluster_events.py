@@ -306,7 +306,8 @@ async def test_node_sends_nothing_for_events_when_no_worker_subscribes(
     assert drain.named["notify"] <= 1, "the notification of the due jobs"
     assert relay._number == 0
     assert await relay.run_once() == float("inf")
-    assert (await sent.take()).counts == {}
+    # A connection that the worker has kept for a moment may be returned, and reset, by now.
+    assert (await sent.take()).named == {}
 
 
 async def test_events_within_the_gap_share_one_statement(
