@@ -157,8 +157,7 @@ class TypedArguments:
         """
         if self._adapter is None:
             self._build()
-        form = _faithful_form(self._type_named(name), default, name)
-        return json.loads(as_returned(json.dumps(form)))
+        return _faithful_form(self._type_named(name), default, name)
 
     def form_of_result(self, value: Any) -> Any:
         """Return what the function returned, in the form in which it is stored.

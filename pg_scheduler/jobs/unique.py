@@ -212,8 +212,7 @@ def unique_text(
         ConfigurationError: The job lacks an argument that the rule names, and the function has no default for
             it. Without it, jobs of all values would have one key.
     """
-    # Two texts that the database returns as the same one are the same arguments, such as -0.0 and 0.0.
-    args, kwargs = decode(as_returned(task_data))
+    args, kwargs = decode(task_data)
     values = _arguments_by_name(signature, args, kwargs, form_of_default)
     if rule.args is not True:
         # A rule may also name an argument that ``**kwargs`` of the function collects. A parameter of the same
@@ -228,7 +227,9 @@ def unique_text(
         # An argument may be missing here if its default is no JSON.
         values = {name: arguments[name] for name in rule.args if name in arguments}
     per_s = None if rule.per is None else rule.per.total_seconds()
-    text = json.dumps([task, per_s, values], sort_keys=True, separators=(",", ":"))
+    # Values that the database returns as the same one are the same arguments, such as -0.0 and 0.0.
+    returned_values = json.loads(as_returned(json.dumps(values)))
+    text = json.dumps([task, per_s, returned_values], sort_keys=True, separators=(",", ":"))
     digest = sha256(text.encode()).hexdigest()[:32]
     return f"{UNIQUE_PREFIX}{task[:MAX_NAME_LENGTH]}:{digest}"
 

@@ -144,6 +144,10 @@ def test_arguments_that_the_database_returns_as_the_same_ones_have_one_key() -> 
     assert text(1e16) == text(10**16) != text(1e17)
     assert text({"a": [-0.0]}) == text({"a": [0.0]})
 
+    def weigh(grams: float = 1e16, offset: float = -0.0) -> None: ...
+
+    assert text(func=weigh) == text(1e16, -0.0, func=weigh) == text(10**16, 0.0, func=weigh)
+
 
 def test_unique_key_of_a_function_without_signature_compares_the_arguments_as_given() -> None:
     def of(*args: Any, **kwargs: Any) -> str:
