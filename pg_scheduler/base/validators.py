@@ -34,15 +34,15 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any] | None:
     try:
         text = repr(annotation)
     except Exception:  # noqa: BLE001 - repr() of metadata of the application
-        return _new_adapter(annotation)
+        return new_adapter(annotation)
     try:
         return _cached_adapter(annotation, text)
     except TypeError:  # an annotation that cannot be hashed
-        return _new_adapter(annotation)
+        return new_adapter(annotation)
 
 
-def _new_adapter(annotation: Any) -> TypeAdapter[Any] | None:
-    """Make what validates an annotation; see ``adapter_of()``."""
+def new_adapter(annotation: Any) -> TypeAdapter[Any] | None:
+    """Make what validates an annotation, or the calls of a function; see ``adapter_of()``."""
     if annotation is Any:
         return None
     with using_annotations():
@@ -70,4 +70,4 @@ def _cached_adapter(annotation: Any, _text: str) -> TypeAdapter[Any] | None:
     The text is a part of the key of the cache, because a union equals one of the same types in another order.
     But if a value fits several of them, pydantic may choose the first, so each order needs its own adapter.
     """
-    return _new_adapter(annotation)
+    return new_adapter(annotation)

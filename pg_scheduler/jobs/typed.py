@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any, Final, TypeAlias, cast, get_args, get_origin
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ArgsKwargs
 
@@ -24,9 +24,9 @@ from pg_scheduler.base.annotations import (
     return_annotation,
     type_hints,
     unwrapped,
-    using_annotations,
 )
 from pg_scheduler.base.foreign import guarded
+from pg_scheduler.base.validators import new_adapter
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.injected import accepts_anything, own_signature, wrapped_signature
 from pg_scheduler.jobs.model import JobFunction
@@ -361,6 +361,9 @@ class TypedArguments:
         try:
             hints = type_hints(self._func, annotations)
             adapter = self._adapter_of(self._signature, hints)
+            for name, parameter in parameters.items():
+                if parameter.kind is parameter.VAR_KEYWORD:
+                    self._types |= _unpacked_types(hints.get(name))
         except UnusableAnnotationError as error:
             remedy = "define the types at the top level of a module, or omit typed="
             if error.code == "typed-dict-version":
@@ -381,7 +384,6 @@ class TypedArguments:
                 self._var_positional_type = kind
             elif parameter.kind is parameter.VAR_KEYWORD:
                 self._var_keyword_type = kind
-                self._types |= _unpacked_types(hints.get(name))
             else:
                 self._types[name] = kind
         self._adapter, self._hints = adapter, hints
@@ -402,8 +404,7 @@ class TypedArguments:
 
         capture.__annotations__ = dict(hints)
         capture.__signature__ = signature.replace(return_annotation=Any)  # type: ignore[attr-defined]
-        with using_annotations():
-            return TypeAdapter(cast("Any", capture), config=ConfigDict(hide_input_in_errors=True))
+        return cast("TypeAdapter[Bound]", new_adapter(capture))
 
 
 def _has_alias(annotation: Any, default: object) -> bool:

@@ -102,6 +102,19 @@ async def give() -> {annotation!r}: ...
     assert TypedArguments(undefined(source, "give")).form_of_result("receipt 1") == "receipt 1"
 
 
+def test_types_of_unpacked_keys_are_evaluated_at_the_first_use() -> None:
+    """pydantic reports an undefined name in them only when it validates a value."""
+    source = """
+from typing import Unpack
+from typing_extensions import TypedDict
+class Keys(TypedDict):
+    amount: "Missing"
+async def take(**keys: Unpack[Keys]) -> None: ...
+"""
+    with pytest.raises(ConfigurationError, match=r"cannot use the annotations of take: .*Missing"):
+        TypedArguments(undefined(source, "take")).encode((), {"amount": 1})
+
+
 def undefined(source: str, name: str = "func") -> Any:
     """Return what a module defines whose names for type checkers do not exist when it runs."""
     namespace: dict[str, Any] = {"Injected": Injected, "job": job, "__name__": "undefined_names"}
