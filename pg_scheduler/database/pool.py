@@ -103,7 +103,6 @@ FOREIGN_LOOP: Final = (
     "created the pool, from a thread with asyncio.run_coroutine_threadsafe(call, loop).result()"
 )
 
-
 UNSEEN_ENDS: Final = "two jobs that end together may not see each other's end"
 """What could happen at another isolation level than READ COMMITTED."""
 

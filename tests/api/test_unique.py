@@ -861,7 +861,9 @@ async def test_default_of_a_typed_argument_counts_as_it_is_stored(make: Make) ->
         {"customer": 7, "day": day},
         {"customer": 7, "rate": Decimal("0.10"), "tags": {"b", "a"}},
     ]
-    ids = {await scheduler.enqueue("report", kwargs=each, conflict_resolution=IGNORE) for each in calls}
+    ids = set()
+    for arguments in calls:
+        ids.add(await scheduler.enqueue("report", kwargs=arguments, conflict_resolution=IGNORE))
     assert len(ids) == 1
-    other = {"customer": 7, "day": date(2030, 1, 2)}
-    assert await scheduler.enqueue("report", kwargs=other, conflict_resolution=IGNORE) not in ids
+    next_day = {"customer": 7, "day": date(2030, 1, 2)}
+    assert await scheduler.enqueue("report", kwargs=next_day, conflict_resolution=IGNORE) not in ids

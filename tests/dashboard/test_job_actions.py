@@ -124,7 +124,7 @@ async def test_selected_jobs_are_changed_besides_one_that_a_trigger_refuses(
     await protect(pool, "b")
     answer = await send(admin, "/actions/jobs/cancel", {"row": ["a", "b", "c"]})
     assert answer.did == "cancel.1.1.0.1"
-    assert [await status(pool, each) for each in "abc"] == ["cancelled", "pending", "failed"]
+    assert [await status(pool, job_id) for job_id in "abc"] == ["cancelled", "pending", "failed"]
     text = Page((await follow(admin, answer)).text).text
     assert "1 job cancelled, 1 refused (only pending and running jobs can be cancelled), 1 failed" in text
     assert "job 'b' is left as it is, no further attempt: a trigger or a constraint" in caplog.text

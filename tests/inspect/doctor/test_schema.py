@@ -38,28 +38,33 @@ async def test_only_a_migration_is_advised_for_the_tables_of_each_former_version
 ) -> None:
     await world.job("a", "x")
     head = await pool.fetchval("SELECT max(version) FROM scheduler_migrations")
-    own = (FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID, FindingCode.HOT_LOST, FindingCode.AUTOVACUUM)
+    codes = (
+        FindingCode.INDEX_MISSING,
+        FindingCode.INDEX_INVALID,
+        FindingCode.HOT_LOST,
+        FindingCode.AUTOVACUUM,
+    )
     async with pool.acquire() as connection:
         for version in range(head - 1, -1, -1):
             await migrate(connection, schema="public", target=version)
             diagnosis = await examine(pool, schema="public")
-            behind = {each.code: each.remedy for each in diagnosis.findings}
+            behind = {finding.code: finding.remedy for finding in diagnosis.findings}
             assert behind.pop(FindingCode.SCHEMA_BEHIND) == "pg-scheduler migrate --schema public"
             assert not [remedy for remedy in behind.values() if remedy and "index" in remedy.lower()]
-            reasons = {each.code: each.reason for each in diagnosis.not_made}
-            for code in own:
+            reasons = {check.code: check.reason for check in diagnosis.not_made}
+            for code in codes:
                 assert code not in behind
                 assert reasons[code].startswith("schema 'public' has no tables, or old ones; execute ")
             assert FindingCode.WRAPAROUND in diagnosis.made, "a server that stops has to be prevented"
         await migrate(connection, schema="public")
-    assert (await examine(pool, *own)).findings == ()
+    assert (await examine(pool, *codes)).findings == ()
 
 
 async def test_checks_that_need_missing_tables_are_listed_as_not_made(pool: asyncpg.Pool) -> None:
     diagnosis = await examine(pool, schema="elsewhere")
     (finding,) = (each for each in diagnosis.findings if each.code is FindingCode.SCHEMA_BEHIND)
     assert finding.subject == "elsewhere"
-    reasons = {each.code: each.reason for each in diagnosis.not_made}
+    reasons = {check.code: check.reason for check in diagnosis.not_made}
     assert "'elsewhere' has no tables" in reasons[FindingCode.INDEX_MISSING]
     assert FindingCode.SCHEMA_BEHIND in diagnosis.made
 
