@@ -16,7 +16,7 @@ from pg_scheduler import ConfigurationError, PayloadError
 from pg_scheduler.jobs.result import NoValue
 from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.jobs.values import ValueType, as_returned, encode_by_class
-from tests.support.values import Aliased, Cat, Event, Patch, Strict, Tree
+from tests.support.values import PYDANTIC, Aliased, Cat, Event, Patch, Strict, Tree
 
 
 class Reading(BaseModel):
@@ -54,6 +54,13 @@ def test_model_is_dumped_without_the_fields_that_were_not_set() -> None:
     }
 
 
+reads_large_ints = pytest.mark.skipif(
+    PYDANTIC < (2, 12),
+    reason="pydantic before 2.12 reads no large int from JSON as a float, so it refuses both",
+)
+
+
+@reads_large_ints
 @pytest.mark.parametrize(
     ("declared", "value", "path"),
     [
@@ -74,7 +81,7 @@ def test_number_that_a_float_cannot_hold_is_refused(declared: Any, value: Any, p
 @pytest.mark.parametrize(
     ("declared", "value"),
     [
-        (float, 2**60),
+        pytest.param(float, 2**60, marks=reads_large_ints),
         (float, Decimal("0.1")),
         (float, True),
         (float, Decimal("0.10")),
@@ -87,6 +94,7 @@ def test_number_that_arrives_as_another_class_with_its_digits_is_accepted(declar
     assert ValueType(declared).encode(value, "x") is not None
 
 
+@reads_large_ints
 def test_result_of_a_float_function_that_a_float_cannot_hold_is_not_kept() -> None:
     async def weigh() -> float: ...  # type: ignore[empty-body]
 
