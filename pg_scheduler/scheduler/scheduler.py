@@ -2043,7 +2043,7 @@ class Scheduler:
     def _node(self) -> Node:
         """Return what all services of the worker share: its id, its settings, and parts of this Scheduler."""
         parts = self._parts
-        enqueue_child = ChildEnqueuer(parts.preparer, parts.enqueuer).enqueue
+        child_enqueuer = ChildEnqueuer(parts.preparer, parts.enqueuer)
         return Node(
             worker_id=self.worker_id,
             config=parts.config,
@@ -2059,7 +2059,7 @@ class Scheduler:
             middleware=parts.middleware,
             meter=parts.meter,
             get_scheduler=SchedulerOfJobs(self),
-            new_steps=partial(self._steps_class, parts.store.steps, enqueue_child),
+            new_steps=partial(self._steps_class, parts.store.steps, child_enqueuer),
             new_streams=partial(AttemptStreams, parts.store.streams),
             starts_draining=parts.starts_draining,
         )

@@ -89,7 +89,7 @@ from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Suspension,
 from pg_scheduler.jobs.validation import check_delay, check_execution_time
 from pg_scheduler.queue.passed_results import RESULTS_AT_ONCE
 from pg_scheduler.steps.callers_transactions import CallersTransactions
-from pg_scheduler.steps.child_jobs import EnqueueChild
+from pg_scheduler.steps.child_jobs import ChildEnqueuer
 from pg_scheduler.steps.children import ChildJob, Children
 from pg_scheduler.steps.loaded import LoadedSteps
 from pg_scheduler.steps.statements import StepRepository
@@ -155,14 +155,14 @@ class AttemptSteps(OpenSteps):
     """The longest wait before an attempt of a step for which this attempt of the job stays in memory."""
 
     def __init__(
-        self, steps: StepRepository, enqueue_child: EnqueueChild, node: Node, attempt: Attempt
+        self, steps: StepRepository, child_enqueuer: ChildEnqueuer, node: Node, attempt: Attempt
     ) -> None:
         claim = attempt.claim
         self._repository = steps
         self._results = node.store.results
         self._passed = node.store.passed_results
         self._connections = node.store.connections
-        self._children = Children(node, steps, enqueue_child)
+        self._children = Children(node, steps, child_enqueuer)
         self._statements = node.store.statements
         self._codec = node.store.statements.codec
         self._max_value_bytes = node.config.max_result_bytes

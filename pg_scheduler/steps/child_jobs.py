@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.database.session import Connection
 from pg_scheduler.jobs.deadlines import DEADLINE
 from pg_scheduler.jobs.model import Call, ConflictResolution
-from pg_scheduler.jobs.rows import EPOCH, with_options
-from pg_scheduler.jobs.step_values import CHILD_OF, DETACHED
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, with_options
+from pg_scheduler.jobs.step_values import CHILD_OF, DETACHED, MAX_STEPS
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.queue.enqueuer import Enqueuer
@@ -20,6 +20,8 @@ from pg_scheduler.queue.prepare import JobPreparer
 
 CHILD_KEEPS: Final = timedelta(hours=1)
 """How long a child keeps its result, of which its step gets a copy, unless its options or its task say so."""
+
+MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class ChildSpec(NamedTuple):
@@ -44,29 +46,19 @@ class ChildSpec(NamedTuple):
     sequence: str | None = None
 
 
-EnqueueChild: TypeAlias = Callable[[ChildSpec, ConflictResolution, Connection], Awaitable[str]]
-"""Enqueues a child; see ``ChildEnqueuer.enqueue()``."""
-
-
 class ChildEnqueuer:
-    """Enqueues the children of jobs."""
+    """Enqueues the children of jobs, those of one step in the order of their numbers."""
 
     def __init__(self, preparer: JobPreparer, enqueuer: Enqueuer | SendingEnqueuer) -> None:
         self._preparer = preparer
         self._enqueuer = enqueuer
 
-    async def enqueue(
-        self, child: ChildSpec, conflict_resolution: ConflictResolution, connection: Connection
-    ) -> str:
-        """Enqueue a child in the transaction that stores its step, and return its id.
-
-        Args:
-            child: The child.
-            conflict_resolution: What to do if another job has its id.
-            connection: The connection of the transaction.
+    def prepare(self, child: ChildSpec) -> AnyJob:
+        """Return the row of a child, with the mark that names its parent.
 
         Raises:
-            ValueError: The child would wait for its own job, whose sequence it has.
+            TypeError: As in ``enqueue()``.
+            ValueError: The child would wait for its own job, whose sequence it has; or as in ``enqueue()``.
         """
         options = dict(child.options)
         delay = options.pop("delay", None)
@@ -82,6 +74,10 @@ class ChildEnqueuer:
         # A child that is due after the deadline of its job is no mistake of this call: the job ends before.
         if is_inherited:
             child_job = replace(child_job, given_deadline=None)
+        number = child.mark.get("number")
+        if number is not None:
+            # All may be due at one instant of the clock, and then their ids would decide.
+            child_job = child_job.due_at(child_job.execution_time - (MAX_STEPS - number) * MICROSECOND)
         if child.is_detached:
             child_job = with_options(child_job, **{DETACHED: True})
         if child.sequence is not None and child_job.extras.blocked_on == child.sequence:
@@ -92,4 +88,16 @@ class ChildEnqueuer:
         # The step of the parent needs the result, also if the task keeps none.
         if not child_job.keeps_result:
             child_job = with_options(child_job, keep_result=CHILD_KEEPS.total_seconds())
+        return child_job
+
+    async def insert(
+        self, child_job: AnyJob, conflict_resolution: ConflictResolution, connection: Connection
+    ) -> str:
+        """Insert a prepared child in the transaction that stores its step, and return its id.
+
+        Args:
+            child_job: The row that ``prepare()`` has returned.
+            conflict_resolution: What to do if another job has its id.
+            connection: The connection of the transaction.
+        """
         return await self._enqueuer.insert(child_job, conflict_resolution, connection, is_delayed=True)

@@ -12,6 +12,7 @@ whatever the clock shows.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
@@ -26,14 +27,15 @@ from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError, JobN
 from pg_scheduler.jobs.deadlines import deadline_of
 from pg_scheduler.jobs.model import Call, ConflictResolution
 from pg_scheduler.jobs.payload import value_from
-from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.rows import AnyJob, Claim
 from pg_scheduler.jobs.sequences import sequence_key_of
 from pg_scheduler.jobs.step_values import CHILD, DETACHED, NO_TIMEOUT, StoredStep
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id, check_kind
+from pg_scheduler.queue.bulk import PREPARE_BATCH
 from pg_scheduler.queue.clean_ups import SUFFIX as CLEAN_UP_SUFFIX
 from pg_scheduler.queue.failure_alerts import SUFFIX as ALERT_SUFFIX
-from pg_scheduler.steps.child_jobs import CHILD_KEEPS, ChildSpec, EnqueueChild
+from pg_scheduler.steps.child_jobs import CHILD_KEEPS, ChildEnqueuer, ChildSpec
 from pg_scheduler.steps.statements import (
     COMPLETED,
     FORMER,
@@ -129,10 +131,10 @@ class ChildJob(NamedTuple):
 class Children:
     """The children of the jobs that a worker runs."""
 
-    def __init__(self, node: Node, steps: StepRepository, enqueue_child: EnqueueChild) -> None:
+    def __init__(self, node: Node, steps: StepRepository, enqueuer: ChildEnqueuer) -> None:
         self._node = node
         self._steps = steps
-        self._enqueue_child = enqueue_child
+        self._enqueuer = enqueuer
 
     async def insert(self, claim: Claim, name: str, jobs: Sequence[ChildJob], version: int) -> StoredStep:
         """Insert the children of a step, and store the step. A repetition has no further effect.
@@ -178,12 +180,21 @@ class Children:
             retries.watching(connection),
         ):
             family = await self._find(claim, name, jobs, connection)
-            # The children are inserted in another order than that of the step, which prevents deadlocks. The
-            # step has the ids by which they were stored in its own order.
-            inserted = {
-                job.job_id: await self._insert_one(claim, name, job, family, connection)
-                for job in _ordered(jobs)
-            }
+            child_jobs: dict[str, AnyJob] = {}
+            for number, job in enumerate(jobs, 1):
+                job_id, row = _row_of(job, family)
+                if row.state not in {OWN, COMPLETED, TAKEN}:
+                    child_jobs[job.job_id] = self._prepare(claim, name, job, job_id, family)
+                if number % PREPARE_BATCH == 0:
+                    await asyncio.sleep(0)  # many children must not block the event loop
+            # Children with unique keys are inserted in another order than that of the step. The step has the
+            # ids by which they were stored in its own order.
+            inserted: dict[str, str] = {}
+            for job in sorted(jobs, key=lambda job: _key_of(child_jobs.get(job.job_id))):
+                child_job = child_jobs.get(job.job_id)
+                inserted[job.job_id] = await self._insert_one(
+                    claim, name, job, family, connection, child_job=child_job
+                )
             ids = [inserted[job.job_id] for job in jobs]
             # Either id of a child is its own. Any other id is that of a job which holds the unique key of a
             # child, and stands for that child.
@@ -220,16 +231,38 @@ class Children:
             numbers[job.other_id] = job.number
         return await self._steps.find_children(self._node.worker_id, claim, name, numbers, connection)
 
-    async def _insert_one(
-        self, claim: Claim, name: str, job: ChildJob, family: Family, connection: Connection
-    ) -> str:
-        """Insert a child unless it exists; return its id, or the id of the job that holds its unique key."""
+    def _prepare(self, claim: Claim, name: str, job: ChildJob, job_id: str, family: Family) -> AnyJob:
+        """Return the row of a child that gets this id."""
         mark: dict[str, Any] = {"job": claim.job_id, "definition": family.definition, "step": name}
         if job.number is not None:
             mark["number"] = job.number
-        # A child must have ended when its job must, unless the step gives it another deadline. The deadline
-        # of its task does not count then.
-        deadline = deadline_of(claim.options)
+        spec = ChildSpec(
+            job.call,
+            job_id,
+            mark,
+            job.options,
+            # A child must have ended when its job must, unless the step gives it another deadline. The
+            # deadline of its task does not count then.
+            deadline_of(claim.options),
+            job.is_detached,
+            sequence_key_of(claim.options),
+        )
+        return self._enqueuer.prepare(spec)
+
+    async def _insert_one(
+        self,
+        claim: Claim,
+        name: str,
+        job: ChildJob,
+        family: Family,
+        connection: Connection,
+        *,
+        child_job: AnyJob | None,
+    ) -> str:
+        """Insert a child unless it exists; return its id, or the id of the job that holds its unique key.
+
+        ``child_job`` is its row; None if a child or another job had its id.
+        """
         # In a second round, the child that another session has inserted meanwhile is found.
         for _ in range(ROUNDS):
             job_id, row = _row_of(job, family)
@@ -237,19 +270,12 @@ class Children:
                 return job_id
             if row.state == TAKEN:
                 break
+            if child_job is None or child_job.job_id != job_id:
+                child_job = self._prepare(claim, name, job, job_id, family)
             # A child of an earlier definition of the parent is replaced. Any other job is a conflict.
             resolution = ConflictResolution.REPLACE if row.state == FORMER else ConflictResolution.RAISE
             try:
-                spec = ChildSpec(
-                    job.call,
-                    job_id,
-                    mark,
-                    job.options,
-                    deadline,
-                    job.is_detached,
-                    sequence_key_of(claim.options),
-                )
-                return await self._enqueue_child(spec, resolution, connection)
+                return await self._enqueuer.insert(child_job, resolution, connection)
             except JobConflictError as conflict:
                 # Another job has the unique key of the child, and stands for the child.
                 if conflict.job_id != job_id:
@@ -335,15 +361,13 @@ def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:
     return job.job_id, row
 
 
-def _ordered(jobs: Sequence[ChildJob]) -> list[ChildJob]:
-    """Return children in an order that does not depend on their job.
+def _key_of(child_job: AnyJob | None) -> str:
+    """Return the text by which the children of a step are sorted before they are inserted.
 
-    If two jobs inserted children with the same unique keys in different orders, they could deadlock.
+    It is the unique key: if two jobs inserted children with the same unique keys in different orders, they
+    could deadlock. All other children keep the order of the step, by the time at which they become due. So do
+    those of a sequence, which run in that order. If two transactions deadlock by them, one is repeated.
     """
-    return sorted(jobs, key=_order)
-
-
-def _order(job: ChildJob) -> tuple[str, str]:
-    """Return the key by which children are sorted: the name of the function, then the arguments."""
-    func, args, kwargs = job.call.func, job.call.args, job.call.kwargs
-    return getattr(func, "__qualname__", ""), repr((args, sorted(kwargs.items())))
+    if child_job is None or child_job.unique_key is None or sequence_key_of(child_job.extras.options):
+        return ""
+    return child_job.unique_key

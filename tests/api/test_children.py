@@ -1245,6 +1245,30 @@ async def test_each_end_of_another_job_that_has_the_unique_key_of_a_child_wakes_
     assert await value_of(t) == (errors | {"completed": "x", "replaced": "new"})[end]
 
 
+@pytest.mark.parametrize(
+    ("unique", "sequence"),
+    # Unique children without a sequence are inserted in the order of their keys.
+    [(None, None), (None, lambda number: "account"), (Unique(args=("number",)), lambda number: "account")],
+)
+async def test_children_run_in_the_order_of_the_step(
+    unique: Unique | None, sequence: Callable[..., str] | None, t: TestScheduler
+) -> None:
+    numbers: list[int] = []
+
+    @job(name="children.numbered", sequence=sequence, unique=unique)
+    async def add(number: int) -> None:
+        numbers.append(number)
+
+    async def book() -> None:
+        await current_job().steps.gather(
+            "bookings", [call(add, number) for number in (12, 2, 1, *range(3, 12))]
+        )
+
+    await enqueue(t, book)
+    await t.drain()
+    assert numbers == [12, 2, 1, *range(3, 12)]
+
+
 @pytest.mark.parametrize("calls", [(("unique", 2), ("unique", 1)), (("unique", 2), ("another", 2))])
 async def test_children_with_the_same_unique_keys_are_inserted_in_one_order(
     calls: Sequence[tuple[str, int]], t: TestScheduler, pool: Pool
@@ -1265,19 +1289,28 @@ async def test_children_with_the_same_unique_keys_are_inserted_in_one_order(
     async def place() -> Any:
         return await current_job().steps.gather("docs", [call(tasks[name], number) for name, number in calls])
 
+    # The key of a unique job has a hash of its arguments.
+    keys: dict[str, tuple[str, int]] = {}
+    for name, number in calls:
+        job_id = await t.scheduler.enqueue(tasks[name], args=(number,))
+        keys[await pool.fetchval("SELECT unique_key FROM scheduled_jobs WHERE job_id = $1", job_id)] = (
+            name,
+            number,
+        )
+    await pool.execute("DELETE FROM scheduled_jobs")
+    (sooner, first_number), (later, last_number) = (keys[key] for key in sorted(keys))
     await enqueue(t, place)
     async with pool.acquire() as connection:
         async with connection.transaction():
-            (later, larger), (sooner, smaller) = calls
-            first = await t.scheduler.enqueue(tasks[sooner], args=(smaller,), connection=connection)
+            first = await t.scheduler.enqueue(tasks[sooner], args=(first_number,), connection=connection)
             placing = asyncio.create_task(t.run_one())
             await until_a_lock_is_awaited(pool)
             await connection.execute("SET LOCAL lock_timeout = '10ms'")
-            own = await t.scheduler.enqueue(tasks[later], args=(larger,), connection=connection)
+            own = await t.scheduler.enqueue(tasks[later], args=(last_number,), connection=connection)
             assert own != "job:docs:0"
         assert await placing
     await t.drain()
-    assert await value_of(t) == [larger, smaller]
+    assert await value_of(t) == [number for _, number in calls]
     assert await t.scheduler.get_job(first)
 
 

@@ -29,7 +29,7 @@ from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.job_builder import JobBuilders
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.steps.attempt import AttemptSteps
-from pg_scheduler.steps.child_jobs import EnqueueChild
+from pg_scheduler.steps.child_jobs import ChildEnqueuer
 from pg_scheduler.streams.attempt import AttemptStreams
 from pg_scheduler.worker.claimer import Claimer
 from pg_scheduler.worker.completer import Completer
@@ -131,7 +131,7 @@ class Parts(Node):
             middleware=(),
             meter=None,
             get_scheduler=cast("GetScheduler", None),
-            new_steps=partial(AttemptSteps, store.steps, cast("EnqueueChild", None)),
+            new_steps=partial(AttemptSteps, store.steps, cast("ChildEnqueuer", None)),
             new_streams=partial(AttemptStreams, store.streams),
         )
         self.faults: list[object] = []
