@@ -34,21 +34,28 @@ MIN_CRITICAL: Final = 50
 DEFAULTS: Final = {"queue_name": "default", "priority": 0, "lock": None, "queueing_lock": None}
 """Columns that become metadata if they have another value."""
 
-# A job without a scheduled time is due since the time at which it was deferred. So jobs keep their order.
+# A job without a scheduled time is due since the time at which it was deferred. Jobs that were deferred in
+# one transaction would be due at the same instant, and their ids are compared as texts here. So each of them
+# is due a microsecond after the one before, and all jobs keep their order.
 _JOBS: Final = qualify_builtins("""
-    SELECT job.id, job.task_name, job.args::text AS args, job.status::text AS status, job.queue_name,
-        job.priority, job.lock, job.queueing_lock,
-        coalesce(
-            job.scheduled_at,
-            (
-                SELECT min(event.at)
-                FROM {schema}procrastinate_events AS event
-                WHERE event.job_id = job.id AND event.type = 'deferred'
-            ),
-            now()
-        ) AS due
-    FROM {schema}procrastinate_jobs AS job
-    WHERE job.status = 'todo' OR job.status = 'doing'
+    SELECT job.*,
+        job.instant + ((row_number() OVER (PARTITION BY job.instant ORDER BY job.id) - 1)
+            * interval '1 microsecond') AS due
+    FROM (
+        SELECT job.id, job.task_name, job.args::text AS args, job.status::text AS status, job.queue_name,
+            job.priority, job.lock, job.queueing_lock,
+            coalesce(
+                job.scheduled_at,
+                (
+                    SELECT min(event.at)
+                    FROM {schema}procrastinate_events AS event
+                    WHERE event.job_id = job.id AND event.type = 'deferred'
+                ),
+                now()
+            ) AS instant
+        FROM {schema}procrastinate_jobs AS job
+        WHERE job.status = 'todo' OR job.status = 'doing'
+    ) AS job
     ORDER BY job.id
 """)
 _PERIODIC: Final = qualify_builtins("""

@@ -233,6 +233,25 @@ def test_jobs_with_a_lock_join_the_sequence_of_their_function(
     assert waiting == {("shop.pay", "7"): 3, ("shop.pay", "8"): 1}
 
 
+def test_jobs_that_were_deferred_or_are_due_together_keep_their_order(
+    store: Callable[[Fill], None], on: On, read: Read
+) -> None:
+    # The ids are 1 to 11 and 12 to 22, and as texts "10" is less than "2".
+    async def defer_batches(app: Any) -> None:
+        for task in (app.configure_task("shop.pay"), app.configure_task("shop.pay", schedule_at=NOW + HOUR)):
+            await task.batch_defer_async(*({"number": number} for number in range(11)))
+
+    store(defer_batches)
+    assert len(on().checked("imported")) == 22
+
+    async def numbers(scheduler: Scheduler) -> list[int]:
+        jobs = [await scheduler.get_job(f"procrastinate:{number}") for number in range(1, 23)]
+        ordered = sorted((job.execution_time, job.job_id, job.kwargs["number"]) for job in jobs if job)
+        return [number for *_, number in ordered]
+
+    assert read(numbers) == [*range(11), *range(11)]
+
+
 def test_tables_in_a_schema_are_read(store: Callable[[Fill], None], on: On, dsn: str) -> None:
     store(defer_three)
 
