@@ -25,6 +25,7 @@ from pg_scheduler import (
     PayloadError,
     ResultUnavailableError,
     RetryPolicy,
+    Scheduler,
     Snooze,
     Unique,
     VacuumConfig,
@@ -1267,6 +1268,23 @@ async def test_children_run_in_the_order_of_the_step(
     await enqueue(t, book)
     await t.drain()
     assert numbers == [12, 2, 1, *range(3, 12)]
+
+
+async def test_unique_children_of_a_sequence_run_in_the_order_of_the_step_by_the_clock_of_the_database(
+    pool: Pool,
+) -> None:
+    numbers: list[int] = []
+
+    @job(name="children.numbered", sequence=lambda number: "account", unique=Unique(args=("number",)))
+    async def add(number: int) -> None:
+        numbers.append(number)
+
+    async def book() -> None:
+        await current_job().steps.gather("bookings", [call(add, number) for number in range(8)])
+
+    async with Scheduler(pool) as scheduler:
+        await scheduler.run_job(book, timeout=30)
+    assert numbers == [*range(8)]
 
 
 @pytest.mark.parametrize("calls", [(("unique", 2), ("unique", 1)), (("unique", 2), ("another", 2))])
