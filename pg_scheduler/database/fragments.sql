@@ -221,11 +221,16 @@ status        = 'cancelled',
 -- it got its due time, since the clock may have been wrong then. People do not see it. The mark of a suspension is
 -- removed, because the job does not wait any more. A job with steps notes its last attempt: the retries of a step that
 -- were used up in that attempt or before begin again. So does a job of a sequence, which is then first where the sequence
--- has stopped at it. A new definition has no such note, and its place follows from its due time.
+-- has stopped at it. A new definition has no such note, and its place follows from its due time. Jobs that are retried
+-- together are due one after the other, in the order of their former due times: "old.place" counts from the last one. A
+-- job that waits in its sequence again keeps a due time that has passed, and thereby its place.
 
 -- fragment: retried_values
 status         = 'pending',
-    execution_time = coalesce($2, {now}),
+    execution_time = CASE
+        WHEN (options -> 'sequence') IS NOT NULL AND ({restored_blocked_on}) IS NOT NULL
+            THEN least(execution_time, coalesce($2, {now}) - (old.place * interval '1 microsecond'))
+        ELSE coalesce($2, {now}) - (old.place * interval '1 microsecond') END,
     expires_at     = coalesce($2, {now}) + make_interval(secs => misfire_grace_time),
     retry_count    = 0,
     crash_count    = 0,

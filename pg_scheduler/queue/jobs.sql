@@ -117,7 +117,7 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- the other job; and a job that may wait for others again, in a transaction whose earlier statement has locked it.
 -- Otherwise one of the others may end while this statement waits for the row, and the snapshot still has its edge.
 WITH old AS (
-    SELECT job_id AS id, {parent_of_child} AS parent, coalesce({waited_at_end}, false) AS may_wait
+    SELECT job_id AS id, {parent_of_child} AS parent, coalesce({waited_at_end}, false) AS may_wait, 0 AS place
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND finished_at IS NOT NULL AND NOT {may_run_on}{within_lock_limit}
     FOR NO KEY UPDATE
@@ -140,8 +140,8 @@ SELECT changed.due, old.parent, old.may_wait FROM old LEFT JOIN changed ON true;
 -- Make those of the jobs $1 that have finished pending and due now, as retry_job does, and return them.
 --
 -- It leaves jobs whose unique key an unfinished job has; of several with one key it takes the first by id.
-WITH found AS (
-    SELECT job_id, unique_key
+WITH found AS MATERIALIZED (
+    SELECT job_id, unique_key, execution_time
     FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($1::text[]) AND finished_at IS NOT NULL AND NOT {may_run_on}
 ),
@@ -159,10 +159,16 @@ free AS (
     ) IS NULL
     GROUP BY unique_key
 ),
+old AS MATERIALIZED (
+    SELECT job_id AS id, row_number() OVER (ORDER BY execution_time DESC, job_id COLLATE "C" DESC) - 1 AS place
+    FROM found
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM free))
+),
 changed AS (
     UPDATE {schema}scheduled_jobs SET
         {retried_values}
-    WHERE job_id = ANY (ARRAY (SELECT job_id FROM free))
+    FROM old
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND job_id = old.id
     RETURNING job_id, execution_time, {parent_of_child} AS parent, {deadline_to_note} AS deadline
 ),
 noted AS (

@@ -27,6 +27,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.admission.sequencer import Sequencer
 from pg_scheduler.events import JobCompleted, JobStarted
+from pg_scheduler.inspect import Inspector
 from tests.api.conftest import Make, Pools
 from tests.api.test_limits import LEFT, until
 from tests.support.stories import NIGHTLY
@@ -155,6 +156,32 @@ async def test_sequence_continues_behind_a_failed_job_by_option(
     await until(pool, LEFT, 0)
     assert course.ran == {"a": [0, 1, 2, 3, 4, 5]}
     await until(pool, HEADS, 0)
+
+
+@pytest.mark.parametrize("age", [timedelta(hours=1), timedelta(hours=-1)])
+@pytest.mark.parametrize("retries", ["all", "single"])
+async def test_retried_jobs_run_in_the_order_of_their_former_due_times(
+    make: Make, pool: asyncpg.Pool, age: timedelta, retries: str
+) -> None:
+    # The ids, which decide at the same instant, have another order than the due times. So have the retries.
+    course, scheduler = Course(), make()
+    scheduler.register(course.job, name="work", sequence=BY_KEY, misfire_grace_time=None)
+    numbers = [*range(10, 0, -1)]
+    jobs = [
+        JobSpec(course.job, now() - age + timedelta(seconds=place), args=("a", number), job_id=f"n{number}")
+        for place, number in enumerate(numbers)
+    ]
+    await scheduler.schedule_bulk(jobs)
+    await scheduler.cancel_jobs(job_name="work")
+    if retries == "all":
+        assert [step.done async for step in Inspector(scheduler).retry_jobs(where="status:cancelled")] == [10]
+    else:
+        # A job that is not due yet becomes due at its retry.
+        for number in numbers if age < timedelta(0) else sorted(numbers):
+            assert await scheduler.retry_job(f"n{number}")
+    await scheduler.start()
+    await until(pool, LEFT, 0)
+    assert course.ran == {"a": numbers}
 
 
 async def test_cancelled_head_gives_its_place_to_the_next_job_when_its_attempt_has_ended(
