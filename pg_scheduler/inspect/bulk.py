@@ -32,8 +32,9 @@ ALLOWED: Final[Mapping[BulkAction, AbstractSet[JobStatus]]] = {
 
 RULES: Final[Mapping[BulkAction, str]] = {
     "cancel": "only pending and running jobs can be cancelled",
-    "retry": "only finished jobs can run again, and only while no unfinished job has their unique "
-    "key; from a step only if they have stored it",
+    "retry": "only finished jobs can run again, and only while no unfinished job has their unique key; a "
+    "cancelled one only when its attempt, and the job before it in its schedule, have ended; from a step "
+    "only if they have stored it",
     "delete": "running jobs, and those for whose end others wait, cannot be deleted",
     "move": "only pending jobs can be moved, and a job that waits without end only to a given time",
 }

@@ -7,7 +7,8 @@ second one sees that the edge of the first one is gone.
 
 The state follows from the rows, so ``repair()`` corrects what was written by hand.
 
-Transactions lock the rows of jobs in this order, each group by the ids:
+Transactions lock the rows of jobs in this order, each group by the ids. Those of schedules whose jobs are
+retried are locked before:
 
 1. The existing jobs of a call in which some jobs are to wait for others, before the call writes any of them:
    ``lock_dependents()``.
@@ -49,6 +50,9 @@ AFTER: Final = "after"
 """The ``blocked_on`` of a job that waits for others."""
 
 COMPLETED: Final = "completed"
+ENDED: Final = "ended"
+"""The outcomes for which jobs wait: success, or any end."""
+
 NOT_COMPLETED: Final = "job {!r}, after which this job was to run, ended as {!r}"
 NOT_FOUND: Final = "job {!r}, after which this job was to run, does not exist"
 KEEPS_NONE: Final = (
@@ -152,7 +156,6 @@ class DependencyRepository:
         """
         connection, events = transaction
         children = [job.job_id for job in jobs]
-        is_callers = isinstance(transaction, CallersTransaction)
         if replaced:
             # The caller has locked them too, except those that another transaction has added meanwhile.
             await self.lock_dependents(jobs, transaction)
@@ -189,13 +192,7 @@ class DependencyRepository:
         if edges:
             # The statement takes three arrays: the parents, the children and the outcomes.
             await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=connection)
-            unfinished_ids = {edge.parent_id for edge in edges}
-            # In a caller's transaction, only parents among the jobs themselves are marked here. The commit
-            # marks the others, because the transaction must not lock them until then.
-            if is_callers:
-                unfinished_ids &= {*children}
-            if unfinished_ids:
-                await self._statements.fetch("mark_parents", list(unfinished_ids), on=connection)
+            await self._mark_parents(edges, children, transaction)
             await self._check_cycles(children, edges, connection, replaced=replaced)
         waiting_ids = {edge.child_id for edge in edges}
         # The jobs of which every parent has ended as they want.
@@ -312,6 +309,69 @@ class DependencyRepository:
         if job_ids := sorted({job_id for job_id in parents if job_id is not None}):
             await self._statements.fetch("lock_jobs", job_ids, on=connection)
             await self._statements.fetch("wait_again", children, on=connection)
+
+    async def lock_schedules(
+        self, job_ids: Collection[str], transaction: Transaction
+    ) -> dict[str, str | None]:
+        """Lock the schedules of finished jobs before these are retried; return the last job of each schedule.
+
+        Schedules whose jobs may overlap are left out, and so are jobs in a sequence, which orders them.
+        """
+        on = transaction.connection
+        rows = await self._statements.fetch("schedules_of", list(job_ids), on=on)
+        if not rows:
+            return {}
+        schedule_ids = [row["schedule_id"] for row in rows]
+        locked_rows = await self._statements.fetch("lock_ordered", schedule_ids, on=on)
+        return {row["schedule_id"]: row["last_job_id"] for row in locked_rows}
+
+    async def queue_retried(
+        self, job_ids: Collection[str], last_jobs: Mapping[str, str | None], transaction: Transaction
+    ) -> None:
+        """Let retried jobs wait for the last jobs of their schedules: no two of a schedule run at once.
+
+        Each of them becomes the last one in its turn, so that the jobs of later fire times wait for it.
+
+        Args:
+            job_ids: The jobs that were retried.
+            last_jobs: What ``lock_schedules()`` has returned.
+            transaction: The transaction.
+        """
+        if not last_jobs:
+            return
+        on = transaction.connection
+        rows = await self._statements.fetch("jobs_of_schedules", list(job_ids), list(last_jobs), on=on)
+        retried_ids = {row["job_id"] for row in rows}
+        former_ids = {job_id for job_id in last_jobs.values() if job_id is not None} - retried_ids
+        unfinished_ids = await self.lock_unfinished(former_ids, transaction)
+        newest = {key: job_id for key, job_id in last_jobs.items() if job_id in unfinished_ids}
+        edges: list[NewEdge] = []
+        for row in rows:
+            parent_id = newest.get(row["schedule_id"])
+            if parent_id is not None:
+                edges.append(NewEdge(parent_id, row["job_id"], ENDED))
+            newest[row["schedule_id"]] = row["job_id"]
+        if edges:
+            await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=on)
+            await self._mark_parents(edges, retried_ids, transaction)
+            await self._statements.fetch("block_retried", [edge.child_id for edge in edges], on=on)
+        await self._statements.fetch(
+            "note_last_jobs", list(newest), list(newest.values()), self._statements.now, on=on
+        )
+
+    async def _mark_parents(
+        self, edges: Iterable[NewEdge], written_ids: Collection[str], transaction: Transaction
+    ) -> None:
+        """Mark the parents of new edges, so that their ends look for the jobs that wait.
+
+        In a transaction of the application, only parents are marked here that it has written itself
+        (``written_ids``). The commit marks the others, because they must not be locked until then.
+        """
+        parent_ids = {edge.parent_id for edge in edges}
+        if isinstance(transaction, CallersTransaction):
+            parent_ids &= {*written_ids}
+        if parent_ids:
+            await self._statements.fetch("mark_parents", list(parent_ids), on=transaction.connection)
 
     async def forget_children(self, job_ids: Collection[str], connection: Connection) -> None:
         """Let jobs with new definitions wait no longer for the children of their former definitions.

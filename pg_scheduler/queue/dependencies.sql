@@ -153,6 +153,52 @@ WHERE child.job_id = ANY ($1)
       OFFSET 0
   );
 
+-- name: schedules_of
+-- route: caller
+-- Return the schedules of those of the jobs $1 that have finished, without those that are in a sequence.
+SELECT DISTINCT options ->> 'schedule_id' AS schedule_id
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1)
+  AND finished_at IS NOT NULL
+  AND (options -> 'schedule_id') IS NOT NULL
+  AND (options -> 'sequence') IS NULL;
+
+-- name: lock_ordered
+-- route: caller
+-- Lock those of the schedules $1 whose jobs must not overlap; return the last job of each.
+SELECT schedule_id, last_job_id
+FROM {schema}scheduler_schedules
+WHERE schedule_id = ANY ($1::text[]) AND overlap <> 'allow'
+ORDER BY schedule_id
+FOR UPDATE;
+
+-- name: jobs_of_schedules
+-- route: caller
+-- Return those of the jobs $1 that are not finished and belong to one of the schedules $2, in the order of their due times.
+SELECT job_id, options ->> 'schedule_id' AS schedule_id
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1)
+  AND finished_at IS NULL
+  AND (options ->> 'schedule_id') = ANY ($2::text[])
+ORDER BY execution_time, job_id COLLATE "C";
+
+-- name: block_retried
+-- route: caller
+-- Let the retried jobs $1 wait for others. The turn of a share is kept in the options meanwhile.
+UPDATE {schema}scheduled_jobs SET
+    blocked_on = 'after',
+    options    = CASE WHEN left(blocked_on, 6) = 'share:' THEN options || jsonb_build_object('share', blocked_on)
+        ELSE options END
+WHERE job_id = ANY ($1) AND finished_at IS NULL;
+
+-- name: note_last_jobs
+-- route: caller
+-- Note the last jobs ($2) of the schedules $1.
+UPDATE {schema}scheduler_schedules AS schedule SET
+    last_job_id = ($2::text[])[array_position($1::text[], schedule_id)],
+    updated_at  = coalesce($3, {now})
+WHERE schedule_id = ANY ($1::text[]);
+
 -- name: delete_edges
 -- route: caller
 -- Forget what jobs wait for, but not what the steps of a running attempt wait for: its definition has not ended.

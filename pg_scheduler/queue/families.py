@@ -92,6 +92,7 @@ class FamilyRepository(Repository):
             raise BusyFamilyError
         ended_ids = list(dict.fromkeys(member.job_id for member in ended_members))
         on = transaction.connection
+        last_jobs = await self._dependencies.lock_schedules(ended_ids, transaction)
         rows = await self._statements.fetch("retry_jobs", ended_ids, self._statements.now, on=on)
         retried_ids = {row["job_id"] for row in rows}
         # The statement leaves out the jobs whose unique keys other jobs have.
@@ -100,6 +101,7 @@ class FamilyRepository(Repository):
                 raise await self._conflict(job_id, transaction)
         waiting_parents = [row["parent"] for row in rows if row["parent"] not in retried_ids]
         await self._dependencies.wait_again(ended_ids, waiting_parents, on)
+        await self._dependencies.queue_retried(retried_ids, last_jobs, transaction)
         outdated_rows = await self._statements.fetch("find_outdated_steps", sorted(retried_ids), on=on)
         stored_steps = [
             *((member.parent_id, member.step, member.stored_at) for member in ended_members),

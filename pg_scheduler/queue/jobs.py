@@ -310,17 +310,24 @@ class JobRepository(Repository):
         )
 
         async def retry_linked(transaction: Transaction) -> list[Record]:
-            """Retry the child of another job's step, or a job that may wait for other jobs again."""
+            """Retry the child of another job's step, or a job that may wait for other jobs again.
+
+            A job of a schedule may have to wait for the last one.
+            """
             on = transaction.connection
+            last_jobs: Mapping[str, str | None] = {}
+            if any(row["has_schedule"] for row in rows):
+                last_jobs = await self._dependencies.lock_schedules([job_id], transaction)
             # Otherwise another job, for which this one waits, may end while the statement waits for the row.
             if any(row["may_wait"] for row in rows):
                 await self._dependencies.lock_retried(job_id, transaction)
             linked_rows = await self._unique_keys.restart(job_id, partial(retry_any, on=on), within=on)
             await self._dependencies.wait_again([job_id], [row["parent"] for row in linked_rows], on)
+            await self._dependencies.queue_retried([job_id], last_jobs, transaction)
             return linked_rows
 
         # The statement has left such a job unchanged.
-        if any(row["parent"] is not None or row["may_wait"] for row in rows):
+        if any(row["parent"] is not None or row["may_wait"] or row["has_schedule"] for row in rows):
             rows = await self._statements.run_retrying(retry_linked, within=connection)
         return rows[0]["due"] if rows else None
 

@@ -114,10 +114,12 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- The attempt number continues: it is part of the fencing token. A job whose cancelled attempt may still run is left. The
 -- entry of a deadline is written again, since the vacuum deletes those of ended jobs.
 -- Some jobs are changed only if $3: a child of a step, in a transaction in which wait_again follows, where "parent" is
--- the other job; and a job that may wait for others again, in a transaction whose earlier statement has locked it.
+-- the other job; a job that may wait for others again, in a transaction whose earlier statement has locked it; and a job
+-- of a schedule, in one whose earlier statement has locked that, and in which queue_retried() follows.
 -- Otherwise one of the others may end while this statement waits for the row, and the snapshot still has its edge.
 WITH old AS (
-    SELECT job_id AS id, {parent_of_child} AS parent, coalesce({waited_at_end}, false) AS may_wait, 0 AS place
+    SELECT job_id AS id, {parent_of_child} AS parent, coalesce({waited_at_end}, false) AS may_wait, 0 AS place,
+        (options -> 'schedule_id') IS NOT NULL AS has_schedule
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND finished_at IS NOT NULL AND NOT {may_run_on}{within_lock_limit}
     FOR NO KEY UPDATE
@@ -126,14 +128,15 @@ changed AS (
     UPDATE {schema}scheduled_jobs SET
         {retried_values}
     FROM old
-    WHERE job_id = $1 AND job_id = old.id AND ($3::boolean OR old.parent IS NULL AND NOT old.may_wait)
+    WHERE job_id = $1 AND job_id = old.id AND ($3::boolean
+        OR old.parent IS NULL AND NOT old.may_wait AND NOT old.has_schedule)
     RETURNING job_id, {bounded_due}, {deadline_to_note} AS deadline
 ),
 noted AS (
     INSERT INTO {schema}scheduler_deadlines (job_id, at, noted_at)
     SELECT job_id, deadline, coalesce($2, {now}) FROM changed WHERE deadline IS NOT NULL
 )
-SELECT changed.due, old.parent, old.may_wait FROM old LEFT JOIN changed ON true;
+SELECT changed.due, old.parent, old.may_wait, old.has_schedule FROM old LEFT JOIN changed ON true;
 
 -- name: retry_jobs
 -- route: caller

@@ -1060,7 +1060,7 @@ class Scheduler:
         """Run a finished job again now, with its retries and crashes reset.
 
         The job may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored
-        steps stay.
+        steps stay. A job of a schedule waits for the last job of the schedule, unless these may overlap.
 
         Args:
             job_id: The job.
@@ -1077,8 +1077,9 @@ class Scheduler:
         Returns:
             True if the job had finished and is pending now, False if it is unfinished or does not exist. It
             is also False if the attempt of a cancelled job still runs while other jobs or a schedule wait for
-            it. With ``children=True`` the number of retried jobs: 0, and nothing is changed, while a
-            cancelled attempt of one of them still runs.
+            it, or if the job was cancelled while it waited for the previous job of its schedule, and that one
+            is unfinished. With ``children=True`` the number of retried jobs: 0, and nothing is changed, while
+            a cancelled attempt of one of them still runs.
 
         Raises:
             JobConflictError: Another unfinished job has its unique key, or that of a child; a ValueError.

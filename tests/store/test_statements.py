@@ -141,6 +141,8 @@ TEXTS_READ_BY_PLACE = {
     "write_progress",
     # The due schedules of one turn of a planner.
     "advance_schedules",
+    # The schedules of the jobs of one retry.
+    "note_last_jobs",
 }
 OBJECT_CTE = re.compile(r"(\w+) AS MATERIALIZED \(\s*SELECT (?:jsonb_object_agg|\$\d+::text::jsonb)")
 JOINED_OBJECTS = {
@@ -841,6 +843,8 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "results.settle_within",
         "kept_results.keep_ended",
         "dependencies.await_jobs",
+        "dependencies.lock_schedules",
+        "dependencies.queue_retried",
         "dependencies.mark_uncommitted",
         "dependencies.release_children",
         "steps.has_rolled_back",

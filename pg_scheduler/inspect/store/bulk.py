@@ -349,7 +349,7 @@ class BulkRepository:
             case "cancel":
                 return await self._cancel(job_ids, transaction)
             case "retry":
-                return _effects_of_due(await self._retry(job_ids, batch.from_step, connection))
+                return _effects_of_due(await self._retry(job_ids, batch.from_step, transaction))
             case "delete":
                 rows = await self._statements.fetch("delete_jobs", job_ids, on=connection)
                 return _Effects([row["job_id"] for row in rows if row["changed"]])
@@ -393,16 +393,18 @@ class BulkRepository:
         return rows
 
     async def _retry(
-        self, job_ids: Sequence[str], from_step: str | None, connection: Connection
+        self, job_ids: Sequence[str], from_step: str | None, transaction: Transaction
     ) -> list[asyncpg.Record]:
         """Retry jobs, and return the rows of the retried ones.
 
         If a step is given, only jobs that have stored it are retried, and this step and the later ones are
         deleted.
         """
+        connection = transaction.connection
         if from_step is not None:
             steps = await self._statements.fetch("find_steps", job_ids, from_step, on=connection)
             job_ids = [row["job_id"] for row in steps]
+        last_jobs = await self._dependencies.lock_schedules(job_ids, transaction)
         rows = await self._statements.fetch("retry_jobs", job_ids, self._statements.now, on=connection)
         retried = [row["job_id"] for row in rows]
         parents = [row["parent"] for row in rows]
@@ -410,6 +412,7 @@ class BulkRepository:
             await self._statements.fetch("delete_steps_from", retried, from_step, on=connection)
         # A job whose step waits for children has to wait again for those that were retried.
         await self._dependencies.wait_again(retried, parents, connection)
+        await self._dependencies.queue_retried(retried, last_jobs, transaction)
         return rows
 
     async def _cancel(self, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
