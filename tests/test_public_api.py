@@ -33,6 +33,7 @@ from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
 from pg_scheduler.testing import AsyncTestKit, TestKit
 from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tests.support.cases import each_case
+from tests.support.libraries import is_left_out
 from tools.reference.extension import complete_modules
 from tools.reference.names import FILE, text_of_names
 from tools.reference.source import PUBLIC_MODULES, find, public_names
@@ -488,8 +489,8 @@ def public_modules() -> Iterator[ModuleType]:
     for name in PUBLIC_MODULES:
         try:
             yield importlib.import_module(name)
-        except ImportError:
-            if name != "pg_scheduler.integrations.fastapi":
+        except ImportError as error:
+            if name != "pg_scheduler.integrations.fastapi" and not is_left_out(error):
                 raise
 
 

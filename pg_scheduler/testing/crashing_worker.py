@@ -204,12 +204,19 @@ executing: Final[ContextVar[CrashingWorker | None]] = ContextVar("pg_scheduler_c
 class NumberedConnection(asyncpg.Connection):
     """Lets the worker that executes a statement number it."""
 
+    async def reset(self, *, timeout: float | None = None) -> None:
+        """Reset the session by statements of the pool, which no worker numbers."""
+        token = executing.set(None)
+        try:
+            await super().reset(timeout=timeout)
+        finally:
+            executing.reset(token)
+
 
 def _numbered(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Return a method of a connection that passes its statement to the worker whose code calls it.
 
-    The reset query is a statement of the pool and not of the worker, so it is executed directly. A method of
-    COPY may have a table in place of a statement, so the text for the worker begins with COPY.
+    A method of COPY may have a table in place of a statement, so the text for the worker begins with COPY.
     """
 
     @wraps(method)
@@ -217,7 +224,7 @@ def _numbered(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[...,
         """Execute a statement by the worker whose code calls the method; directly if there is none."""
         run = partial(method, connection, statement, *args, **options)
         worker = executing.get()
-        if worker is None or statement == connection.get_reset_query():
+        if worker is None:
             return await run()
         text = f"COPY {statement}" if "copy" in name else statement
         return await worker.execute(connection, text, run)
