@@ -62,6 +62,39 @@ def test_tables_and_lists_have_no_gaps() -> None:
     assert gaps == []
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/how-do-i.md",
+        "docs/start/five-minutes.md",
+        "docs/start/tutorial/7-test-deploy-watch.md",
+    ],
+)
+def test_pages_of_the_start_link_troubleshooting(page: str) -> None:
+    assert "operations/troubleshooting.md" in (ROOT / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("call", "needs"),
+    [
+        ("create_async_engine", ("postgresql+asyncpg://", "sqlalchemy[asyncio]")),
+        ("SQLALCHEMY_DATABASE_URI", ("postgresql+psycopg://", "psycopg[binary]")),
+    ],
+)
+def test_page_names_the_url_and_the_packages_of_an_engine(call: str, needs: tuple[str, ...]) -> None:
+    """An engine with the URL of another driver fails at its first use, by the import of that driver."""
+    pages = {
+        snippet.page
+        for page in PAGES
+        for snippet in snippets_of(page)
+        if call in snippet.code and "os.environ" in snippet.code
+    }
+    assert pages
+    missing = {page_id(page): need for page in pages for need in needs if need not in page.read_text("utf-8")}
+    assert missing == {}
+
+
 READ_FOLDERS: Final = ("start", "guides", "concepts")
 """The folders whose pages are read from the top to the end. Their tables have facts to look up."""
 

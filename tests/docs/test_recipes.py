@@ -166,6 +166,12 @@ def test_recipe_index_has_a_recipe_that_runs_for_each_of_24_needs() -> None:
     assert [need for need in needs if not sections_of(need[1])[need[2]]] == []
 
 
+def test_recipe_index_links_every_guide() -> None:
+    index = (ROOT / "docs" / "how-do-i.md").read_text(encoding="utf-8")
+    guides = {f"guides/{page.name}" for page in (ROOT / "docs" / "guides").glob("*.md")}
+    assert guides - set(re.findall(r"\(([\w/-]+\.md)", index)) == set()
+
+
 # -- web services --------------------------------------------------------------------------------------
 
 
@@ -1005,6 +1011,23 @@ async def test_api_rate_recipe_makes_five_calls_per_second(load: Load, pool: Poo
     assert instants[5] - instants[0] > timedelta(seconds=0.9)  # started_at is the claim, before the admission
 
 
+@recipe("guides/limits.md customer_rate.py")
+async def test_customer_rate_recipe_starts_ten_per_second_of_each_customer(load: Load, pool: Pool) -> None:
+    module = await load("guides/limits.md customer_rate.py")
+    gate = Gate()
+    gate.open.set()
+    module.post = gate.job
+    async with running(pool) as (scheduler, seen):
+        for number in range(12):
+            await module.report_change(scheduler, 17, f"change {number}")
+        other_id = await module.report_change(scheduler, 18, "change")
+        await seen.until(JobCompleted, 13)
+        assert seen.of(JobBlocked)
+        assert not seen.of(JobBlocked, job_id=other_id)
+    rows = await pool.fetch("SELECT started_at FROM scheduled_jobs WHERE job_id <> $1 ORDER BY 1", other_id)
+    assert rows[11][0] - rows[0][0] > timedelta(seconds=0.9)  # started_at is the claim, before the admission
+
+
 # -- completing in your transaction ---------------------------------------------------------------------
 
 
@@ -1438,6 +1461,27 @@ async def test_post_mortem_recipe_shows_an_error_for_each_attempt(load: Load, po
     assert [error.splitlines()[0] for error in errors] == [
         f"attempt {n}, error: ConnectionError: no connection to the bank for order 7" for n in (1, 2, 3)
     ]
+
+
+@recipe("guides/inspecting.md retry_failed.py")
+async def test_retry_recipe_shows_the_failed_jobs_and_runs_them_again(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("guides/inspecting.md retry_failed.py")
+    is_up = False
+
+    async def send_mail() -> None:
+        if not is_up:
+            raise ConnectionError("no mail server")
+
+    async with running(pool) as (scheduler, seen):
+        scheduler.register(send_mail, name="mail.send")
+        job_id = await scheduler.enqueue(send_mail)
+        await seen.until(JobFailed, job_id=job_id)
+        is_up = True
+        await module.retry_failed(scheduler)
+        await seen.until(JobCompleted, job_id=job_id)
+    assert capsys.readouterr().out == f"{job_id} mail.send ConnectionError: no mail server\n"
 
 
 @recipe("how-do-i/moving.md apscheduler_jobs.py")
