@@ -314,6 +314,52 @@ def test_life_cycle_describes_every_column() -> None:
     assert mentioned == columns
 
 
+def public_part(name: str) -> list[str]:
+    """Return what the page about stability states of a part as public, and as private."""
+    (cells,) = [
+        row[1:] for row in table("project/stability.md", "| Part | Public | Private |") if name in row[0]
+    ]
+    return cells
+
+
+def test_columns_that_applications_may_read_include_those_of_0_2() -> None:
+    """The page about stability promises them for all of 1.x."""
+    migration = (ROOT / "migrations" / "0001_from_0_2.up.sql").read_text(encoding="utf-8")
+    former = re.findall(
+        r"^    (\w+) +\w", migration.partition("scheduled_jobs (\n")[2].partition(");")[0], re.MULTILINE
+    )
+    assert len(former) == 13
+    rows = table("concepts/life-cycle.md", "| Column | Meaning |")
+    assert {*former, "misfire_grace_time"} <= {name for row in rows for name in code(row[0])}
+
+
+def test_stability_names_every_sql_function() -> None:
+    shape = (ROOT / "migrations" / "schema.txt").read_text(encoding="utf-8")
+    public, private = (set(re.findall(r"`(\w+)\(\)`", cell)) for cell in public_part("SQL functions"))
+    assert public | private == set(re.findall(r"^function (\w+)\(", shape, re.MULTILINE))
+    guide = (ROOT / "docs" / "guides" / "transactions.md").read_text(encoding="utf-8")
+    assert public == {name for name in public | private if f"{name}(" in guide}
+
+
+def test_stability_names_every_fixture_of_the_plugin() -> None:
+    plugin = parsed(ROOT / "pg_scheduler_plugins" / "pytest.py")
+    fixtures = {
+        node.name
+        for node in plugin.body
+        if isinstance(node, ast.FunctionDef) and any("fixture" in ast.unparse(d) for d in node.decorator_list)
+    }
+    public, _ = public_part("pytest plugin")
+    assert set(code(public)) == {name for name in fixtures if not name.startswith("_")}
+
+
+def test_stability_names_the_migrations_that_remove_something() -> None:
+    page = (ROOT / "docs" / "project" / "stability.md").read_text(encoding="utf-8")
+    files = sorted((ROOT / "migrations").glob("*.up.sql"))
+    contracts = [file.name[:4] for file in files if file.read_text("utf-8").startswith("-- contract")]
+    assert contracts == ["0001"]
+    assert "So far only the first migration, `0001`, is of this kind." in page
+
+
 def test_life_cycle_describes_every_status() -> None:
     documented = [code(row[0])[0] for row in table("concepts/life-cycle.md", "| Status | Meaning |")]
     assert documented == [status.value for status in pg_scheduler.JobStatus]
