@@ -124,9 +124,18 @@ def test_figures_of_the_readme_are_those_of_the_pages_that_it_links() -> None:
     figures = re.findall(r"[\d,.]*\d(?= (?:x|jobs a second|times as fast))", speed)
     assert figures == ["74,400", "3.91", "113,600", "1.42", "1.60"]
     assert [figure for figure in figures if not re.search(rf"\b{re.escape(figure)} ", tables)] == []
-    # The table divides our figure by the other one, and the README the other one by ours.
-    (ours,) = re.findall(r"([\d.]+), ([\d.]+) and [\d.]+ x graphile-worker; the first", tables)
-    assert [f"{1 / float(ratio):.2f} x" in others for ratio in ours] == [True, True]
+    comparison = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    # Each row has the ratios of one, two and four processes; that of Python 3.14 is the first.
+    rounds = re.findall(
+        r"nine rounds in turn.* x graphile-worker|same rounds with Python 3.11.* x graphile", tables
+    )
+    ratios_by_python = [re.findall(r"([\d.]+)(?:,| and| x)", row.rpartition("|")[2])[1:] for row in rounds]
+    assert ratios_by_python == [["1.18", "1.05"], ["0.94", "0.88"]]
+    for text, beginning in ((others, "- **graphile-worker**"), (comparison, "**Speed**")):
+        paragraph = text.partition(beginning)[2].partition("\n\n")[0].partition("\n- ")[0]
+        assert re.findall(r"([\d.]+) x", paragraph) == ["0.94", "0.88", "1.18", "1.05"]
+        assert paragraph.index("0.94") > paragraph.index("Python 3.11")
+        assert re.search(r"1\.05 x as many with\s+Python 3\.14", paragraph)
     assert "| faults | 1,181 |\n| jobs | 471,955 |\n" in reliability
     assert "1,181 faults" in " ".join(README.split())
     assert "471,955 jobs none was lost" in " ".join(README.split())
