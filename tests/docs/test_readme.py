@@ -49,6 +49,14 @@ def test_programs_of_the_readme_have_at_most_15_lines_besides_imports() -> None:
     assert {name: length for name, length in lengths.items() if length > 15} == {}
 
 
+def test_readme_has_a_command_for_each_program() -> None:
+    for name in PROGRAMS:
+        module = name.removeprefix("README.md ").removesuffix(".py")
+        _, _, after = README.partition(f"<!-- snippet: file {module}.py -->")
+        text = after.partition("<!-- snippet")[0].partition("\n## ")[0]
+        assert re.search(rf"(python|uvicorn|worker) {module}\b", text), name
+
+
 async def test_readme_shop_stores_an_order_and_its_receipt_together(
     dsn: str,
     pool: asyncpg.Pool[asyncpg.Record],
@@ -56,9 +64,9 @@ async def test_readme_shop_stores_an_order_and_its_receipt_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
-    await pool.execute(
-        "CREATE TABLE orders (number serial PRIMARY KEY, total int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
-    )
+    (statement,) = re.findall(r"psql app -c '(CREATE TABLE orders .*)'", README)
+    await pool.execute(statement)
+    await pool.execute("ALTER TABLE orders ADD UNIQUE (total) DEFERRABLE INITIALLY DEFERRED")
     monkeypatch.setenv("DATABASE_URL", dsn)
     await load("example.py", monkeypatch)
     shop = await load("shop.py", monkeypatch)
