@@ -95,6 +95,29 @@ def test_page_names_the_url_and_the_packages_of_an_engine(call: str, needs: tupl
     assert missing == {}
 
 
+OTHER_NODES: Final = {
+    "docs/operations/dashboard-comparison.md": "those of other libraries",
+    "docs/operations/health.md": "those of Kubernetes",
+    "docs/operations/high-availability.md": "those of a cluster of PostgreSQL",
+}
+
+
+def test_page_explains_what_a_node_is_where_it_says_so() -> None:
+    """Most readers know a node of Kubernetes. A worker or a process has these names."""
+    pages = [
+        page
+        for page in PAGES
+        if page.parent.name in {"start", "tutorial", "guides", "concepts", "operations"}
+    ]
+    unexplained = [
+        page_id(page)
+        for page in pages
+        for text in [re.sub(r"<!-- listing -->.*?<!-- end", "", page.read_text("utf-8"), flags=re.DOTALL)]
+        if re.search(r"\bnodes?\b", text) and not re.search(r"\*nodes?\*", text)
+    ]
+    assert unexplained == sorted(OTHER_NODES)
+
+
 READ_FOLDERS: Final = ("start", "guides", "concepts")
 """The folders whose pages are read from the top to the end. Their tables have facts to look up."""
 
