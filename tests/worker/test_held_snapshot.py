@@ -33,6 +33,9 @@ STEP = timedelta(seconds=0.3)
 MOST_ENTRIES = 4 * JOBS
 """A claim reads its jobs and those of the round before, and once more for the time of the next job."""
 
+STALENESS_S = 1
+"""More than the half second for which PostgreSQL 14 may show old statistics."""
+
 READ = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'scheduled_jobs_claim'"
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
 
@@ -85,11 +88,21 @@ class Load:
 
 
 async def entries_read(connection: Connection, sessions: int) -> int:
-    """Return the entries read by sessions that have ended, which have reported their statistics then."""
+    """Return the entries read by sessions that have ended, which have reported their statistics then.
+
+    Before PostgreSQL 15, a process of its own collects the statistics, and a session may read them as they
+    were half a second ago. So they are read until they have not changed for longer.
+    """
     async with asyncio.timeout(PATIENCE):
         while await connection.fetchval(SESSIONS) > sessions:
             pass
-    read: int = await connection.fetchval(READ)
+        read: int = await connection.fetchval(READ)
+        while connection.get_server_version().major < 15:
+            former_read = read
+            await asyncio.sleep(STALENESS_S)
+            read = await connection.fetchval(READ)
+            if read == former_read:
+                break
     return read
 
 
