@@ -714,6 +714,30 @@ async def test_question_of_a_retry_says_what_it_takes_and_what_it_leaves(
     assert await count(pool, "pending") == {"all": 400, "day": 365}[take]
 
 
+@pytest.mark.parametrize("has_older", [True, False])
+async def test_question_does_not_guess_that_jobs_are_older_when_counting_has_stopped(
+    create: Callable[..., App], pool: asyncpg.Pool, world: World, has_older: bool
+) -> None:
+    await fill(world, 1600, "failed")
+    if has_older:
+        await pool.execute(
+            "UPDATE scheduled_jobs SET finished_at = now() - interval '30 h' WHERE job_id = 'j00001'"
+        )
+    await recount_errors(pool)
+    app = create()
+    page = Page((await request(app, "/errors?since=1d")).text)
+    (action,) = [str(form["action"]) for form in page.all("form") if "errors/retry" in str(form["action"])]
+    asked = Page((await send(app, action)).text)
+    radios = [radio["value"] for radio in asked.all("input") if radio.get("type") == "radio"]
+    assert "1,500 jobs found so far, and the search continues" in asked.text
+    if has_older:
+        assert "1,500+ of the last day, and there may be older ones." in asked.text
+        assert radios == ["all", "day"]
+    else:
+        assert "the search continues, all of the last day." in asked.text
+        assert radios == []
+
+
 async def test_errors_that_are_counted_together_are_not_retried_together(
     create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:

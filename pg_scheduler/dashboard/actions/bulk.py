@@ -39,6 +39,7 @@ SEARCHED_FOR_SAMPLE: Final = 20
 
 MAX_RATE: Final = 10_000
 RECENT: Final = timedelta(days=1)
+ALL_RECENT: Final = ", all of the last day"
 """A user may retry only the jobs of a group that are not older than this, instead of all."""
 
 
@@ -82,7 +83,8 @@ async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
         )
 
     all_jobs = jobs_since(group.first_at)
-    recent_jobs = jobs_since(max(group.first_at, day_ago))
+    # If the first one failed within the last day, there is nothing to choose.
+    recent_jobs = jobs_since(day_ago) if group.first_at < day_ago else None
     error = request.page.visible_error(group.text)
     group_text = f"of {group.job_name} with the error {error!r}"
     return await _ask_or_start(request, all_jobs, group_text, "/errors", recent_jobs=recent_jobs, group=group)
@@ -168,6 +170,8 @@ async def _ask_or_start(
     if recent_jobs is not None:
         day_count, is_day_capped = await _count(request, recent_jobs, max_number)
         choices, ages_text = _choices_by_age(count, day_count, is_day_capped, has_more=has_more)
+    elif group is not None and count > 1:
+        ages_text = ALL_RECENT
     verb = jobs.verb.capitalize()
     found_text = f"{count_text}{ages_text}{before_text}."
     sample = await _sample(request, jobs, group) if count else ()
@@ -210,12 +214,12 @@ def _choices_by_age(
     """
     day_text = capped(day_count, is_capped=is_day_capped)
     if day_count == total and not has_more:
-        return {}, ", all of the last day" if total > 1 else ""
+        return {}, ALL_RECENT if total > 1 else ""
     if not day_count:
         return {}, ", all older than a day"
     older_count = f"{total - day_count:,}"
-    older_text = "more are older" if has_more else f"{older_count} older"
-    left_text = "more" if has_more else older_count
+    older_text = "and there may be older ones" if has_more else f"{older_count} older"
+    left_text = "any older ones" if has_more else older_count
     choices = {
         "all": f"all {capped(total, is_capped=has_more)}",
         "day": f"{day_text} of the last day, which leaves {left_text}",
