@@ -313,7 +313,7 @@ class DependencyRepository:
     async def lock_schedules(
         self, job_ids: Collection[str], transaction: Transaction
     ) -> dict[str, str | None]:
-        """Lock the schedules of finished jobs before these are retried; return the last job of each schedule.
+        """Lock the schedules of jobs before these are retried; return the last job of each schedule.
 
         Schedules whose jobs may overlap are left out, and so are jobs in a sequence, which orders them.
         """

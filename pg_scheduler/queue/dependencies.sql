@@ -155,11 +155,10 @@ WHERE child.job_id = ANY ($1)
 
 -- name: schedules_of
 -- route: caller
--- Return the schedules of those of the jobs $1 that have finished, without those that are in a sequence.
+-- Return the schedules of the jobs $1, without those of jobs that are in a sequence.
 SELECT DISTINCT options ->> 'schedule_id' AS schedule_id
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1)
-  AND finished_at IS NOT NULL
   AND (options -> 'schedule_id') IS NOT NULL
   AND (options -> 'sequence') IS NULL;
 

@@ -323,7 +323,9 @@ class JobRepository(Repository):
                 await self._dependencies.lock_retried(job_id, transaction)
             linked_rows = await self._unique_keys.restart(job_id, partial(retry_any, on=on), within=on)
             await self._dependencies.wait_again([job_id], [row["parent"] for row in linked_rows], on)
-            await self._dependencies.queue_retried([job_id], last_jobs, transaction)
+            # Another transaction may have retried the job meanwhile, so that it has its place already.
+            if linked_rows:
+                await self._dependencies.queue_retried([job_id], last_jobs, transaction)
             return linked_rows
 
         # The statement has left such a job unchanged.

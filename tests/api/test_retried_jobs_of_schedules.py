@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import asyncpg
 import pytest
@@ -12,6 +12,7 @@ import pytest
 import pg_scheduler
 from pg_scheduler import Overlap, Scheduler, Share, current_job
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.queue.dependencies import DependencyRepository
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 
@@ -170,3 +171,28 @@ async def test_retried_job_keeps_its_turn_of_a_share_while_it_waits(pool: asyncp
         await retry_each(t.scheduler, pool, job_ids)
         await t.drain()
         assert len(course.fire_times) == 2
+
+
+async def test_job_that_another_call_retries_meanwhile_keeps_its_place(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = Course()
+    lock_schedules = DependencyRepository.lock_schedules
+    async with TestScheduler(pool, now=NOW) as t:
+        (job_id,) = await failed_jobs(t, course, Overlap.QUEUE_ALL, 1)
+        first_id = await t.scheduler.schedules.trigger("a")
+        later_ids: list[str | None] = []
+
+        async def lock_later(self: DependencyRepository, *args: Any) -> dict[str, str | None]:
+            """Let another call retry the job, and a third one add a job behind it, before the lock."""
+            monkeypatch.setattr(DependencyRepository, "lock_schedules", lock_schedules)
+            assert await t.scheduler.retry_job(job_id)
+            later_ids.append(await t.scheduler.schedules.trigger("a"))
+            return await lock_schedules(self, *args)
+
+        monkeypatch.setattr(DependencyRepository, "lock_schedules", lock_later)
+        assert not await t.scheduler.retry_job(job_id)
+        edges = {tuple(row) for row in await pool.fetch("SELECT parent_id, child_id FROM scheduler_after")}
+        assert edges == {(first_id, job_id), (job_id, later_ids[0])}
+        await t.drain()
+        assert [job.status.value for job in t.jobs()] == ["completed"] * 3
