@@ -119,10 +119,7 @@ class RunAgain(Exception):
     """Ends an attempt, and makes the job due again after a delay."""
 
     def __init__(self, delay: float | timedelta) -> None:
-        seconds = check_delay("delay", delay)
-        if not seconds:
-            raise ValueError("delay must be more than 0 seconds; return or raise Abort(reason) to end it")
-        self._delay = timedelta(seconds=seconds)
+        self._delay = _checked_delay(self, delay)
         super().__init__(f"run again in {self._delay}")
 
     @property
@@ -164,7 +161,8 @@ class Retry(RunAgain):
     reason: the job stores that error.
 
     Args:
-        delay: The time in seconds or as a timedelta, more than 0 and at most 100 years.
+        delay: The time in seconds or as a timedelta, at most 100 years. With 0, as a service gives it by
+            ``Retry-After: 0``, the retry is due at once.
 
     Raises:
         TypeError: ``delay`` has the wrong type.
@@ -182,8 +180,22 @@ class Retry(RunAgain):
 
 def delay_of(again: RunAgain) -> timedelta:
     """Return the delay of a `Snooze` or `Retry`; the default one if a subclass returns no valid delay."""
-    seconds = guarded(lambda: check_delay("delay", again.delay), lambda _: 0.0)
-    return timedelta(seconds=seconds) if seconds else DEFAULT_DELAY
+    return guarded(lambda: _checked_delay(again, again.delay), lambda _: DEFAULT_DELAY)
+
+
+def _checked_delay(again: RunAgain, delay: float | timedelta | None) -> timedelta:
+    """Return the delay of a `Snooze` or `Retry`; raise TypeError or ValueError if it is invalid."""
+    seconds = check_delay("delay", delay)
+    # A job has few retries, while the number of its snoozes has no limit.
+    if is_a(again, Retry):
+        if delay is None:
+            raise ValueError("delay must be seconds or a timedelta, not None; pass 0 to retry at once")
+    elif not seconds:
+        raise ValueError(
+            f"delay must be more than 0 seconds, not {delay!r}; return or raise Abort(reason) to end the job"
+        )
+    # A timedelta counts microseconds. A shorter delay is no request for none.
+    return max(timedelta(seconds=seconds), timedelta.resolution) if seconds else timedelta(0)
 
 
 class Abort(Exception):

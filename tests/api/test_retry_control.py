@@ -14,6 +14,7 @@ import pytest
 from pg_scheduler import UNSET, Abort, JobStatus, Retry, RetryPolicy, Snooze, current_job, job
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobSnoozed
+from pg_scheduler.jobs.retry import delay_of
 from pg_scheduler.worker.runners.protocol import error_from, error_to
 from tests.api.conftest import Make
 from tests.support.cases import each_case
@@ -170,8 +171,7 @@ async def test_retry_policy_of_a_task_selects_the_exceptions_that_are_retried(ma
 @each_case(
     ("delay", "error", "rule"),
     [
-        (0, ValueError, "delay must be more than 0 seconds; return or raise Abort"),
-        (None, ValueError, "delay must be more than 0"),
+        (None, ValueError, "delay must be .*not None; (return or raise Abort|pass 0 to retry at once)"),
         (-1, ValueError, "delay must be between 0 and"),
         ("5", TypeError, "delay must be seconds"),
     ],
@@ -182,6 +182,44 @@ def test_snooze_and_retry_raise_when_the_delay_is_invalid(
 ) -> None:
     with pytest.raises(error, match=rule):
         kind(delay)
+
+
+async def test_retry_without_a_delay_is_due_at_once_and_uses_a_retry(make: Make) -> None:
+    @job(max_retries=2, retry=RetryPolicy(only=(OSError,)))
+    async def call() -> None:
+        raise Retry(timedelta(0) if current_job().retry_count else 0) from KeyError("busy")
+
+    scheduler = make(clock=FakeClock(START))
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.enqueue(call)
+    await seen.until(JobFailed, job_id=job_id, error="KeyError: 'busy'")
+    assert [event.delay for event in seen.of(JobRetried, job_id=job_id)] == [timedelta(0)] * 2
+
+
+def test_snooze_raises_when_it_has_no_delay() -> None:
+    for delay in (0, 0.0, timedelta(0)):
+        with pytest.raises(ValueError, match=r"more than 0 seconds, not .*; return or raise Abort"):
+            Snooze(delay)
+
+
+@pytest.mark.parametrize("kind", [Snooze, Retry])
+def test_delay_of_less_than_a_microsecond_is_a_microsecond(kind: type[Snooze | Retry]) -> None:
+    again = kind(1e-7)
+    assert again.delay == delay_of(again) == timedelta(microseconds=1)
+    received = error_from(json.loads(json.dumps(error_to(again))))
+    assert isinstance(received, kind)
+    assert received.delay == again.delay
+
+
+@pytest.mark.parametrize(("kind", "delay"), [(Snooze, timedelta(minutes=1)), (Retry, timedelta(0))])
+def test_delay_of_a_subclass_may_be_zero_for_a_retry_only(
+    kind: type[Snooze | Retry], delay: timedelta
+) -> None:
+    class Soon(kind):  # type: ignore[valid-type, misc] # a base class that is a parameter
+        delay = timedelta(0)
+
+    assert delay_of(Soon(1)) == delay
 
 
 @pytest.mark.parametrize(
