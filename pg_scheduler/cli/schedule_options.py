@@ -11,7 +11,8 @@ import typer
 
 from pg_scheduler import CatchUp, Overlap, Schedule, Scheduler
 from pg_scheduler.inspect.clock_changes import zone_of
-from pg_scheduler.triggers import At, Cron, Every, Trigger, parse_trigger
+from pg_scheduler.triggers import At, Cron, Every, Trigger
+from pg_scheduler.triggers.phrases import read_phrase
 
 from .commands import Command
 from .completion import complete_schedules
@@ -162,7 +163,8 @@ class TriggerOptions:
             return Every(timedelta(seconds=read_duration("--every", self.every)))
         if self.at is not None:
             return At(*(read_time("--at", text, command.output.zone) for text in self.at))
-        return None if self.trigger is None else parse_trigger(self.trigger, zone)
+        # The zone above is that of the trigger. Times are read like those of --at, --start and --end.
+        return None if self.trigger is None else read_phrase(self.trigger, zone, command.output.zone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,18 @@ def parse_trigger(text: str, timezone: str | tzinfo = "UTC") -> Trigger:
         >>> print(parse_trigger("every 1h30m"), "|", parse_trigger("0 8 * * *", "Europe/Berlin"))
         every 1 hour 30 minutes | at 08:00 every day, Europe/Berlin
     """
+    return read_phrase(text, timezone)
+
+
+def read_phrase(text: str, timezone: str | tzinfo, instants_in: tzinfo | None = None) -> Trigger:
+    """Return the trigger of a text, as `parse_trigger()` does.
+
+    Args:
+        text: The text.
+        timezone: The zone of cron expressions.
+        instants_in: The zone of instants without an offset, which may be one without a name; None for
+            ``timezone``. A trigger stores instants without their zone.
+    """
     value: object = text
     if not isinstance(value, str):
         raise ValueError(  # noqa: TRY004 - every error of a schedule is a ValueError
@@ -56,7 +68,8 @@ def parse_trigger(text: str, timezone: str | tzinfo = "UTC") -> Trigger:
         raise ValueError(f"enter a trigger, such as {EXAMPLES[0]!r} or {EXAMPLES[2]!r}")
     if len(text) > MAX_LENGTH:
         raise ValueError(f"the trigger has {len(text):,} characters; the limit is {MAX_LENGTH:,}")
-    name, zone = named_zone(timezone)
+    if instants_in is None:
+        _, instants_in = named_zone(timezone)
     if text.startswith("{"):
         return Trigger.from_json(text)
     word, _, argument = text.partition(" ")
@@ -66,8 +79,8 @@ def parse_trigger(text: str, timezone: str | tzinfo = "UTC") -> Trigger:
         case "after":
             return FixedDelay(_length(argument))
         case "at":
-            return At(*(_instant(part, zone) for part in argument.split(",")))
-    return Cron(text, name)
+            return At(*(_instant(part, instants_in) for part in argument.split(",")))
+    return Cron(text, timezone)
 
 
 def write_trigger(trigger: Trigger) -> tuple[str, str]:

@@ -240,6 +240,37 @@ def test_preview_of_a_trigger_needs_no_database(call: Run) -> None:
     assert "every 15 minutes" in shown.err
 
 
+@pytest.mark.parametrize(
+    ("zones", "expected"),
+    [
+        (["America/New_York"], "2099-07-14T06:30:00Z"),
+        (["utc", "--tz", "America/New_York"], "2099-07-14T06:30:00Z"),
+        (["utc"], "2099-07-14T02:30:00Z"),
+        (["local"], "2099-07-14T04:30:00Z"),
+    ],
+)
+def test_times_of_all_options_are_in_the_zone_of_the_command(
+    on: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+    set_zone: Callable[[str], None],
+    zones: list[str],
+    expected: str,
+) -> None:
+    variable, *option = zones
+    # This zone of POSIX has no name by which a trigger could store it.
+    set_zone("ABC+2")
+    monkeypatch.setenv("PG_SCHEDULER_TZ", variable)
+    at = "2099-07-14T02:30"
+    # The stored schedule has a cron expression of Tokyo, whose zone is no zone of a time.
+    on("schedules", "add", "reports.send", "--cron", "0 9 * * *", "--id", "tokyo", "--tz", "Asia/Tokyo")
+    for trigger in (("--at", at), ("--trigger", f"at {at}"), ("--trigger", f" AT {at}")):
+        ran = on("schedules", "update", "tokyo", *trigger, "--start", at, "--end", at, *option)
+        (row,) = ran.checked("schedule")
+        assert (row["next_fire_at"], row["start"], row["end"]) == (expected,) * 3
+        previewed = on("schedules", "preview", *trigger, *option).checked("fire_time")
+        assert [line["fire_time"] for line in previewed] == [expected]
+
+
 def test_preview_marks_the_fire_times_that_clock_changes_move(on: Callable[..., Ran]) -> None:
     on(
         "schedules",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from zoneinfo import ZoneInfo
@@ -18,19 +17,6 @@ from pg_scheduler.cli.values import read_duration, read_move, read_since, read_t
 BERLIN = ZoneInfo("Europe/Berlin")
 NEAR = timedelta(minutes=1)
 POSIX_BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
-
-
-@pytest.fixture
-def set_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Return a function that sets the zone of this process."""
-
-    def set_variable(value: str) -> None:
-        monkeypatch.setenv("TZ", value)
-        time.tzset()
-
-    yield set_variable
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.parametrize(
