@@ -303,6 +303,7 @@ SELECT name, least(greatest(paused_at, {first_day}), {last_day}) AS paused_at, u
     ) AS exact_names
 FROM {schema}scheduler_tasks AS task
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN paused_until IS NOT NULL THEN least(greatest(paused_until, {first_day}), {last_day}) END AS at
+    SELECT CASE WHEN paused_until IS NOT NULL
+        THEN least(greatest(paused_until, {first_instant}), {last_instant}) END AS at
 ) AS until
 ORDER BY name;

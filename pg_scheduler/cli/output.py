@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TextIO, TypeVar, get_args
@@ -248,7 +249,10 @@ class Output:
         """Return an instant as tables show it."""
         if instant is None:
             return "-"
-        return instant.astimezone(self.zone).isoformat(sep=" ", timespec="seconds")
+        # The wall time may be outside of the years 1 to 9999. The text has the time in UTC then.
+        with suppress(OverflowError):
+            instant = instant.astimezone(self.zone)
+        return instant.isoformat(sep=" ", timespec="seconds")
 
     def _write_json(self, document: Any) -> None:
         """Write a document of JSON in lines that people can read."""

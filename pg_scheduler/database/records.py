@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import PayloadError
@@ -14,10 +13,8 @@ from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import Job, JobPriority, Worker
 from pg_scheduler.jobs.payload import decode, object_from
 from pg_scheduler.jobs.progress import progress_from
+from pg_scheduler.jobs.validation import duration_from
 from pg_scheduler.jobs.worker_report import reported_names
-
-MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
-"""Longest timedelta in seconds. A column can hold more, and NaN, so this comes first in a ``min()``."""
 
 
 def job_from(row: Any, codec: PayloadCodec | None) -> Job:
@@ -42,7 +39,7 @@ def job_from(row: Any, codec: PayloadCodec | None) -> Job:
         args=args,
         kwargs=kwargs,
         no_args_reason=no_args_reason,
-        timeout=None if seconds is None else timedelta(seconds=min(MAX_TIMEDELTA_S, seconds)),
+        timeout=None if seconds is None else duration_from(seconds),
         **values,
     )
 

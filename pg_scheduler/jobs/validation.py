@@ -41,6 +41,10 @@ MAX_KEEP_S: Final = 10 * 366 * 86_400.0
 """The longest lifetime of a result in seconds: ten years."""
 
 
+LONGEST_S: Final = 86_400_000_000_000.0
+"""The longest timedelta in seconds, as a float holds it: a microsecond more, so timedelta() overflows."""
+
+
 INFINITIES: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 """The datetimes that asyncpg stores as infinities."""
 
@@ -163,7 +167,10 @@ def check_keep_result(value: object) -> float | None:
 
 
 def check_timeout(value: object) -> float | None:
-    """Return the time limit of an attempt in seconds, or None for no limit."""
+    """Return the time limit of an attempt in seconds, or None for no limit.
+
+    A limit that is longer than any timedelta is as long as the longest one, as which it is read.
+    """
     if value is None:
         return None
     try:
@@ -174,7 +181,13 @@ def check_timeout(value: object) -> float | None:
         raise ConfigurationError(
             f"timeout must be more than 0 seconds and finite, not {seconds}; pass None for no limit"
         )
-    return seconds
+    return min(seconds, LONGEST_S)
+
+
+def duration_from(seconds: float) -> timedelta:
+    """Return the duration that a row stores as seconds. Another program may have written more than fits."""
+    # Any comparison with NaN is false.
+    return timedelta(seconds=seconds) if seconds < LONGEST_S else timedelta.max
 
 
 def check_list(name: str, values: object, kind: str = "list") -> list[Any]:

@@ -381,9 +381,10 @@ def _is_option(name: str, value: object) -> bool:
         return _count(value) in {priority.db_value for priority in JobPriority}
     if value is None:
         return name in OPTIONAL
-    # as_argument() may make a timedelta of the number, for which a number beyond these bounds is too large.
-    is_number = _seconds(value) is not None
-    return is_number and _checked(JOB_OPTIONS[name].check, as_argument(name, value)) is not None
+    # as_argument() makes a timedelta of this number, for which a number beyond these bounds is too large.
+    if name == "keep_result" and _seconds(value) is None:
+        return False
+    return _checked(JOB_OPTIONS[name].check, as_argument(name, value)) is not None
 
 
 def _checked(check: Callable[[Any], T], value: object) -> T | None:

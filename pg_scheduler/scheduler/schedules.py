@@ -46,7 +46,7 @@ from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.scheduler.jobs import MAX_PAGE_LENGTH, Jobs
 from pg_scheduler.scheduler.parts import Parts
 from pg_scheduler.schedules.calls import ScheduleCalls
-from pg_scheduler.schedules.definition import Definition, check_schedule_id
+from pg_scheduler.schedules.definition import Definition, check_end, check_schedule_id, check_start
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.triggers.base import Trigger
@@ -125,7 +125,7 @@ class Schedules:
             start: No fire time precedes this timezone-aware time. `Every` and `CalendarInterval` count from
                 this time, and fire at it first. With None they count from now, and fire first one interval
                 later.
-            end: No fire time follows this timezone-aware time.
+            end: No fire time follows this timezone-aware time. A time after the year 9000 counts as None.
             max_runs: The maximum number of fire times that become jobs. After the last one the schedule has
                 finished, and ``VacuumConfig(schedules=)`` deletes it.
             jitter: Each job is due up to this much later than its fire time; seconds or a timedelta.
@@ -158,8 +158,8 @@ class Schedules:
         Raises:
             TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
                 has the wrong type.
-            ValueError: A time is naive, ``end`` is before ``start``, no fire time is in ``start..end``, or
-                another value is out of range.
+            ValueError: A time is naive, ``end`` is before ``start``, no fire time is in ``start..end`` or up
+                to the year 9000, or another value is out of range.
             PayloadError: JSON cannot represent an argument, or the arguments exceed ``max_payload_bytes``.
             ConfigurationError: ``run_now``, and the task has options as in ``trigger()``; a ValueError.
             ScheduleConflictError: The id exists and the resolution is RAISE; a ValueError.
@@ -405,7 +405,8 @@ class Schedules:
             schedule_id: The schedule.
             note: The reason, for people.
             until: When the pause ends by itself, timezone-aware, by the clock of the database; None if it
-                lasts until ``resume()``. A fire time at this instant becomes a job.
+                lasts until ``resume()``. A fire time at this instant becomes a job. A time after the year
+                9000 counts as None.
             resume_from: What becomes of the fire times before ``until``: ``"now"`` discards them, ``"pause"``
                 makes them missed, as in ``resume()``.
             connection: A connection of yours, as in ``Scheduler.schedule()``: the schedule is paused if and
@@ -431,7 +432,8 @@ class Schedules:
         if until is None and resume_from != "now":
             raise ConfigurationError("resume_from concerns the end of a pause: pass until= too, or resume()")
         if until is not None:
-            until = check_execution_time(until, name="until")
+            until = check_end("until", until)
+        if until is not None:
             now = await self._store.statements.read_clock(on=usable_connection)
             if until <= now:
                 raise ConfigurationError(
@@ -441,7 +443,7 @@ class Schedules:
             schedule_id,
             checked_note,
             until=until,
-            keeps_fire_times=resume_from == "pause",
+            keeps_fire_times=until is not None and resume_from == "pause",
             on=usable_connection,
         )
         if change is not None and change.changed:
@@ -472,7 +474,7 @@ class Schedules:
             False if the id is unknown. Resuming a schedule that is not paused changes nothing.
 
         Raises:
-            ValueError: ``resume_from`` is naive or another text.
+            ValueError: ``resume_from`` is naive, out of range or another text.
         """
         usable_connection = await self._store.connections.check_call(connection)
         # Fire times after this instant are missed ones; None for all fire times of the pause.
@@ -484,7 +486,7 @@ class Schedules:
                 )
         else:
             # This is just before resume_from, so that a fire time at resume_from itself is missed too.
-            since = check_execution_time(resume_from, name="resume_from") - INSTANT
+            since = check_start("resume_from", resume_from) - INSTANT
         check_schedule_id(schedule_id)
         with self._announcing_lost_calls(usable_connection):
             change = await self._store.schedules.resume(

@@ -15,7 +15,7 @@ from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority, Unset
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.pause import Pause, TaskInfo, linked_names
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, check_text
+from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, check_text, duration_from
 from pg_scheduler.scheduler.parts import Parts
 
 OF_PAUSE: Final = ("paused_at", "paused_until", "note", "actor", "suspends_expiry")
@@ -142,7 +142,7 @@ class Tasks:
             name,
             aliases=tuple(sorted(self._parts.tasks.names_of(task) - {name})),
             is_registered=True,
-            timeout=None if task.timeout is None else timedelta(seconds=task.timeout),
+            timeout=None if task.timeout is None else duration_from(task.timeout),
             misfire_grace_time=grace,
             max_retries=task.max_retries,
             priority=task.priority,

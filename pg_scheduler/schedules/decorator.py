@@ -66,7 +66,7 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         catch_up: The jobs for missed fire times; see CatchUp.
         jitter: Each job is due up to this much later than its fire time; seconds or a timedelta.
         start: No fire time precedes this timezone-aware time; intervals are counted from it.
-        end: No fire time follows this timezone-aware time.
+        end: No fire time follows this timezone-aware time. A time after the year 9000 counts as None.
         pause_after_failures: The number of final failures in a row that pauses the schedule; None for never.
 
     Returns:

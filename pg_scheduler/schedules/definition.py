@@ -24,7 +24,14 @@ from pg_scheduler.jobs.validation import (
     check_text,
 )
 from pg_scheduler.schedules.policies import MAX_SPAN, CatchUp, Overlap, check_policies
-from pg_scheduler.schedules.row import ScheduleRow, blank_row, catch_up_of, read_trigger
+from pg_scheduler.schedules.row import (
+    FIRST_FIRE,
+    LAST_FIRE,
+    ScheduleRow,
+    blank_row,
+    catch_up_of,
+    read_trigger,
+)
 from pg_scheduler.triggers.base import Trigger
 
 Encode: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any] | None], str]
@@ -184,9 +191,24 @@ def to_seconds(name: str, value: object) -> float:
     return float(seconds)
 
 
-def _time(name: str) -> Callable[[Any], datetime | None]:
-    """Return a function that checks a time which may be None; ``name`` is for its error."""
-    return lambda value: None if value is None else check_execution_time(value, name=name)
+def check_start(name: str, value: object) -> datetime:
+    """Return an instant from which a schedule fires; raise ConfigurationError if no schedule fires then."""
+    instant = check_execution_time(value, name=name)
+    if not FIRST_FIRE <= instant <= LAST_FIRE:
+        raise ConfigurationError(
+            f"{name} {instant.isoformat()} is out of range: schedules fire from {FIRST_FIRE.date()} to "
+            f"{LAST_FIRE.date()}; pass a time between them"
+        )
+    return instant
+
+
+def check_end(name: str, value: object) -> datetime | None:
+    """Return an instant that ends something; None, as for no end, if no schedule fires after it.
+
+    Code may write the last day of the calendar for no end.
+    """
+    instant = check_execution_time(value, name=name)
+    return None if instant > LAST_FIRE else check_start(name, instant)
 
 
 def _count(name: str) -> Callable[[Any], int | None]:
@@ -228,8 +250,8 @@ def _kept_trigger(text: str, old: ScheduleRow) -> str:
 
 _COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "task": ("task", str.__str__),  # str() of a member of a str Enum is not its value
-    "start": ("start_at", _time("start")),
-    "end": ("end_at", _time("end")),
+    "start": ("start_at", lambda value: None if value is None else check_start("start", value)),
+    "end": ("end_at", lambda value: None if value is None else check_end("end", value)),
     "max_runs": ("max_runs", _count("max_runs")),
     "pause_after_failures": ("pause_after_failures", _count("pause_after_failures")),
     "jitter": ("jitter_seconds", partial(to_seconds, "jitter")),

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final, Literal
 
 from pg_scheduler.schedules.policies import CatchUp
 from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.search import FIRST
 from pg_scheduler.triggers.serialization import is_built_in
 
 Owner = Literal["code", "api"]
 
 MAX_VERSION: Final = 2**62
 """More edits than there can be; a row written by hand may have more."""
+
+FIRST_FIRE: Final = FIRST
+"""No schedule fires before this instant, which is the first one of all triggers."""
+
+LAST_FIRE: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""No schedule fires after this instant. The SQL fragment ``last_fire_day``, by which rows are read, is the
+same one. The last thousand years of Python's calendar are room to calculate with times."""
 
 NO_ARGUMENTS: Final = '{"args": [], "kwargs": {}}'
 
@@ -87,6 +95,11 @@ class ScheduleRow:
     module: str | None = None
     retired_at: datetime | None = None
     names: tuple[str, ...] | None = None
+
+    @property
+    def last_fire(self) -> datetime:
+        """The instant after which it does not fire: its end, or that of all schedules."""
+        return LAST_FIRE if self.end_at is None else self.end_at
 
     @property
     def enabled(self) -> bool:

@@ -11,8 +11,9 @@ from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
 from pg_scheduler.jobs.payload import decode, object_from
+from pg_scheduler.jobs.validation import duration_from
 from pg_scheduler.schedules.policies import CatchUp, Overlap
-from pg_scheduler.schedules.row import Owner, ScheduleRow, catch_up_of, read_trigger
+from pg_scheduler.schedules.row import LAST_FIRE, Owner, ScheduleRow, catch_up_of, read_trigger
 from pg_scheduler.schedules.timing import first_to_plan, not_before
 from pg_scheduler.triggers.base import Trigger, is_fixed_delay
 from pg_scheduler.triggers.search import INSTANT, SearchLimitError, to_utc
@@ -139,9 +140,8 @@ class Schedule:
             after = max(to_utc(after), not_before(self.trigger, self.start))
         further_count = count - len(first_fires)
         fires = first_fires + self.trigger.upcoming(further_count, after=after, anchor=self.anchor)
-        if self.end is None:
-            return fires
-        return [fire for fire in fires if fire <= self.end]
+        last_fire = LAST_FIRE if self.end is None else self.end
+        return [fire for fire in fires if fire <= last_fire]
 
     def __str__(self) -> str:
         return f"{self.task}: {self.described}"
@@ -237,7 +237,4 @@ def _span(options: Mapping[str, Any], name: str) -> timedelta | Unset | None:
     value = options.get(name, UNSET)
     if value is None:
         return None
-    # Close to its maximum, a timedelta overflows, because a float is rounded there.
-    if isinstance(value, int | float) and 0 <= value <= timedelta.max.total_seconds() / 2:
-        return timedelta(seconds=value)
-    return UNSET
+    return duration_from(value) if isinstance(value, int | float) and value >= 0 else UNSET

@@ -160,10 +160,10 @@ def find_next_fire(row: ScheduleRow) -> ScheduleRow:
         return row
     trigger = read_trigger(row.trigger)
     first = first_fire_time(trigger, after=_begin_of_search(row, row.resume_from), anchor=row.anchor)
-    if row.end_at is not None and first > row.end_at:
+    if first > row.last_fire:
+        end = f"{row.last_fire}, after which no schedule fires" if row.end_at is None else f"end {row.end_at}"
         raise ConfigurationError(
-            f"'{trigger}' has no fire time between {row.start_at or 'now'} and end {row.end_at}; "
-            f"the next one is {first}"
+            f"'{trigger}' has no fire time between {row.start_at or 'now'} and {end}; the next one is {first}"
         )
     return with_next_fire(row, first)
 
@@ -245,9 +245,9 @@ def pass_time(
         row = replace(row, last_fire_at=None, resume_from=after)
     if row.resume_from is None and row.next_fire_at is not None and row.next_fire_at > now:
         row = _request_search_again(row)
-    trigger, anchor, end = read_trigger(row.trigger), row.anchor, row.end_at
+    trigger, anchor, end = read_trigger(row.trigger), row.anchor, row.last_fire
     first = first_to_plan(row)
-    if first is None or (end is not None and first > end):
+    if first is None or first > end:
         return Advance(is_finished=True)
     if first > now:
         return Advance(
@@ -255,9 +255,9 @@ def pass_time(
             last_fire_at=handled_until,
             searched_from=row.resume_from or row.searched_from,
         )
-    latest_possible = now if end is None else min(now, end)
+    latest_possible = min(now, end)
     latest, following = fire_times_around(trigger, first=first, now=latest_possible, anchor=anchor)
-    if following is not None and end is not None and following > end:
+    if following is not None and following > end:
         following = None
     # The stored time is not a fire time of the trigger, since a row can be edited by hand.
     if latest < first:
@@ -364,7 +364,7 @@ def fire_times_between(row: ScheduleRow, start: datetime, end: datetime, *, limi
         raise ConfigurationError(f"'{trigger}' has no fire times in the past; use trigger() instead")
     after = not_before(trigger, start if row.start_at is None else max(start, row.start_at))
     # A fire time at the end of the schedule counts, while one at ``end`` does not.
-    stop = end if row.end_at is None else min(end, row.end_at + INSTANT)
+    stop = min(end, row.last_fire + INSTANT)
     search = Search()
     # The search continues beyond the limit, to count the fire times for the error.
     max_counted = 100 * limit
@@ -491,9 +491,7 @@ def _begin_of_search(row: ScheduleRow, after: datetime) -> datetime:
 def _first_after(row: ScheduleRow, after: datetime) -> datetime | None:
     """Return the first fire time after an instant; None if there is none until the end of the schedule."""
     fire = next_fire_time(read_trigger(row.trigger), after, row.anchor)
-    if fire is not None and row.end_at is not None and fire > row.end_at:
-        return None
-    return fire
+    return None if fire is None or fire > row.last_fire else fire
 
 
 def _caught_up(

@@ -23,11 +23,15 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, JobRetried, JobStarted
+from pg_scheduler.jobs.task import JOB_OPTIONS
 from tests.api.conftest import Make, Pools
 from tests.support.cases import each_case
 from tests.support.worker import PROMPT, Gate, Recorder, now
 
 HOUR = timedelta(hours=1)
+START = datetime(2040, 1, 1, tzinfo=UTC)
+LAST = datetime.max.replace(tzinfo=UTC) - timedelta.resolution
+"""The last instant that PostgreSQL stores for Python."""
 
 
 async def work(*args: Any, **kwargs: Any) -> None: ...
@@ -234,6 +238,31 @@ async def test_schedule_stores_extreme_values(make: Make) -> None:
     assert row.args == (2**4000, "\U0010ffff", 5e-324, 1.5e15)
     assert row.misfire_grace_time == 2**31 - 1
     assert row.expires_at is None  # beyond the range of datetime
+
+
+EXTREMES: dict[str, list[Any]] = {
+    "execution_time": [datetime.min.replace(microsecond=1, tzinfo=UTC), LAST],
+    "priority": list(JobPriority),
+    "max_retries": [0, 2**31 - 1],
+    "misfire_grace_time": [None, 0, 2**31 - 1],
+    "timeout": [None, timedelta.resolution, timedelta.max, 1e16, 1e23, 10**300, 1e308],
+    "deadline": [None, START + timedelta.resolution, LAST],
+}
+"""The least and the largest values of a job that are accepted. ``keep_result`` is no field of a job."""
+
+
+@each_case(("name", "value"), [(name, value) for name, values in EXTREMES.items() for value in values])
+async def test_extreme_value_of_a_job_is_read_as_it_was_given(make: Make, name: str, value: Any) -> None:
+    scheduler = make()
+    job_id = await scheduler.schedule(work, **{"execution_time": START, name: value})
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    is_too_long = name == "timeout" and isinstance(value, int | float)
+    assert getattr(job, name) == (timedelta.max if is_too_long else value)
+
+
+def test_each_option_of_a_job_has_extremes() -> None:
+    assert EXTREMES.keys() == {"execution_time", *JOB_OPTIONS} - {"keep_result"}
 
 
 async def test_schedule_raises_with_the_remedy_when_the_tables_are_missing(empty_dsn: str) -> None:

@@ -12,6 +12,9 @@ import pytest
 from pg_scheduler import JobPriority, JobStatus, Limit, RetryPolicy, Scheduler, TaskInfo, job
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobExpired, PassFinished, TaskPaused, TaskResumed
+from pg_scheduler.jobs.validation import check_timeout
+from pg_scheduler.jobs.worker_report import ReportedSettings
+from pg_scheduler.triggers.search import INSTANT
 from tests.api.conftest import Make, Pools
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
@@ -198,6 +201,30 @@ async def test_new_pause_begins_when_the_former_one_has_ended(make: Make) -> Non
     await scheduler.tasks.pause("gone", note="again")
     (info,) = await scheduler.tasks.list()
     assert (info.paused_at, info.paused_until, info.note) == (START + 4 * HOUR, None, "again")
+
+
+async def test_pause_until_the_end_of_the_calendar_is_read_as_it_was_given(make: Make) -> None:
+    scheduler = make()
+    for until in (datetime(9999, 12, 31, 12, tzinfo=UTC), datetime.max.replace(tzinfo=UTC) - INSTANT):
+        assert await scheduler.tasks.pause("gone", until=until)
+        assert not await scheduler.tasks.pause("gone", until=until)
+        (info,) = await scheduler.tasks.list()
+        assert info.paused_until == until
+
+
+async def test_longest_timeout_of_a_task_is_listed_and_reported(make: Make) -> None:
+    timeouts: list[float | timedelta] = [timedelta.max, 1e300, 10**300]
+    for number, timeout in enumerate(timeouts):
+        scheduler = make()
+        scheduler.register(work, name=f"task {number}", timeout=timeout)
+        (info,) = await scheduler.tasks.list()
+        assert info.timeout == timedelta.max
+        await scheduler.start()
+        (worker,) = await scheduler.workers()
+        reported = ReportedSettings(worker.settings).options_of(f"task {number}")
+        assert reported is not None
+        assert check_timeout(reported.values["timeout"]) == check_timeout(timedelta.max)
+        await scheduler.shutdown()
 
 
 async def test_list_returns_registered_tasks_and_paused_names(make: Make) -> None:

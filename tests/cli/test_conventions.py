@@ -220,6 +220,18 @@ class TestFormats:
         Output("table", read_zone("Asia/Kolkata"), out=out).write_list(SHAPE, [row])
         assert "2027-01-02 08:30:00+05:30" in out.getvalue()
 
+    @pytest.mark.parametrize(
+        ("zone", "instant"),
+        [
+            ("Asia/Kolkata", "9999-12-31 23:59:59+00:00"),
+            ("America/New_York", "0001-01-01 01:00:00+00:00"),
+        ],
+    )
+    def test_time_that_the_zone_moves_out_of_the_calendar_is_shown_in_utc(
+        self, zone: str, instant: str
+    ) -> None:
+        assert Output("table", read_zone(zone)).when(datetime.fromisoformat(instant)) == instant
+
     @pytest.mark.parametrize("variable", ["Asia/Kolkata", ":Asia/Kolkata"])
     def test_local_zone_is_that_of_the_variable_with_or_without_a_colon(
         self, monkeypatch: pytest.MonkeyPatch, variable: str

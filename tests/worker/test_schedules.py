@@ -7,7 +7,7 @@ import concurrent.futures
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -36,6 +36,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.admission.limits import AdmissionRequest
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.queries import load_fragment
 from pg_scheduler.events import (
     EventBus,
     JobBlocked,
@@ -57,10 +58,13 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import SLEEP
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.validation import MAX_DELAY_S
 from pg_scheduler.scheduler.schedules import Schedules
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules import own_thread, planner
-from pg_scheduler.schedules.row import read_trigger
+from pg_scheduler.schedules.definition import Definition
+from pg_scheduler.schedules.policies import MAX_SPAN
+from pg_scheduler.schedules.row import FIRST_FIRE, LAST_FIRE, read_trigger
 from pg_scheduler.triggers import (
     At,
     CalendarInterval,
@@ -72,6 +76,7 @@ from pg_scheduler.triggers import (
     Trigger,
     trigger_kind,
 )
+from pg_scheduler.triggers.search import INSTANT
 from pg_scheduler.worker import vacuum
 from tests.support.cases import each_case
 from tests.support.parts import Parts
@@ -267,6 +272,142 @@ async def test_add_returns_the_schedule_as_it_is_stored(bench: Bench) -> None:
     assert added.upcoming(9) == [NOON + n * HOUR for n in range(1, 6)], "at most max_runs"
     assert added.upcoming(2, after=NOON + 23 * HOUR) == [NOON + 24 * HOUR], "not after the end"
     assert bench.seen.of(ScheduleAdded, schedule_id=KEY)
+
+
+BOUNDS = [
+    *(datetime.min.replace(microsecond=1, tzinfo=UTC), FIRST_FIRE - INSTANT, FIRST_FIRE, NOON - HOUR),
+    *(NOON + HOUR, LAST_FIRE - HOUR, LAST_FIRE, LAST_FIRE + INSTANT),
+    *(datetime(9999, 12, 31, tzinfo=UTC), datetime.max.replace(tzinfo=UTC) - INSTANT),
+]
+"""Instants up to the first and the last one that PostgreSQL stores for Python."""
+
+EXTREMES: dict[str, list[Any]] = {
+    "start": [None, *BOUNDS],
+    "end": [None, *BOUNDS],
+    "max_runs": [None, 1, 2**31 - 1],
+    "jitter": [timedelta(0), INSTANT, MAX_SPAN],
+    "overlap": list(Overlap),
+    "catch_up": [*map(CatchUp.latest, (INSTANT, MAX_SPAN)), CatchUp.none()],
+    "pause_after_failures": [None, 1, 2**31 - 1],
+    "priority": list(JobPriority),
+    "max_retries": [0, 2**31 - 1],
+    "timeout": [None, INSTANT, timedelta(days=999_999_999), timedelta.max, 1e16, 1e23, 10**300, 1e308],
+    "misfire_grace_time": [None, 0, 2**31 - 1],
+    "keep_result": [None, INSTANT, MAX_SPAN],
+    "deadline": [None, INSTANT, timedelta(seconds=MAX_DELAY_S)],
+}
+"""For each value of a schedule, the least and the largest ones that are accepted, or refused."""
+
+
+OUT_OF_RANGE = r"(start|end) .* is out of range: schedules fire from 0001-01-03 to 9000-01-01; pass a time"
+
+
+def refusal_of(name: str, value: Any) -> str | None:
+    """The pattern of the error for a value of a new schedule; None if it is accepted."""
+    if value is None or name not in {"start", "end"}:
+        return None
+    if value < FIRST_FIRE or (name == "start" and value > LAST_FIRE):
+        return OUT_OF_RANGE
+    return "has no fire time between now and end" if name == "end" and value < NOON else None
+
+
+def read_as(name: str, value: Any) -> Any:
+    """The value that a schedule has after it was given this one."""
+    if name == "end" and value is not None and value > LAST_FIRE:
+        return None  # no schedule fires after it
+    if name == "timeout" and isinstance(value, int | float):
+        return timedelta.max
+    return value
+
+
+def test_each_value_of_a_schedule_has_extremes() -> None:
+    texts = {"task", "trigger", "args", "kwargs", "metadata"}
+    assert EXTREMES.keys() == {field.name for field in fields(Definition)} - texts
+
+
+@each_case(("name", "value"), [(name, value) for name, values in EXTREMES.items() for value in values])
+async def test_value_is_refused_or_read_as_stored_and_given_again_it_changes_nothing(
+    bench: Bench, name: str, value: Any
+) -> None:
+    await bench.schedules.remove(KEY)
+    refusal = refusal_of(name, value)
+    if refusal is not None:
+        with pytest.raises(ValueError, match=refusal):
+            await bench.add(Every(HOUR), **{name: value})
+        # A schedule in code may have ended.
+        if refusal == OUT_OF_RANGE:
+            with pytest.raises(ValueError, match=refusal):
+                periodic(every=HOUR, **{name: value})(work)
+        return
+    added = await bench.add(Every(HOUR), **{name: value})
+    assert added == await bench.get()
+    assert getattr(added, name) == read_as(name, value)
+    again = await bench.add(Every(HOUR), conflict_resolution=REPLACE, **{name: value})
+    assert (again, again.version) == (added, 1)
+    updated = await bench.schedules.update(KEY, **{name: value})
+    assert getattr(updated, name) == getattr(await bench.get(), name) == read_as(name, value)
+
+
+@each_case("instant", BOUNDS)
+async def test_instant_of_a_trigger_is_refused_or_is_the_next_fire_time(
+    bench: Bench, instant: datetime
+) -> None:
+    if not FIRST_FIRE <= instant <= LAST_FIRE or instant < NOON:
+        with pytest.raises(ValueError, match=r"out of range|no fire time"):
+            await bench.add(At(instant))
+        return
+    assert await bench.add(At(instant)) == await bench.get()
+    assert (await bench.get()).next_fire_at == instant
+    await bench.schedules.remove(KEY)
+
+
+async def test_schedule_finishes_before_an_instant_at_which_no_schedule_fires(bench: Bench) -> None:
+    added = await bench.add(At(NOON + MINUTE, LAST_FIRE + INSTANT))
+    assert added.upcoming() == [NOON + MINUTE]
+    await bench.plan(MINUTE)
+    finished = await bench.get()
+    assert (finished.next_fire_at, finished.finished_at) == (None, NOON + MINUTE)
+    assert await bench.add(Every(HOUR), start=LAST_FIRE) == await bench.get()
+    assert (await bench.get()).upcoming() == [LAST_FIRE]
+
+
+@each_case("until", BOUNDS)
+async def test_pause_until_is_refused_or_read_as_stored(bench: Bench, until: datetime) -> None:
+    await bench.add(Every(HOUR))
+    if until < NOON:
+        with pytest.raises(ValueError, match=r"until .* (is out of range|has passed)"):
+            await bench.schedules.pause(KEY, until=until)
+    else:
+        await bench.schedules.pause(KEY, until=until, resume_from="pause", note="first")
+        paused = await bench.get()
+        end = None if until > LAST_FIRE else until
+        assert (paused.paused_until, paused.keeps_fire_times) == (end, end is not None)
+        await bench.schedules.pause(KEY, until=until, resume_from="pause", note="second")
+        assert await bench.get() == paused
+        assert [event.paused_until for event in bench.seen.of(SchedulePaused)] == [end]
+    bench.seen.events.clear()
+    await bench.schedules.remove(KEY)
+
+
+@each_case("instant", BOUNDS)
+async def test_resume_from_an_instant_is_refused_or_leaves_a_fire_time(
+    bench: Bench, instant: datetime
+) -> None:
+    await bench.add(Every(HOUR))
+    await bench.schedules.pause(KEY)
+    if FIRST_FIRE <= instant <= LAST_FIRE:
+        assert await bench.schedules.resume(KEY, resume_from=instant)
+        expected = max(instant, NOON + HOUR) if instant >= NOON else NOON + HOUR
+        assert (await bench.get()).next_fire_at == expected
+    else:
+        with pytest.raises(ValueError, match=r"resume_from .* is out of range"):
+            await bench.schedules.resume(KEY, resume_from=instant)
+    await bench.schedules.remove(KEY)
+
+
+def test_statements_limit_instants_to_the_last_fire_time_of_schedules() -> None:
+    assert load_fragment("last_fire_day") == f"'{LAST_FIRE.date()}'"
+    assert FIRST_FIRE.date().isoformat() > load_fragment("first_day").strip("'")
 
 
 async def test_unset_options_are_those_of_the_task_at_each_fire_time(bench: Bench) -> None:

@@ -267,6 +267,14 @@ def test_schedule_without_a_fire_time_before_its_end_is_finished() -> None:
     assert (row.next_fire_at, row.finished_at) == (None, NOW)
 
 
+def test_declaration_that_ends_on_the_last_day_of_the_calendar_has_no_end_and_no_edits() -> None:
+    for_ever = datetime(9999, 12, 31, tzinfo=UTC)
+    config = PeriodicJobConfig(make(), HOUR, dedup_key="k", end=for_ever)
+    row = stored(config)
+    assert (config.end, row.end_at) == (None, None)
+    assert not write(config, rows=(row,), now=NOW + MINUTE).write
+
+
 def test_declared_fixed_delay_counts_from_its_start() -> None:
     row = stored(PeriodicJobConfig(make(), trigger=FixedDelay(HOUR), dedup_key="k", start=NOW + HOUR))
     assert row.next_fire_at == NOW + 2 * HOUR
