@@ -1786,6 +1786,8 @@ class Scheduler:
     async def trigger_periodic_job(self, dedup_key: str) -> str | None:
         """Run a periodic job once now, even if its schedule is disabled. Its fire times do not change.
 
+        Only those of a `FixedDelay` change: the next one follows the end of this job.
+
         Returns:
             The id of the job, or None if the key is unknown in this process.
 

@@ -129,9 +129,9 @@ class Schedules:
             max_runs: The maximum number of fire times that become jobs. After the last one the schedule has
                 finished, and ``VacuumConfig(schedules=)`` deletes it.
             jitter: Each job is due up to this much later than its fire time; seconds or a timedelta.
-            run_now: Enqueue a job at once, in addition to the fire times. No job is enqueued if the schedule
-                exists and stays unchanged, or if the task is unique and another job has the key. It has
-                the options of the task as in ``trigger()``.
+            run_now: Enqueue a job at once, in addition to the fire times. Those of a `FixedDelay` follow its
+                end. No job is enqueued if the schedule exists and stays unchanged, or if the task is unique
+                and another job has the key. It has the options of the task as in ``trigger()``.
             paused: Whether the schedule is paused when it is added.
             overlap: The behaviour at a fire time while the last job is unfinished.
             catch_up: Which missed fire times get a job.
@@ -550,6 +550,8 @@ class Schedules:
 
     async def trigger(self, schedule_id: str, *, connection: AnyConnection | None = None) -> str | None:
         """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
+
+        Only those of a `FixedDelay` change: the next one follows the end of this job.
 
         Like a job of ``enqueue()``, it expires only if the schedule or the task has a misfire grace time.
 

@@ -36,6 +36,7 @@ from pg_scheduler.schedules.timing import (
     must_retime,
     retime,
 )
+from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.serialization import kinds_of
 
 MAX_ATTEMPTS = 5
@@ -110,10 +111,7 @@ class ScheduleCalls:
                 raise SuppressedChangeError(change="insert")
             if run_now and change != "kept":
                 builder = await self._builder(row, transaction.connection)
-                jobs, _ = await self._enqueue(row, builder, [builder.manual_job(now)], now, transaction)
-                # No job is inserted if the task is unique and another job has the key.
-                if jobs:
-                    row = replace(row, last_job_id=jobs[-1].job_id)
+                row, _ = await self._enqueue(row, builder, [builder.manual_job(now)], now, transaction)
             return row, change
 
         return await self._store.statements.run_retrying(write, within=connection)
@@ -148,7 +146,10 @@ class ScheduleCalls:
             row = replace(
                 new_row, created_at=old.created_at, last_fire_at=old.last_fire_at, last_job_id=old.last_job_id
             )
-            row = await _timed(as_edit_of(old, row, now), now=now, is_new=True)
+            row = as_edit_of(old, row, now)
+            # Under a fixed delay, the end of the unfinished last job sets the next fire time.
+            if not await self._awaits_last_job(row, old, read_trigger(row.trigger), on=on):
+                row = await _timed(row, now=now, is_new=True)
             await schedules.write(row, _kinds(row), on=on)
             return row, "added"
         if conflict_resolution is ConflictResolution.RAISE:
@@ -171,7 +172,7 @@ class ScheduleCalls:
         if must_retime(row, old, trigger, now):
             # Under a fixed delay, the end of an unfinished last job sets the next fire time. That job may be
             # the last run of a schedule that has finished, and that the edit lets continue.
-            if follows_last_job(row, old, trigger) and await self._has_unfinished_job(row, on=on):
+            if await self._awaits_last_job(row, old, trigger, on=on):
                 row = replace(row, next_fire_at=None, resume_from=None, finished_at=None)
             else:
                 row = await _timed(row, now=now)
@@ -179,10 +180,13 @@ class ScheduleCalls:
         await self._schedules.write(row, _kinds(row), on=on)
         return row
 
-    async def _has_unfinished_job(self, row: ScheduleRow, *, on: Connection) -> bool:
-        """Return whether the last job of a schedule exists and has not ended."""
-        job_ids = [] if row.last_job_id is None else [row.last_job_id]
-        return bool(await self._schedules.lock_last_jobs(job_ids, on=on))
+    async def _awaits_last_job(
+        self, row: ScheduleRow, old: ScheduleRow, trigger: Trigger, *, on: Connection
+    ) -> bool:
+        """Return whether a schedule waits for the end of its last job, which exists and has not ended."""
+        if row.last_job_id is None or not follows_last_job(row, old, trigger):
+            return False
+        return bool(await self._schedules.lock_last_jobs([row.last_job_id], on=on))
 
     async def update(
         self,
@@ -239,7 +243,9 @@ class ScheduleCalls:
                 return None
             row, now = locked_schedules[schedule_id]
             builder = await self._builder(row, transaction.connection)
-            jobs, conflict = await self._enqueue(row, builder, [builder.manual_job(now)], now, transaction)
+            _, (jobs, conflict) = await self._enqueue(
+                row, builder, [builder.manual_job(now)], now, transaction
+            )
             # The task is unique, and another job has the key, so no job was inserted.
             if conflict is not None:
                 raise conflict
@@ -288,7 +294,7 @@ class ScheduleCalls:
                 for job_id in freed_ids:
                     del statuses[job_id]
             missing_jobs = [job for job in jobs if job.job_id not in statuses]
-            inserted_jobs, _ = await self._enqueue(row, builder, missing_jobs, now, transaction)
+            _, (inserted_jobs, _) = await self._enqueue(row, builder, missing_jobs, now, transaction)
             span = {"start": start.isoformat(), "end": end.isoformat(), "jobs": len(inserted_jobs)}
             await self._store.audit.record(
                 "backfill_schedule", schedule_id, on=transaction.connection, **span
@@ -328,8 +334,12 @@ class ScheduleCalls:
         jobs: Sequence[ExtendedJob],
         now: datetime,
         transaction: Transaction,
-    ) -> Queued:
-        """Insert jobs of a locked schedule for a call. The fire times of the schedule do not change.
+    ) -> tuple[ScheduleRow, Queued]:
+        """Insert jobs of a locked schedule for a call; return its row and what was inserted.
+
+        The fire times of the schedule do not change, unless they follow the ends of its jobs. Then the next
+        one follows the end of the last of these jobs. No job is inserted if the task is unique and another
+        job has the key.
 
         Unless jobs may overlap, each of them waits for the end of the one before it, and the first one for
         the last job of the schedule.
@@ -344,8 +354,10 @@ class ScheduleCalls:
         (queued,) = await self._writer.insert_queues([queue], transaction, planned_at=now)
         if queued.jobs:
             last_job_id = queued.jobs[-1].job_id
-            await self._schedules.note_last_job(row.schedule_id, last_job_id, on=connection)
-        return queued
+            row = replace(row, last_job_id=last_job_id)
+            if await self._schedules.note_last_job(row.schedule_id, last_job_id, on=connection):
+                row = replace(row, next_fire_at=None, resume_from=None)
+        return row, queued
 
 
 async def _timed(row: ScheduleRow, *, now: datetime, is_new: bool = False) -> ScheduleRow:

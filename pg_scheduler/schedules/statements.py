@@ -270,9 +270,15 @@ class ScheduleRepository:
         )
         return Switched(*rows[0]) if rows else None
 
-    async def note_last_job(self, schedule_id: str, job_id: str, *, on: Connection) -> None:
-        """Record the last job of a schedule; do not advance the schedule."""
-        await self._statements.fetch("note_last_job", schedule_id, job_id, self._statements.now, on=on)
+    async def note_last_job(self, schedule_id: str, job_id: str, *, on: Connection) -> bool:
+        """Record the last job of a schedule; do not advance the schedule.
+
+        Returns whether the schedule waits for the end of the job, and has no next fire time until then.
+        """
+        awaits_end = await self._statements.value(
+            "note_last_job", schedule_id, job_id, self._statements.now, on=on
+        )
+        return bool(awaits_end)
 
     # -- declarations in code --------------------------------------------------------------------------
 

@@ -377,9 +377,20 @@ RETURNING schedule_id;
 
 -- name: note_last_job
 -- route: caller
--- Record the job that a schedule enqueued last without advancing it.
-UPDATE {schema}scheduler_schedules SET last_job_id = $2, updated_at = coalesce($3, {now}) WHERE schedule_id = $1
-RETURNING schedule_id;
+-- Record the job that a schedule enqueued last without advancing it, and return whether it waits for the end of the job.
+--
+-- Under a fixed delay it has no next fire time until then.
+UPDATE {schema}scheduler_schedules AS schedule SET
+    last_job_id  = $2,
+    next_fire_at = CASE WHEN NOT {has_fixed_delay} THEN schedule.next_fire_at END,
+    resume_from  = CASE WHEN NOT {has_fixed_delay} THEN schedule.resume_from END,
+    updated_at   = coalesce($3, {now})
+WHERE schedule_id = $1
+RETURNING {has_fixed_delay} AND schedule.finished_at IS NULL AS awaits_end;
+
+-- fragment: has_fixed_delay
+-- Whether the fire times of a schedule follow the ends of its jobs. Other triggers have no part of this kind.
+schedule.kinds @> ARRAY ['fixed_delay']
 
 -- name: lock_last_jobs
 -- route: caller
@@ -409,7 +420,8 @@ WHERE job_id = ANY ($1::text[]) AND (finished_at IS NULL OR {may_run_on});
 -- Record in a schedule ($1) that its job ($2) ended with a status ($3, NULL if it does not count) and an error ($4);
 -- return whether that paused it.
 --
--- Under a fixed delay the planner computes the next fire time from now. A failure counts unless the schedule is
+-- Under a fixed delay the planner computes the next fire time from now, also if another job has ended before. A next fire
+-- time that has passed stays, and so does one that follows from a later instant. A failure counts unless the schedule is
 -- paused; a completion resets the count. A job from before the schedule was added belongs to an earlier one with the same
 -- id, and counts nothing. After the clock was set back to before that time, no job is known to be such a one.
 WITH ended AS (
@@ -417,7 +429,9 @@ WITH ended AS (
         own.counts AND $3::text = 'completed' AS resets,
         own.counts AND paused_at IS NULL AND $3::text = 'failed' AND pause_after_failures IS NOT NULL AS fails,
         own.counts AND paused_at IS NULL AND $3::text = 'failed' AND failures + 1 >= pause_after_failures AS pauses,
-        next_fire_at IS NULL AND schedule.finished_at IS NULL AND last_job_id = $2 AS continues
+        schedule.finished_at IS NULL AND CASE WHEN schedule.next_fire_at IS NULL THEN last_job_id = $2
+            ELSE own.counts AND {has_fixed_delay}
+                AND (schedule.next_fire_at > coalesce($5, {now}) OR schedule.resume_from IS NOT NULL) END AS continues
     FROM {schema}scheduler_schedules AS schedule
     CROSS JOIN LATERAL (
         SELECT NOT (schedule.created_at <= coalesce($5, {now}) AND EXISTS (
@@ -436,7 +450,8 @@ UPDATE {schema}scheduler_schedules AS schedule SET
     paused_at    = CASE WHEN ended.pauses THEN coalesce($5, {now}) ELSE schedule.paused_at END,
     note         = CASE WHEN ended.pauses THEN $4 ELSE schedule.note END,
     next_fire_at = CASE WHEN ended.continues THEN coalesce($5, {now}) ELSE schedule.next_fire_at END,
-    resume_from  = CASE WHEN ended.continues THEN coalesce($5, {now}) ELSE schedule.resume_from END,
+    resume_from  = CASE WHEN ended.continues THEN greatest(schedule.resume_from, coalesce($5, {now}))
+        ELSE schedule.resume_from END,
     updated_at   = coalesce($5, {now})
 FROM ended
 WHERE schedule.schedule_id = ended.schedule_id

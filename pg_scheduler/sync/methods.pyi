@@ -241,6 +241,8 @@ class BlockingSchedules(BlockingFacet):
     def trigger(self, schedule_id: str, *, connection: AnySyncConnection | None = None) -> str | None:
         """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
 
+        Only those of a `FixedDelay` change: the next one follows the end of this job.
+
         Like a job of ``enqueue()``, it expires only if the schedule or the task has a misfire grace time.
 
         If the task is not registered in this process, the job has the options of the task that the live
@@ -769,6 +771,8 @@ class BlockingMethods(Blocking):
         """
     def trigger_periodic_job(self, dedup_key: str) -> str | None:
         """Run a periodic job once now, even if its schedule is disabled. Its fire times do not change.
+
+        Only those of a `FixedDelay` change: the next one follows the end of this job.
 
         Parameters, values and errors are those of ``Scheduler.trigger_periodic_job()``.
         """

@@ -167,7 +167,6 @@ UNSEEN: Final = {
     "mark_stopping": OTHER_TABLE,
     "move_to_front": "the statement's result is used; the audit has an action of the same name",
     "note_deadlines": OTHER_TABLE,
-    "note_last_job": OTHER_TABLE,
     "pass_results": OTHER_TABLE,
     "pause_schedule": OTHER_TABLE,
     "record_database": OTHER_TABLE,

@@ -1192,6 +1192,148 @@ async def test_fixed_delay_counts_from_the_end_of_the_last_job(bench: Bench) -> 
     assert await bench.minutes() == [10, 80]
 
 
+@pytest.mark.parametrize("overlap", [Overlap.ALLOW, Overlap.QUEUE_ONE, Overlap.SKIP])
+@pytest.mark.parametrize("runs_now", [False, True])
+async def test_fixed_delay_counts_from_the_end_of_a_job_that_a_call_enqueued(
+    bench: Bench, overlap: Overlap, runs_now: bool
+) -> None:
+    added = await bench.add(
+        FixedDelay(10 * MINUTE) & During(weekdays="TUE"), overlap=overlap, run_now=runs_now
+    )
+    assert added == await bench.get()
+    if not runs_now:
+        assert added.next_fire_at == NOON + 10 * MINUTE
+        bench.clock.advance(MINUTE)
+        await bench.schedules.trigger(KEY)
+    assert ((await bench.get()).next_fire_at, (await bench.get()).finished_at) == (None, None)
+    await bench.plan(HOUR)
+    (claim,) = await bench.claim()
+    assert ":manual:" in claim.job_id
+    await bench.settle(claim, COMPLETE)
+    await bench.plan()
+    expected = bench.clock.now + 10 * MINUTE
+    assert (await bench.get()).next_fire_at == expected
+    await bench.plan(10 * MINUTE)
+    assert [job.fire_time for job in await bench.jobs()] == [None, expected]
+    assert ((await bench.get()).runs, (await bench.get()).next_fire_at) == (1, None)
+
+
+async def test_fixed_delay_counts_from_the_end_of_the_job_that_was_triggered_beside_its_last_one(
+    bench: Bench,
+) -> None:
+    await bench.add(FixedDelay(10 * MINUTE), overlap=Overlap.QUEUE_ONE)
+    await bench.plan(10 * MINUTE)
+    (last,) = await bench.claim()
+    await bench.schedules.trigger(KEY)
+    await bench.plan(MINUTE)
+    await bench.settle(last, COMPLETE)
+    await bench.plan()
+    assert (await bench.get()).next_fire_at is None
+    (triggered,) = await bench.claim()
+    bench.clock.advance(HOUR)
+    await bench.scheduler.cancel_job(triggered.job_id)
+    await bench.plan(MINUTE)
+    assert (await bench.get()).next_fire_at is None, "its attempt has not ended"
+    await bench.parts.store.results.settle("me", [(triggered, REVOKED)])
+    await bench.plan()
+    assert (await bench.get()).next_fire_at == NOON + 82 * MINUTE
+
+
+@pytest.mark.parametrize("ends_in_order", [False, True])
+async def test_fixed_delay_counts_from_the_end_that_comes_last_where_jobs_may_overlap(
+    bench: Bench, ends_in_order: bool
+) -> None:
+    await bench.add(FixedDelay(10 * MINUTE), overlap=Overlap.ALLOW)
+    await bench.plan(10 * MINUTE)
+    await bench.schedules.trigger(KEY)
+    claims = sorted(await bench.claim(), key=lambda claim: ":manual:" in claim.job_id)
+    assert len(claims) == 2
+    first, second = claims if ends_in_order else reversed(claims)
+    bench.clock.advance(MINUTE)
+    await bench.settle(first, COMPLETE)
+    await bench.plan()
+    # The end of the job that was enqueued last begins the delay, and the other end begins it again.
+    assert (await bench.get()).next_fire_at == (None if ends_in_order else NOON + 21 * MINUTE)
+    bench.clock.advance(5 * MINUTE)
+    await bench.settle(second, COMPLETE)
+    await bench.plan()
+    assert (await bench.get()).next_fire_at == NOON + 26 * MINUTE
+    await bench.plan(10 * MINUTE)
+    assert (await bench.get()).runs == 2
+
+
+@pytest.mark.parametrize("case", ["due", "later", "changed", "added again", "paused"])
+async def test_end_of_another_job_moves_no_fire_time_that_has_passed_or_does_not_follow_it(
+    bench: Bench, case: str
+) -> None:
+    await bench.add(FixedDelay(10 * MINUTE), overlap=Overlap.ALLOW, pause_after_failures=9)
+    await bench.plan(10 * MINUTE)
+    await bench.schedules.trigger(KEY)
+    fired, triggered = sorted(await bench.claim(), key=lambda claim: ":manual:" in claim.job_id)
+    await bench.settle(triggered, COMPLETE)
+    await bench.plan()
+    bench.clock.advance(MINUTE)
+    expected = NOON + 20 * MINUTE
+    if case == "due":
+        bench.clock.advance(HOUR)
+    elif case == "later":
+        await bench.schedules.pause(KEY)
+        expected = NOON + 5 * HOUR
+        # A fire time at this instant would be missed, so the delay begins a microsecond before.
+        await bench.schedules.resume(KEY, resume_from=expected - 10 * MINUTE + INSTANT)
+    elif case == "changed":
+        expected = NOON + 5 * HOUR
+        await bench.schedules.update(KEY, trigger=Every(HOUR))
+        await bench.schedules.pause(KEY)
+        await bench.schedules.resume(KEY, resume_from=expected)
+        await bench.plan()
+    elif case == "added again":
+        await bench.schedules.remove(KEY)
+        await bench.add(FixedDelay(9 * MINUTE), pause_after_failures=9)
+        bench.clock.advance(MINUTE)
+    elif case == "paused":
+        await bench.schedules.pause(KEY)
+        expected = NOON + 22 * MINUTE
+        bench.clock.advance(MINUTE)
+    await bench.settle(fired, COMPLETE)
+    assert (await bench.get()).next_fire_at == expected
+    if case == "due":
+        await bench.plan()
+        assert (await bench.get()).last_fire_at == expected
+
+
+async def test_trigger_under_a_fixed_delay_leaves_a_finished_schedule_and_a_pause(bench: Bench) -> None:
+    await bench.add(FixedDelay(MINUTE), max_runs=1, overlap=Overlap.QUEUE_ONE)
+    await bench.plan(MINUTE)
+    finished = await bench.get()
+    await bench.schedules.trigger(KEY)
+    # The triggered job waits for the last run.
+    for _ in range(2):
+        (claim,) = await bench.claim()
+        await bench.settle(claim, COMPLETE)
+    await bench.plan(MINUTE)
+    schedule = await bench.get()
+    assert (schedule.finished_at, schedule.next_fire_at) == (finished.finished_at, None)
+    await bench.schedules.remove(KEY)
+    await bench.add(FixedDelay(MINUTE), paused=True, start=bench.clock.now + HOUR)
+    await bench.schedules.trigger(KEY)
+    (claim,) = await bench.claim()
+    assert await bench.schedules.resume(KEY)
+    assert (await bench.get()).next_fire_at is None
+    await bench.settle(claim, COMPLETE)
+    await bench.plan()
+    assert (await bench.get()).next_fire_at == bench.clock.now + HOUR + MINUTE, "after the start"
+
+
+async def test_trigger_of_other_triggers_leaves_the_next_fire_time(bench: Bench) -> None:
+    for trigger in (Every(HOUR), Cron("0 13 * * *"), Every(HOUR) & During(weekdays="TUE")):
+        added = await bench.add(trigger, run_now=True)
+        assert added.next_fire_at == NOON + HOUR
+        await bench.schedules.trigger(KEY)
+        assert (await bench.get()).next_fire_at == NOON + HOUR
+        await bench.schedules.remove(KEY)
+
+
 @pytest.mark.parametrize("is_running", [False, True])
 async def test_fixed_delay_counts_from_the_end_of_what_replaced_the_last_job(
     bench: Bench, is_running: bool
@@ -1346,10 +1488,13 @@ async def test_schedule_that_adds_itself_again_in_its_last_job_exists_afterwards
     await bench.plan(MINUTE)
     (claim,) = await bench.claim()
     assert (await bench.get()).finished_at is not None
-    await bench.add(FixedDelay(MINUTE), max_runs=1)
+    again = await bench.add(FixedDelay(MINUTE), max_runs=1)
+    assert (again.next_fire_at, again.finished_at) == (None, None)
+    assert again == await bench.get()
+    await bench.plan(5 * MINUTE)
     await bench.settle(claim, COMPLETE)
     await bench.plan(MINUTE)
-    assert await bench.minutes() == [1, 2]
+    assert await bench.minutes() == [1, 7]
 
 
 async def test_vacuum_deletes_schedules_that_finished_long_ago(bench: Bench) -> None:
