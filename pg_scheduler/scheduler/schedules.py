@@ -140,8 +140,9 @@ class Schedules:
             max_retries: Retries of its jobs. Default: the task's at each fire time.
             timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
                 task's at each fire time.
-            misfire_grace_time: Seconds after it was enqueued within which a job may start; None for no limit.
-                Default: the task's at each fire time, else the Scheduler's.
+            misfire_grace_time: Seconds after its due time, or after it was enqueued if that is later, within
+                which a job may start; None for no limit. Default: the task's at each fire time, else the
+                Scheduler's.
             keep_result: How long the results of its jobs are kept; None for not at all. Default: the task's
                 at each fire time.
             deadline: The time from its due time within which a job must have ended, in seconds or as a

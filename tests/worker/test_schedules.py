@@ -437,6 +437,22 @@ async def test_job_of_a_schedule_knows_its_schedule_and_fire_time(bench: Bench, 
     assert json.loads(row["task_data"])["metadata"] == {"tenant": 7}
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_deadline_and_grace_time_of_a_job_count_from_its_due_time_or_a_later_enqueueing(
+    bench: Bench, is_late: bool
+) -> None:
+    await bench.add(
+        Every(HOUR), jitter=HOUR / 2, deadline=MINUTE, misfire_grace_time=300, catch_up=CatchUp.all()
+    )
+    await bench.plan(1.75 * HOUR if is_late else HOUR)
+    (job,) = await bench.jobs()
+    assert job.fire_time == NOON + HOUR < job.execution_time < NOON + 1.5 * HOUR
+    begin = bench.clock.now if is_late else job.execution_time
+    assert job.deadline == begin + MINUTE
+    assert job.expires_at is not None
+    assert timedelta(0) <= job.expires_at - begin - 5 * MINUTE < SECOND
+
+
 @pytest.mark.parametrize(
     ("trigger", "start", "anchor", "first"),
     [
