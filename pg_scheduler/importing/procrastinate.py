@@ -37,24 +37,40 @@ DEFAULTS: Final = {"queue_name": "default", "priority": 0, "lock": None, "queuei
 # A job without a scheduled time is due since the time at which it was deferred. Jobs that were deferred in
 # one transaction would be due at the same instant, and their ids are compared as texts here. So each of them
 # is due a microsecond after the one before, and all jobs keep their order.
+# The jobs of a lock run by their priorities and ids in procrastinate, even if the first of them waits for a
+# retry. A sequence orders them by their due times, so none of them is due before the one that precedes it:
+# its time is the latest of the times up to its own, with a microsecond for each place in between.
 _JOBS: Final = qualify_builtins("""
     SELECT job.*,
-        job.instant + ((row_number() OVER (PARTITION BY job.instant ORDER BY job.id) - 1)
-            * interval '1 microsecond') AS due
+        CASE
+            WHEN job.lock IS NULL THEN job.instant
+            ELSE (max(job.instant - (job.place * interval '1 microsecond'))
+                    OVER (PARTITION BY job.lock ORDER BY job.place))
+                + (job.place * interval '1 microsecond')
+        END AS due
     FROM (
-        SELECT job.id, job.task_name, job.args::text AS args, job.status::text AS status, job.queue_name,
-            job.priority, job.lock, job.queueing_lock,
-            coalesce(
-                job.scheduled_at,
-                (
-                    SELECT min(event.at)
-                    FROM {schema}procrastinate_events AS event
-                    WHERE event.job_id = job.id AND event.type = 'deferred'
-                ),
-                now()
-            ) AS instant
-        FROM {schema}procrastinate_jobs AS job
-        WHERE job.status = 'todo' OR job.status = 'doing'
+        SELECT job.*,
+            row_number() OVER (PARTITION BY job.lock ORDER BY job.priority DESC, job.id) AS place
+        FROM (
+            SELECT job.*,
+                job.moment + ((row_number() OVER (PARTITION BY job.moment ORDER BY job.id) - 1)
+                    * interval '1 microsecond') AS instant
+            FROM (
+                SELECT job.id, job.task_name, job.args::text AS args, job.status::text AS status,
+                    job.queue_name, job.priority, job.lock, job.queueing_lock,
+                    coalesce(
+                        job.scheduled_at,
+                        (
+                            SELECT min(event.at)
+                            FROM {schema}procrastinate_events AS event
+                            WHERE event.job_id = job.id AND event.type = 'deferred'
+                        ),
+                        now()
+                    ) AS moment
+                FROM {schema}procrastinate_jobs AS job
+                WHERE job.status = 'todo' OR job.status = 'doing'
+            ) AS job
+        ) AS job
     ) AS job
     ORDER BY job.id
 """)

@@ -252,6 +252,44 @@ def test_jobs_that_were_deferred_or_are_due_together_keep_their_order(
     assert read(numbers) == [*range(11), *range(11)]
 
 
+def test_jobs_of_a_lock_are_due_in_the_order_in_which_procrastinate_runs_them(
+    store: Callable[[Fill], None], on: On, read: Read
+) -> None:
+    # Jobs 1, 3 and 4 are to start later, as for a retry, and jobs 5 and 6 have a priority.
+    jobs = ((HOUR, 0), (None, 0), (HOUR / 2, 0), (2 * HOUR, 0), (-HOUR, 5), (None, 5))
+    order: list[int] = []
+
+    async def defer_jobs(app: Any) -> None:
+        for delay, priority in jobs * 2:
+            schedule_at = None if delay is None else NOW + delay
+            task = app.configure_task("shop.pay", lock="7", priority=priority, schedule_at=schedule_at)
+            await task.defer_async()
+        # The second half has a lock of its own. Procrastinate runs it here, as if all times had come.
+        await app.connector.execute_query_async(
+            "UPDATE procrastinate_jobs SET lock = '8', queue_name = 'now', scheduled_at = NULL WHERE id > 6"
+        )
+        worker_id = await app.job_manager.register_worker()
+        while job := await app.job_manager.fetch_job(queues=["now"], worker_id=worker_id):
+            order.append(job.id - len(jobs))
+            await app.job_manager.finish_job(job, procrastinate.jobs.Status.SUCCEEDED, delete_job=True)
+
+    store(defer_jobs)
+    assert {row["result"] for row in on("--dry-run").lines} == {"left out"}
+    assert [row["result"] for row in on("--ignore-locks").checked("imported")] == ["imported"] * len(jobs)
+
+    async def due_times(scheduler: Scheduler) -> dict[int, datetime]:
+        waiting_jobs = await scheduler.list_jobs()
+        return {int(job.job_id.removeprefix("procrastinate:")): job.execution_time for job in waiting_jobs}
+
+    due = read(due_times)
+    assert order == [5, 6, 1, 2, 3, 4]
+    assert sorted(due, key=due.__getitem__) == order
+    # Each job is due at its own time if no job before it is due later.
+    delays = [(due[number] - NOW - HOUR) / timedelta(microseconds=1) for number in (1, 2, 3)]
+    assert delays == [0, 1, 2]
+    assert (due[4], due[5]) == (NOW + 2 * HOUR, NOW - HOUR)
+
+
 def test_tables_in_a_schema_are_read(store: Callable[[Fill], None], on: On, dsn: str) -> None:
     store(defer_three)
 
