@@ -23,6 +23,7 @@ from pg_scheduler.importing.imported import (
     StoreUnreadableError,
 )
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.jobs.deadlines import deadline_after
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.tools import (
     added_before,
@@ -31,6 +32,7 @@ from pg_scheduler.tools import (
     insert_jobs,
     prepare_job,
     record_additions,
+    server_now,
 )
 
 from .commands import Command, Group
@@ -195,6 +197,8 @@ async def _import(
         # The row of a job that has run is deleted after some time. A repeated import must not run it again,
         # so the ids come from the records of additions, which outlive the row.
         earlier_ids = set() if again else await added_before(scheduler, ids)
+        now = await server_now(scheduler)
+        sources = [_with_deadline(scheduler, source, now) for source in sources]
         author = Author(Inspector(scheduler).actor, "cli")
         async with scheduler.db_pool.acquire() as connection:
             transaction = connection.transaction(isolation="read_committed")
@@ -225,6 +229,21 @@ async def _import(
             f"jobs of {', '.join(sorted(unregistered_names))} have one attempt and the other defaults of "
             "@job(); pass --jobs with each module that registers these functions"
         )
+
+
+def _with_deadline(scheduler: Scheduler, source: Source, now: datetime) -> Source:
+    """Return a source whose job, if it is overdue, has its deadline counted from now.
+
+    The deadline of a task counts from the due time of a job. That of an overdue job could have passed before
+    the job can start here.
+    """
+    job = source.definition
+    if not isinstance(job, JobDefinition) or job.due >= now:
+        return source
+    task = find_task(scheduler, job.task)
+    if task is None or task.deadline is None:
+        return source
+    return replace(source, definition=replace(job, deadline=deadline_after(now, task.deadline)))
 
 
 async def _store_all(

@@ -156,6 +156,9 @@ def convert(job: StoredJob, now: datetime) -> Definition:
         raise NotImportedError(f"its pickle has no {missing_keys[0]!r}, so it is none of APScheduler 3")
     # A paused job has no next time.
     trigger, due = state["trigger"], state["next_run_time"]
+    # APScheduler pickles no other time, but another program may have written the row.
+    if due is not None and (not isinstance(due, datetime) or due.utcoffset() is None):
+        raise NotImportedError("its next run time is no time with a time zone")
     _, _, function = str(state["func"]).partition(":")
     # The name of a lambda or of a function within another one has a part such as <lambda> or <locals>.
     if "<" in function or not function:

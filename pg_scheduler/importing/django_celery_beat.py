@@ -36,6 +36,7 @@ from pg_scheduler.importing.imported import (
     converted,
     upcoming,
 )
+from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.triggers import Cron, During, Every, Trigger
 from pg_scheduler.triggers.cron_fields import CronFields, parse_cron
@@ -169,7 +170,12 @@ def convert(row: Any, now: datetime) -> Definition:
             if end <= due:
                 raise NotImportedError(f"it expires before it is due, at {end.isoformat()}")
             # The job must not start after its end. A row has an end or expire_seconds, and never both.
-            common["misfire_grace_time"] = math.ceil((end - due).total_seconds())
+            grace = math.ceil((end - due).total_seconds())
+            common["misfire_grace_time"] = min(grace, MAX_INTEGER)
+        elif due <= now:
+            # Celery counts these seconds from the sending, and sends an overdue task when it starts. Here the
+            # first worker finds the job when it starts, so no time passes in between.
+            common["misfire_grace_time"] = None
         return JobDefinition(**common, due=due)
     trigger: Trigger
     start: datetime | None

@@ -56,6 +56,7 @@ class JobDefinition(Definition):
 
     due: datetime
     priority: JobPriority | Unset = UNSET
+    deadline: datetime | Unset = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

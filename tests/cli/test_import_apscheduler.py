@@ -175,7 +175,9 @@ def test_job_without_an_equivalent_is_listed_with_the_reason_and_kept(
     old.add_job(remind, "date", run_date=NOW + HOUR, id="good")
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         insert = "INSERT INTO apscheduler_jobs VALUES (?, 1.0, ?)"
-        others = {"broken": b"\0", "foreign": pickle.dumps({}), "nameless": pickle.dumps(NAMELESS)}
+        naive = {**NAMELESS, "func": "shop:send", "next_run_time": NOW.replace(tzinfo=None)}
+        states = {"foreign": {}, "nameless": NAMELESS, "naive": naive}
+        others = {"broken": b"\0", **{name: pickle.dumps(state) for name, state in states.items()}}
         connection.executemany(insert, others.items())
     rows = {row["source_id"]: row for row in on()}
     reasons = {name: row["reason"] for name, row in rows.items() if row["result"] == "left out"}
@@ -187,9 +189,10 @@ def test_job_without_an_equivalent_is_listed_with_the_reason_and_kept(
     assert "UnpicklingError" in reasons["broken"]
     assert "'args'" in reasons["foreign"]
     assert "None has no name" in reasons["nameless"]
+    assert "no time with a time zone" in reasons["naive"]
     assert rows["good"]["result"] == "imported"
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:  # the store's own methods delete it
-        assert connection.execute("SELECT count(*) FROM apscheduler_jobs").fetchone() == (8,)
+        assert connection.execute("SELECT count(*) FROM apscheduler_jobs").fetchone() == (9,)
 
 
 def test_store_in_postgresql_is_imported(call: Run, dsn: str) -> None:

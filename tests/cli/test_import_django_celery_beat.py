@@ -18,6 +18,7 @@ import pytest
 
 from pg_scheduler import CatchUp, Overlap, Scheduler
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.triggers import Cron, Every
 from tests.cli.conftest import Ran, Read
 from tests.support.transactions import django_address
@@ -75,6 +76,11 @@ task("paused", interval=hourly, enabled=False)
 task("first", crontab=nine, one_off=True)
 task("once", clocked=clock, one_off=True, description="For Ada")
 task("expires", clocked=clock, one_off=True, expires=NOW + HOUR + timedelta(seconds=90))
+task("soon", clocked=clock, one_off=True, expire_seconds=60)
+task("far", clocked=clock, one_off=True, expires=NOW.replace(year=9998, day=1))
+passed = ClockedSchedule.objects.create(clocked_time=NOW - HOUR)
+task("passed", clocked=passed, one_off=True, expire_seconds=60)
+task("passed, expires", clocked=passed, one_off=True, expires=NOW + HOUR)
 """
 
 LEFT_OUT = """
@@ -151,7 +157,7 @@ def test_tasks_become_jobs_and_schedules_with_their_next_run_time(
     ran = run()
     assert ran.code == 0, ran.err
     assert {(row["result"], row["reason"]) for row in ran.checked("imported")} == {("imported", None)}
-    assert "9 imported, 0 existed, 0 left out" in ran.err
+    assert "13 imported, 0 existed, 0 left out" in ran.err
 
     async def check(scheduler: Scheduler) -> None:
         found = {
@@ -180,6 +186,9 @@ def test_tasks_become_jobs_and_schedules_with_their_next_run_time(
         assert once.metadata == {"description": "For Ada"}
         assert expires is not None
         assert expires.misfire_grace_time == 90
+        expiries = {"soon": 60, "far": MAX_INTEGER, "passed": None, "passed, expires": 7200}
+        jobs = {name: await scheduler.get_job(f"celery:{name}") for name in expiries}
+        assert {name: job and job.misfire_grace_time for name, job in jobs.items()} == expiries
 
     read(check)
 
@@ -197,7 +206,7 @@ def test_dry_run_stores_nothing_and_a_second_import_changes_nothing(
     run()
     first = read(lambda scheduler: scheduler.schedules.get("celery:hourly"))
     assert {row["result"] for row in run().checked("imported")} == {"exists"}
-    assert read(counts) == [2, 7]
+    assert read(counts) == [6, 7]
     assert read(lambda scheduler: scheduler.schedules.get("celery:hourly")) == first
 
 

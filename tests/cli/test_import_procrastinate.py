@@ -157,6 +157,28 @@ def test_job_gets_the_options_of_its_function_from_a_module(
     assert "have one attempt" not in ran.err
 
 
+def test_deadline_of_an_overdue_job_counts_from_the_import(
+    store: Callable[[Fill], None], on: On, read: Read, tmp_path: Path
+) -> None:
+    (tmp_path / "deadline_shop.py").write_text(
+        "from pg_scheduler import job\n\n"
+        "@job(name='shop.send', deadline=3600)\nasync def send(number: int) -> None: ...\n"
+    )
+
+    async def defer_overdue(app: Any) -> None:
+        for number, delay in enumerate((-24 * HOUR, HOUR)):
+            await app.configure_task("shop.send", schedule_at=NOW + delay).defer_async(number=number)
+
+    store(defer_overdue)
+    on("--jobs", "deadline_shop")
+
+    overdue = read(lambda scheduler: scheduler.get_job("procrastinate:1"))
+    upcoming = read(lambda scheduler: scheduler.get_job("procrastinate:2"))
+    assert overdue.execution_time == NOW - 24 * HOUR
+    assert NOW + HOUR <= overdue.deadline <= datetime.now(UTC) + HOUR
+    assert upcoming.deadline == NOW + 2 * HOUR
+
+
 def test_job_whose_unique_key_is_taken_is_left_out_with_the_job_that_holds_it(
     store: Callable[[Fill], None], on: On, read: Read, tmp_path: Path
 ) -> None:
