@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from importlib.util import find_spec
 from typing import Final
@@ -24,6 +24,7 @@ from pg_scheduler.errors import (
     SchemaMissingError,
     SchemaTooNewError,
 )
+from pg_scheduler.jobs.call_errors import CallError, Subject, message_for
 from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.jobs.task import UnfitArgumentsError
 
@@ -127,6 +128,22 @@ _CODES: Final[tuple[tuple[type[Exception], ExitCode], ...]] = (  # the first mat
 )
 
 
+OPTION_REMEDIES: Final[Mapping[Subject, str]] = {
+    "arguments": "pass --args and --kwargs that fit the signature of the function",
+    "bounds": "pass a later --end",
+    "conflict resolution": "omit --on-conflict",
+    "deadline": "pass a later --deadline, or a duration such as 1h",
+    "due time": "omit --at and --in",
+    "id": "omit --id",
+    "key of metadata": "choose another key",
+    "named argument": "pass it in --kwargs",
+    "policies": "pass --overlap allow or queue_all, or --catch-up latest",
+    "size": "store them elsewhere and pass an id or a path",
+    "value": "pass another value, or encode it as a text",
+}
+"""What a person who uses a command can do about an error of a call."""
+
+
 def message_of(error: Exception, *, schema: str | None) -> str:
     """Return the message of an error, with commands and options in place of calls of the library."""
     # Commands that complete words need neither of these modules.
@@ -158,9 +175,8 @@ def message_of(error: Exception, *, schema: str | None) -> str:
             option = "" if schema is None else f"--schema {schema} "
             problem = error.problem
             remedy = f"run pg-scheduler {option}migrate"
-        case UnfitArgumentsError():
-            problem = error.problem
-            remedy = "pass --args and --kwargs that fit its signature"
+        case CallError():
+            return message_for(error, OPTION_REMEDIES)
         case SchedulerError() | CommandError():
             # The messages of other errors name no calls of the library.
             return str(error)

@@ -23,6 +23,7 @@ from pg_scheduler.importing.imported import (
     StoreUnreadableError,
 )
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.jobs.call_errors import message_for
 from pg_scheduler.jobs.deadlines import deadline_after
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.tools import (
@@ -37,7 +38,7 @@ from pg_scheduler.tools import (
 
 from .commands import Command, Group
 from .connections import APPLICATION_NAME
-from .errors import CommandError, ExitCode, UsageError, exit_code_of
+from .errors import OPTION_REMEDIES, CommandError, ExitCode, UsageError, exit_code_of
 from .output import Column, Shape, columns
 from .worker.target import load_targets
 
@@ -231,6 +232,15 @@ async def _import(
         )
 
 
+def _reason(source: Source, error: Exception) -> str:
+    """Return why a job or a schedule of another scheduler is left out, and what to do."""
+    kind = "schedules" if isinstance(source.definition, ScheduleDefinition) else "jobs"
+    remedies = dict.fromkeys(OPTION_REMEDIES, f"add it by pg-scheduler {kind} add")
+    # The arguments would be too large for that command, too.
+    remedies["size"] = OPTION_REMEDIES["size"]
+    return message_for(error, remedies)
+
+
 def _with_deadline(scheduler: Scheduler, source: Source, now: datetime) -> Source:
     """Return a source whose job, if it is overdue, has its deadline counted from now.
 
@@ -271,7 +281,7 @@ async def _store_all(
             else:
                 result = replace(result, result="left out", id=None, reason=source.reason)
         except (TypeError, ValueError) as error:  # the arguments do not fit, or a value is out of range
-            result = replace(result, result="left out", id=None, reason=str(error))
+            result = replace(result, result="left out", id=None, reason=_reason(source, error))
         results.append(result)
     if rows:
         new_rows = [row for row in rows.values() if row.job_id not in earlier_ids]

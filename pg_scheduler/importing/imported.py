@@ -72,6 +72,13 @@ class ScheduleDefinition(Definition):
     overlap: Overlap
     catch_up: CatchUp
 
+    def __post_init__(self) -> None:
+        """Raise NotImportedError if the schedule ends before it would fire."""
+        if self.start is not None and self.end is not None and self.end < self.start:
+            raise NotImportedError(
+                f"it ends at {self.end.isoformat()}, before its next run at {self.start.isoformat()}"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:

@@ -27,6 +27,7 @@ from uuid import UUID
 
 from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.call_errors import ArgumentsError
 from pg_scheduler.jobs.codec import NO_ARGUMENTS, PayloadCodec, decode_text, is_encoded
 
 _read = json.JSONDecoder().raw_decode
@@ -197,10 +198,13 @@ def check_size(task_data: str, limit: int | None) -> str:
     if (size := size_beyond(limit, task_data)) is not None:
         problem = f"the arguments, with metadata, have {size} bytes of JSON, more than"
         if limit is None or size > MAX_JSON_BYTES:
-            raise PayloadError(f"{problem} the {MAX_JSON_BYTES} that PostgreSQL stores; pass an id or a path")
-        raise PayloadError(
-            f"{problem} max_payload_bytes = {limit}; "
-            "store them elsewhere and pass an id or a path, or increase max_payload_bytes="
+            raise ArgumentsError(
+                f"{problem} the {MAX_JSON_BYTES} that PostgreSQL stores", "size", "pass an id or a path"
+            )
+        raise ArgumentsError(
+            f"{problem} max_payload_bytes = {limit}",
+            "size",
+            "store them elsewhere and pass an id or a path, or increase max_payload_bytes=",
         )
     return task_data
 
@@ -339,7 +343,7 @@ def _conversion(value: object) -> str:
 
 def _refuse(path: str, reason: str, remedy: str) -> NoReturn:
     """Raise PayloadError for the value with this path."""
-    raise PayloadError(f"{path} {reason}; {remedy}")
+    raise ArgumentsError(f"{path} {reason}", "value", remedy)
 
 
 # -- columns, which may have been written by hand ------------------------------------------------------

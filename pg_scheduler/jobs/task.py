@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.call_errors import CallError
 from pg_scheduler.jobs.chunks import ChunkOptions, check_chunk_options, item_function
 from pg_scheduler.jobs.deadlines import check_common_deadline, check_deadline
 from pg_scheduler.jobs.executors import ASYNC, PROCESS, check_executor, default_executor
@@ -47,12 +48,8 @@ from pg_scheduler.jobs.validation import (
 )
 
 
-class UnfitArgumentsError(TypeError):
+class UnfitArgumentsError(CallError, TypeError):
     """The function of a job cannot be called with its arguments."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"{problem}; pass args= and kwargs= that fit its signature")
-        self.problem: Final = problem
 
 
 class JobOption(NamedTuple):
@@ -267,7 +264,9 @@ class Arity:
                 self.signature.bind(*args, **named)
         except TypeError as error:  # its text has names only, no values
             raise UnfitArgumentsError(
-                f"{self._name}() cannot be called with the arguments of the job: {error}"
+                f"{self._name}() cannot be called with the arguments of the job: {error}",
+                "arguments",
+                "pass args= and kwargs= that fit its signature",
             ) from None
         # A function with ``**kwargs`` may be called with ever new names, so the memory is bounded.
         if len(self.accepted) < MAX_SHAPES:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.call_errors import OptionError
 from pg_scheduler.jobs.deadlines import DEADLINE, instant_of
 from pg_scheduler.jobs.metadata import NO_METADATA
 from pg_scheduler.jobs.model import Unset
@@ -234,11 +235,13 @@ class JobTemplate(NamedTuple):
         ``has_id`` is whether the caller gave the job its id.
         """
         if unique.per is not None and has_id:
-            raise ConfigurationError(
+            raise OptionError(
                 "the id of a job with unique and per= is derived from its time span, but this job has the id "
-                f"{row.job_id!r}; omit job_id=, or pass unique=None or a Unique() without per= (a child "
-                "has the id of its step: pass unique=None to child(); gather() takes no unique=, so start "
-                "such children by child(), or give the task a Unique() without per=)"
+                f"{row.job_id!r}",
+                "id",
+                "omit job_id=, or pass unique=None or a Unique() without per= (a child has the id of its "
+                "step: pass unique=None to child(); gather() takes no unique=, so start such children by "
+                "child(), or give the task a Unique() without per=)",
             )
         if self.task is None:
             raise ConfigurationError(

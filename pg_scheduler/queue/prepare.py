@@ -15,7 +15,8 @@ from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple, cast
 
-from pg_scheduler.errors import ConfigurationError, PayloadError
+from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.call_errors import OptionError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.keys import KeyFunctionError
 from pg_scheduler.jobs.metadata import with_metadata
@@ -263,17 +264,21 @@ class JobPreparer:
 def _check_debounced(spec: JobSpec, name: str) -> None:
     """Raise ConfigurationError if a debounced job of this name was given a due time, a delay or an id."""
     if spec.execution_time is not None:
-        raise ConfigurationError(
+        raise OptionError(
             f"the unique of this job of {name!r} has debounce=, so its due time follows from its calls, but "
-            "this call gives it one; call enqueue() without delay=, use a JobSpec without execution_time, "
-            "or pass unique=None or a Unique() without debounce="
+            "it was given one",
+            "due time",
+            "call enqueue() without delay=, use a JobSpec without execution_time, or pass unique=None or a "
+            "Unique() without debounce=",
         )
     if spec.job_id is not None:
-        raise ConfigurationError(
-            f"the unique of this job of {name!r} has debounce=, so it has the id of the first call, but this "
-            f"call gives it the id {spec.job_id!r}; omit job_id=, or pass unique=None or a Unique() without "
-            "debounce= (a child has the id of its step: pass unique=None to child(); gather() takes no "
-            "unique=, so start such children by child())"
+        raise OptionError(
+            f"the unique of this job of {name!r} has debounce=, so it has the id of the first call, but it "
+            f"was given the id {spec.job_id!r}",
+            "id",
+            "omit job_id=, or pass unique=None or a Unique() without debounce= (a child has the id of its "
+            "step: pass unique=None to child(); gather() takes no unique=, so start such children by "
+            "child())",
         )
 
 

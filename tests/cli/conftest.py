@@ -22,6 +22,7 @@ from pg_scheduler.cli.shapes import SHAPES, shape_schema
 from tests.cli import (  # noqa: F401 - what a test imports first is registered for that test only
     checked_jobs,
     forking_jobs,
+    unfit_jobs,
     worker_jobs,
 )
 

@@ -90,6 +90,7 @@ task("has run", interval=hourly, one_off=True, total_run_count=1)
 task("disabled", clocked=clock, one_off=True, enabled=False)
 task("too late", clocked=clock, one_off=True, expires=NOW + HOUR / 2)
 task("over", interval=hourly, expires=NOW - HOUR)
+task("ends", interval=hourly, expires=NOW + HOUR / 2)
 task("not JSON", interval=hourly, args="[1")
 task("object", interval=hourly, args='{"n": 1}')
 task("moment", interval=hourly, args='[{"__type__": "datetime", "__value__": "2030-01-01T00:00:00+00:00"}]')
@@ -223,9 +224,11 @@ def test_task_without_an_equivalent_is_listed_with_the_reason(project: Project, 
         "disabled": "disabled",
         "too late": "expires before it is due",
         "over": "it expired",
+        "ends": "before its next run at",
         "not JSON": "args cannot be read",
         "object": "args must be a list",
-        "moment": "args[0]",
+        "moment": "args[0] is a datetime.datetime, which JSON cannot represent; add it by pg-scheduler "
+        "schedules add",
         "broken": "crontab is invalid",
         "tiny": "interval of 0:00:00.000001",
         "vast": "magnitude",

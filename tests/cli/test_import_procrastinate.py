@@ -202,6 +202,29 @@ def test_job_whose_unique_key_is_taken_is_left_out_with_the_job_that_holds_it(
     assert [row["result"] for row in again] == ["exists", "exists", "left out"]
 
 
+def test_job_that_its_task_rejects_is_left_out_with_the_command_that_adds_it(
+    store: Callable[[Fill], None], on: On, tmp_path: Path
+) -> None:
+    (tmp_path / "strict_shop.py").write_text(
+        "from datetime import timedelta\nfrom pg_scheduler import Unique, job\n\n"
+        "@job(name='shop.daily', unique=Unique(per=timedelta(days=1)))\nasync def daily() -> None: ...\n\n"
+        "@job(name='shop.calm', unique=Unique(debounce=5))\nasync def calm() -> None: ...\n\n"
+        "@job(name='shop.send')\nasync def send(to: str) -> None: ...\n"
+    )
+
+    async def defer_rejected(app: Any) -> None:
+        for name in ("shop.daily", "shop.calm", "shop.send"):
+            await app.configure_task(name).defer_async()
+        await app.configure_task("shop.send").defer_async(to="x" * 1_048_576)
+
+    store(defer_rejected)
+    rows = on("--jobs", "strict_shop").checked("imported")
+    assert [row["reason"].rpartition("; ")[2] for row in rows] == [
+        *["add it by pg-scheduler jobs add"] * 3,
+        "store them elsewhere and pass an id or a path",
+    ]
+
+
 def test_job_without_an_equivalent_is_listed_with_the_reason_and_kept(
     store: Callable[[Fill], None], on: On, read: Read, dsn: str
 ) -> None:

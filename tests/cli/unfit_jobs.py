@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from pg_scheduler import Limit, Share, Unique, job
 
 
@@ -31,3 +33,15 @@ async def shared(name: str) -> None: ...
 
 @job(name="unfit.unique", unique=Unique(args=("name",)))
 async def unique(name: str) -> None: ...
+
+
+@job(name="unfit.once", unique=Unique(per=timedelta(days=1)))
+async def once(name: str = "") -> None: ...
+
+
+@job(name="unfit.debounced", unique=Unique(debounce=60))
+async def debounced(name: str = "") -> None: ...
+
+
+@job(name="unfit.named", unique=Unique(args=("account",)))
+async def named(**values: str) -> None: ...

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import Scheduler, Unique
 from tests.dashboard.client import Answer, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.support.world import World
@@ -125,6 +125,17 @@ async def test_what_is_wrong_is_shown_and_what_was_typed_is_kept(
     assert answer.status == 400
     assert text in Page(answer.text).text
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+
+
+async def test_remedy_of_an_option_that_the_task_rejects_is_for_the_form(
+    admin: App, scheduler: Scheduler
+) -> None:
+    async def mail(to: str) -> None: ...
+
+    scheduler.register(mail, name="board.mail", unique=Unique(debounce=60))
+    answer = await send(admin, SEND, {"task": "board.mail", "arg.to": "ann", "when": "+1h"})
+    assert answer.status == 400
+    assert "but it was given one; choose “now”" in Page(answer.text).text
 
 
 async def test_code_of_the_job_is_shown_without_adding_it(admin: App, pool: asyncpg.Pool) -> None:

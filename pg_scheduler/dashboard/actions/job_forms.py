@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
 from pg_scheduler.base.text.json_text import load_json
-from pg_scheduler.dashboard.actions.request import ActionRequest, PageAnswer, Redirect
+from pg_scheduler.dashboard.actions.request import FIELD_REMEDIES, ActionRequest, PageAnswer, Redirect
 from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError, entered_instant
 from pg_scheduler.dashboard.pages import job_forms, job_new
@@ -18,6 +18,7 @@ from pg_scheduler.dashboard.pages.job_new import NewJobPage
 from pg_scheduler.errors import JobConflictError, JobNotFoundError, PayloadError
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.texts import command
+from pg_scheduler.jobs.call_errors import message_for
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.scheduler.parts import parts_of
@@ -36,7 +37,7 @@ async def add(request: ActionRequest) -> Redirect | PageAnswer:
     except JobConflictError as error:
         return _form_again(form, {"": request.page.visible_conflict(error)}, 409)
     except (TypeError, ValueError) as error:
-        return _form_again(form, {"": str(error)})
+        return _form_again(form, {"": message_for(error, FIELD_REMEDIES)})
     await inspector.record_action("add_job", job_id, name=job.job_name, like=job.job_id)
     return Redirect("/job", "job_added", {"id": job_id})
 
@@ -59,7 +60,7 @@ async def change(request: ActionRequest) -> Redirect | PageAnswer:
     try:
         (row,) = parts.preparer.prepare([spec], allows_names=True, allows_now=True)
     except (TypeError, ValueError) as error:
-        return _form_again(form, {"": str(error)})
+        return _form_again(form, {"": message_for(error, FIELD_REMEDIES)})
     jobs, job_id = tables_of(operations.inspector).writes.jobs, form.job.job_id
     due_at = await jobs.change(job_id, form.values["version"], row.task_data, priority.db_value)
     # The job was changed only if it still had the version that the form has.
@@ -128,7 +129,7 @@ async def add_new(request: ActionRequest) -> Redirect | PageAnswer:
     except JobConflictError as error:
         return _form_again(form, {"": request.page.visible_conflict(error)}, 409)
     except (TypeError, ValueError) as error:
-        return _form_again(form, {"": str(error)})
+        return _form_again(form, {"": message_for(error, FIELD_REMEDIES)})
     await request.operations.inspector.record_action("add_job", job_id, name=task)
     return Redirect("/job", "job_new", {"id": job_id})
 
@@ -222,7 +223,7 @@ async def signal(request: ActionRequest) -> Redirect | PageAnswer:
     except JobNotFoundError as error:  # The job was deleted after the form had read it.
         raise NotFoundError.of("job", job_id) from error
     except PayloadError as error:
-        return _form_again(form, {"value": str(error)})
+        return _form_again(form, {"value": message_for(error, FIELD_REMEDIES)})
     except ValueError as error:
         return _form_again(form, {"name": str(error)})
     if not is_sent:

@@ -16,6 +16,7 @@ from pg_scheduler.dashboard.job_rows import JobRow
 from pg_scheduler.dashboard.messages import Undo
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.pauses import FIELDS, PauseForm
+from pg_scheduler.jobs.call_errors import Subject
 
 MAX_BODY_BYTES: Final = 512 * 1024
 MAX_FIELDS: Final = 600
@@ -23,6 +24,16 @@ MAX_ROWS: Final = 500
 """Rows of a list that one request can select."""
 
 MAX_SHOWN: Final = 10
+FIELD_REMEDIES: Final[Mapping[Subject, str]] = {
+    "arguments": "enter arguments that fit the signature of the function",
+    "bounds": "enter a later end",
+    "due time": "choose “now”",
+    "named argument": "enter it by its name",
+    "size": "store them elsewhere and enter an id or a path",
+    "value": "enter another value, or encode it as a text",
+}
+"""What a person can do in a form about an error of a call. Its other subjects have no fields."""
+
 MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
 
 Form = Mapping[str, Sequence[str]]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pg_scheduler.base.text.json_text import load_json
-from pg_scheduler.dashboard.actions.request import ActionRequest, PageAnswer, Redirect
+from pg_scheduler.dashboard.actions.request import FIELD_REMEDIES, ActionRequest, PageAnswer, Redirect
 from pg_scheduler.dashboard.actions.schedules import find_schedule
 from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
 from pg_scheduler.dashboard.context import RejectedError
@@ -24,6 +24,7 @@ from pg_scheduler.dashboard.pages.schedule_form import (
 )
 from pg_scheduler.errors import ScheduleConflictError, ScheduleOwnedByCodeError
 from pg_scheduler.inspect.names import TaskNames
+from pg_scheduler.jobs.call_errors import message_for
 from pg_scheduler.schedules.definition import check_schedule_id
 
 
@@ -64,9 +65,9 @@ async def add(request: ActionRequest) -> Redirect | PageAnswer:
     except ScheduleConflictError:
         return _form_again(page, {"schedule_id": "a schedule with this id exists; choose another one"}, 409)
     except TypeError as error:
-        return _form_again(page, {"kwargs": str(error)})
+        return _form_again(page, {"kwargs": message_for(error, FIELD_REMEDIES)})
     except ValueError as error:
-        return _form_again(page, {"": str(error)})
+        return _form_again(page, {"": message_for(error, FIELD_REMEDIES)})
     return Redirect("/schedule", "schedule_added", {"id": schedule.schedule_id})
 
 
@@ -115,7 +116,7 @@ async def update(request: ActionRequest) -> Redirect | PageAnswer:
     except (TypeError, ValueError) as error:
         # A TypeError states that the task cannot be called with the arguments.
         field = "kwargs" if isinstance(error, TypeError) else ""
-        return _form_again(page, {field: str(error)})
+        return _form_again(page, {field: message_for(error, FIELD_REMEDIES)})
     return Redirect("/schedule", "schedule_updated", {"id": schedule.schedule_id})
 
 
