@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
@@ -149,6 +149,17 @@ WAITS: Final = frozenset({DEADLOCK, LOCK_NOT_AVAILABLE})
 FORBIDDEN: Final = "42501"
 READ_ONLY: Final = "25006"
 SERIALIZATION_FAILURE: Final = "40001"
+CONFLICTS: Final = frozenset({DEADLOCK, SERIALIZATION_FAILURE})
+"""A transaction lost against another one. None of its statements can succeed any more, but all of them can in
+a new transaction."""
+
+STATE_REMEDIES: Final[Mapping[str, str]] = {
+    READ_ONLY: "connect to the primary, or set default_transaction_read_only = off for this role and "
+    "database; begin your own transaction READ WRITE",
+    **dict.fromkeys(CONFLICTS, "repeat the transaction from its beginning"),
+}
+"""What a caller can do about some transient errors, by SQLSTATE."""
+
 MISSING: Final = frozenset({"3F000", "42703", "42883", "42P01"})
 """Schema, column, function or table that does not exist."""
 
@@ -315,7 +326,7 @@ def _message_of(error: BaseException) -> str:
 
 def is_conflict(fault: Exception) -> bool:
     """Return whether a transaction lost against another one, and can run again at once."""
-    return sqlstate_of(fault.__cause__) in {DEADLOCK, SERIALIZATION_FAILURE}
+    return sqlstate_of(fault.__cause__) in CONFLICTS
 
 
 def is_lock_timeout(fault: Exception) -> bool:
@@ -541,11 +552,8 @@ def raise_translated(error: Exception) -> None:
         raise SchemaMissingError(
             f"the scheduler's tables are missing or old ({_message_of(error)})"
         ) from error
-    if state == READ_ONLY:
-        raise DatabaseUnavailableError(
-            f"{_describe(error)}; connect to the primary, or set default_transaction_read_only = off for "
-            "this role and database; begin your own transaction READ WRITE"
-        ) from error
+    if remedy := STATE_REMEDIES.get(state or ""):
+        raise DatabaseUnavailableError(f"{_describe(error)}; {remedy}") from error
     if (
         state in LOST_STATES
         or isinstance(error, LOST_CLASSES)

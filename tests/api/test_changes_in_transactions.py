@@ -13,10 +13,11 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from pg_scheduler import JobSpec, Scheduler
+from pg_scheduler import DatabaseUnavailableError, JobSpec, Scheduler
 from pg_scheduler.base.blocking import CONNECTION, members_of
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.triggers import Every, Trigger, trigger_kind
+from tests.api.conftest import Make
 from tests.api.test_connections import listening
 from tests.support.transactions import KINDS, Application, application, settled
 
@@ -250,6 +251,37 @@ async def test_jobs_that_wait_are_cancelled_with_a_parent_of_the_same_transactio
     assert await app.call("cancel_jobs", due_before=SPAN[0] + HOUR, status="pending") == 4
     await settled(app.commit())
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL") == 0
+
+
+WITHOUT_CONFLICT: Final = {
+    "signal": "adds a row, and the change of the job does not matter",
+    "send": "adds a row, and the change of the job does not matter",
+    "broadcast": "is refused at this level",
+}
+"""Changes that do not fail because another session has changed the job, and why."""
+
+
+@pytest.mark.usefixtures("world")
+async def test_change_after_one_of_another_session_in_a_snapshot_asks_for_a_new_transaction(
+    app: Application, pool: asyncpg.Pool, make: Make
+) -> None:
+    other = make()
+    other.register(work)
+    for name in sorted(CHANGES.keys() - WITHOUT_CONFLICT.keys()):
+        await app.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await app.execute("SELECT count(*) FROM scheduled_jobs")
+        if name in {"schedule", "enqueue", "schedule_bulk", "schedule_job"}:
+            await other.schedule(work, execution_time=SPAN[0], job_id="new")
+        elif name == "schedules.add":
+            await other.schedules.add(work, Every(hours=1), schedule_id="new")
+        else:
+            await pool.execute("UPDATE scheduled_jobs SET priority = priority")
+            await pool.execute("UPDATE scheduler_schedules SET note = note")
+        with pytest.raises(DatabaseUnavailableError) as caught:
+            await app.call(name, *CHANGES[name].args, **CHANGES[name].kwargs)
+        assert str(caught.value).endswith("; repeat the transaction from its beginning"), name
+        await settled(app.rollback())
+        await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'new'")
 
 
 def instants_in(value: object) -> set[datetime]:

@@ -184,7 +184,10 @@ def test_translated_raises_unavailable_for_a_transient_error(error: BaseExceptio
         raise error
     if not isinstance(error, DatabaseUnavailableError):
         assert caught.value.__cause__ is error
-        assert str(caught.value) == (f"{name(error)}: {error}" if str(error) else name(error))
+        problem = f"{name(error)}: {error}" if str(error) else name(error)
+        is_conflict = isinstance(error, asyncpg.SerializationError | asyncpg.DeadlockDetectedError)
+        remedy = "; repeat the transaction from its beginning" if is_conflict else ""
+        assert str(caught.value) == f"{problem}{remedy}"
 
 
 def test_translated_names_the_remedy_where_a_session_may_not_write() -> None:
