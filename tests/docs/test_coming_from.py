@@ -165,6 +165,34 @@ def test_migration_pages_name_only_what_exists_here() -> None:
     assert unknown == {}
 
 
+async def test_durable_job_starts_once_per_id_and_continues_at_the_first_step_that_is_not_stored(
+    pool: asyncpg.Pool,
+) -> None:
+    calls: list[str] = []
+
+    async def call_step(name: str) -> None:
+        calls.append(name)
+        if calls.count("charge") == 1:
+            raise ValueError(name)
+
+    async def order() -> None:
+        steps = pg_scheduler.current_job().steps
+        await steps.run("quote", call_step, "quote")
+        await steps.run("charge", call_step, "charge")
+
+    async with TestScheduler(pool) as t:
+        for _ in range(2):
+            ignore = pg_scheduler.ConflictResolution.IGNORE
+            assert await t.scheduler.enqueue(order, job_id="7", conflict_resolution=ignore) == "7"
+        with pytest.raises(pg_scheduler.JobConflictError):
+            await t.scheduler.enqueue(order, job_id="7")
+        await t.drain()
+        assert await t.scheduler.get_value("7", "address") is None
+        assert await t.scheduler.retry_job("7")
+        await t.drain()
+    assert calls == ["quote", "charge", "charge"]
+
+
 @pytest.mark.parametrize(("is_next_run", "runs_at_once"), [(False, 1), (True, 0)])
 async def test_moved_interval_fires_at_once_unless_it_starts_at_its_next_run(
     pool: asyncpg.Pool, is_next_run: bool, runs_at_once: int
