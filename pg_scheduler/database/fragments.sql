@@ -110,6 +110,11 @@ coalesce((job.errors #>> ARRAY ['-1', 'attempt']) = job.attempt::text, false)
 -- fragment: was_moved
 coalesce((job.options #> ARRAY ['suspended', 'moved']) = to_jsonb(job.attempt), false)
 
+-- Whether the fire times of a schedule follow the ends of its jobs. Other triggers have no part of this kind.
+
+-- fragment: has_fixed_delay
+schedule.kinds @> ARRAY ['fixed_delay']
+
 -- Whether a job waited for others when it ended; NULL if it waited for nothing.
 
 -- fragment: waited_at_end

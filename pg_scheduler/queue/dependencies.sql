@@ -192,10 +192,12 @@ WHERE job_id = ANY ($1) AND finished_at IS NULL;
 
 -- name: note_last_jobs
 -- route: caller
--- Note the last jobs ($2) of the schedules $1.
+-- Note the last jobs ($2) of the schedules $1, as note_last_job does for one.
 UPDATE {schema}scheduler_schedules AS schedule SET
-    last_job_id = ($2::text[])[array_position($1::text[], schedule_id)],
-    updated_at  = coalesce($3, {now})
+    last_job_id  = ($2::text[])[array_position($1::text[], schedule_id)],
+    next_fire_at = CASE WHEN NOT {has_fixed_delay} THEN schedule.next_fire_at END,
+    resume_from  = CASE WHEN NOT {has_fixed_delay} THEN schedule.resume_from END,
+    updated_at   = coalesce($3, {now})
 WHERE schedule_id = ANY ($1::text[]);
 
 -- name: delete_edges

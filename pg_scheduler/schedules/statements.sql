@@ -388,10 +388,6 @@ UPDATE {schema}scheduler_schedules AS schedule SET
 WHERE schedule_id = $1
 RETURNING {has_fixed_delay} AND schedule.finished_at IS NULL AS awaits_end;
 
--- fragment: has_fixed_delay
--- Whether the fire times of a schedule follow the ends of its jobs. Other triggers have no part of this kind.
-schedule.kinds @> ARRAY ['fixed_delay']
-
 -- name: lock_last_jobs
 -- route: caller
 -- Lock those of these jobs ($1) that have not ended, and return them: whether each waits for its first start, and

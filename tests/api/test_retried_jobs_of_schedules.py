@@ -14,7 +14,7 @@ from pg_scheduler import Overlap, Scheduler, Share, current_job
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.queue.dependencies import DependencyRepository
 from pg_scheduler.testing import TestScheduler
-from pg_scheduler.triggers import Every
+from pg_scheduler.triggers import Every, FixedDelay
 
 NOW = datetime(2030, 1, 1, 0, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -171,6 +171,27 @@ async def test_retried_job_keeps_its_turn_of_a_share_while_it_waits(pool: asyncp
         await retry_each(t.scheduler, pool, job_ids)
         await t.drain()
         assert len(course.fire_times) == 2
+
+
+async def test_fixed_delay_counts_from_the_end_of_a_retried_job(pool: asyncpg.Pool) -> None:
+    course = Course()
+    async with TestScheduler(pool, now=NOW) as t:
+        t.scheduler.register(course.work, name="retried.work", max_retries=0)
+        schedules = t.scheduler.schedules
+        await schedules.add("retried.work", FixedDelay(HOUR), schedule_id="a")
+        await t.run_until(HOUR)
+        (job_id,) = [job.job_id for job in t.jobs()]
+        course.fails = False
+        t.advance(HOUR / 2)
+        assert await t.scheduler.retry_job(job_id)
+        waiting = await schedules.get("a")
+        assert waiting is not None
+        assert waiting.next_fire_at is None
+        await t.run_until(HOUR / 4)
+        ended = await schedules.get("a")
+        assert ended is not None
+        assert ended.next_fire_at is not None
+        assert ended.next_fire_at >= NOW + 5 * HOUR / 2
 
 
 async def test_job_that_another_call_retries_meanwhile_keeps_its_place(
