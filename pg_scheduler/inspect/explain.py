@@ -12,7 +12,12 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.errors import DeadlineExceededError
+from pg_scheduler.errors import (
+    DeadlineExceededError,
+    JobCancelledError,
+    JobExpiredError,
+    JobFailedError,
+)
 from pg_scheduler.facts.job_state import ended_state
 from pg_scheduler.inspect.job_facts import JobFacts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
@@ -26,6 +31,11 @@ from pg_scheduler.jobs.model import DEFAULT_GRACE_S, Job
 
 PASSED_DEADLINE: Final = f"{DeadlineExceededError.__name__}: "
 """How the error of a job begins that has passed its deadline."""
+
+_FAILED_CHILDREN: Final = tuple(
+    f"{error.__name__}: " for error in (JobCancelledError, JobExpiredError, JobFailedError)
+)
+"""How the error of a job begins that waited for a job without success, as steps do for a child."""
 
 MAX_STANDBY_LAG_S: Final = 1.0
 
@@ -116,7 +126,7 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
     """
     job = facts.job
     retry = f"await scheduler.retry_job({job.job_id!r})"
-    command = shell("jobs", "retry", job.job_id)
+    command = shell("jobs", "retry", arguments=[job.job_id])
     error = short(job.error_message) if job.error_message else None
     if job.status is JobStatus.EXPIRED:
         text = error or f"did not start before {instant(job.expires_at)}"
@@ -140,6 +150,10 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
         yield Reason(ReasonCode.QUARANTINED, job.error_message, remedy, job.finished_at, command)
     else:
         remedy = f"correct the cause, then {retry}"
+        if job.error_message and job.error_message.startswith(_FAILED_CHILDREN):
+            # Without its children, the job would meet the same failed child again.
+            remedy = f"correct the cause, then await scheduler.retry_job({job.job_id!r}, children=True)"
+            command = shell("jobs", "retry", "--children", arguments=[job.job_id])
         if job.deadline is not None and job.error_message and job.error_message.startswith(PASSED_DEADLINE):
             remedy = f"{retry}, which drops the deadline, or schedule such jobs with a later deadline="
         retries = f", {retries_used(job)}" if job.max_retries else ""
@@ -179,7 +193,7 @@ def _about_schedule(facts: JobFacts) -> Iterator[Reason]:
             f"its schedule {schedule_id!r} is paused{end}, so no further job follows{note}",
             f"await scheduler.schedules.resume({schedule_id!r})",
             schedule.paused_at,
-            shell("schedules", "resume", schedule_id),
+            shell("schedules", "resume", arguments=[schedule_id]),
         )
 
 

@@ -176,7 +176,13 @@ def _held_by(facts: JobFacts, wait: LimitWait) -> Reason:
     expires_at = None if _suspends_expiry(facts) else facts.job.expires_at
     if expires_at is not None:
         clauses.append(f"expires at {instant(expires_at)} unless it starts before")
-    return Reason(ReasonCode.LIMIT_HELD, "; ".join(clauses), None, facts.job.execution_time)
+    remedy = None if expires_at is None else f"let it wait without expiry: {_keep(facts)}"
+    return Reason(ReasonCode.LIMIT_HELD, "; ".join(clauses), remedy, facts.job.execution_time)
+
+
+def _keep(facts: JobFacts) -> str:
+    """Return the call that keeps the job from expiring."""
+    return f"await inspector.keep_job({facts.job.job_id!r})"
 
 
 def _waits_for_jobs(facts: JobFacts, since: datetime) -> Reason:
@@ -299,7 +305,7 @@ def _suspended(facts: JobFacts) -> Iterator[Reason]:
         yield Reason(
             ReasonCode.SLEEPING,
             f"sleeps in the step {listed([_described(sleep, facts.now) for sleep in sleeps])}",
-            None,
+            f"wait, or end the sleep now: await scheduler.end_sleep({facts.job.job_id!r})",
             sleeps[0].since,
         )
     for wait in retries:
@@ -554,9 +560,10 @@ def _near_expiry(facts: JobFacts, eta: datetime | None, *, is_held: bool) -> Ite
             text = f"expires at {instant(job.expires_at)}, in {length(time_left)}, unless it starts before"
         else:
             text = f"expires now: its misfire grace time ended at {instant(job.expires_at)}"
-        remedy = "schedule it with a longer misfire_grace_time="
+        remedy = f"let it wait without expiry: {_keep(facts)}"
         if is_held:
             remedy = f"remove what holds it, or {remedy}"
+        remedy += "; schedule such jobs with a longer misfire_grace_time="
         yield Reason(ReasonCode.NEARLY_EXPIRED, text, remedy, job.execution_time)
 
 

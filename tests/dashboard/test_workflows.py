@@ -403,6 +403,7 @@ async def test_sleep_is_ended_after_a_question(kit: TestScheduler, app: App, poo
     assert [form["action"] for form in page.all("form") if "/wake" in str(form["action"])] == [
         "/actions/jobs/wake?id=order%3A1"
     ]
+    assert "end_sleep" not in page.text, "the page has a button for it"
     assert "End the sleep of this job now?" in Page((await send(app, target, {})).text).text
     assert (await job_of(kit, "order:1")).suspended_by == "sleep"
     answer = await send(app, target, {"confirm": "yes"})

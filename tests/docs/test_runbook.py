@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pg_scheduler.inspect import FindingCode
+from pg_scheduler.inspect.audit import ACTIONS
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.search.parser import parse_search
 from tests.cli.test_documentation import parse
@@ -27,6 +28,51 @@ SHOWN = {
     line.partition("#")[0].strip() for line in re.findall(r"^\$ (pg-scheduler .*)", ALERTS, re.MULTILINE)
 }
 COMMANDS = sorted({*re.findall(r"`(pg-scheduler [^`]+)`", PAGE), *SHOWN})
+
+
+ADVISED = {
+    "add_schedule": "pg-scheduler schedules add",
+    "update_schedule": "pg-scheduler schedules update ID",
+    "remove_schedule": "pg-scheduler schedules remove",
+    "pause_schedule": "pg-scheduler schedules pause ID",
+    "resume_schedule": "pg-scheduler schedules resume ID",
+    "backfill_schedule": "pg-scheduler schedules backfill ID",
+    "pause_task": "pg-scheduler tasks pause NAME",
+    "resume_task": "pg-scheduler tasks resume NAME",
+    "drain_worker": "pg-scheduler workers drain",
+    "resume_worker": "pg-scheduler workers resume",
+    "cancel_jobs": "pg-scheduler jobs cancel ID",
+    "retry_jobs": "pg-scheduler jobs retry ID",
+    "move_jobs": "pg-scheduler jobs move ID",
+    "change_job": '"Change…" on its page',
+    "keep_job": "keep_job(ID)",
+    "skip_head": "sequences skip NAME KEY",
+    "move_to_front": "pg-scheduler sequences front ID",
+    "run_job": "pg-scheduler jobs run ID",
+    "signal_job": "pg-scheduler jobs signal ID",
+    "wake_job": "scheduler.end_sleep(ID)",
+    "show_stack": '"Show its stack" on the page of the job',
+    "vacuum_jobs": "pg-scheduler vacuum",
+}
+"""How an entry of the runbook names each action that a person takes because of a reason or a finding."""
+
+NO_ADVICE = {
+    "add_job": "repairs no job",
+    "trigger_schedule": "repairs no schedule",
+    "delete_jobs": "repairs no job",
+    "broadcast": "is signal_job for many",
+    **dict.fromkeys(("mute_finding", "unmute_finding", "mute_error", "unmute_error"), "repairs nothing"),
+    **dict.fromkeys(("start_bulk", "resume_bulk", "stop_bulk", "end_bulk"), "belongs to the other actions"),
+    **dict.fromkeys(("declare_dead", "start_release", "notify_findings"), "is taken by a worker"),
+}
+"""Actions that no entry needs, with the reason."""
+
+
+def test_every_action_that_helps_is_named_by_an_entry() -> None:
+    """When an action is added, an older advice may be worse than it, as "cancel it" was to end a sleep."""
+    text = " ".join(f"{COMPLETE} {ALERTS}".split())
+    assert {action for action, words in ADVISED.items() if words not in text} == set()
+    assert sorted([*ADVISED, *NO_ADVICE]) == sorted(ACTIONS)
 
 
 def test_every_heading_is_an_entry() -> None:

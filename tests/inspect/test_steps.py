@@ -253,7 +253,8 @@ async def test_sleeping_job_is_explained_with_the_end_of_its_sleep(kit: TestSche
     await enqueue(kit, "place_order", 7)
     found = await Inspector(kit.scheduler).explain_job("order")
     (reason, *_) = found.reasons
-    assert (reason.code, reason.remedy) == (ReasonCode.SLEEPING, None)
+    remedy = "wait, or end the sleep now: await scheduler.end_sleep('order')"
+    assert (reason.code, reason.remedy) == (ReasonCode.SLEEPING, remedy)
     assert reason.text == "sleeps in the step 'cool-off' until 2030-01-02 00:00:00 UTC (in 24 h)"
     assert (found.verdict, found.eta) == (Verdict.WAITING, START + DAY)
 

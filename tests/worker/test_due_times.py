@@ -16,6 +16,7 @@ from pg_scheduler import (
     Child,
     ConflictResolution,
     JobSpec,
+    JobStatus,
     Limit,
     Retry,
     RetryPolicy,
@@ -272,6 +273,59 @@ async def test_wait_after_steps_of_the_future_keeps_its_length_and_the_order(
     assert [row["name"] for row in rows] == ["before", "first", "second"]
     assert rows[-1]["until"] == NOON + 2 * HOUR
     assert rows[-1]["started_at"] == NOON
+
+
+async def test_second_wait_that_began_by_the_wrong_clock_ends_by_a_signal_only(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    """As the section "What is left as it is" of the page about leases states."""
+
+    @job(name="ahead.again")
+    async def waiting_again() -> None:
+        steps = current_job().steps
+        with contextlib.suppress(TimeoutError):
+            await steps.wait("go", timeout=4)
+        await steps.wait("go", timeout=600)
+
+    async with TestScheduler(pool, now=NOON) as before:
+        job_id = await before.scheduler.enqueue(waiting_again)
+        await before.run_one()
+    await ahead.run_one()
+    while await corrector.run_once() == 0:
+        pass
+    end = AHEAD + 10 * MINUTE
+    assert await due(pool, job_id) == end
+    async with TestScheduler(pool, now=NOON) as right:
+        assert await right.scheduler.run_job_now(job_id)
+        await right.run_one()
+        assert await due(pool, job_id) == end
+        assert await right.scheduler.signal(job_id, "go")
+        await right.run_one()
+        ended = await right.scheduler.get_job(job_id)
+        assert ended is not None
+        assert ended.status is JobStatus.COMPLETED
+
+
+async def test_sleep_until_a_time_of_the_wrong_clock_ends_by_a_call(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    """As the section "What is left as it is" of the page about leases states."""
+
+    @job(name="ahead.until")
+    async def sleeping_until() -> None:
+        await current_job().steps.sleep("rest", until=AHEAD + HOUR)
+
+    async with TestScheduler(pool, now=NOON) as before:
+        job_id = await before.scheduler.enqueue(sleeping_until)
+        await before.run_one()
+    assert await corrector.run_once() != 0
+    assert await due(pool, job_id) == AHEAD + HOUR
+    async with TestScheduler(pool, now=NOON) as right:
+        assert await right.scheduler.end_sleep(job_id)
+        await right.run_one()
+        ended = await right.scheduler.get_job(job_id)
+        assert ended is not None
+        assert ended.status is JobStatus.COMPLETED
 
 
 @pytest.mark.parametrize("correction", ["worker", "step"])

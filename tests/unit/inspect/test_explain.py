@@ -700,6 +700,39 @@ def test_reasons_have_the_shell_command_of_the_remedy(given: JobFacts, command: 
     assert explain(given).reasons[0].command == command
 
 
+def test_job_that_a_child_failed_is_retried_with_its_children() -> None:
+    error = "JobFailedError: job 'order:7:pack' failed: ValueError: no box"
+    (reason,) = explain(ended(JobStatus.FAILED, error, job_id="-7")).reasons
+    assert reason.remedy == "correct the cause, then await scheduler.retry_job('-7', children=True)"
+    assert reason.command == "pg-scheduler jobs retry --children -- -7"
+
+
+LIMITED: Final = replace(
+    job(blocked_on="limit:stripe:"), limit_wait=LimitWait([], QueueRow(ahead=1, outranked_by=0))
+)
+KEEP: Final = "let it wait without expiry: await inspector.keep_job('job')"
+LONGER: Final = "schedule such jobs with a longer misfire_grace_time="
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        (
+            replace(job(expires_at=NOW + 20 * SECOND, misfire_grace_time=80), workers=(FULL,), queue=BEHIND),
+            f"{KEEP}; {LONGER}",
+        ),
+        (
+            replace(job(expires_at=NOW + 20 * SECOND, misfire_grace_time=80), pause=pause()),
+            f"remove what holds it, or {KEEP}; {LONGER}",
+        ),
+        (replace(LIMITED, job=replace(LIMITED.job, expires_at=NOW + HOUR)), KEEP),
+        (LIMITED, None),
+    ],
+)
+def test_job_that_may_expire_can_be_kept(given: JobFacts, remedy: str | None) -> None:
+    assert explain(given).reasons[-1].remedy == remedy
+
+
 def test_reason_of_a_paused_schedule_has_the_shell_command_of_the_remedy() -> None:
     schedule = replace(SCHEDULE, paused_at=NOW - HOUR)
     reason = explain(replace(ended(JobStatus.FAILED, schedule_id="daily"), schedule=schedule)).reasons[-1]
