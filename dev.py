@@ -19,7 +19,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - the message addresses users of o
     sys.exit(f"dev.py requires Python 3.11 or newer, found {sys.version.split()[0]}; try python3.11 dev.py")
 
 from tools import debian, matrix
-from tools.environment import ROOT, DevError, Environment, call, note
+from tools.environment import ROOT, DevError, Environment, call, exit_on_signals, note
 from tools.suite import CORES, NOT_SLOW, QUICK, SLOW, parallel
 
 MIN_COVERAGE_PERCENT = 98.4
@@ -326,6 +326,7 @@ def main(words: list[str]) -> int:
 if __name__ == "__main__":
     # A process started in the background of a shell would pass an ignored Ctrl-C on to its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    exit_on_signals()
     try:
         sys.exit(main(sys.argv[1:]))
     except DevError as error:

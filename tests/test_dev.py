@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import io
 import re
+import signal
 import subprocess
 import sys
 import tarfile
 import textwrap
+import time
 import tomllib
 import zipfile
 from pathlib import Path
@@ -20,6 +22,7 @@ from packaging.version import Version
 
 import dev
 from tests.conftest import spread
+from tests.support.processes import is_alive, is_waiting
 from tools import compat, compat_django, debian, environment, interpreters, lock, matrix, package
 from tools.environment import ROOT, DevError, Environment
 from tools.matrix import COMBINATIONS, Combination, Result
@@ -66,6 +69,26 @@ class TestCommandLine:
         makefile = (ROOT / "Makefile").read_text()
         assert ".DEFAULT_GOAL = help" in makefile
         assert "\nhelp:\n\t@python3 dev.py\n" in makefile
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    @pytest.mark.parametrize(
+        "program", ["call(command)", "subprocess.run(command)", "subprocess.call(command)"]
+    )
+    def test_signal_ends_the_program_that_a_command_runs_too(
+        self, number: signal.Signals, program: str
+    ) -> None:
+        code = (
+            "import subprocess; from tools.environment import call, exit_on_signals; exit_on_signals(); "
+            f"command = ['sh', '-c', 'echo $$; exec sleep 600']; {program}"
+        )
+        with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            child = int(process.stdout.readline())
+            while not is_waiting(process.pid):
+                time.sleep(0.01)  # real time: until it waits for the program
+            process.send_signal(number)
+            assert process.wait(30) == 128 + number
+            assert not is_alive(child)
 
     def test_dev_py_parses_with_python_3_7_syntax(self) -> None:
         for name in (

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -375,6 +376,43 @@ class TestServerFunction:
             process.stdin.write(b"go on\n")
             process.stdin.close()
             assert process.wait(30) == 5
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_command_line_forwards_a_signal_and_exits_with_the_code_of_the_command(
+        self, number: signal.Signals
+    ) -> None:
+        code = "import os, signal, sys; handle = lambda *_: sys.exit(5); "
+        code += f"signal.signal({number}, handle); print(os.getpid(), flush=True); signal.pause()"
+        command = [sys.executable, "-m", "pg_scheduler.embedded", "--", sys.executable, "-c", code]
+        environment = os.environ | {"PG_SCHEDULER_TEST_DSN": "postgresql://db/mine"}
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            assert process.stdout is not None
+            child = int(process.stdout.readline())
+            process.send_signal(number)
+            assert process.wait(30) == 5
+            assert not is_alive(child)
+
+    def test_command_line_forwards_a_signal_that_comes_while_the_command_is_started(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = subprocess.Popen
+
+        def start_late(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return start(*args, **options)
+
+        monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", "postgresql://db/mine")
+        monkeypatch.setattr(subprocess, "Popen", start_late)
+        assert main(["--", "sleep", "600"]) == 128 + signal.SIGTERM
+
+    def test_command_line_passes_on_that_a_signal_is_ignored(self) -> None:
+        code = "import signal; raise SystemExit(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
+        command = ["nohup", sys.executable, "-m", "pg_scheduler.embedded", "--", sys.executable, "-c", code]
+        environment = os.environ | {"PG_SCHEDULER_TEST_DSN": "postgresql://db/mine"}
+        ended = subprocess.run(command, env=environment, capture_output=True, check=False)
+        assert ended.returncode == 1
 
     def test_command_line_prints_the_error_when_no_server_is_found(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

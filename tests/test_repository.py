@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import subprocess
@@ -14,6 +15,7 @@ import yaml
 
 import dev
 from tests.support.cases import each_case
+from tests.support.source import calls_of
 from tools.environment import ROOT
 from tools.matrix import COMBINATIONS, PYTHONS, Combination
 from tools.rehearsal import SBOM
@@ -248,6 +250,48 @@ def test_pre_commit_hooks_are_local_and_call_dev_py() -> None:
         python, script, command = hook["entry"].split()
         assert (python, script) == ("python3", "dev.py")
         assert command in COMMANDS
+
+
+BY_EXCEPTION = "exit_on_signals() in its __main__, or in that of the command that imports it"
+BY_ITSELF = "after a moment, by itself"
+STARTING = {
+    "dev.py": BY_EXCEPTION,
+    "pg_scheduler/cli/demo/nodes.py": "when its stdin ends",
+    "pg_scheduler/cli/worker/reload.py": f"{BY_ITSELF}: it tries a start",
+    "pg_scheduler/cli/worker/supervisor.py": "by a forwarded signal, or when its pipe ends",
+    "pg_scheduler/embedded/__main__.py": "by a forwarded signal",
+    "pg_scheduler/embedded/server.py": "when its pipe ends",
+    "pg_scheduler/embedded/supervisor_process.py": "by the supervisor, or by the kernel",
+    "pg_scheduler/worker/runners/process.py": "when its socket ends",
+    "tools/alerts/fleet.py": "by SIGTERM in finally; a handler raises KeyboardInterrupt",
+    "tools/chaos/fleet.py": "when its stdin ends",
+    "tools/compat.py": BY_EXCEPTION,
+    "tools/compat_django.py": BY_EXCEPTION,
+    "tools/environment.py": BY_EXCEPTION,
+    "tools/fuzz/search.py": BY_EXCEPTION,
+    "tools/installed_demo.py": BY_EXCEPTION,
+    "tools/mutations.py": BY_EXCEPTION,
+    "tools/rehearsal.py": BY_EXCEPTION,
+    "tools/upgrade/fleet.py": BY_EXCEPTION,
+    "tools/upgrade/legacy.py": BY_EXCEPTION,
+    "tools/upgrade/releases.py": BY_EXCEPTION,
+    **dict.fromkeys(("tools/debian.py", "tools/interpreters.py", "tools/lock.py"), BY_ITSELF),
+    **dict.fromkeys(("tools/package.py", "tools/reference/stub.py", "tools/versions.py"), BY_ITSELF),
+}
+"""The modules that start a program, and how it ends when a signal ends the process that has started it."""
+
+
+def test_program_ends_with_the_process_that_has_started_it() -> None:
+    """``python -m pg_scheduler.embedded`` left its command without a database after SIGTERM."""
+    starts = {"Popen", "create_subprocess_exec", "create_subprocess_shell", "fork"}
+    modules = [ROOT / "dev.py", *(ROOT / "pg_scheduler").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
+    starting = {
+        name(path)
+        for path in modules
+        for call in calls_of(path, starts | {"run", "call", "check_call", "check_output"})
+        if ast.unparse(call.func).startswith(("subprocess.", "asyncio.create_", "os.fork"))
+    }
+    assert starting == STARTING.keys()
 
 
 def test_project_urls_share_one_repository() -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from pg_scheduler.embedded import EmbeddedPostgres
-from tools.environment import ROOT, DevError
+from tools.environment import ROOT, DevError, exit_on_signals
 
 USAGE: Final = "usage: python3 dev.py compat FOLDER [arguments of pytest]"
 
@@ -71,6 +71,7 @@ def environment(dsn: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     try:
         sys.exit(main(sys.argv[1:]))
     except DevError as error:

@@ -19,7 +19,7 @@ from typing import Final
 
 from pg_scheduler.embedded import EmbeddedPostgres
 from tools.compat import environment as server_environment
-from tools.environment import ROOT, DevError
+from tools.environment import ROOT, DevError, exit_on_signals
 
 USAGE: Final = "usage: python3 dev.py compat django [VERSION | FOLDER] [arguments of pytest]"
 
@@ -99,6 +99,7 @@ def unpack(distribution: Path, folder: Path) -> Path:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     try:
         sys.exit(main(sys.argv[1:]))
     except DevError as error:

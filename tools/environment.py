@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -187,6 +188,17 @@ def run(command: list[str], *, cwd: Path | None = None) -> None:
         raise DevError(f"command failed: {' '.join(command)}")
 
 
+def exit_on_signals() -> None:
+    """Let SIGTERM and SIGHUP raise SystemExit, so that this process ends the programs that it runs.
+
+    When an exception is raised, ``subprocess.run()`` kills its program, and `call()` terminates its own.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # A signal that is ignored stays ignored, such as SIGHUP under nohup.
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+
+
 def call(command: list[str]) -> int:
     """Run a command in the checkout and return its exit code; it receives Ctrl-C too and exits by itself."""
     with subprocess.Popen(command, cwd=ROOT) as process:
@@ -195,3 +207,6 @@ def call(command: list[str]) -> int:
                 return process.wait()
             except KeyboardInterrupt:
                 continue
+            except SystemExit:  # raised by exit_on_signals()
+                process.terminate()
+                raise

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tools.environment import exit_on_signals
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 TABLE: Final = Path(__file__).with_suffix(".toml")
 COPIED: Final = (
@@ -140,4 +142,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     sys.exit(main())

@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from pg_scheduler import __version__
 from tools import package
-from tools.environment import RELEASE_LOCK, ROOT, DevError, Environment, note
+from tools.environment import RELEASE_LOCK, ROOT, DevError, Environment, exit_on_signals, note
 from tools.interpreters import find_python, unpack_python
 from tools.lock import FOR_DEVELOPMENT
 from tools.matrix import PYTHONS
@@ -528,6 +528,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     try:
         sys.exit(main(sys.argv[1:]))
     except (DevError, ExceptionGroup) as error:

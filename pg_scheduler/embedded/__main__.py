@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Final
 
 from pg_scheduler.embedded.binaries import EmbeddedError
@@ -16,21 +17,47 @@ from pg_scheduler.embedded.server import server
 SIGNAL_EXIT_CODE: Final = 128
 
 
+FORWARDED_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+"""Signals by which something else than the terminal's keys ends this process, and which it forwards."""
+
+
 def _run(command: list[str], environment: Mapping[str, str]) -> int:
     """Run the command until it exits and return its exit code, or 128 + signal if a signal ended it.
 
     The terminal sends Ctrl-C to this process and to the command. The command may continue after it, as psql
-    does, so this process has to continue too.
+    does, so this process has to continue too. A supervisor sends SIGTERM to this process only, so it is
+    forwarded. Otherwise the command would continue without its server.
     """
-    previous_handler = signal.getsignal(signal.SIGINT)
-    # The command inherits an ignored signal, but no handler. So Ctrl-C gets a handler that does nothing,
-    # unless it is ignored already: then the command is to ignore it too.
-    if previous_handler is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    process: subprocess.Popen[bytes] | None = None
+    early_signals: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        """Send a signal to the command, or note it while the command is being started."""
+        if process is None:
+            early_signals.append(number)
+        else:
+            process.send_signal(number)
+
+    handlers: dict[int, Callable[[int, FrameType | None], None]] = {
+        signal.SIGINT: lambda _number, _frame: None,
+        **dict.fromkeys(FORWARDED_SIGNALS, forward),
+    }
+    previous_handlers = {number: signal.getsignal(number) for number in handlers}
+    # The command inherits an ignored signal, but no handler. A signal that is ignored already, such as SIGHUP
+    # under nohup, gets no handler, so that the command ignores it too.
+    replaced_handlers = {
+        number: handler for number, handler in previous_handlers.items() if handler is not signal.SIG_IGN
+    }
+    for number in replaced_handlers:
+        signal.signal(number, handlers[number])
     try:
-        code = subprocess.call(command, env=environment)
+        process = subprocess.Popen(command, env=environment)
+        for number in early_signals:
+            process.send_signal(number)
+        code = process.wait()
     finally:
-        signal.signal(signal.SIGINT, previous_handler)
+        for number, handler in replaced_handlers.items():
+            signal.signal(number, handler)
     # subprocess returns the negative number of the signal that ended the command.
     if code < 0:
         return SIGNAL_EXIT_CODE - code

@@ -10,9 +10,21 @@ def is_alive(pid: int) -> bool:
     """Return whether a process runs. It remains as a zombie in a container whose init does not reap it."""
     try:
         os.kill(pid, 0)
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return _state(pid) != "Z"
     except ProcessLookupError:
         return False
     except FileNotFoundError:  # no Linux, or it has ended since
         return not Path("/proc/self").exists()
-    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def is_waiting(pid: int) -> bool:
+    """Return whether a process waits in a call of the system, and so has done all that comes before."""
+    try:
+        return _state(pid) == "S"
+    except FileNotFoundError:  # no Linux
+        return True
+
+
+def _state(pid: int) -> str:
+    """Return the letter of the state of a process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

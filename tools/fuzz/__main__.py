@@ -17,6 +17,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tools.environment import exit_on_signals
+
 if TYPE_CHECKING:
     from tools.fuzz.parsers import Parser
 
@@ -113,4 +115,5 @@ def run(parser: Parser, minutes: float, corpus: Path) -> Figures:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     sys.exit(main(sys.argv[1:]))

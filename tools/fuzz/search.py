@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -33,5 +34,9 @@ def search(name: str, arguments: list[str], log: Path) -> int:
         atheris.Setup([sys.argv[0], *arguments], PARSERS[name].call)
         atheris.Fuzz()
         os._exit(0)
-    _, status = os.waitpid(child, 0)
+    try:
+        _, status = os.waitpid(child, 0)
+    except BaseException:  # a signal ends this process, and the search with it
+        os.kill(child, signal.SIGKILL)
+        raise
     return os.waitstatus_to_exitcode(status)

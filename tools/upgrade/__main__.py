@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from pg_scheduler.embedded import EmbeddedPostgres
+from tools.environment import exit_on_signals
 from tools.upgrade.large_table import Measured, migrate_large
 from tools.upgrade.rehearsal import rehearse
 from tools.upgrade.releases import previous_release
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Rehearse, and return the exit code: 1 if a job was lost, or ran too often."""
     options = parse_options(arguments)
     # A workflow that is cancelled sends SIGTERM. The workers must end with this process.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_signals()
     report: list[str] = []
     problems = asyncio.run(run(options, report))
     print("\n".join(report))
