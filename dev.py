@@ -63,7 +63,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   picture  record the demo into docs/figures/demo.svg
   screenshots  photograph the dashboard into docs/figures: on the data of the demo, light and dark, and on
            those of the tutorial; write the accessibility trees of its pages; draw the diagrams
-  shell    open an asyncio prompt and a private server (--data .pgdata keeps its data)
+  shell    open a prompt with await, a pool, a started scheduler and a private server (--data .pgdata keeps
+           its data); with a program on standard input, run that
 
   --python PYTHON   use this interpreter, in an environment of its own: --python python3.13
   --pg VERSION      test with this PostgreSQL, 14 to 18, or with the programs in a folder:
@@ -294,7 +295,7 @@ def main(words: list[str]) -> int:
         "build": lambda: replace_process(package(python, "build", arguments)),
         "package": lambda: replace_process(package(python, "package", arguments)),
         "rehearse": lambda: replace_process([python, "-m", "tools.rehearsal", *arguments]),
-        "shell": lambda: replace_process([*embedded, *arguments, "--", python, "-m", "asyncio"]),
+        "shell": lambda: replace_process([*embedded, *arguments, "--", python, "-m", "tools.shell"]),
         "lint": lambda: lint(python, arguments),
         "quick": lambda: quick(python, arguments),
         "test": lambda: test(environment, arguments, slow="--slow" in options),
