@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from asyncpg import Pool
 
+from pg_scheduler import JobStatus
+from pg_scheduler.testing import TestScheduler
 from tests.browser.pictures import TARGET
 from tests.docs.snippets import ROOT, Snippet, page_id, snippets_of
 from tests.docs.terminal import EXAMPLES
@@ -54,6 +59,29 @@ def test_each_page_with_a_program_has_one_picture() -> None:
 def test_no_cell_of_a_table_has_more_than_one_sentence(page: Path) -> None:
     cells = re.findall(r"(?<=\|)[^|\n]+(?=\|)", page.read_text(encoding="utf-8"))
     assert [cell for cell in cells if re.search(r"[.!?]\s+\S", cell)] == []
+
+
+async def test_job_with_a_time_expires_by_an_outage_of_six_minutes_as_the_pages_state(pool: Pool) -> None:
+    """A reader of the tutorial lost ``enqueue(delay=)`` to a short outage, which no page mentioned."""
+    pages = {page.stem: " ".join(page.read_text(encoding="utf-8").split()) for page in PAGES}
+    assert "must start within five minutes of that time" in pages["five-minutes"]
+    chapter = pages["4-every-morning-at-nine"]
+    assert "A job with a time must start within five minutes of it" in chapter
+    assert "`@job(misfire_grace_time=None)`" in chapter
+    hour = timedelta(hours=1)
+    async with TestScheduler(pool) as kit:
+        kit.scheduler.register(asyncio.sleep, name="shop.ask")
+        await kit.scheduler.enqueue("shop.ask", args=(0,), job_id="late", delay=hour)
+        await kit.scheduler.enqueue("shop.ask", args=(0,), job_id="kept", delay=hour, misfire_grace_time=None)
+        await kit.scheduler.enqueue("shop.ask", args=(0,), job_id="receipt")
+        kit.advance(hour + timedelta(minutes=6))
+        await kit.drain()
+        states = {job.job_id: job.status for job in await kit.scheduler.list_jobs()}
+    assert states == {
+        "late": JobStatus.EXPIRED,
+        "kept": JobStatus.COMPLETED,
+        "receipt": JobStatus.COMPLETED,
+    }
 
 
 def test_new_lines_of_a_program_are_marked_on_its_page() -> None:
