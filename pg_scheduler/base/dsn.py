@@ -7,12 +7,13 @@ every DSN that this library receives is checked here before asyncpg reads it.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from pg_scheduler.base.dsn_options import NAMES, check_hosts, check_options
+from pg_scheduler.base.dsn_options import NAMES, check_hosts, check_options, connect_arguments
 from pg_scheduler.errors import ConfigurationError
 
 MASK: Final = "***"
@@ -21,6 +22,9 @@ MASK: Final = "***"
 MIN_SECRET_LENGTH: Final = 3
 MAX_PORT: Final = 65535
 DEFAULT_PORT: Final = 5432
+SOCKET_NAME: Final = "/.s.PGSQL."
+"""What follows the folder of a socket in its path, before the port."""
+
 MAX_LENGTH: Final = 16_384
 """Characters of a DSN. Reading takes time in proportion to them."""
 
@@ -144,13 +148,56 @@ def address_parts(dsn: str) -> dict[str, str]:
     hosts = parts.netloc.rpartition("@")[2]
     # The colons of an IPv6 address are in brackets, so none of them is taken for that before a port.
     host, _, port = hosts.rpartition(":") if re.search(r":\d*$", hosts) else (hosts, "", "")
-    address = {"host": unquote(host).strip("[]"), "port": port, "database": unquote(parts.path[1:])}
+    # Several hosts keep their brackets, which separate each from its port.
+    host = re.sub(r"^\[([^]]*)\]$", r"\1", host)
+    address = {"host": unquote(host), "port": port, "database": unquote(parts.path[1:])}
     # The options of the DSN may have parts of the address, too.
     for name, values in parse_qs(parts.query).items():
         part = "database" if name == "dbname" else name
         # Of an option that is repeated, the last value counts.
         address[part] = values[-1]
     return {name: address[name] for name in ("host", "port", "database") if address.get(name)}
+
+
+def server_in(dsn: str | None, name: str) -> str | None:
+    """Return where a DSN expects its server; None if it cannot be read. See `server_at()`.
+
+    Args:
+        dsn: The connection string; None for the variables and files of libpq.
+        name: The setting that it comes from.
+
+    Example:
+        >>> server_in("postgresql://app:secret@db/shop", "dsn")
+        'db:5432'
+    """
+    try:
+        checked_dsn = None if dsn is None else check_dsn(dsn, name)
+        # The host may be in the service that the DSN names.
+        address, _ = connect_arguments(checked_dsn, name)
+    except ConfigurationError:
+        return None
+    return server_at(address_parts(address or ""))
+
+
+def server_at(parts: Mapping[str, object]) -> str:
+    """Return where a server is expected, for messages: host and port, or the path of its socket.
+
+    Args:
+        parts: The host and the port, as in `address_parts()`. PGHOST and PGPORT stand for missing ones.
+
+    Example:
+        >>> server_at({"host": "/run/postgresql", "port": "5433"})
+        '/run/postgresql/.s.PGSQL.5433'
+    """
+    host = str(parts.get("host") or os.environ.get("PGHOST") or "")
+    port = str(parts.get("port") or os.environ.get("PGPORT") or DEFAULT_PORT)
+    if not host:
+        return f"the sockets of this machine, or localhost:{port}"
+    if host.startswith("/"):
+        return f"{host.rstrip('/')}{SOCKET_NAME}{port}"
+    # Several hosts are separated by commas, and may have a port each. Of others, only those of IPv6 have
+    # colons.
+    return f"[{host}]:{port}" if ":" in host and "," not in host else f"{host}:{port}"
 
 
 def mask_dsn(dsn: str) -> str:

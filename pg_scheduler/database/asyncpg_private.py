@@ -12,12 +12,10 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from pg_scheduler.base.dsn import Address, address_parts
+from pg_scheduler.base.dsn import SOCKET_NAME, Address, address_parts, server_at, server_in
 
 Hook: TypeAlias = Callable[[Any], Awaitable[Any]]
 """``init`` or ``setup`` of a pool."""
-
-SOCKET_NAME: Final = "/.s.PGSQL."
 
 INTERVAL_OPTIONS: Final = ("TCP_KEEPIDLE", "TCP_KEEPALIVE", "TCP_KEEPINTVL")
 """Socket options in seconds. ``TCP_KEEPALIVE`` is the name of ``TCP_KEEPIDLE`` on macOS."""
@@ -86,14 +84,36 @@ def address_of_pool(pool: asyncpg.Pool) -> Address | None:
     if connections := open_connections(pool):
         return address_of(connections[0])
     untyped_pool: Any = pool
-    # Since asyncpg 0.30 a pool may have a connect= of its owner, which may connect to any address.
-    if getattr(untyped_pool, "_connect", asyncpg.connect) is not asyncpg.connect:
+    if _has_own_connect(pool):
         return None
-    # The arguments of create_pool() have precedence over the parts of the DSN.
-    settings = untyped_pool._connect_kwargs  # noqa: SLF001
-    overrides = {name: settings[name] for name in Address._fields if settings.get(name)}
-    parameters = address_parts(untyped_pool._connect_args[0] or "") | overrides  # noqa: SLF001
+    parameters = address_parts(untyped_pool._connect_args[0] or "") | _address_arguments(pool)  # noqa: SLF001
     return Address.of(*(parameters.get(name) for name in Address._fields))
+
+
+def server_of_pool(pool: asyncpg.Pool) -> str | None:
+    """Return where a pool expects its server, for messages; None if that is unknown. See `server_at()`."""
+    untyped_pool: Any = pool
+    if _has_own_connect(pool):
+        return None
+    arguments = _address_arguments(pool)
+    if not arguments.get("host"):
+        return server_in(untyped_pool._connect_args[0], "the DSN of the pool")  # noqa: SLF001
+    return server_at(arguments)
+
+
+def _has_own_connect(pool: asyncpg.Pool) -> bool:
+    """Return whether a pool has a connect= of its owner, which may connect to any address.
+
+    It may have one since asyncpg 0.30.
+    """
+    return getattr(pool, "_connect", asyncpg.connect) is not asyncpg.connect
+
+
+def _address_arguments(pool: asyncpg.Pool) -> dict[str, Any]:
+    """Return the parts of an address among the arguments of create_pool(), which precede those of the DSN."""
+    untyped_pool: Any = pool
+    settings = untyped_pool._connect_kwargs  # noqa: SLF001
+    return {name: settings[name] for name in Address._fields if settings.get(name)}
 
 
 def has_address(pool: asyncpg.Pool) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
@@ -416,17 +416,50 @@ def is_timeout(fault: DatabaseUnavailableError) -> bool:
 
 
 @contextmanager
-def connecting() -> Iterator[None]:
-    """Raise the permanent errors of taking or returning a connection as ConnectionRejectedError.
+def connecting(origin: str, server: Callable[[], str | None]) -> Iterator[None]:
+    """Raise the errors of taking or returning a connection as errors of this library, with the address.
 
     The pool may call functions of its owner here. If these fail, the cause is mostly a secret store or the
     rotation of credentials, which recover without a change of the code.
+
+    Args:
+        origin: The setting that the address comes from, for messages.
+        server: Returns the address; None if it is unknown.
     """
     try:
-        yield
+        with reaching(origin, server):
+            yield
     except Exception as error:  # user code: a callable of the pool
         raise_rejected(error)
         raise  # an error that is transient, or that this library has raised
+
+
+@contextmanager
+def reaching(origin: str, server: Callable[[], str | None]) -> Iterator[None]:
+    """Raise the error of `raise_unreached()` if the block cannot connect to a server."""
+    try:
+        yield
+    except OSError as error:
+        raise_unreached(error, origin, server)
+        raise
+
+
+def raise_unreached(error: Exception, origin: str, server: Callable[[], str | None]) -> None:
+    """Raise DatabaseUnavailableError with the address if a connection could not be opened.
+
+    Return for any other error: for one of the server, one of a file, whose message has its path, and one of
+    this library. The parameters are those of `connecting()`.
+    """
+    if not isinstance(error, OSError) or error.filename is not None or not is_transient(error):
+        return
+    address = server()
+    place = f" to {address}" if address is not None else ""
+    reason = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else "")
+    described = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    kind = ConnectionLostError if isinstance(error, LOST_CLASSES) else DatabaseUnavailableError
+    raise kind(
+        f"cannot connect{place} ({described}); check that the server runs there, or correct {origin}"
+    ) from error
 
 
 def raise_rejected(error: Exception) -> None:

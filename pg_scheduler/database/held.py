@@ -15,11 +15,12 @@ from typing import Final
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from pg_scheduler.database.asyncpg_private import count_free, open_beside_pool
+from pg_scheduler.database.asyncpg_private import count_free, open_beside_pool, server_of_pool
 from pg_scheduler.database.faults import connecting, is_lock_timeout, translated
 from pg_scheduler.database.fork import inherited_sockets
 from pg_scheduler.database.options import DEDICATED_RESET, MIN_FREE_CONNECTIONS, ConnectionOptions
 from pg_scheduler.database.session import (
+    POOL,
     Connection,
     check_pool,
     is_open,
@@ -85,7 +86,7 @@ class HeldConnection:
         """Take a connection of the pool; if jobs use all of them, open one that the pool does not count."""
         if count_free(self._pool):
             return await take_from(self._pool, self._options.call_timeout_s)
-        with connecting():
+        with connecting(POOL, partial(server_of_pool, self._pool)):
             async with asyncio.timeout(self._options.call_timeout_s):
                 # In a child that this process forks, the socket is closed, as are those of the pool.
                 return await inherited_sockets.open(partial(open_beside_pool, self._pool))

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import asyncpg
 
+from pg_scheduler.base.dsn import server_in
 from pg_scheduler.base.dsn_options import connect_arguments
 from pg_scheduler.database.asyncpg_private import caches_statements, connect_as_pool
-from pg_scheduler.database.faults import LOST_STATEMENTS
+from pg_scheduler.database.faults import LOST_STATEMENTS, reaching
 from pg_scheduler.database.fork import inherited_sockets
 from pg_scheduler.database.session import Connection, is_own_session, release_to, terminate
 
@@ -47,7 +48,8 @@ async def open_own_pool(dsn: str | None, name: str, **settings: Any) -> asyncpg.
 
     The parameters and errors are those of `create_pool()`.
     """
-    pool = await create_pool(dsn, name, **settings)
+    with reaching(name, partial(server_in, dsn, name)):
+        pool = await create_pool(dsn, name, **settings)
     try:
         if not await loses_statements(pool):
             return pool
@@ -63,7 +65,8 @@ async def open_connection_to(dsn: str | None, name: str, **settings: Any) -> asy
     """Open a connection. The parameters and errors are those of `create_pool()`."""
     address, arguments = _arguments(dsn, name, settings)
     connect: Any = asyncpg.connect
-    connection: asyncpg.Connection = await connect(address, **arguments)
+    with reaching(name, partial(server_in, dsn, name)):
+        connection: asyncpg.Connection = await connect(address, **arguments)
     return connection
 
 

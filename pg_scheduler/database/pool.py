@@ -25,6 +25,7 @@ from typing import ClassVar, Final, NamedTuple
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from pg_scheduler.base.dsn import server_in
 from pg_scheduler.base.threads import resolve_at_once, resolve_in_threads
 from pg_scheduler.database.asyncpg_private import (
     classes_of,
@@ -36,6 +37,7 @@ from pg_scheduler.database.asyncpg_private import (
     prepare_as_pool,
     probe_peer,
     server_host,
+    server_of_pool,
 )
 from pg_scheduler.database.callers.adapter import AnyConnection, asyncpg_connection_of
 from pg_scheduler.database.callers.connection import as_foreign
@@ -45,6 +47,7 @@ from pg_scheduler.database.faults import (
     connecting,
     has_ended_during_call,
     raise_translated,
+    reaching,
     reading_dsn,
     translated,
 )
@@ -65,6 +68,7 @@ from pg_scheduler.database.options import (
 from pg_scheduler.database.pool_database import PoolDatabase
 from pg_scheduler.database.pool_share import PoolShare
 from pg_scheduler.database.session import (
+    POOL,
     Connection,
     check_connection,
     is_open,
@@ -224,7 +228,7 @@ class Connections:
         async def run_on_own() -> None:
             resolve_at_once(asyncio.get_running_loop())
             async with asyncio.timeout(EXIT_TIMEOUT_S):
-                with translated(), connecting():
+                with translated(), connecting(POOL, partial(server_of_pool, self._pool)):
                     connection = await connect_as_pool(self._pool)
                 try:
                     async with connection.transaction(isolation="read_committed"):
@@ -559,7 +563,8 @@ class Connections:
         if dsn:
             connection = await self._open(dsn, "keeper_dsn" if self._keeper_dsn else "direct_dsn")
         else:
-            connection = await inherited_sockets.open(partial(connect_as_pool, self._pool))
+            with reaching(POOL, partial(server_of_pool, self._pool)):
+                connection = await inherited_sockets.open(partial(connect_as_pool, self._pool))
         return await prepare_as_pool(self._pool, connection)
 
     async def release_held(self) -> None:
@@ -578,7 +583,7 @@ class Connections:
     async def _connect_directly(self, dsn: str) -> Connection:
         """Open a connection to the direct DSN, with the hooks of the pool."""
         timeout_s = self.options.call_timeout_s
-        with connecting():
+        with connecting("direct_dsn", partial(server_in, dsn, "direct_dsn")):
             async with asyncio.timeout(timeout_s):
                 connection = await self._open(dsn, "direct_dsn")
                 return await prepare_as_pool(self._pool, connection)
@@ -594,7 +599,8 @@ class Connections:
         self.check_loop()
         for dsn, name in ((self._direct_dsn, "direct_dsn"), (self._keeper_dsn, "keeper_dsn")):
             if dsn is not None:
-                with suppress(DatabaseUnavailableError), translated(), connecting():
+                server = partial(server_in, dsn, name)
+                with suppress(DatabaseUnavailableError), translated(), connecting(name, server):
                     async with asyncio.timeout(self.options.call_timeout_s):
                         connection = await self._open(dsn, name)
                     await connection.close(timeout=self.options.close_timeout_s)

@@ -20,11 +20,16 @@ import asyncpg
 from pg_scheduler.base.blocking import BlockingConnection
 from pg_scheduler.base.dsn import Address
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
-from pg_scheduler.database.asyncpg_private import address_of_pool, connect_as_pool, has_address
+from pg_scheduler.database.asyncpg_private import (
+    address_of_pool,
+    connect_as_pool,
+    has_address,
+    server_of_pool,
+)
 from pg_scheduler.database.callers.adapter import address_of_link, link_of
 from pg_scheduler.database.faults import connecting, translated
 from pg_scheduler.database.fork import inherited_sockets
-from pg_scheduler.database.session import Connection
+from pg_scheduler.database.session import POOL, Connection
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 
 IDENTITY: Final = qualify_builtins(
@@ -181,7 +186,7 @@ class PoolDatabase:
 
     async def _read_own(self) -> Database:
         """Return the database of the pool, as a new connection knows it."""
-        with translated(), connecting():
+        with translated(), connecting(POOL, partial(server_of_pool, self._pool)):
             async with asyncio.timeout(self._timeout_s):
                 connection = await inherited_sockets.open(partial(connect_as_pool, self._pool))
                 try:

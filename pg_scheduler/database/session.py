@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from types import MethodType
 from typing import Final, TypeAlias, cast
 
@@ -19,10 +20,11 @@ from pg_scheduler.database.asyncpg_private import (
     local_port,
     open_transaction,
     probe_peer,
+    server_of_pool,
 )
 from pg_scheduler.database.callers.adapter import adapter_for
 from pg_scheduler.database.callers.connection import ForeignConnection, as_foreign
-from pg_scheduler.database.faults import raise_rejected, translated
+from pg_scheduler.database.faults import raise_rejected, raise_unreached, translated
 from pg_scheduler.database.options import BEGIN, PROBE_INTERVAL_S, PROBES, held_settings
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 
@@ -31,6 +33,9 @@ Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 
 Record: TypeAlias = asyncpg.Record
 """A row that a statement returned."""
+
+POOL: Final = "the address of the pool"
+"""Where the address of a server comes from, for messages, if no setting has it."""
 
 NO_TRANSACTION: Final = (
     "connection is not in a transaction, so the job would be committed at once; if another library, such as "
@@ -144,6 +149,7 @@ async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy
                 "(max_size) are in use; give connections back sooner, pass connection= to calls within "
                 "completing() and steps.transaction(), or make the pool larger"
             ) from error
+        raise_unreached(error, POOL, partial(server_of_pool, pool))
         raise_rejected(error)
         raise
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, overload
 import asyncpg
 
 from pg_scheduler.base.async_with import AsyncWithOnly
-from pg_scheduler.base.dsn import normalise_dsn
+from pg_scheduler.base.dsn import normalise_dsn, server_in
 from pg_scheduler.base.health import Health, judge
 from pg_scheduler.base.job_imports import check_not_importing
 from pg_scheduler.base.settings import Notify, PollingConfig, SchedulerConfig, VacuumConfig
@@ -375,7 +375,7 @@ class Scheduler:
         # The child process of a job imports the module of the job, which must not start a Scheduler there.
         check_not_importing()
         resolve_in_threads(asyncio.get_running_loop())
-        with translated(), connecting(), reading_dsn("url"):
+        with translated(), connecting("url", partial(server_in, dsn, "url")), reading_dsn("url"):
             pool = await open_own_pool(dsn, "url", min_size=1, max_size=pool_size)
         try:
             scheduler = cls(pool, **settings)

@@ -222,7 +222,7 @@ def test_one_module_opens_every_dsn() -> None:
     assert places == {
         (OPENING, "create_pool"),
         (OPENING, "open_connection_to"),
-        ("pg_scheduler/database/asyncpg_private.py", "address_of_pool"),
+        ("pg_scheduler/database/asyncpg_private.py", "_has_own_connect"),
         ("pg_scheduler/database/asyncpg_private.py", "connect_as_pool"),
         ("pg_scheduler/database/asyncpg_private.py", "copy_of"),
         ("pg_scheduler/sync/scheduler.py", "closed_pool"),

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
 
+from pg_scheduler.base.dsn import server_in
 from pg_scheduler.base.sqltext import quote_identifier
 from pg_scheduler.base.threads import resolve_in_threads
 from pg_scheduler.database.faults import connecting, reading_dsn, translated
@@ -122,7 +124,7 @@ async def open_connection(
     """
     # The name of the host is resolved in threads of the library, and not in those of the application.
     resolve_in_threads(asyncio.get_running_loop())
-    with _opening():
+    with _opening(dsn):
         connection = await open_connection_to(
             dsn, NAME_OF_DSN, statement_cache_size=0, **_options(application_name)
         )
@@ -145,7 +147,7 @@ async def open_pool(
     """
     resolve_in_threads(asyncio.get_running_loop())
     options = {**_options(application_name), "min_size": 1, "max_size": max_size}
-    with _opening():
+    with _opening(dsn):
         if runs_worker:
             pool = await open_own_pool(dsn, NAME_OF_DSN, **options)
         else:
@@ -163,7 +165,8 @@ def _options(application_name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _opening() -> Iterator[None]:
+def _opening(dsn: str | None) -> Iterator[None]:
     """Raise errors of the DSN and of connecting in the block as errors of this library."""
-    with translated(), connecting(), reading_dsn(NAME_OF_DSN):
+    server = partial(server_in, dsn, NAME_OF_DSN)
+    with translated(), connecting(NAME_OF_DSN, server), reading_dsn(NAME_OF_DSN):
         yield
