@@ -261,7 +261,7 @@ def _claiming_check(facts: HealthFacts, worker: WorkerFacts) -> HealthCheck:
     blocked = _blockage_text(worker)
     may_claim = facts.state == "running" and not worker.must_drain
     is_ok = may_claim and worker.is_claiming and blocked is None
-    text = f"{worker.slots_busy} of {worker.slots} slots are busy"
+    text = f"{worker.slots_busy} of {worker.slots} slots busy"
     if not is_ok:
         text = "no jobs are claimed" if blocked is None else f"no jobs are claimed: event loop {blocked}"
     return HealthCheck("claiming", is_ok, text, ("ready",))

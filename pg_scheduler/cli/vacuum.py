@@ -159,7 +159,7 @@ def _described(policy: VacuumPolicy) -> str:
         case VacuumTrigger.TIME_BASED:
             return f"kept for {policy.days:g} {plural(policy.days, 'day')}"
         case VacuumTrigger.COUNT_BASED:
-            return f"the last {policy.keep_count:,} of each name are kept"
+            return f"the last {policy.keep_count:,} of each name kept"
         case VacuumTrigger.NEVER:
             return "kept"
 

@@ -145,9 +145,9 @@ async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy
         # If a connection is free, the timeout is that of opening or preparing it.
         if isinstance(error, TimeoutError) and count_free(pool) <= 0:
             raise TimeoutError(
-                f"no connection of the pool was free for {timeout_s:g} s, all {pool.get_max_size()} "
-                "(max_size) are in use; give connections back sooner, pass connection= to calls within "
-                "completing() and steps.transaction(), or make the pool larger"
+                f"no connection of the pool (max_size={pool.get_max_size()}) was free for {timeout_s:g} s; "
+                "give connections back sooner, pass connection= to calls within completing() and "
+                "steps.transaction(), or make the pool larger"
             ) from error
         raise_unreached(error, POOL, partial(server_of_pool, pool))
         raise_rejected(error)

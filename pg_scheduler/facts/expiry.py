@@ -29,11 +29,12 @@ class ExpiryCause(StrEnum):
 
 CAUSES: Final[Mapping[str, str]] = {
     ExpiryCause.WAITED: "waited for the {}",
-    ExpiryCause.SCHEDULED_LATE: "were added too late",
+    ExpiryCause.SCHEDULED_LATE: "came too late",
     ExpiryCause.PAUSED: "waited for the end of a pause",
     ExpiryCause.NO_WORKER: "had no worker with this task",
-    ExpiryCause.NO_WORKER_YET: "were due before a worker had started",
-    ExpiryCause.WORKER_STARTED_LATER: "were due before a worker with this task had started",
+    ExpiryCause.NO_WORKER_YET: "became due before a worker had started",
+    ExpiryCause.WORKER_STARTED_LATER: "became due before a worker with this task had started",
     ExpiryCause.NO_FREE_SLOT: "waited for a free slot",
 }
-"""What jobs of each cause did, as the end of a sentence. A limit or a share stands in place of ``{}``."""
+"""What jobs of each cause did, as the end of a sentence with their number, which may be 1. A limit or a share
+stands in place of ``{}``."""

@@ -149,7 +149,7 @@ def _used_starts(facts: JobFacts, limit: LimitUse, next_start_at: datetime) -> I
     # A limit whose next start is known has both numbers, so each 0 only satisfies the type.
     span = timedelta(seconds=limit.per_s or 0)
     wait = next_start_at - facts.now
-    yield f"{limit.starts} of {counted(limit.max_starts or 0, 'start')} in {length(span)} are used"
+    yield f"{limit.starts} of {counted(limit.max_starts or 0, 'start')} in {length(span)} used"
     next_start = f"in {length(wait)}" if wait > timedelta(0) else "now"
     yield f"the next one is free {next_start}"
     queue = None if facts.limit_wait is None else facts.limit_wait.ahead
@@ -343,9 +343,10 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
     # Each case has fewer obstacles than the one before: workers, workers with the name, those of them that
     # still claim jobs, and those whose event loop is not blocked.
     if not alive:
+        others = f"; workers with a row: {len(facts.workers)}" if facts.workers else ""
         yield Reason(
             ReasonCode.NO_WORKER,
-            "no live worker runs jobs" + (f"; {len(facts.workers)} have a row" if facts.workers else ""),
+            f"no live worker runs jobs{others}",
             "start a worker",
         )
     elif not with_name:
@@ -507,7 +508,7 @@ def _queueing(facts: JobFacts) -> Iterator[Reason]:
         used_text = count(used, is_capped=is_capped)
         slots_text = count(slots, is_capped=is_capped)
         workers = counted(len(claiming), "worker", is_capped=is_capped)
-        full = f"{used_text} of {slots_text} slots of {workers} are in use"
+        full = f"{used_text} of {slots_text} slots of {workers} in use"
         remedy = "add workers, or raise max_concurrent_jobs="
         # A job that waits for its children while its attempt stays in memory keeps its slot. If all slots
         # have such jobs, the children have none.

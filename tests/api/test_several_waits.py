@@ -516,7 +516,7 @@ async def test_slots_that_all_have_jobs_which_wait_for_children_in_memory_are_na
             explanation = await inspector.explain_job("b:quick")
             assert [reason.code for reason in explanation.reasons] == [ReasonCode.SLOTS_FULL]
             assert explanation.reasons[0].text.startswith(
-                "2 of 2 slots of 1 worker are in use, 2 of them by jobs that wait for children in memory, "
+                "2 of 2 slots of 1 worker in use, 2 of them by jobs that wait for children in memory, "
                 "among them the one that waits for this job; "
             )
             while not warnings():  # noqa: ASYNC110 - the worker logs it

@@ -171,7 +171,7 @@ def test_health_of_processes_names_the_one_that_fails() -> None:
     assert not health.ready
     assert "process 2: not trusted" in [check.text for check in health.checks]
     reports.set(0, None)
-    assert "1 of 2 run" in [check.text for check in reports.health().checks]
+    assert "1 of 2 running" in [check.text for check in reports.health().checks]
     assert not reports.health().started
 
 

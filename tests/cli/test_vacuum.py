@@ -77,7 +77,7 @@ def test_dry_run_counts_what_vacuum_deletes(on: Callable[..., Ran]) -> None:
     assert "7 jobs deleted" in ran.err
     assert [row["policy"] for row in ran.checked("retention")] == [
         "kept for 30 days",
-        "the last 1 of each name are kept",
+        "the last 1 of each name kept",
         "deleted at once",
         "kept",
     ]

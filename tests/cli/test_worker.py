@@ -373,8 +373,8 @@ async def test_usr2_logs_slots_and_stacks_while_the_event_loop_is_blocked(
     ("option", "reason"),
     [
         (("--max-jobs", "1"), "1 job has started"),
-        (("--max-rss", "1"), "MB of memory are in use"),
-        (("--max-age", "0.1s"), "0.1 s have passed"),
+        (("--max-rss", "1"), "MB of memory in use"),
+        (("--max-age", "0.1s"), "0.1 s since the start"),
     ],
 )
 async def test_worker_ends_when_a_limit_is_reached(
@@ -400,7 +400,7 @@ async def test_supervisor_restarts_a_killed_process_and_answers_one_port(
             except urllib.error.HTTPError:
                 return False
 
-        await until(lambda: asyncio.to_thread(ready, "[+]processes ok: 2 of 2 run"))
+        await until(lambda: asyncio.to_thread(ready, "[+]processes ok: 2 of 2 running"))
         before = {worker.pid for worker in await scheduler.workers()}
         job_id = await add(scheduler, "cliworker.wait", begun, gate)
         await until(lambda: has_text(begun))

@@ -533,7 +533,7 @@ async def test_restricted_overview_counts_visible_names_only(
     assert data["sentence"].startswith(
         "LATE: 1 due job of 'billing.invoice' not started, the oldest for 60 min;"
     )
-    assert "slots are free; " in data["sentence"]
+    assert "slots free; " in data["sentence"]
     assert sum(data["charts"][0]["series"][0]["values"]) == 4
     assert sum((await request(both, "/", headers=JSON)).data["charts"][0]["series"][0]["values"]) == 12
 

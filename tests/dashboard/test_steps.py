@@ -114,7 +114,7 @@ async def test_only_the_newest_of_many_steps_are_on_the_page(app: App, world: Wo
     page = Page((await request(app, JOB)).text)
     keys = keys_of(page)
     assert (len(keys), "step-approval" in keys, "step-page-119" in keys) == (100, True, False)
-    assert "24 older steps are not shown: pg-scheduler jobs steps order" in page.text
+    assert "24 older steps not shown: pg-scheduler jobs steps order" in page.text
 
 
 # -- who sees what -----------------------------------------------------------------------------------------

@@ -613,7 +613,7 @@ async def propose_worker_change(session: Session, arguments: WorkerChangeArgumen
 
     verb = "be asked to claim no more jobs" if action == "drain" else "be asked to claim jobs again"
     draining = sum(seen_states.values())
-    remarks = [f"{draining} of them drain already"] if draining else []
+    remarks = [f"already draining: {draining} of them"] if draining else []
     summary = f"{counted(len(worker_ids), 'worker')} would {verb}: {_named(worker_ids)}"
     return _propose(session, "drain", make, summary, remarks=remarks)
 

@@ -278,9 +278,9 @@ async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> st
             if options.max_rss is not None:
                 used_mb = memory_mb()
                 if used_mb >= options.max_rss:
-                    return f"{used_mb:,.0f} MB of memory are in use"
+                    return f"{used_mb:,.0f} MB of memory in use"
             if max_age_s is not None and time.monotonic() >= ends_at:
-                return f"{max_age_s:g} s have passed"
+                return f"{max_age_s:g} s since the start"
     finally:
         if unsubscribe is not None:
             unsubscribe()

@@ -205,7 +205,7 @@ def _processes(reports: Sequence[_TimedHealth | None]) -> HealthCheck:
     """Return the check that fails if a process has not reported yet, or has ended."""
     running_count = sum(report is not None for report in reports)
     is_ok = running_count == len(reports)
-    return HealthCheck("processes", is_ok, f"{running_count} of {len(reports)} run", ("started", "ready"))
+    return HealthCheck("processes", is_ok, f"{running_count} of {len(reports)} running", ("started", "ready"))
 
 
 def _silence(reports: Sequence[_TimedHealth | None]) -> HealthCheck:

@@ -169,7 +169,7 @@ def judge_server(
             FindingCode.CONNECTIONS,
             "pools",
             f"the pools of {counted(len(sizes), 'live worker')} may open {demand} connections; the server "
-            f"has {usable} for ordinary roles, of which {max(usable - used, 0)} are left; in use: {holders}",
+            f"has {usable} for ordinary roles, {max(usable - used, 0)} of them free; in use: {holders}",
             f"use max_size={pool_share} for each pool at most, a pooler, or "
             f"max_connections = {demand + reserved}",
         )
@@ -177,6 +177,6 @@ def judge_server(
         yield warning(
             FindingCode.CONNECTIONS,
             "server",
-            f"{max(usable - used, 0)} of {usable} connections for ordinary roles are left; in use: {holders}",
+            f"{max(usable - used, 0)} of {usable} connections for ordinary roles free; in use: {holders}",
             "close connections of the largest group, use a pooler, or raise max_connections",
         )

@@ -302,7 +302,7 @@ def _late_finding(
         row.name,
         Evidence(
             f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the "
-            f"oldest for {length(late_s)}; {free_text} of {slots_text} slots are free",
+            f"oldest for {length(late_s)}; {free_text} of {slots_text} slots free",
             _describe_load(row, backlog),
         ),
         *steps,

@@ -137,7 +137,7 @@ def judge_lives(workers: Sequence[Worker], now: datetime, remedy: str = START) -
     if not claiming:
         # Live workers that run no jobs have other roles, which the finding names.
         roles = listed(sorted({worker.role for worker in live}))
-        role_note = f": the {len(live)} live ones have the roles {roles}" if live else ""
+        role_note = f"; {counted(len(live), 'live worker')} with another role: {roles}" if live else ""
         yield error(
             FindingCode.WORKER_NONE,
             "workers",

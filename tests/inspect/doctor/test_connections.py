@@ -145,8 +145,8 @@ async def test_pools_that_exceed_the_server_are_found_until_they_are_smaller(
     await world.worker("w2", health='{"pool": {"max": 100000}}')
     finding = await find(pool, FindingCode.CONNECTIONS)
     assert "2 live workers may open 100007 connections" in finding.evidence
-    assert " for ordinary roles, of which " in finding.evidence
-    assert " are left; in use: " in finding.evidence
+    assert " for ordinary roles, " in finding.evidence
+    assert " of them free; in use: " in finding.evidence
     await pool.execute("""UPDATE scheduler_workers SET health = '{"pool": {"max": 10}}'""")
     assert await subjects(pool, FindingCode.CONNECTIONS) == []
 
@@ -157,5 +157,5 @@ def test_server_without_free_connections_names_who_holds_them() -> None:
         "superuser_reserved_connections": SettingRow("3", "default"),
     }
     (finding,) = judge_server([], settings, [ConnectionRow("app", "web", 6)])
-    assert finding.evidence == "1 of 7 connections for ordinary roles are left; in use: 6 of app web"
+    assert finding.evidence == "1 of 7 connections for ordinary roles free; in use: 6 of app web"
     assert list(judge_server([], settings, [ConnectionRow("app", "web", 4)])) == []

@@ -54,7 +54,7 @@ async def test_late_jobs_with_free_slots_are_to_be_explained(pool: asyncpg.Pool,
     scheduler = Scheduler(pool)
     await scheduler.schedule_job("doctor.free", due, {}, misfire_grace_time=None)
     finding = await find(pool, FindingCode.LATE)
-    assert finding.evidence.endswith("the oldest for 5 min; 1 of 2 slots are free")
+    assert finding.evidence.endswith("the oldest for 5 min; 1 of 2 slots free")
     assert finding.remedy is not None
     assert "pg-scheduler jobs explain" in finding.remedy
     await pool.execute("UPDATE scheduler_workers SET running_jobs = 2")
@@ -76,7 +76,7 @@ async def test_late_job_names_what_runs_and_what_was_due_before(pool: asyncpg.Po
     )
     _, finding = (await examine(pool, FindingCode.LATE)).findings
     assert finding.evidence == (
-        "1 due job of 'doctor.second' not started, the oldest for 5 min; 0 of 2 slots are free; "
+        "1 due job of 'doctor.second' not started, the oldest for 5 min; 0 of 2 slots free; "
         "running: 1 of 'doctor.first'; due before: 1 of 'doctor.first'"
     )
     await scheduler.cancel_job("b")

@@ -47,7 +47,8 @@ async def test_missing_workers_are_found_until_one_starts(
     finding = await find(pool, FindingCode.WORKER_NONE)
     assert (finding.severity, finding.remedy) == (Severity.ERROR, "start a worker")
     await world.worker(role="scheduler")
-    assert "the roles scheduler" in (await find(pool, FindingCode.WORKER_NONE)).evidence
+    evidence = (await find(pool, FindingCode.WORKER_NONE)).evidence
+    assert "; 1 live worker with another role: scheduler" in evidence
     await make()
     assert await subjects(pool, FindingCode.WORKER_NONE) == []
 

@@ -172,7 +172,7 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
     ),
     (replace(FACTS, waits=(SLEEP, SIGNAL)), Verdict.WAITING, [ReasonCode.SHOULD_RUN_NOW], "due for"),
     (facts(workers=()), Verdict.HELD, [ReasonCode.NO_WORKER], "no live worker runs jobs"),
-    (facts(workers=(worker(is_alive=False),)), Verdict.HELD, [ReasonCode.NO_WORKER], "1 have a row"),
+    (facts(workers=(worker(is_alive=False),)), Verdict.HELD, [ReasonCode.NO_WORKER], "workers with a row: 1"),
     (facts(workers=(worker(claims_jobs=False),)), Verdict.HELD, [ReasonCode.NO_WORKER], "runs jobs"),
     (
         facts(workers=(worker(names=frozenset({"mails.send"})),)),
@@ -191,7 +191,7 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         facts(workers=(FULL, worker(worker_id="w2", running_jobs=30, names=None))),
         Verdict.WAITING,
         [ReasonCode.SLOTS_FULL],
-        "50 of 50 slots of 2 workers are in use",
+        "50 of 50 slots of 2 workers in use",
     ),
     (
         facts(workers=(FULL,), queue=BEHIND._replace(is_capped=True)),
@@ -254,7 +254,7 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         Verdict.WAITING,
         [ReasonCode.LIMIT, ReasonCode.LIMIT_HELD],
         (
-            "waits for the limit 'partner': 3 of 3 starts in 30 s are used, the next one is free in 4 s, "
+            "waits for the limit 'partner': 3 of 3 starts in 30 s used, the next one is free in 4 s, "
             "this job starts in about 94 s"
         ),
     ),
