@@ -26,6 +26,7 @@ from tests.support.processes import is_alive, is_waiting
 from tools import compat, compat_django, debian, environment, interpreters, lock, matrix, package
 from tools.environment import ROOT, DevError, Environment
 from tools.matrix import COMBINATIONS, Combination, Result
+from tools.rehearsal import SBOM
 from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLICES, SLOW, parallel
 
 COMMANDS = {
@@ -530,6 +531,13 @@ class TestPackage:
     def test_package_accepts_a_tag_that_matches_version_and_changelog(self) -> None:
         package.check_release("1.2.3", "v1.2.3", self.CHANGELOG)
 
+    def test_package_accepts_a_candidate_in_the_form_of_python_packages_only(self) -> None:
+        changelog = self.CHANGELOG.replace("1.2.3", "1.2.3rc1")
+        package.check_release("1.2.3rc1", "v1.2.3rc1", changelog)
+        remedy = r"version 1\.2\.3-rc\.1 .*; write 1\.2\.3rc1 into .*v1\.2\.3rc1 as the tag"
+        with pytest.raises(DevError, match=remedy):
+            package.check_release("1.2.3-rc.1", "v1.2.3-rc.1", changelog)
+
     def test_package_rejects_a_tag_of_another_version(self) -> None:
         with pytest.raises(DevError, match=r"tag v1\.2\.4 does not match version 1\.2\.3: expected v1\.2\.3"):
             package.check_release("1.2.3", "v1.2.4", self.CHANGELOG)
@@ -541,7 +549,9 @@ class TestPackage:
     def test_package_builds_distributions_with_valid_metadata_and_every_sql_file(
         self, tmp_path: Path
     ) -> None:
-        (tmp_path / "pg_scheduler-0.0.1.tar.gz").touch()  # from an earlier build
+        # These are from an earlier release.
+        (tmp_path / "pg_scheduler-0.0.1.tar.gz").touch()
+        (tmp_path / SBOM).touch()
         distributions = package.build(tmp_path)
         assert set(tmp_path.iterdir()) == set(distributions)
         metadata = package.read_metadata(distributions)

@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from packaging.metadata import Metadata
+from packaging.version import Version
 
 from tools.environment import LOCK, ROOT, DevError, commit_time, note, run
 from tools.installed_demo import check_demo
@@ -51,8 +52,11 @@ class Distributions(NamedTuple):
 
 
 def build(folder: Path, *, source: Path = ROOT) -> Distributions:
-    """Build the wheel and the sdist into the folder, instead of those that are there."""
-    for old in folder.glob("pg_scheduler-*"):
+    """Build the wheel and the sdist into the folder, instead of the files of an earlier release there.
+
+    These may have an SBOM, which lists the components that other files were tested with.
+    """
+    for old in folder.glob("pg_scheduler[-.]*"):
         old.unlink()
     command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
     built = subprocess.run(
@@ -154,8 +158,13 @@ def check_release(version: str, tag: str, changelog: str) -> None:
     """Check that the tag, the version and the changelog agree.
 
     Raises:
-        DevError: They do not.
+        DevError: They do not, or the version is not written as Python packages write it.
     """
+    if version != (canonical := str(Version(version))):
+        raise DevError(
+            f"version {version} is not in the form of Python packages; write {canonical} into version.py and "
+            f"CHANGELOG.md, and v{canonical} as the tag"
+        )
     if tag != f"v{version}":
         raise DevError(f"tag {tag} does not match version {version}: expected v{version}")
     if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):

@@ -79,7 +79,8 @@ async def test_tasks_that_became_slower_or_fail_more_are_worse(
     assert "5 percentage points more of its attempts failed" in text
     await world.worker("old", metadata={"release": "v1"})
     mixed = Page((await request(build(), "/release")).text).text
-    assert "1 of 2 workers with another release: their attempts count in After, too" in " ".join(mixed.split())
+    note = "1 of 2 workers with another release: their attempts count in After, too"
+    assert note in " ".join(mixed.split())
 
 
 async def test_minute_of_the_start_counts_as_after_and_each_period_has_its_ends(
