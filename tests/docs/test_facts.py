@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import logging
 import re
@@ -10,6 +11,7 @@ import tomllib
 from collections.abc import Collection, Iterator
 from itertools import takewhile
 
+import asyncpg
 import pytest
 
 import pg_scheduler
@@ -19,6 +21,7 @@ from pg_scheduler.database.queries import FOLDERS, load_fragment
 from pg_scheduler.events.log import record_fields
 from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.inspect import FindingCode, ReasonCode
+from pg_scheduler.inspect.doctor.connections import OUTSIDE_POOL
 from pg_scheduler.jobs.outcome import NOT_RETRIED, quarantine_error
 from pg_scheduler.jobs.task import JOB_OPTIONS
 from pg_scheduler.scheduler.store import NOT_ALLOWED
@@ -26,6 +29,7 @@ from pg_scheduler.telemetry.logging import FIELDS
 from pg_scheduler.worker.attempt_runner import LONGER
 from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tests.support.source import parsed
+from tests.support.worker import PATIENCE
 from tests.telemetry import test_cluster_metrics, test_process_metrics
 from tools.reference.extension import complete_findings, complete_metrics
 from tools.reference.metrics import TABLES
@@ -363,3 +367,47 @@ def test_stability_names_the_migrations_that_remove_something() -> None:
 def test_life_cycle_describes_every_status() -> None:
     documented = [code(row[0])[0] for row in table("concepts/life-cycle.md", "| Status | Meaning |")]
     assert documented == [status.value for status in pg_scheduler.JobStatus]
+
+
+CONNECTIONS = re.compile(r"takes? (?:up to|only) \[?(\d+)(?: connections)?(?:\]|\b)")
+
+
+def test_pages_agree_on_the_connections_that_a_worker_takes() -> None:
+    size = inspect.signature(Scheduler.connect).parameters["pool_size"].default
+    most = size + OUTSIDE_POOL
+    worker = {"concepts/where-to-run", "guides/django", "guides/web", "operations/database"}
+    worker |= {"operations/deployment", "operations/troubleshooting"}
+    numbers = {
+        name: {
+            int(number)
+            for number in CONNECTIONS.findall(" ".join((ROOT / f"docs/{name}.md").read_text().split()))
+        }
+        for name in worker
+    }
+    # A web process that only enqueues has the pool alone. Eight and twenty processes are computed, too.
+    assert {name: found - {size, 8 * most, 20 * most} for name, found in numbers.items()} == {
+        name: {most} for name in worker
+    }
+
+
+async def test_worker_takes_two_connections_outside_of_its_pool(dsn: str) -> None:
+    """One is that of the lease keeper. The other one is for claims if the pool has none left for that."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    watcher = await asyncpg.connect(dsn)
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool, Scheduler(pool) as scheduler:
+        most = 5 + OUTSIDE_POOL
+        dedicated = scheduler._parts.store.connections.dedicated_connection
+        async with asyncio.timeout(PATIENCE):
+            while dedicated.connection is None:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0)
+            # Jobs use what the worker leaves, and then the place of its connection for claims, which is lost.
+            held = [await pool.acquire() for _ in range(3)]
+            pid = dedicated.connection.get_server_pid()
+            await watcher.execute(f"SELECT pg_terminate_backend({pid})")
+            held.append(await pool.acquire())
+            # The watcher is one of these connections.
+            while await watcher.fetchval(query) < most + 1:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        for connection in held:
+            await pool.release(connection)
+    await watcher.close()

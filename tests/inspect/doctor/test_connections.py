@@ -144,7 +144,7 @@ async def test_pools_that_exceed_the_server_are_found_until_they_are_smaller(
     assert await subjects(pool, FindingCode.CONNECTIONS) == []
     await world.worker("w2", health='{"pool": {"max": 100000}}')
     finding = await find(pool, FindingCode.CONNECTIONS)
-    assert "2 live workers may open 100007 connections" in finding.evidence
+    assert "2 live workers may open 100009 connections" in finding.evidence
     assert " for ordinary roles, " in finding.evidence
     assert " of them free; in use: " in finding.evidence
     await pool.execute("""UPDATE scheduler_workers SET health = '{"pool": {"max": 10}}'""")
