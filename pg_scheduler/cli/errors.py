@@ -24,7 +24,7 @@ from pg_scheduler.errors import (
     SchemaMissingError,
     SchemaTooNewError,
 )
-from pg_scheduler.jobs.call_errors import CallError, Subject, message_for
+from pg_scheduler.jobs.call_errors import Subject, message_for
 from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.jobs.task import UnfitArgumentsError
 
@@ -175,13 +175,12 @@ def message_of(error: Exception, *, schema: str | None) -> str:
             option = "" if schema is None else f"--schema {schema} "
             problem = error.problem
             remedy = f"run pg-scheduler {option}migrate"
-        case CallError():
-            return message_for(error, OPTION_REMEDIES)
         case SchedulerError() | CommandError():
             # The messages of other errors name no calls of the library.
-            return str(error)
+            return message_for(error, OPTION_REMEDIES)
         case _:
-            return describe_refusal(error) if _is_refused_change(error) else str(error)
+            is_refused = _is_refused_change(error)
+            return describe_refusal(error) if is_refused else message_for(error, OPTION_REMEDIES)
     return f"{problem}; {remedy}"
 
 

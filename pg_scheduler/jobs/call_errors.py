@@ -1,16 +1,14 @@
 """Errors of calls that schedule jobs, and the remedies that commands and forms have for them.
 
 The remedy of such an error is for code: it names a parameter, as in "omit job_id=". A command has an option
-in the place of that parameter, and a form has a field. So these errors have the problem apart from the
+in the place of that parameter, and a form has a field. So such an error also has its problem apart from the
 remedy, and the subject that has to change. A front end looks up its own remedy by the subject.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
-
-from pg_scheduler.errors import ConfigurationError, PayloadError
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 Subject: TypeAlias = Literal[
     "arguments", "bounds", "conflict resolution", "deadline", "due time", "id", "key of metadata",
@@ -18,35 +16,33 @@ Subject: TypeAlias = Literal[
 ]  # fmt: skip
 """What has to change in a call."""
 
+ATTRIBUTE: Final = "_pg_scheduler_problem"
+"""The attribute of an error that has its `CallProblem`."""
 
-class CallError(Exception):
-    """An error of a call, with its remedy in code."""
-
-    def __init__(self, problem: str, subject: Subject, remedy: str) -> None:
-        super().__init__(f"{problem}; {remedy}")
-        self.problem: Final = problem
-        self.subject: Final[Subject] = subject
-        self.remedy: Final = remedy
-
-    def __reduce__(self) -> tuple[type[CallError], tuple[str, Subject, str]]:
-        """Return how to restore the error in another process."""
-        return type(self), (self.problem, self.subject, self.remedy)
+ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
-class OptionError(CallError, ConfigurationError):
-    """Options of a job or a schedule contradict one another, or an option of the task."""
+class CallProblem(NamedTuple):
+    """What is wrong with a call, without the remedy, and what has to change."""
+
+    text: str
+    subject: Subject
 
 
-class ArgumentsError(CallError, PayloadError):
-    """JSON cannot represent a value, or the arguments do not fit the task."""
+def call_error(kind: type[ErrorT], problem: str, subject: Subject, remedy: str) -> ErrorT:
+    """Return an error about a call, whose message has the remedy for code."""
+    error = kind(f"{problem}; {remedy}")
+    setattr(error, ATTRIBUTE, CallProblem(problem, subject))
+    return error
 
 
 def message_for(error: Exception, remedies: Mapping[Subject, str]) -> str:
-    """Return the message of an error, with the remedy that a front end has for the subject of a `CallError`.
+    """Return the message of an error; if it is about a call, with the remedy that a front end has for it.
 
     If the front end has none, because its users cannot change the subject, the message has the problem only.
     """
-    if not isinstance(error, CallError):
+    problem: CallProblem | None = getattr(error, ATTRIBUTE, None)
+    if problem is None:
         return str(error)
-    remedy = remedies.get(error.subject)
-    return error.problem if remedy is None else f"{error.problem}; {remedy}"
+    remedy = remedies.get(problem.subject)
+    return problem.text if remedy is None else f"{problem.text}; {remedy}"

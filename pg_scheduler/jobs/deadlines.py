@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.errors import ConfigurationError, DeadlineExceededError
-from pg_scheduler.jobs.call_errors import OptionError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.validation import MAX_DELAY_S, check_execution_time, check_seconds
 
@@ -104,7 +104,8 @@ def deadline_after(due: datetime, seconds: float) -> datetime:
 def check_order(deadline: datetime, due: datetime) -> None:
     """Raise ValueError unless a deadline is after the due time of its job."""
     if deadline <= due:
-        raise OptionError(
+        raise call_error(
+            ValueError,
             f"deadline {deadline.isoformat()} is not after the due time {due.isoformat()}, so the job would "
             "never start",
             "deadline",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.call_errors import ArgumentsError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.payload import encode_object, object_from, to_json
 
 NO_METADATA: Final[Mapping[str, Any]] = {}
@@ -40,7 +40,8 @@ def check_metadata(metadata: object, *, allows_trace: bool = False) -> dict[str,
     checked: dict[str, Any] = json.loads(encode_object("metadata", metadata))
     if TRACE in checked:
         if not allows_trace:
-            raise ArgumentsError(
+            raise call_error(
+                PayloadError,
                 "metadata['trace'] is reserved for the headers of middleware",
                 "key of metadata",
                 "choose another key, or pass trace context from another program to schedule_job()",

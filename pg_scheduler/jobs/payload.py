@@ -27,7 +27,7 @@ from uuid import UUID
 
 from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.call_errors import ArgumentsError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.codec import NO_ARGUMENTS, PayloadCodec, decode_text, is_encoded
 
 _read = json.JSONDecoder().raw_decode
@@ -198,10 +198,14 @@ def check_size(task_data: str, limit: int | None) -> str:
     if (size := size_beyond(limit, task_data)) is not None:
         problem = f"the arguments, with metadata, have {size} bytes of JSON, more than"
         if limit is None or size > MAX_JSON_BYTES:
-            raise ArgumentsError(
-                f"{problem} the {MAX_JSON_BYTES} that PostgreSQL stores", "size", "pass an id or a path"
+            raise call_error(
+                PayloadError,
+                f"{problem} the {MAX_JSON_BYTES} that PostgreSQL stores",
+                "size",
+                "pass an id or a path",
             )
-        raise ArgumentsError(
+        raise call_error(
+            PayloadError,
             f"{problem} max_payload_bytes = {limit}",
             "size",
             "store them elsewhere and pass an id or a path, or increase max_payload_bytes=",
@@ -343,7 +347,7 @@ def _conversion(value: object) -> str:
 
 def _refuse(path: str, reason: str, remedy: str) -> NoReturn:
     """Raise PayloadError for the value with this path."""
-    raise ArgumentsError(f"{path} {reason}", "value", remedy)
+    raise call_error(PayloadError, f"{path} {reason}", "value", remedy)
 
 
 # -- columns, which may have been written by hand ------------------------------------------------------

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.call_errors import CallError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.chunks import ChunkOptions, check_chunk_options, item_function
 from pg_scheduler.jobs.deadlines import check_common_deadline, check_deadline
 from pg_scheduler.jobs.executors import ASYNC, PROCESS, check_executor, default_executor
@@ -48,7 +48,7 @@ from pg_scheduler.jobs.validation import (
 )
 
 
-class UnfitArgumentsError(CallError, TypeError):
+class UnfitArgumentsError(TypeError):
     """The function of a job cannot be called with its arguments."""
 
 
@@ -263,7 +263,8 @@ class Arity:
             if self.signature is not None:
                 self.signature.bind(*args, **named)
         except TypeError as error:  # its text has names only, no values
-            raise UnfitArgumentsError(
+            raise call_error(
+                UnfitArgumentsError,
                 f"{self._name}() cannot be called with the arguments of the job: {error}",
                 "arguments",
                 "pass args= and kwargs= that fit its signature",

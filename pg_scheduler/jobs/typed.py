@@ -28,7 +28,7 @@ from pg_scheduler.base.annotations import (
 from pg_scheduler.base.foreign import guarded
 from pg_scheduler.base.validators import new_adapter
 from pg_scheduler.errors import ConfigurationError, PayloadError
-from pg_scheduler.jobs.call_errors import ArgumentsError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.injected import accepts_anything, own_signature, wrapped_signature
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import decode, encode
@@ -280,7 +280,8 @@ class TypedArguments:
         except ValidationError as error:
             messages = problems(error)
             suffix = [f"{len(messages) - MAX_SHOWN} more"] if len(messages) > MAX_SHOWN else []
-            raise ArgumentsError(
+            raise call_error(
+                PayloadError,
                 "; ".join(messages[:MAX_SHOWN] + suffix),
                 "arguments",
                 f"pass arguments that fit the annotations of {self._func.__qualname__}()",

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pg_scheduler.base.foreign import is_ctrl_c
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.call_errors import OptionError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.rows import Debouncing
 from pg_scheduler.jobs.validation import check_seconds, check_text
@@ -221,7 +221,8 @@ def unique_text(
         arguments = {**values.get(OTHER_NAMES, {}), **values}
         for name in rule.args:
             if name not in arguments and not _may_be_omitted(signature, name):
-                raise OptionError(
+                raise call_error(
+                    ConfigurationError,
                     f"unique names the argument {name!r}, which this job of {task!r} lacks",
                     "named argument",
                     f"pass it by its name, as in kwargs={{{name!r}: ...}}",

@@ -14,8 +14,9 @@ from pg_scheduler.base.settings import Notify
 from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.queries import Route
 from pg_scheduler.database.session import Connection
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import EventBus, JobScheduled
-from pg_scheduler.jobs.call_errors import OptionError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, PlainJob
 from pg_scheduler.jobs.task import JobSpec
@@ -299,9 +300,10 @@ def _debounced_resolution(job: AnyJob, resolution: ConflictResolution) -> Confli
     return ConflictResolution.REPLACE
 
 
-def _not_replacing(job: AnyJob, resolution: ConflictResolution, remedy: str) -> OptionError:
+def _not_replacing(job: AnyJob, resolution: ConflictResolution, remedy: str) -> ConfigurationError:
     """Return the error about a call that is to leave a debounced job as it is."""
-    return OptionError(
+    return call_error(
+        ConfigurationError,
         f"a job of {job.job_name!r} takes the arguments of the last call, since its unique has debounce=, "
         f"so conflict_resolution cannot be {resolution.name}",
         "conflict resolution",

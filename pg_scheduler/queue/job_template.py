@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.call_errors import OptionError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.deadlines import DEADLINE, instant_of
 from pg_scheduler.jobs.metadata import NO_METADATA
 from pg_scheduler.jobs.model import Unset
@@ -235,7 +235,8 @@ class JobTemplate(NamedTuple):
         ``has_id`` is whether the caller gave the job its id.
         """
         if unique.per is not None and has_id:
-            raise OptionError(
+            raise call_error(
+                ConfigurationError,
                 "the id of a job with unique and per= is derived from its time span, but this job has the id "
                 f"{row.job_id!r}",
                 "id",

@@ -15,8 +15,8 @@ from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple, cast
 
-from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.call_errors import OptionError
+from pg_scheduler.errors import ConfigurationError, PayloadError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.keys import KeyFunctionError
 from pg_scheduler.jobs.metadata import with_metadata
@@ -264,7 +264,8 @@ class JobPreparer:
 def _check_debounced(spec: JobSpec, name: str) -> None:
     """Raise ConfigurationError if a debounced job of this name was given a due time, a delay or an id."""
     if spec.execution_time is not None:
-        raise OptionError(
+        raise call_error(
+            ConfigurationError,
             f"the unique of this job of {name!r} has debounce=, so its due time follows from its calls, but "
             "it was given one",
             "due time",
@@ -272,7 +273,8 @@ def _check_debounced(spec: JobSpec, name: str) -> None:
             "Unique() without debounce=",
         )
     if spec.job_id is not None:
-        raise OptionError(
+        raise call_error(
+            ConfigurationError,
             f"the unique of this job of {name!r} has debounce=, so it has the id of the first call, but it "
             f"was given the id {spec.job_id!r}",
             "id",

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from pg_scheduler.errors import ConfigurationError, PayloadError
-from pg_scheduler.jobs.call_errors import OptionError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.codec import PayloadCodec, is_encoded
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
@@ -155,8 +155,11 @@ class Definition:
         if values.keys() & {"overlap", "catch_up"}:
             check_policies(Overlap(row.overlap), catch_up_of(row))
         if row.start_at is not None and row.end_at is not None and row.end_at < row.start_at:
-            raise OptionError(
-                f"end {row.end_at} is before start {row.start_at}", "bounds", "pass a later end="
+            raise call_error(
+                ConfigurationError,
+                f"end {row.end_at} is before start {row.start_at}",
+                "bounds",
+                "pass a later end=",
             )
         return row
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.call_errors import OptionError
+from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.validation import check_count
 
 MAX_SPAN: Final = timedelta(days=3660)
@@ -115,7 +115,8 @@ def check_span(name: str, value: object) -> None:
 def check_policies(overlap: Overlap, catch_up: CatchUp) -> None:
     """Raise ConfigurationError if the policies contradict each other."""
     if catch_up.selection == "all" and overlap not in {Overlap.ALLOW, Overlap.QUEUE_ALL}:
-        raise OptionError(
+        raise call_error(
+            ConfigurationError,
             f"CatchUp.all() requires Overlap.ALLOW or Overlap.QUEUE_ALL, not {overlap!r}, "
             "which would drop jobs",
             "policies",

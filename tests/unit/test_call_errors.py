@@ -1,7 +1,7 @@
 """Errors of calls that schedule jobs: a command or a form shows them with a remedy of its own.
 
 A remedy such as "omit job_id=" is for code. This module finds all errors with such a text in the modules that
-prepare jobs and schedules. Each of them is a ``CallError``, or no command and no form can show it.
+prepare jobs and schedules. Each of them is made by ``call_error()``, or no command and no form can show it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,8 @@ import pytest
 import pg_scheduler
 from pg_scheduler.cli.errors import OPTION_REMEDIES, message_of
 from pg_scheduler.dashboard.actions.request import FIELD_REMEDIES
-from pg_scheduler.jobs.call_errors import (
-    ArgumentsError,
-    CallError,
-    OptionError,
-    Subject,
-    message_for,
-)
+from pg_scheduler.errors import ConfigurationError, PayloadError
+from pg_scheduler.jobs.call_errors import Subject, call_error, message_for
 from pg_scheduler.jobs.task import UnfitArgumentsError
 
 PACKAGE: Final = Path(pg_scheduler.__file__).parent
@@ -74,8 +69,6 @@ OTHERS: Final = {
 CODE: Final = re.compile(r"\w=|\w\(")
 """A parameter such as ``job_id=``, or a call."""
 
-CALL_ERRORS: Final = {kind.__name__ for kind in (ArgumentsError, OptionError, UnfitArgumentsError)}
-
 
 def text_of(node: ast.expr) -> str:
     """Return the literal parts of a text, without the values in it."""
@@ -85,7 +78,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def raising_functions() -> Iterator[str]:
-    """Yield the functions that raise an error with code in its text, and that is no ``CallError``."""
+    """Yield the functions that raise an error with code in its text, not by ``call_error()``."""
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).glob("*.py")):
             if path.stem in {*DECLARATIONS, *RUNNING}:
@@ -99,13 +92,12 @@ def raising_functions() -> Iterator[str]:
                 for node in ast.walk(function):
                     if not isinstance(node, ast.Call) or node in inner_nodes:
                         continue
-                    kind = ast.unparse(node.func)
-                    is_other_error = kind.endswith("Error") and kind not in CALL_ERRORS
-                    if is_other_error and CODE.search(" ".join(map(text_of, node.args))):
+                    is_error = ast.unparse(node.func).endswith("Error")
+                    if is_error and CODE.search(" ".join(map(text_of, node.args))):
                         yield f"{folder}/{path.name}:{function.name}"
 
 
-def test_error_with_a_remedy_in_code_is_a_call_error_or_no_command_shows_it() -> None:
+def test_error_with_a_remedy_in_code_is_made_by_call_error_or_no_command_shows_it() -> None:
     assert sorted(set(raising_functions())) == sorted(OTHERS)
 
 
@@ -117,11 +109,12 @@ def test_commands_have_a_remedy_for_each_subject_and_forms_for_those_with_fields
     assert [remedy for remedy in remedies if CODE.search(remedy)] == []
 
 
-@pytest.mark.parametrize("kind", [ArgumentsError, OptionError, UnfitArgumentsError])
-def test_call_error_has_the_remedy_of_its_front_end(kind: type[CallError]) -> None:
-    error = kind("the job has two ids", "id", "omit job_id=")
+@pytest.mark.parametrize("kind", [ConfigurationError, PayloadError, UnfitArgumentsError, ValueError])
+def test_call_error_has_the_remedy_of_its_front_end(kind: type[Exception]) -> None:
+    made = call_error(kind, "the job has two ids", "id", "omit job_id=")
+    error = pickle.loads(pickle.dumps(made))
+    assert type(error) is kind
     assert str(error) == "the job has two ids; omit job_id="
     assert message_of(error, schema=None) == "the job has two ids; omit --id"
     assert message_for(error, FIELD_REMEDIES) == "the job has two ids"
     assert message_for(ValueError("it is too long"), OPTION_REMEDIES) == "it is too long"
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
