@@ -107,14 +107,6 @@ class SequenceRepository(Repository):
         refused = await self._statements.run_divided(sorted(keys), run)
         return Moved(moved_count, min(due_times, default=None), undecided - refused.keys(), refused)
 
-    async def move_waiting(self) -> None:
-        """Move the heads of all sequences with due jobs, for the test kit, in which no sequencer runs."""
-        position, size = BLOCKED_BY_SEQUENCE, 1000
-        while keys := await self.waiting(position, size):
-            idle = await self.find_idle(keys)
-            await self.move([key for key, due_in in idle.items() if due_in <= 0])
-            position = keys[-1]
-
     async def pass_on(self, jobs: Sequence[EndedJob], transaction: Transaction) -> Collection[str]:
         """Pass the place of heads that have ended on to the next jobs, in the transaction that ends them.
 

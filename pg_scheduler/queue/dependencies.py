@@ -124,14 +124,6 @@ class DependencyRepository:
             job_ids, keys = [job.job_id for job in jobs], [job.unique_key for job in jobs if job.unique_key]
             await self._statements.fetch("lock_dependents", job_ids, keys, on=transaction.connection)
 
-    async def mark_uncommitted(self) -> None:
-        """Do what the commit does with the jobs that others wait for, in a test that never commits.
-
-        This marks the parents, and applies the consequences of those that have ended already.
-        """
-        rows = await self._statements.fetch("mark_uncommitted")
-        await self._consequences.apply([row["job_id"] for row in rows if row["has_ended"]])
-
     async def keeping(self, job_ids: Collection[str], connection: Connection | None = None) -> set[str]:
         """Return the ids of those of the jobs whose results are kept when they end."""
         rows = await self._statements.fetch("keeping_jobs", list(job_ids), on=connection)

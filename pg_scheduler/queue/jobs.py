@@ -722,10 +722,6 @@ class JobRepository(Repository):
         rows = await self._statements.fetch("free_fire_times", obsolete_ids, added_at_json, on=connection)
         return {row["job_id"] for row in rows}
 
-    async def ids(self, *, due_at: datetime | None = None) -> set[str]:
-        """Return the ids of all jobs, or of those that are due at this time and can start."""
-        return {row["job_id"] for row in await self._statements.fetch("job_ids", due_at)}
-
     async def read_revoked(self, job_ids: Collection[str]) -> dict[str, tuple[JobStatus, bool]]:
         """Return the status of each of these jobs that exists, and whether consequences wait for its attempt.
 

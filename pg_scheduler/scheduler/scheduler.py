@@ -194,6 +194,7 @@ class Scheduler:
     """An object of the application for its jobs, which `job_state()` returns; set it before ``start()``."""
 
     _runtime_class: ClassVar[type[Runtime]] = Runtime
+    _store_class: ClassVar[type[Store]] = Store
     _steps_class: ClassVar[type[AttemptSteps]] = AttemptSteps
 
     _guards_copies: ClassVar[bool] = True
@@ -284,7 +285,9 @@ class Scheduler:
         self.db_pool = db_pool
         events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
         payload_codec = check_codec(codec)
-        store = Store(self._connections_of(config), schema=schema, clock=clock, codec=payload_codec)
+        store = self._store_class(
+            self._connections_of(config), schema=schema, clock=clock, codec=payload_codec
+        )
         meter = new_meter(store.statements, events) if statistics else None
         # The functions of ``@job`` are found besides those that are registered with this Scheduler.
         tasks = TaskRegistry(catalogue if self._catalogue is None else self._catalogue)

@@ -8,7 +8,7 @@ each room uses the class that has the repositories it needs, and imports nothing
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pg_scheduler.admission.limits import LimitRepository
 from pg_scheduler.admission.pauses import PauseRepository
@@ -45,6 +45,10 @@ NOT_ALLOWED: Final = (
 class Store(WorkerStore):
     """The tables of one scheduler, with the repositories of all rooms."""
 
+    # The test kits replace these.
+    _pauses_class: ClassVar[type[PauseRepository]] = PauseRepository
+    _sequences_class: ClassVar[type[SequenceRepository]] = SequenceRepository
+
     def __init__(
         self,
         connections: Connections,
@@ -59,14 +63,14 @@ class Store(WorkerStore):
             connections, schema=schema, clock=clock, codec=codec, server_start_grace_s=server_start_grace_s
         )
         self.schedules: Final = ScheduleRepository(self.statements)
-        self.sequences: Final = SequenceRepository(self.statements)
+        self.sequences: Final = self._sequences_class(self.statements)
         self.consequences.set_handlers(
             schedule=self.schedules.note_ends,
             fixed_delay=self.schedules.note_ends_of_replacements,
             sequence=self.sequences.pass_on,
         )
         self.signals: Final = SignalRepository(self.statements)
-        self.pauses: Final = PauseRepository(self.statements)
+        self.pauses: Final = self._pauses_class(self.statements)
         self.steps: Final = StepRepository(self.statements)
         self.streams: Final = StreamRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)

@@ -84,9 +84,10 @@ class AsyncTestKit(TestKitBase):
     """Looks at jobs, and runs them, in the transaction of an async test.
 
     Jobs that the code under test schedules on the connection are rows of its transaction: the kit finds them
-    and runs them there, and the rollback of the test removes them. Statements and outcomes are those of a
-    worker; schedules do not fire, limits do not apply, and tenants of a share have no turns. Plain functions
-    run in threads.
+    and runs them there, and the rollback of the test removes them. It does not see jobs that are committed,
+    unless the transaction has changed them. On a connection with autocommit, it sees all jobs. Statements and
+    outcomes are those of a worker; schedules do not fire, limits do not apply, and tenants of a share have no
+    turns. Plain functions run in threads.
 
     Args:
         connection: What the code under test passes as ``connection=``: a connection or session of asyncpg,
@@ -164,13 +165,13 @@ class AsyncTestKit(TestKitBase):
             tolerance: By how much the due time may differ, a timedelta or seconds.
 
         Raises:
-            AssertionError: No such job is pending; the message lists all jobs.
+            AssertionError: No such job is pending; the message lists all jobs that the kit sees.
         """
         matches = await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance)
         if not matches:
             raise AssertionError(
                 f"no such job of {self._kit.name_of(func)} is pending at {self._kit.now}; all jobs:"
-                f"{listed(await self._kit.every_job())}"
+                f"{listed(await self._kit.jobs())}{await self._kit.hint_of_missing(func)}"
             )
         return matches[0]
 

@@ -36,6 +36,9 @@ _in_turn: ContextVar[OwnConnection | None] = ContextVar("pg_scheduler_kit_turn",
 
 Turn: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 
+LOOK: Final = "pg_scheduler_look"
+"""The savepoint that shows whether the connection is in a transaction."""
+
 BEFORE: Final = "pg_scheduler_job"
 """The savepoint before the code of a job."""
 
@@ -51,6 +54,8 @@ class OwnConnection(Connections):
     def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
         self._connection = connection
+        self.is_in_transaction = True
+        """Whether the connection was in a transaction at the last look."""
         self._turn_lock = asyncio.Lock()
 
     @property
@@ -63,6 +68,25 @@ class OwnConnection(Connections):
 
     def check_thread(self) -> None:
         """Do nothing; see ``check_loop()``."""
+
+    async def look(self) -> None:
+        """Look whether the connection is in a transaction, which begins now unless autocommit is on.
+
+        Raises:
+            ValueError: It is one of asyncpg, and the transaction of the test has ended.
+        """
+        # It raises an error for a connection of asyncpg, on which each statement would be committed at once.
+        check_connection(self._connection)
+        async with self.turn():
+            try:
+                await self._connection.execute(f"SAVEPOINT {LOOK}")
+            except Exception as error:
+                if sqlstate_of(error) != NO_TRANSACTION:
+                    raise
+                self.is_in_transaction = False
+                return
+            await self._connection.execute(f"RELEASE SAVEPOINT {LOOK}")
+            self.is_in_transaction = True
 
     async def check_call(self, connection: AnyConnection | None) -> Connection:
         """Return the connection that a caller passes, or the connection of the test if it is None."""

@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, cast
 
-from pg_scheduler.admission.pause_watcher import PauseWatcher
 from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import PythonClock
@@ -34,6 +33,7 @@ from pg_scheduler.testing.bench import OUTCOMES, Bench, Tally, claim_of, raise_j
 from pg_scheduler.testing.calling_thread import NESTED
 from pg_scheduler.testing.connections import OwnConnection, isolated
 from pg_scheduler.testing.expected import ExpectedJob, NamingScheduler
+from pg_scheduler.testing.written import KitPauseWatcher, KitStore, WrittenJobs, WrittenSequences
 from pg_scheduler.tools import client_of, options_of, settings_of, tasks_of
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.process import ProcessExecutor
@@ -74,6 +74,13 @@ NO_WORKER: Final = (
 )
 
 
+NOT_SEEN: Final = (
+    "\nsuch jobs are committed, and the kit sees only those that its own transaction has written, because "
+    "workers may run the others; let the code under test write into the transaction of the test, or use "
+    "TestScheduler in a database of its own"
+)
+
+
 class KitClock(PythonClock):
     """The time of this process plus the time by which a test has advanced the clock."""
 
@@ -99,6 +106,8 @@ class KitScheduler(NamingScheduler):
         get_scheduler: Returns ``current_job().scheduler``; None for that of workers.
     """
 
+    _store_class = KitStore
+
     def __init__(
         self,
         connection: Connection,
@@ -123,6 +132,9 @@ class KitScheduler(NamingScheduler):
             # These are also the settings that options_of() lacks. The kit runs the jobs of all functions.
             self._parts.config = replace(settings_of(source), only=(), skip=(), statistics=False)
             self.state = source.state
+        statements = self._parts.store.statements
+        self._written = WrittenJobs(statements, self._parts.store.consequences)
+        self._sequences = cast("WrittenSequences", self._parts.store.sequences)
         # The outbox sends at once, so it needs no timers.
         self._parts.outbox.gap_s = 0.0
 
@@ -175,16 +187,34 @@ class KitScheduler(NamingScheduler):
         """Return the pending jobs that fit the arguments of an assertion; None stands for any value."""
         names = None if func is None else self.job_names_of(func)
         expected = ExpectedJob.of(names, args, kwargs, after, at, now=self.now, tolerance=tolerance)
-        pending_jobs = await self.every_job(status=JobStatus.PENDING)
-        return [job for job in pending_jobs if expected.matches(job)]
+        return [job for job in await self.jobs() if job.status is JobStatus.PENDING and expected.matches(job)]
+
+    async def hint_of_missing(self, func: JobFunction | str) -> str:
+        """Return the end of an error about a missing job: why the kit may not see it; "" for no such reason.
+
+        The reason is that pending jobs of the function are committed. Code under test that has another
+        connection than the kit commits its jobs, and so does a session that is bound to an engine.
+        """
+        written_ids = await self.ids()
+        for name in self.job_names_of(func):
+            jobs = await self.list_jobs(job_name=name, status=JobStatus.PENDING)
+            if any(job.job_id not in written_ids for job in jobs):
+                return NOT_SEEN
+        return ""
+
+    async def jobs(self) -> list[Job]:
+        """Return all jobs that the kit sees, in the order of their due time."""
+        jobs = await self._parts.store.jobs.get_jobs(await self.ids())
+        return sorted(jobs, key=lambda job: (job.execution_time, job.job_id))
 
     async def new_jobs(self, previous_ids: set[str]) -> list[Job]:
         """Return the jobs whose ids are not among ``previous_ids``."""
-        return [job for job in await self.every_job() if job.job_id not in previous_ids]
+        return [job for job in await self.jobs() if job.job_id not in previous_ids]
 
     async def ids(self, *, due: bool = False) -> set[str]:
-        """Return the ids of all jobs, or of those that are due."""
-        return await self._parts.store.jobs.ids(due_at=self.now if due else None)
+        """Return the ids of all jobs that the kit sees, or of those that are due."""
+        await self._own_connection.look()
+        return await self._written.ids(due_at=self.now if due else None)
 
     # -- running jobs ----------------------------------------------------------------------------------
 
@@ -204,7 +234,8 @@ class KitScheduler(NamingScheduler):
         unsubscribe = parts.events.subscribe(tally.record, *OUTCOMES, JobLost)
         try:
             with self._running_jobs():
-                pause_watcher = PauseWatcher(bench.node, parts.store.pauses)
+                await self._own_connection.look()
+                pause_watcher = KitPauseWatcher(bench.node)
                 # A pass that has more to do now returns 0. Between two passes over the jobs of a pause that
                 # has ended, the pause watcher makes a gap.
                 while await pause_watcher.run_once() <= 0 or pause_watcher.is_renewing:
@@ -217,8 +248,7 @@ class KitScheduler(NamingScheduler):
                         await self._check_claim(tally.lost.pop())
                     if raises and tally.error is not None:
                         raise_job_error(tally.error)
-                waiting_names = set(await parts.store.jobs.waiting_names())
-                unregistered_names = waiting_names - set(parts.tasks.lists.names)
+                unregistered_names = await self._written.ready_names() - set(parts.tasks.lists.names)
         finally:
             unsubscribe()
             await bench.stop()
@@ -264,10 +294,10 @@ class KitScheduler(NamingScheduler):
 
     async def _run_next(self, bench: Bench, only: Collection[str] | None, bound: AttemptBound) -> str | None:
         """Run the next due job, or expire it if it is late, and return its id; None if there is none."""
-        await self._parts.store.dependencies.mark_uncommitted()
-        await self._parts.store.sequences.move_waiting()
+        await self._written.mark_uncommitted()
+        await self._sequences.move_waiting()
         claims, names = self._parts.store.claims, bench.node.routing.names()
-        next_claim = await claims.claim_next(self.worker_id, names, only)
+        next_claim = await self._written.claim_next(self.worker_id, names, only)
         if next_claim is None:
             return None
         claim, has_expired = next_claim
@@ -277,7 +307,7 @@ class KitScheduler(NamingScheduler):
             self._parts.events.publish(JobExpired(claim.job_id, claim.job_name, claim.attempt, reason))
         else:
             bound.count(claim)
-            async with isolated(self._connection, self._turn):
+            async with isolated(self._connection, self._own_connection.turn):
                 await bench.run(claim, bound)
             await bench.settle()
         return claim.job_id
@@ -292,7 +322,8 @@ class KitScheduler(NamingScheduler):
             raise RuntimeError(
                 f"job {lost.job_name!r} (id {lost.job_id}) has rolled back its own claim, since it shares a "
                 "transaction with the test kit; give jobs a session of their own on the connection of the "
-                "test, with join_transaction_mode='create_savepoint' in SQLAlchemy, or commit before drain()"
+                "test, with join_transaction_mode='create_savepoint' in SQLAlchemy, or commit the session "
+                "before drain()"
             )
 
     @contextmanager
@@ -318,6 +349,5 @@ class KitScheduler(NamingScheduler):
 
     def _connections_of(self, config: SchedulerConfig) -> OwnConnection:  # noqa: ARG002
         """Return the connection of the test in place of a pool. The constructor of Scheduler calls this."""
-        connections = OwnConnection(self.db_pool, self._connection)
-        self._turn = connections.turn
-        return connections
+        self._own_connection = OwnConnection(self.db_pool, self._connection)
+        return self._own_connection

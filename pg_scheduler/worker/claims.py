@@ -320,26 +320,6 @@ class ClaimRepository:
         rows = await self._statements.fetch("claim_one", worker_id, job_id, now)
         return Claim._make(rows[0]) if rows else None
 
-    async def claim_next(
-        self, worker_id: str, names: Sequence[str], only: Collection[str] | None
-    ) -> tuple[Claim, bool] | None:
-        """Claim or expire the first due job, for the test kit, which runs jobs one by one.
-
-        Args:
-            worker_id: Written into the row.
-            names: The names of jobs that can run.
-            only: The ids of the jobs that may be claimed; None for all.
-
-        Returns:
-            The job, and whether it has expired; None if no such job is due.
-        """
-        rows = await self._statements.fetch("claim_next", worker_id, names, only, self._statements.now)
-        if not rows:
-            return None
-        # The columns of the row are those of a claim, and one more.
-        *claim_values, has_expired = rows[0]
-        return Claim._make(claim_values), has_expired
-
     async def explain_expiry(
         self, worker_id: str, names: Sequence[str], expired: Iterable[Claim]
     ) -> Mapping[str, str]:

@@ -53,6 +53,7 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.statements import Plannable, ScheduleChange
 from pg_scheduler.steps.signals import Audience, Reached, SentSignal
 from pg_scheduler.streams.statements import NewItem, Wanted
+from pg_scheduler.testing.written import WrittenJobs, WrittenPauses, WrittenSequences
 from pg_scheduler.worker.claims import NO_IDS
 from tests.support.store import (
     LEASE,
@@ -72,7 +73,7 @@ from tests.support.store import (
 QUERIES = load_queries("public")
 SOURCES = "\n".join(
     file.read_text()
-    for folder in (*FOLDERS, "inspect/store")
+    for folder in (*FOLDERS, "inspect/store", "testing")
     for file in sorted(Path(pg_scheduler.__path__[0], folder).glob("*.py"))
 )
 
@@ -618,7 +619,7 @@ async def use_path(store: Store) -> object:
     assert await store.sequences.find_idle(["zsequence:s:ö"]) == {}
     assert await store.sequences.find_past(9) == []
     assert await store.sequences.move(["zsequence:s:ö"]) == Moved(0, None, set(), {})
-    await store.sequences.move_waiting()
+    await WrittenSequences(store.statements).move_waiting()
     over = await store.sequences.hand_over(
         "w1", [claims["a"]], keep=True, names=[NAME], room=1, isolated_from=2
     )
@@ -706,9 +707,13 @@ async def use_path(store: Store) -> object:
     assert job
     assert len(await store.workers.list_workers()) == 1
     assert await store.claims.claim_one("w1", "missing") is None
-    assert await store.claims.claim_next("w1", ["no.such.name"], None) is None
-    assert await store.claims.claim_next("w1", ["no.such.name"], ["missing"]) is None
-    assert await store.jobs.ids(due_at=NOW) <= await store.jobs.ids()
+    written = WrittenJobs(store.statements, store.consequences)
+    assert await written.claim_next("w1", ["no.such.name"], None) is None
+    assert await written.claim_next("w1", ["no.such.name"], ["missing"]) is None
+    assert await written.ids(due_at=NOW) <= await written.ids()
+    assert NAME in await written.ready_names()
+    await written.mark_uncommitted()
+    assert await WrittenPauses(store.statements).names() == set()
     assert await store.jobs.move(["missing"], by_s=1) == []
     assert await store.jobs.delete(["missing"]) == []
     await store.audit.record("trigger_schedule", "s", job_id="a")

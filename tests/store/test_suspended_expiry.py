@@ -11,6 +11,7 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.queries import load_queries
 from pg_scheduler.scheduler.store import Store
+from pg_scheduler.testing.written import WrittenJobs
 from tests.support.store import LEASE, NAME, SECOND, Pool, new_job, worker
 
 QUERIES = load_queries("public")
@@ -63,8 +64,8 @@ async def claim(store: Store) -> set[str]:
 
 
 async def claim_in_a_test(store: Store) -> set[str]:
-    expired = set()
-    while result := await store.claims.claim_next("w1", [NAME, "paused", "plain"], None):
+    expired, written = set(), WrittenJobs(store.statements, store.consequences)
+    while result := await written.claim_next("w1", [NAME, "paused", "plain"], None):
         assert result[1]
         expired.add(result[0].job_id)
     return expired
