@@ -12,6 +12,7 @@ from typing import Any, Final
 from starlette.responses import Response, StreamingResponse
 
 from pg_scheduler.base.text.values import csv_cell
+from pg_scheduler.base.web_server import is_stopping
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.job_rows import row_of, tags_of
 from pg_scheduler.dashboard.pages import audit
@@ -29,6 +30,9 @@ CLOSED_COLUMNS: Final = ("args", "kwargs", "metadata")
 """Columns of requests that may see arguments."""
 
 AUDIT_COLUMNS: Final = ("id", "at", "actor", "via", "action", "subject", "details")
+
+
+STOPPED: Final = "the web server stops, so this export is incomplete; export again from the next process"
 
 
 async def export(request: PageRequest, *, is_head: bool) -> Response:
@@ -68,6 +72,10 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
         while page is not None:
             if page.items:
                 yield write(_row(request, item) for item in page.items)
+            # A long export would hold back the end of the web server's process. Only an error ends a response
+            # so that the browser takes the file for incomplete.
+            if page.next is not None and is_stopping():
+                raise RuntimeError(STOPPED)
             page = None if page.next is None else await read(page.next)
 
     return StreamingResponse(body(), media_type=media_type, headers=headers)

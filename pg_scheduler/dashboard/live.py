@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Hashable, Mapping
 from time import monotonic
@@ -10,6 +9,7 @@ from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
+from pg_scheduler.base.web_server import is_stopping, sleep_until_stop
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES, Page
 from pg_scheduler.dashboard.rendering import render_parts
@@ -57,7 +57,8 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
         # key of the shared read, so the page is read again at each progress, before the interval is over.
         progress: Hashable = None
         yield "retry: 1000\n\n"
-        while monotonic() < ends_at:
+        # The stream holds back the end of the web server's process, and the browser opens another one.
+        while monotonic() < ends_at and not is_stopping():
             try:
                 snapshot = await request.read_shared(
                     _render, path, age_s=request.settings.refresh_s, depends_on=(*depends_on, progress)
@@ -85,7 +86,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
             # If a search continues, _advance() has taken about half a second for it. Otherwise the stream
             # waits.
             if latest_progress is None:
-                await asyncio.sleep(request.settings.refresh_s)
+                await sleep_until_stop(request.settings.refresh_s)
             else:
                 progress = latest_progress
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from time import monotonic
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pg_scheduler import Job, JobNotFoundError, Scheduler, StreamItem
+from pg_scheduler.base.web_server import LOOK_INTERVAL_S, is_stopping
 
 __all__ = ["stream_response", "stream_route"]
 
@@ -37,8 +39,9 @@ async def stream_response(
     last number as the parameter ``after`` of the URL. The last event has the type ``end`` and as its data an
     object with the ``status`` of the job. Close the ``EventSource`` then, since it connects again otherwise.
 
-    If the client disconnects, the iteration over the stream ends. The endpoint decides before this call
-    whether the client may read the job.
+    If the client disconnects, the iteration over the stream ends. If uvicorn shuts down, the response ends
+    within a second, and the client connects again. The endpoint decides before this call whether the client
+    may read the job.
 
     Args:
         request: The request.
@@ -143,6 +146,9 @@ async def _events(
                     yield ": heartbeat\n\n"
                 else:
                     yield f"id: {item.number}\ndata: {_json(item.value)}\n\n"
+        # The browser connects again, to another process or to the next one, and continues there.
+        if is_stopping():
+            return
         ended_job = await scheduler.get_job(job.job_id)
     except JobNotFoundError:
         ended_job = None
@@ -154,16 +160,22 @@ async def _events(
 async def _with_heartbeats(
     items: AsyncIterator[StreamItem], heartbeat: float
 ) -> AsyncGenerator[StreamItem | None]:
-    """Yield the items, and None each time that none has come for a while."""
+    """Yield the items until the web server stops, and None each time that none has come for a while."""
     pending: asyncio.Future[StreamItem | None] | None = None
+    next_heartbeat = monotonic() + heartbeat
     try:
         while True:
             if pending is None:
                 pending = asyncio.ensure_future(anext(items, None))
-            await asyncio.wait([pending], timeout=heartbeat)
+            await asyncio.wait([pending], timeout=min(next_heartbeat - monotonic(), LOOK_INTERVAL_S))
+            if is_stopping():
+                return
             if not pending.done():
-                yield None
+                if monotonic() >= next_heartbeat:
+                    next_heartbeat = monotonic() + heartbeat
+                    yield None
                 continue
+            next_heartbeat = monotonic() + heartbeat
             item, pending = pending.result(), None
             if item is None:
                 return

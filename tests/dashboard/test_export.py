@@ -127,3 +127,15 @@ async def test_job_page_has_the_command_that_adds_such_a_job_its_limits_and_chan
         assert (await request(build(**arguments), url, headers=JSON)).data["command"] is None
     closed = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     assert (await request(closed, url, headers=JSON)).data["changes"] == []
+
+
+async def test_export_ends_with_an_error_when_the_web_server_stops(
+    world: World, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.dashboard.export.PAGE_LENGTH", 3)
+    monkeypatch.setattr("pg_scheduler.dashboard.export.is_stopping", lambda: True)
+    await fill(world)
+    with pytest.raises(RuntimeError, match="this export is incomplete; export again from the next process"):
+        await request(app, "/export")
+    # Nothing is missing from the last page.
+    assert len(lines_of((await request(app, "/export?q=id:billing.invoice1")).text)) == 1
