@@ -62,7 +62,7 @@ def fail(kind: str) -> None:
 
 
 def log() -> None:
-    logging.getLogger("tests.processes").warning("%s from the child", "hello", extra={"ignored": object()})
+    logging.getLogger("tests.processes").warning("%s from the child", "hello", extra={"order": 7})
     logging.getLogger("tests.processes").debug("not enabled")
     try:
         fail("ValueError")

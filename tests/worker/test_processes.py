@@ -204,6 +204,9 @@ async def test_log_records_of_a_process_reach_the_handlers_of_the_worker(
     first, second = [record for record in caplog.records if record.name == "tests.processes"]
     assert (first.levelname, first.getMessage(), first.funcName) == ("WARNING", "hello from the child", "log")
     assert first.process != os.getpid()
+    assert first.order == 7  # type: ignore[attr-defined]
+    assert second.exc_info is not None
+    assert isinstance(second.exc_info[1], ValueError)
     assert second.exc_text is not None
     assert second.exc_text.endswith("ValueError: no")
 

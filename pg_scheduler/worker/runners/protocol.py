@@ -6,11 +6,20 @@ import json
 import logging
 import struct
 import sys
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, cast
 
-from pg_scheduler.base.foreign import class_name, guarded, is_a, leaves_of, message_of, traceback_lines
+from pg_scheduler.base.foreign import (
+    class_name,
+    exc_info_of,
+    guarded,
+    is_a,
+    leaves_of,
+    message_of,
+    traceback_lines,
+)
 from pg_scheduler.base.sqltext import storable
 from pg_scheduler.jobs.result import NoValue, keep_seconds, kept_value
 from pg_scheduler.jobs.retry import Retry, Snooze, delay_of, reason_of
@@ -29,10 +38,16 @@ MAX_LEAF_TRACEBACK_LENGTH: Final = 2000
 MAX_VALUE_BYTES: Final = 2**28
 """Bytes of a value as JSON that a process returns. No column holds a larger one."""
 
-RECORD_FIELDS: Final = (
-    *("name", "levelno", "levelname", "pathname", "filename", "module", "lineno", "funcName", "created"),
-    *("msecs", "relativeCreated", "thread", "threadName", "processName", "process", "taskName"),
+REWRITTEN_FIELDS: Final = ("msg", "args", "exc_info", "exc_text", "stack_info")
+"""The fields of a log record that do not travel as they are."""
+
+RECORD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__).difference(
+    REWRITTEN_FIELDS
 )
+"""The other fields that each log record has. Before Python 3.12, ``taskName`` is none of them."""
+
+FORMATTED_FIELDS: Final = ("message", "asctime")
+"""What a formatter adds to a log record."""
 
 
 class RemoteError(Exception):
@@ -191,14 +206,44 @@ def _fill(error: RemoteError, values: dict[str, Any]) -> RemoteError:
 
 
 def record_to(record: logging.LogRecord) -> dict[str, Any]:
-    """Return a log record as values of JSON; its arguments are part of the message."""
-    values = {name: getattr(record, name, None) for name in RECORD_FIELDS}
-    text = record.exc_text
+    """Return a log record as values of JSON; its arguments are part of the message.
+
+    Of what the application has added by ``extra=`` or a filter, a value that JSON cannot represent becomes
+    the text of its ``repr()``.
+    """
+    attributes = record.__dict__
+    not_added = {*RECORD_FIELDS, *REWRITTEN_FIELDS, *FORMATTED_FIELDS}
+    text, error = record.exc_text, record.exc_info[1] if record.exc_info else None
     if record.exc_info and not text:
         text = logging.Formatter().formatException(record.exc_info)
-    return {**values, "msg": record.getMessage(), "exc_text": text, "stack_info": record.stack_info}
+    return {
+        "fields": {name: attributes.get(name) for name in RECORD_FIELDS},
+        "added": {name: _json_of(value) for name, value in attributes.items() if name not in not_added},
+        "msg": record.getMessage(),
+        "exc_text": text,
+        "error": None if error is None else error_to(error),
+        "stack_info": record.stack_info,
+    }
 
 
 def record_from(values: dict[str, Any]) -> logging.LogRecord:
-    """Return the log record from which ``record_to()`` has made these values."""
-    return logging.makeLogRecord({**values, "args": None})
+    """Return the log record from which ``record_to()`` has made these values.
+
+    Its exception is made as that of a job, and its ``exc_text`` is the traceback in the other process.
+    """
+    texts = {name: values[name] for name in ("msg", "exc_text", "stack_info")}
+    exc_info = None if values["error"] is None else exc_info_of(error_from(values["error"]))
+    return logging.makeLogRecord(
+        {**values["added"], **values["fields"], **texts, "args": None, "exc_info": exc_info}
+    )
+
+
+def _json_of(value: object) -> Any:
+    """Return a value that JSON can represent; else its ``repr()``, or that it has none."""
+    # The value may raise anything. An exception that cancels the job is none of these, so it passes.
+    with suppress(Exception):
+        return json.loads(json.dumps(value))
+    try:
+        return str.__str__(repr(value))
+    except Exception as mistake:  # noqa: BLE001 - user code
+        return f"(repr() of it raised {class_name(mistake)})"

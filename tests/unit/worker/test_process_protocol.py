@@ -6,6 +6,8 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -131,4 +133,53 @@ def test_log_record_keeps_its_message_and_traceback() -> None:
     assert (found.name, found.getMessage(), found.lineno, found.funcName) == ("app", "a, 5", 7, "func")
     assert found.exc_text is not None
     assert found.exc_text.endswith("ValueError: no")
-    assert logging.Formatter().format(found).startswith("a, 5\nTraceback")
+    text = logging.Formatter().format(found)
+    assert text.startswith("a, 5\nTraceback")
+    assert text.count("ValueError: no") == 1
+
+
+def test_log_record_keeps_its_exception() -> None:
+    try:
+        raise KeyError("k")  # noqa: TRY301 - its traceback is the subject
+    except KeyError:
+        record = logging.LogRecord("app", 30, "file.py", 7, "no", (), sys.exc_info(), "func")
+    restored = record_from(json.loads(json.dumps(record_to(record))))
+    assert restored.exc_info is not None
+    kind, error, _ = restored.exc_info
+    assert kind is type(error)
+    assert isinstance(error, KeyError)
+    assert 'raise KeyError("k")' in str(error.__cause__)
+    # A formatter of the application formats the exception itself.
+    text = logging.Formatter().formatException(restored.exc_info)
+    assert 'raise KeyError("k")' in text
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+
+def test_log_record_has_what_the_application_has_added_and_nothing_else() -> None:
+    ring: list[Any] = []
+    ring.append(ring)
+    added = {
+        "order": 7,
+        "tags": {"a": [1, None, 0.5]},
+        "price": Decimal("4.95"),
+        "ring": ring,
+        "unprintable": Unprintable(),
+    }
+    record = logging.makeLogRecord({"msg": "charged", "name": "app", **added})
+    logging.Formatter("%(asctime)s").format(record)
+    restored = record_from(json.loads(json.dumps(record_to(record))))
+    assert restored.__dict__.keys() - logging.makeLogRecord({}).__dict__.keys() == added.keys()
+    assert (restored.order, restored.tags) == (7, {"a": [1, None, 0.5]})  # type: ignore[attr-defined]
+    assert (restored.price, restored.ring) == ("Decimal('4.95')", "[[...]]")  # type: ignore[attr-defined]
+    assert restored.unprintable == "(repr() of it raised ValueError)"  # type: ignore[attr-defined]
+
+
+def test_log_record_without_an_exception_has_no_more_of_it_than_before() -> None:
+    record = logging.LogRecord("app", 30, "file.py", 7, "no", (), (None, None, None), "func")
+    restored = record_from(json.loads(json.dumps(record_to(record))))
+    assert restored.exc_info is None
+    assert logging.Formatter().format(restored) == logging.Formatter().format(record)
