@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.jobs.naming import module_name, qualified_name
+from pg_scheduler.jobs.naming import importable_module, qualified_name
 from pg_scheduler.jobs.validation import check_text
 
 ASYNC: Final = "async"
@@ -47,15 +47,22 @@ def import_path(func: JobFunction) -> tuple[str, str]:
     Raises:
         TypeError: It cannot be imported.
     """
-    module, path = module_name(func), func.__qualname__
+    module, path = importable_module(func), func.__qualname__
     # The path of a lambda has the part "<lambda>", and that of a nested function the part "<locals>".
     has_no_path = "<" in path
     owner = getattr(func, "__self__", None)
     is_method_of_instance = owner is not None and not inspect.isclass(owner)
-    if has_no_path or module == "__main__" or is_method_of_instance:
+    if has_no_path or is_method_of_instance:
         raise TypeError(
             f"executor 'process' cannot run {qualified_name(func)}: a process imports its function as "
             "module:name; define it at the top level of a module"
+        )
+    if module is None:
+        program = getattr(sys.modules["__main__"], "__file__", None)
+        raise TypeError(
+            f"executor 'process' cannot run {qualified_name(func)}: a process imports its function as "
+            f"module:name, and no process can import the program {program!r} by a name; define the function "
+            "in a module that the program imports"
         )
     if (loaded_module := sys.modules.get(module)) is not None:
         # While the module is being imported, it does not have the function yet, so a missing name is valid.

@@ -6,6 +6,7 @@ import difflib
 import inspect
 import sys
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Final
@@ -28,6 +29,7 @@ MOVED: Final = 0.6
 """
 
 _main_names: Final[dict[ModuleType, str]] = {}
+_importable_mains: Final[dict[ModuleType, str]] = {}
 
 
 def check_function(func: object, *, allow_plain: bool = False) -> None:
@@ -108,8 +110,51 @@ def _main_name() -> str:
     return _main_names[main]
 
 
-# A script loses __file__ when its main thread has ended, so its name is remembered now.
+def importable_module(func: JobFunction) -> str | None:
+    """Return the name under which another process imports the function's module; None if it cannot.
+
+    It differs from the name in the names of jobs, which is without ``__main__``.
+    """
+    return func.__module__ if func.__module__ != "__main__" else _importable_main()
+
+
+def _importable_main() -> str | None:
+    """Return the name under which another process imports the module that runs as ``__main__``.
+
+    A name that was found is remembered. None is not: the program may add its folder to ``sys.path`` later.
+    """
+    main = sys.modules["__main__"]
+    if main not in _importable_mains and (name := _find_main(main)) is not None:
+        _importable_mains[main] = name
+    return _importable_mains.get(main)
+
+
+def _find_main(main: ModuleType) -> str | None:
+    """Return a name under which the import system finds the file of a main module; None if there is none."""
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    name = "" if file is None else Path(file).stem
+    # A name with a dot would be that of a module in a package. The one of a folder or an archive that runs is
+    # that of the main module in every process.
+    if not name or "." in name or name == "__main__":
+        return None
+    try:
+        found_spec = find_spec(name)
+        is_same = (
+            found_spec is not None
+            and found_spec.origin is not None
+            and Path(found_spec.origin).samefile(file)  # type: ignore[arg-type] # there is a name
+        )
+    except (OSError, ValueError):  # a file is missing, or a module of this name has no spec
+        return None
+    return name if is_same else None
+
+
+# A script loses __file__ when its main thread has ended, so its names are remembered now.
 _main_name()
+_importable_main()
 
 
 def check_aliases(aliases: Iterable[str]) -> list[str]:

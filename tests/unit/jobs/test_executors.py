@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import zipapp
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +14,7 @@ import pytest
 from pg_scheduler.jobs.executors import check_executor, import_path
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
+from tests.docs.snippets import ROOT
 
 
 def plain() -> None: ...
@@ -85,3 +91,66 @@ def test_import_path_rejects_functions_that_cannot_be_imported(monkeypatch: pyte
     monkeypatch.setattr(f"{__name__}.Group", 5)
     with pytest.raises(TypeError, match="that name is 5"):
         import_path(plain)
+
+
+PROGRAM = """
+import json, subprocess, sys
+from pg_scheduler import job
+
+def work(): ...
+
+try:
+    job(executor="process")(work)
+except TypeError as error:
+    print(error)
+else:
+    if __name__ == "__main__":
+        from pg_scheduler.jobs.executors import import_path
+        module, path = import_path(work)
+        code = "import json, sys; from importlib import import_module; "
+        code += "sys.path[:] = json.loads(sys.argv[1]); "
+        code += "print('imported', import_module(sys.argv[2]).work.__name__)"
+        subprocess.run([sys.executable, "-c", code, json.dumps(sys.path), module], check=True)
+"""
+
+NO_NAME = "no process can import the program "
+
+RUNS = {
+    # The arguments of Python, and what the program prints.
+    "script": (("work.py",), "imported work"),
+    "script with a dash": (("work-now.py",), "imported work"),
+    "link to a script": (("link.py",), "imported work"),
+    "module": (("-m", "work"), "imported work"),
+    "package": (("-m", "shop"), "imported work"),
+    "script with a dot": (("shop.v2.py",), NO_NAME),
+    "script without a suffix": (("worker",), NO_NAME),
+    "folder": (("shop",), NO_NAME),
+    "archive": (("shop.pyz",), NO_NAME),
+    "script whose folder is not searched": (("-P", "work.py"), NO_NAME),
+    "text": (("-c", PROGRAM), f"{NO_NAME}None"),
+    "standard input": (("-",), f"{NO_NAME}'<stdin>'"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RUNS)
+def test_program_whose_functions_run_in_processes_can_be_imported(tmp_path: Path, kind: str) -> None:
+    for name in ("work.py", "work-now.py", "shop.v2.py", "worker", "shop/__main__.py"):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(PROGRAM)
+    (tmp_path / "link.py").symlink_to(tmp_path / "work.py")
+    zipapp.create_archive(tmp_path / "shop", tmp_path / "shop.pyz")
+    (tmp_path / "shop/__init__.py").touch()
+    arguments, expected = RUNS[kind]
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        input=PROGRAM,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert expected in ran.stdout
+    assert ("define the function in a module that the program imports" in ran.stdout) is (NO_NAME in expected)
