@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.meter import Meter
@@ -29,6 +29,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.jobs.task import JobSpec, Task
+from pg_scheduler.jobs.validation import SCHEDULER_REMEDY, check_instance
 from pg_scheduler.migrate import TABLES, verify
 from pg_scheduler.queue.unique_keys import Holder
 from pg_scheduler.queue.writer import JobWriter
@@ -114,19 +115,37 @@ def declare(
     if isinstance(scheduler, Scheduler):
         declaration(scheduler)
         return lambda: scheduler
-    # The class of a SyncScheduler is not imported, because most programs have none.
-    declare_always: Callable[..., Any] | None = getattr(scheduler, "_declare", None)
-    if declare_always is None:
-        raise TypeError(f"scheduler must be a Scheduler or a SyncScheduler, not {type(scheduler).__name__}")
-    declare_always(name, declaration)
+    _check_blocking(scheduler)
+    scheduler._declare(name, declaration)  # noqa: SLF001 - a SyncScheduler has no public name for it
     return lambda: scheduler._last_scheduler  # noqa: SLF001 - a SyncScheduler has no public name for it
 
 
 def client_of(scheduler: Scheduler | SyncScheduler) -> Scheduler:
-    """Return the Scheduler itself; of a SyncScheduler the one that runs its calls with ``connection=``."""
+    """Return the Scheduler itself; of a SyncScheduler the one that runs its calls with ``connection=``.
+
+    Raises:
+        TypeError: ``scheduler`` is something else.
+    """
     if isinstance(scheduler, Scheduler):
         return scheduler
+    _check_blocking(scheduler)
     return scheduler._local_target()  # noqa: SLF001 - a SyncScheduler has no public name for it
+
+
+def check_scheduler(scheduler: object, name: str = "scheduler") -> Scheduler:
+    """Return the value if it is a Scheduler; raise TypeError with the remedy otherwise."""
+    check_instance(name, scheduler, Scheduler, "a Scheduler", SCHEDULER_REMEDY)
+    return cast("Scheduler", scheduler)
+
+
+def _check_blocking(scheduler: object) -> None:
+    """Raise TypeError unless the object is a SyncScheduler, where a Scheduler would be accepted too."""
+    # The class is not imported, because most programs have no SyncScheduler.
+    if isinstance(scheduler, type) or not hasattr(scheduler, "_local_target"):
+        raise TypeError(
+            f"scheduler must be a Scheduler or a SyncScheduler, not {type(scheduler).__name__}; "
+            f"{SCHEDULER_REMEDY}"
+        )
 
 
 # -- tasks ---------------------------------------------------------------------------------------------

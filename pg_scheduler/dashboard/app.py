@@ -53,7 +53,7 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Bounds, Inspector, ReadSettings, SearchError
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.validation import TextError, check_kind
+from pg_scheduler.jobs.validation import POOL_REMEDY, SCHEDULER_REMEDY, TextError, check_instance, check_kind
 from pg_scheduler.scheduler import Scheduler
 
 Source: TypeAlias = Scheduler | Callable[[], Scheduler | None]
@@ -151,9 +151,11 @@ def dashboard(
         app.mount("/jobs", dashboard(scheduler, authorize=basic_auth("admin", "a long password")))
     """
     for candidate in source.values() if isinstance(source, Mapping) else [source]:
-        if not isinstance(candidate, Scheduler) and not callable(candidate):
+        is_function = callable(candidate) and not isinstance(candidate, type)
+        if not isinstance(candidate, Scheduler) and not is_function:
             raise TypeError(
-                f"source must be a Scheduler or a function that returns one, not {type(candidate).__name__}"
+                "source must be a Scheduler or a function that returns one, not "
+                f"{type(candidate).__name__}; {SCHEDULER_REMEDY}"
             )
     settings = Settings(
         authorize=check_authorize(authorize),
@@ -178,7 +180,11 @@ def dashboard(
         )
     if not isinstance(source, Mapping):
         if isinstance(read_pool, Mapping):
-            raise TypeError("read_pool must be an asyncpg.Pool for one source, not pools by name")
+            raise TypeError(
+                "read_pool must be an asyncpg.Pool for one source, not pools by name; pass one of these pools"
+            )
+        if read_pool is not None:
+            check_instance("read_pool", read_pool, asyncpg.Pool, "an asyncpg.Pool", POOL_REMEDY)
         return _Dashboard(source, settings, read_pool)
     names = check_names(list(source))
     pools = _check_pools(read_pool, names)
@@ -205,6 +211,8 @@ def _check_pools(
         raise ValueError(
             f"read_pool has {unknown_names[0]!r}, which is no source; sources: {', '.join(names)}"
         )
+    for pool in pools.values():
+        check_instance("read_pool", pool, asyncpg.Pool, "asyncpg.Pools by name", POOL_REMEDY)
     return pools
 
 

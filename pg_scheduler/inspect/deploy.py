@@ -34,7 +34,7 @@ from pg_scheduler.jobs.retry import Abort
 from pg_scheduler.jobs.step_values import STEP, ReturnType, step_value
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.typed import problems
-from pg_scheduler.jobs.validation import check_count, check_kind, check_text
+from pg_scheduler.jobs.validation import SCHEDULER_REMEDY, check_count, check_instance, check_text
 from pg_scheduler.queue.clean_ups import EXAMPLE_STEPS, clean_up_arguments
 from pg_scheduler.queue.failure_alerts import alert_arguments
 from pg_scheduler.scheduler import Scheduler
@@ -224,7 +224,7 @@ async def check(scheduler: Scheduler, *, name: str | None = None, most: int = 1_
         report = await check(scheduler)
         assert report.severity.rank < Severity.ERROR.rank, report.findings
     """
-    check_kind("scheduler", scheduler, Scheduler)
+    check_instance("scheduler", scheduler, Scheduler, "a Scheduler", SCHEDULER_REMEDY)
     pattern = None if name is None else check_text("name", name)
     if pattern == "":
         raise ValueError("name must not be empty; pass a pattern such as 'mail.*', or omit it for all tasks")

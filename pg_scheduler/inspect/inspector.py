@@ -31,7 +31,7 @@ from pg_scheduler.inspect.store.connections import ReadingConnections, ReadSetti
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tasks import TaskReads
 from pg_scheduler.inspect.workers import WorkerMethods
-from pg_scheduler.jobs.validation import check_kind, check_text
+from pg_scheduler.jobs.validation import POOL_REMEDY, check_instance, check_kind, check_text
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.scheduler.parts import parts_of
 from pg_scheduler.scheduler.store import Store
@@ -98,7 +98,11 @@ class Inspector(
             store = Store(Connections(source), schema=schema)
         else:
             # The value itself is not named: a DSN contains a password.
-            raise TypeError(f"source must be an asyncpg.Pool or a Scheduler, not {type(source).__name__}")
+            raise TypeError(
+                f"source must be an asyncpg.Pool or a Scheduler, not {type(source).__name__}; {POOL_REMEDY}"
+            )
+        if read_pool is not None:
+            check_instance("read_pool", read_pool, asyncpg.Pool, "an asyncpg.Pool", POOL_REMEDY)
         self._schema = schema
         self._store = InspectionStore(store)
         # Reads may have a pool of their own, such as one to a standby, or transactions that are bounded.

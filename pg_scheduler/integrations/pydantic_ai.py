@@ -97,6 +97,7 @@ from pg_scheduler.jobs.step_retries import StepRules
 from pg_scheduler.jobs.step_values import MAX_NAME_BYTES, check_step_name
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.steps.attempt import AttemptSteps
+from pg_scheduler.tools import check_scheduler
 from pg_scheduler.worker.waiting import awaits_event_of, context_of
 
 __all__ = [
@@ -781,6 +782,7 @@ async def resolve_event(scheduler: Scheduler, token: str, payload: JsonValue | A
             or an `Approval`, which in turn answers nothing else.
         JobNotFoundError: The job does not exist any more.
         PayloadError: JSON cannot represent the payload, or it is too large.
+        TypeError: ``scheduler`` is no Scheduler.
 
     Example:
         >>> from pg_scheduler import Scheduler
@@ -788,6 +790,7 @@ async def resolve_event(scheduler: Scheduler, token: str, payload: JsonValue | A
         >>> async def answer(scheduler: Scheduler, token: str, text: str) -> None:
         ...     await resolve_event(scheduler, token, text)
     """
+    check_scheduler(scheduler)
     job_id, signal_name, kind = _target_of(token)
     if kind == "approval":
         _approval_from(payload)
@@ -807,6 +810,7 @@ async def fail_event(scheduler: Scheduler, token: str, reason: str) -> bool:
     ``ExternalEventError`` with the reason. The other arguments, and the errors, are those of
     ``resolve_event()``.
     """
+    check_scheduler(scheduler)
     job_id, signal_name, _kind = _target_of(token)
     return await scheduler.signal(job_id, signal_name, {FAILURE: reason})
 

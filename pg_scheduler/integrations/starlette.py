@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from pg_scheduler import Job, JobNotFoundError, Scheduler, StreamItem
 from pg_scheduler.base.web_server import LOOK_INTERVAL_S, is_stopping
+from pg_scheduler.tools import check_scheduler
 
 __all__ = ["stream_response", "stream_route"]
 
@@ -54,6 +55,7 @@ async def stream_response(
         The response: a stream of events, 404 if there is no such job, or 400 if the number is none.
 
     Raises:
+        TypeError: ``scheduler`` is no Scheduler.
         ValueError: ``job_id`` or ``name`` is empty or too long.
 
     Example::
@@ -71,6 +73,7 @@ async def stream_response(
             return await stream_response(request, scheduler, job_id, "words")
     """
     # The header is newer than the URL, which stays the same when the browser connects again.
+    check_scheduler(scheduler)
     text = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         return PlainTextResponse("Last-Event-ID and after= must be the number of an item\n", 400)
@@ -103,6 +106,9 @@ def stream_route(
         scheduler: Returns the Scheduler for a request; None for the one that the lifespan of the application
             yields as ``scheduler``.
 
+    Raises:
+        TypeError: ``scheduler`` is no function.
+
     Example::
 
         from starlette.applications import Starlette
@@ -117,6 +123,7 @@ def stream_route(
 
         app = Starlette(routes=[stream_route(access=is_owner)])
     """
+    _check_function(scheduler)
 
     async def endpoint(request: Request) -> Response:
         """Check the access, and return the events."""
@@ -124,13 +131,25 @@ def stream_route(
         # Only True grants access: a coroutine that was not awaited, or None, does not.
         if await access(request, job_id, name) is not True:
             return PlainTextResponse("there is no such job\n", 404)
-        found_scheduler = request.state.scheduler if scheduler is None else scheduler(request)
+        # Without a lifespan that yields one, stream_response() raises the error with the remedy.
+        found_scheduler: Any = getattr(request.state, "scheduler", None)
+        if scheduler is not None:
+            found_scheduler = scheduler(request)
         try:
             return await stream_response(request, found_scheduler, job_id, name)
         except ValueError as error:  # the id or the name in the URL is too long
             return PlainTextResponse(f"{error}\n", 400)
 
     return Route(path, endpoint, methods=["GET"], name="job_stream")
+
+
+def _check_function(scheduler: object) -> None:
+    """Raise TypeError with the remedy unless it is a function, which returns the Scheduler, or None."""
+    if scheduler is not None and (not callable(scheduler) or isinstance(scheduler, type)):
+        raise TypeError(
+            f"scheduler must be a function of the request, not {type(scheduler).__name__}; pass "
+            "scheduler=lambda request: scheduler"
+        )
 
 
 async def _events(

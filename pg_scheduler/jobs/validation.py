@@ -23,6 +23,13 @@ SHOWN_TYPES: Final = (str, int, float, timedelta, Enum, type(None))
 """Types whose rejected values a message may show: they are not the arguments of a job."""
 
 
+SCHEDULER_REMEDY: Final = (
+    "pass what Scheduler(pool) returns, or what a block of Scheduler.connect(url) yields"
+)
+POOL_REMEDY: Final = "pass the result of asyncpg.create_pool()"
+"""The remedies where something else was passed than a Scheduler, or than a pool."""
+
+
 TIME_REMEDIES: Final = {
     timedelta: "pass datetime.now(UTC) + the timedelta",
     str: "pass datetime.fromisoformat() of it, with a UTC offset",
@@ -211,6 +218,15 @@ def check_kind(name: str, value: object, kind: type[T]) -> T:
         description = f"{type(value).__name__}{_shown(value)}"
         raise TypeError(f"{name} must be a {kind.__name__}, not {description}{_members(kind, value)}")
     return value
+
+
+def check_instance(name: str, value: object, kind: type, expected: str, remedy: str) -> None:
+    """Raise TypeError with the remedy unless the value has this class.
+
+    The error hides the value, since it may be a DSN with a password.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {expected}, not {type(value).__name__}; {remedy}")
 
 
 def _shown(value: object) -> str:

@@ -24,6 +24,7 @@ from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
 from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.searches import TABLE
+from pg_scheduler.jobs.validation import check_instance
 from pg_scheduler.queue.dependencies import AFTER
 from pg_scheduler.telemetry.families import Families
 from pg_scheduler.telemetry.metrics import CLUSTER
@@ -57,6 +58,9 @@ class ClusterCollector(Collector):
     Args:
         inspector: Reads the database.
 
+    Raises:
+        TypeError: ``inspector`` is no Inspector.
+
     Example::
 
         from pg_scheduler.inspect import Inspector
@@ -68,6 +72,8 @@ class ClusterCollector(Collector):
     """
 
     def __init__(self, inspector: Inspector) -> None:
+        remedy = "pass Inspector(scheduler), or Inspector(pool)"
+        check_instance("inspector", inspector, Inspector, "an Inspector", remedy)
         tables = tables_of(inspector)
         self._reads, self._schema = tables.reads, tables.schema
         self._loop = asyncio.get_running_loop()

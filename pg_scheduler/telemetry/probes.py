@@ -30,6 +30,16 @@ class HealthSource(Protocol):
         """Return the health; called in the thread that responds."""
 
 
+def check_source(source: object) -> None:
+    """Raise TypeError unless an object has a health."""
+    # The method of a class has no object whose health it could return.
+    if isinstance(source, type) or not callable(getattr(source, "health", None)):
+        raise TypeError(
+            f"source must be a Scheduler or a SyncScheduler, not {type(source).__name__}; pass what "
+            "Scheduler(pool) returns, or what a block of Scheduler.connect(url) yields"
+        )
+
+
 def health_app(source: HealthSource) -> App:
     """Return an ASGI application that responds to the probes, to be mounted in a web application.
 
@@ -37,7 +47,11 @@ def health_app(source: HealthSource) -> App:
 
     Args:
         source: The Scheduler.
+
+    Raises:
+        TypeError: ``source`` has no health.
     """
+    check_source(source)
 
     async def answer(request: Request) -> Answer:
         """Return the answer to a probe, which is read from memory."""
@@ -121,7 +135,10 @@ def serve_health(source: HealthSource, host: str = "127.0.0.1", port: int = 8080
 
     Raises:
         OSError: The address cannot be used.
+        TypeError: ``source`` has no health, or another value has the wrong type.
+        ValueError: There is no such port.
     """
+    check_source(source)
     with (
         listen(host, port) as listening,
         HealthServer(partial(_answer, source), listening, "pg_scheduler health") as server,

@@ -19,13 +19,14 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.validation import SCHEDULER_REMEDY
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.families import Families
 from pg_scheduler.telemetry.metrics import PROCESS
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges
 from pg_scheduler.telemetry.server import Answer, App, Request, ThreadServer, answering, listen, text_answer
-from pg_scheduler.tools import meter_of, read_gauges, settings_of
+from pg_scheduler.tools import check_scheduler, meter_of, read_gauges, settings_of
 from pg_scheduler.version import __version__
 
 __all__ = ["SchedulerCollector", "metrics_app", "serve_metrics"]
@@ -44,6 +45,7 @@ class SchedulerCollector(Collector):
 
     Raises:
         ConfigurationError: The Scheduler counts nothing, or prometheus_client is in multiprocess mode.
+        TypeError: ``scheduler`` is no Scheduler.
 
     Example::
 
@@ -56,7 +58,7 @@ class SchedulerCollector(Collector):
 
     def __init__(self, scheduler: Scheduler) -> None:
         refuse_multiprocess_mode()
-        self._scheduler = scheduler
+        self._scheduler = check_scheduler(scheduler)
         meter = meter_of(scheduler)
         if meter is None:
             raise ConfigurationError(
@@ -86,6 +88,7 @@ def metrics_app(source: Scheduler | Collector) -> App:
 
     Raises:
         ConfigurationError: The Scheduler counts nothing, or prometheus_client is in multiprocess mode.
+        TypeError: ``source`` is neither.
 
     Example::
 
@@ -117,6 +120,8 @@ def serve_metrics(source: Scheduler | Collector, host: str = "127.0.0.1", port: 
     Raises:
         ConfigurationError: The Scheduler counts nothing, or prometheus_client is in multiprocess mode.
         OSError: The address cannot be used.
+        TypeError: ``source`` is neither, or another value has the wrong type.
+        ValueError: There is no such port.
 
     Example::
 
@@ -154,6 +159,13 @@ def _answer(registry: CollectorRegistry, request: Request) -> Answer:
 def _registry_of(source: Scheduler | Collector) -> CollectorRegistry:
     """Return a registry with the metrics of a Scheduler, or with a collector of prometheus_client."""
     registry = CollectorRegistry()
+    # The method of a class has no object whose metrics it could collect.
+    has_metrics = callable(getattr(source, "collect", None)) and not isinstance(source, type)
+    if not isinstance(source, Scheduler) and not has_metrics:
+        raise TypeError(
+            "source must be a Scheduler or a collector of prometheus_client, not "
+            f"{type(source).__name__}; {SCHEDULER_REMEDY}"
+        )
     collector = SchedulerCollector(source) if isinstance(source, Scheduler) else source
     registry.register(collector)
     return registry

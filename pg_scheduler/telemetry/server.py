@@ -127,12 +127,26 @@ ACCEPT_DELAY_S: Final = 1.0
 """Seconds to wait after a connection could not be accepted."""
 
 
+MAX_PORT: Final = 65_535
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens in this process, not in forked children.
 
     Raises:
         OSError: The address cannot be used.
+        TypeError: ``host`` or ``port`` has the wrong type.
+        ValueError: There is no such port.
     """
+    if not isinstance(host, str):
+        raise TypeError(
+            f'host must be a str, not {type(host).__name__}; pass an address such as "127.0.0.1", or '
+            '"0.0.0.0" for every interface'
+        )
+    if isinstance(port, bool) or not isinstance(port, int):
+        raise TypeError(f"port must be an int, not {type(port).__name__}: {port!r}; pass 0 for a free one")
+    if not 0 <= port <= MAX_PORT:
+        raise ValueError(f"port must be between 0 and {MAX_PORT:,}, not {port:,}; pass 0 for a free one")
     # Only addresses of IPv6 have a colon.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family)

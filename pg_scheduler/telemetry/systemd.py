@@ -16,7 +16,7 @@ from typing import Final
 
 from pg_scheduler.base.fork import inheritance
 from pg_scheduler.base.health import Health
-from pg_scheduler.telemetry.probes import HealthSource
+from pg_scheduler.telemetry.probes import HealthSource, check_source
 
 __all__ = ["notify_systemd"]
 
@@ -36,7 +36,11 @@ def notify_systemd(source: HealthSource) -> Iterator[None]:
 
     Args:
         source: The Scheduler.
+
+    Raises:
+        TypeError: ``source`` has no health.
     """
+    check_source(source)
     address = os.environ.get("NOTIFY_SOCKET")
     # systemd has not started this process, or wants no notifications.
     if not address:

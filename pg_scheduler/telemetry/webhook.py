@@ -32,6 +32,7 @@ from pg_scheduler.inspect.doctor.examination import read_codes
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.tools import check_scheduler
 from pg_scheduler.version import __version__
 
 __all__ = ["DoctorWebhook"]
@@ -144,7 +145,7 @@ class DoctorWebhook:
             raise ValueError(f"format must be one of {', '.join(get_args(WebhookFormat))}, not {format!r}")
         if not check_kind("interval", interval, timedelta) >= timedelta(seconds=1):
             raise ValueError(f"interval must be a second or more, not {interval!r}")
-        self._inspector = Inspector(check_kind("scheduler", scheduler, Scheduler))
+        self._inspector = Inspector(check_scheduler(scheduler))
         self._tables = tables_of(self._inspector).writes
         if not self._tables.statements.connections.can_spare_one:
             raise ConfigurationError(
