@@ -354,7 +354,8 @@ def current_job() -> CurrentJob:
                 "which the chunk iterates, and chunk.scheduler"
             ) from None
         raise LookupError(
-            "current_job() was called outside of a running job; call it in a job function"
+            "current_job() was called outside of a running job; call it in a job function, and in a thread "
+            "of that within contextvars.copy_context().run() or asyncio.to_thread()"
         ) from None
     claim = running_job.claim
     seconds = claim.timeout_seconds

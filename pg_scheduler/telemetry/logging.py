@@ -1,7 +1,8 @@
 """Add the running job to log records: its id, its name, its attempt and more.
 
 ``JobContextFilter`` is a filter of ``logging``, and ``add_job_context`` a processor of structlog. The context
-follows the job into the tasks that it starts and into ``asyncio.to_thread()``.
+follows the job into the tasks that it starts, into ``asyncio.to_thread()``, and into its child process.
+Python carries it into no other threads. There, ``contextvars.copy_context().run`` calls a function with it.
 """
 
 from __future__ import annotations
@@ -107,8 +108,9 @@ class JobLogHandler(logging.Handler):
     """Keep the last lines that a job logs, and store them with the error of an attempt that fails.
 
     The entry of the attempt in ``Job.errors`` has these lines as its ``log``: at most 64 lines of up to 1,000
-    characters, 8,000 characters in all. An attempt that completes stores nothing. Lines of tasks and threads
-    that the job starts belong to the job; those of a child process do not.
+    characters, 8,000 characters in all. An attempt that completes stores nothing. Lines of tasks that the job
+    starts, of ``asyncio.to_thread()`` and of its child process belong to the job. Those of other threads do
+    if they are written within a copy of its context, by ``contextvars.copy_context().run``.
 
     Args:
         level: The lowest level that is kept; default INFO. Records below the level of their logger do not

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 import pytest
 
@@ -48,6 +50,9 @@ async def test_failed_attempt_keeps_what_it_and_its_tasks_and_threads_logged(mak
         logger.info("started with %d", 5)
         await asyncio.create_task(part())
         await asyncio.to_thread(logger.warning, "thread \x00")
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(logger.info, "pool").result()
+            threads.submit(copy_context().run, logger.info, "copy in pool").result()
         raise ValueError("no")
 
     scheduler.register(fail, name="job_log.fail")
@@ -55,7 +60,7 @@ async def test_failed_attempt_keeps_what_it_and_its_tasks_and_threads_logged(mak
     job_id = await scheduler.enqueue("job_log.fail", max_retries=0)
     await seen.until(JobFailed, job_id=job_id)
     (error,) = await errors_of(scheduler, job_id)
-    assert error.log == ("started with 5", "task", "thread \\x00")
+    assert error.log == ("started with 5", "task", "thread \\x00", "copy in pool")
 
 
 @pytest.mark.usefixtures("handler")
@@ -105,6 +110,25 @@ async def test_newest_lines_are_kept_within_the_bounds(make: Make, handler: JobL
 
 
 @pytest.mark.usefixtures("handler")
+def fail_in_process() -> None:
+    """Log in a child process, and fail."""
+    logger.warning("process")
+    raise ValueError("no")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("handler")
+async def test_lines_of_a_process_belong_to_its_job(make: Make) -> None:
+    scheduler = make(shutdown_timeout=20)
+    scheduler.register(fail_in_process, name="job_log.process", executor="process")
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.enqueue("job_log.process", max_retries=0)
+    await seen.until(JobFailed, job_id=job_id)
+    (error,) = await errors_of(scheduler, job_id)
+    assert error.log == ("process",)
+
+
 async def test_completed_attempt_stores_no_line(make: Make) -> None:
     scheduler = make()
     seen = Recorder(scheduler)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +28,9 @@ logger = logging.getLogger("tests.log_context")
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 METADATA = {"request_id": "r-1", "trace": {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}}
+
+
+OTHER_THREADS = ("run_in_executor", "pool", "Thread")
 
 
 class Records(logging.Handler):
@@ -51,6 +57,19 @@ def records() -> Iterator[dict[str, dict[str, Any]]]:
     logger.setLevel(before)
 
 
+def log_in_threads() -> None:
+    """Log in threads of a job, with and without a copy of its context."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(logger.info, "pool").result()
+        threads.submit(copy_context().run, logger.info, "copy in pool").result()
+    # Builds of Python without the global lock pass the context to threads by themselves.
+    plain = threading.Thread(target=logger.info, args=("Thread",))
+    copied = threading.Thread(target=copy_context().run, args=(logger.info, "copy in Thread"))
+    for thread in (plain, copied):
+        thread.start()
+        thread.join()
+
+
 def log_in_process() -> None:
     """A job of a child process."""
     logging.getLogger("tests.log_context").warning("process")
@@ -64,6 +83,10 @@ async def test_records_of_a_job_and_of_what_it_starts_have_its_fields(
         logger.info("job")
         await asyncio.create_task(started())
         await asyncio.to_thread(logger.info, "to_thread")
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, logger.info, "run_in_executor")
+        await loop.run_in_executor(None, copy_context().run, logger.info, "copy in run_in_executor")
+        log_in_threads()
 
     async def started() -> None:
         logger.info("task")
@@ -86,7 +109,9 @@ async def test_records_of_a_job_and_of_what_it_starts_have_its_fields(
         "trace_id": TRACE,
         "request_id": "r-1",
     }
-    assert [records[each] for each in ("job", "task", "to_thread")] == [expected] * 3
+    with_context = ("job", "task", "to_thread", *(f"copy in {name}" for name in OTHER_THREADS))
+    assert [records[name] for name in with_context] == [expected] * len(with_context)
+    assert [records[name]["job_id"] for name in OTHER_THREADS] == [None] * 3
     assert records["thread"] == dict.fromkeys(records["thread"]) | {
         "job_id": two,
         "job_name": "test.thread",

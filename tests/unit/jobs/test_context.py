@@ -21,7 +21,7 @@ def ignore(_claim: Claim, _progress: JobProgress) -> None: ...
 
 
 def test_current_job_raises_lookup_error_when_no_job_is_running() -> None:
-    with pytest.raises(LookupError, match=r"current_job\(\) was called outside of a running job"):
+    with pytest.raises(LookupError, match=r"outside of a running job; .*copy_context\(\)\.run\(\)"):
         current_job()
 
 
