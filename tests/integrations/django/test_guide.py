@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -25,6 +26,14 @@ from tests.support.transactions import django_address
 from tests.support.worker import PATIENCE
 
 require_tasks()
+
+from django.core.management.base import BaseCommand  # noqa: E402 - only where Django is
+
+from pg_scheduler.integrations.django.management.commands.pg_scheduler import (  # noqa: E402 - only where Django is
+    FLAGS,
+    django_words,
+)
+
 pytestmark = pytest.mark.slow
 
 PAGE = "docs/guides/django.md"
@@ -261,9 +270,15 @@ class Project:
     @contextmanager
     def worker(self, *words: str) -> Iterator[subprocess.Popen[str]]:
         """Start a worker; end it with its processes."""
+        with self.command("pg_scheduler", "worker", *words) as process:
+            yield process
+
+    @contextmanager
+    def command(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """Start a command of the project; end it by SIGTERM."""
         with (self.folder / "log").open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, "manage.py", "pg_scheduler", "worker", *words],
+                [sys.executable, "manage.py", *words],
                 cwd=self.folder, env=self.environment, stderr=log, text=True,
             )  # fmt: skip
         try:
@@ -353,6 +368,53 @@ async def test_processes_of_a_supervisor_run_the_same_command(
         await until(pool, "SELECT count(*) = 2 FROM scheduler_workers")
         await until(pool, f"SELECT status = 'completed' FROM scheduled_jobs WHERE job_id = '{job_id}'")
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'") == 1
+
+
+NAMING_TASK = """
+
+from elsewhere import NAME
+
+
+@task
+def name() -> str:
+    return NAME
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [("-v0", "--pythonpath=extra", "worker"), ("worker", "--pythonpath", "extra")]
+)
+@pytest.mark.parametrize("option", ["--processes=2", "--reload"])
+async def test_programs_that_the_worker_starts_have_the_options_of_django(
+    project: Project, pool: asyncpg.Pool, words: tuple[str, ...], option: str
+) -> None:
+    (project.folder / "extra").mkdir()
+    project.write("extra/elsewhere.py", "NAME = 'ada'\n")
+    project.append("settings.py", "import elsewhere\n")
+    with project.command("pg_scheduler", *words, option):
+        await until(pool, "SELECT count(*) > 0 FROM scheduler_workers")
+        # A reload starts the program anew.
+        project.append("shop/tasks.py", NAMING_TASK)
+        project.environment["PYTHONPATH"] += f"{os.pathsep}{project.folder / 'extra'}"
+        await asyncio.to_thread(
+            project.shell, "from shop.tasks import build_report\nbuild_report.enqueue('May')"
+        )
+        if option == "--reload":
+            await asyncio.to_thread(project.shell, "from shop.tasks import name\nname.enqueue()")
+        await until(pool, "SELECT bool_and(status = 'completed') FROM scheduled_jobs")
+
+
+def test_all_options_of_a_django_command_are_passed_on() -> None:
+    parser = BaseCommand().create_parser("manage.py", "pg_scheduler")
+    not_passed_on = {"help", "version", "settings"}  # the first two end the program
+    names = {action.dest for action in parser._actions} - not_passed_on
+    values: dict[str, Any] = dict.fromkeys(FLAGS, True) | {"verbosity": 3, "pythonpath": "extra"}
+    assert names == values.keys()
+    flags = [f"--{name.replace('_', '-')}" for name in FLAGS]
+    assert django_words(values) == [*flags, "--verbosity=3", "--pythonpath=extra"]
+    parsed = parser.parse_args(django_words({**values, "no_color": False}))
+    assert vars(parsed) == {**values, "no_color": False, "settings": None}
+    assert django_words(dict.fromkeys(FLAGS, False) | {"verbosity": 1, "pythonpath": None}) == []
 
 
 async def test_worker_prints_the_records_of_django_once_in_development(project: Project) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from argparse import REMAINDER, ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Final
@@ -26,6 +26,10 @@ from pg_scheduler.integrations.django.worker import TARGET, selection
 
 WORKER: Final = "worker"
 CHECK: Final = "check"
+
+
+FLAGS: Final = ("traceback", "no_color", "force_color", "skip_checks")
+"""The options of every command of Django that have no value."""
 
 
 class Command(BaseCommand):
@@ -71,7 +75,9 @@ class Command(BaseCommand):
             # call_command() in a program would end that program.
             if not self._called_from_command_line:
                 raise CommandError("a worker ends its process; start it from a shell")
-            _prepare_restart(words)
+            # Django has used the last one, wherever it is.
+            options["pythonpath"] = later_options.pythonpath or options["pythonpath"]
+            _prepare_restart(words, options)
             _print_records_once()
         elif words[:1] == [CHECK]:
             # This command compares the tasks of TARGET with the jobs in the database.
@@ -108,10 +114,26 @@ def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | 
     return [*arguments, TARGET]
 
 
-def _prepare_restart(words: Sequence[str]) -> None:
+def django_words(options: Mapping[str, Any]) -> list[str]:
+    """Return the options that every command of Django has as words, without those that have no effect.
+
+    ``--settings`` is in the environment.
+    """
+    words = [f"--{name.replace('_', '-')}" for name in FLAGS if options[name]]
+    if options["verbosity"] != 1:
+        words.append(f"--verbosity={options['verbosity']}")
+    return [*words, *_path_words(options)]
+
+
+def _path_words(options: Mapping[str, Any]) -> list[str]:
+    """Return the option with a folder that Django adds to ``sys.path``; no word without one."""
+    return [f"--pythonpath={options['pythonpath']}"] if options["pythonpath"] else []
+
+
+def _prepare_restart(words: Sequence[str], options: Mapping[str, Any]) -> None:
     """Let restarts and the processes of the supervisor run this command, and not ``pg-scheduler``.
 
-    ``words`` are the arguments of the worker.
+    ``words`` are the arguments of the worker, and ``options`` those that Django has parsed.
     """
     from pg_scheduler.cli.worker.reload import set_program  # noqa: PLC0415 - needs the extra
 
@@ -124,8 +146,9 @@ def _prepare_restart(words: Sequence[str]) -> None:
     program = command_line[: len(command_line) - len(arguments)]
     # The first argument is the name of this command of manage.py.
     set_program(
-        [*program, arguments[0], f"--backend={selection.backend}", *queues],
-        trial=[*program, "version"],  # it loads the settings, the apps and their tasks
+        [*program, arguments[0], *django_words(options), f"--backend={selection.backend}", *queues],
+        # It loads the settings, the apps and their tasks.
+        trial=[*program, "version", *_path_words(options)],
     )
     # A restart appends the arguments in sys.argv to the words of set_program().
     sys.argv[1:] = words
