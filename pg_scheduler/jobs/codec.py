@@ -7,20 +7,25 @@ job instead of calling its function with encoded arguments.
 
 from __future__ import annotations
 
+import inspect
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeGuard
+from typing import Any, Final, Protocol, TypeGuard, TypeVar
 
 from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c
 from pg_scheduler.errors import ConfigurationError, PayloadError
+
+T = TypeVar("T")
 
 NO_ARGUMENTS: Final = '{"args":[],"kwargs":{}}'
 """What ``payload.encode()`` returns without arguments. It is not encoded."""
 
 MAX_LABEL_LENGTH: Final = 80
 """The longest name of a codec, and the longest id of its key. Messages cut longer ones that rows have."""
+
+METHODS: Final = ("encode", "decode")
 
 LABEL: Final = f"of 1 to {MAX_LABEL_LENGTH} printable characters of ASCII"
 
@@ -93,17 +98,19 @@ def check_codec(codec: Codec | None) -> PayloadCodec | None:
     """Return the codec as the Scheduler calls it; None if no codec was given.
 
     Raises:
-        TypeError: The object is not a codec.
+        TypeError: The object is not a codec, or a method takes other arguments.
         ConfigurationError: Its name, or the id of its key, is not a text that rows can have.
     """
     if codec is None:
         return None
-    methods = (getattr(codec, name, None) for name in ("encode", "decode"))
+    methods = (getattr(codec, name, None) for name in METHODS)
     if isinstance(codec, type) or not all(map(callable, methods)):
         raise TypeError(
             f"codec must be an object with name, key_id, encode() and decode(), not {type(codec).__name__}; "
             "pass FernetCodec(keys)"
         )
+    for method in METHODS:
+        _check_signature(codec, method)
     name, key_id = getattr(codec, "name", None), getattr(codec, "key_id", None)
     if not _is_label(name):
         raise ConfigurationError(f"name of the codec must be a text {LABEL}, not {name!r}")
@@ -112,6 +119,22 @@ def check_codec(codec: Codec | None) -> PayloadCodec | None:
             f"key_id of the codec must be None or a text {LABEL}, not a {type(key_id).__name__}"
         )
     return PayloadCodec(name, key_id, codec)
+
+
+def _check_signature(codec: object, name: str) -> None:
+    """Raise TypeError unless a method of a codec takes the data and the name of the job."""
+    method = getattr(codec, name)
+    try:
+        signature = inspect.signature(method)
+    except ValueError:  # a function of C may have none
+        return
+    try:
+        signature.bind(b"", "")
+    except TypeError as error:
+        raise TypeError(
+            f"{name}() of the codec must take the data and the name of the job, not {signature}; write "
+            f"def {name}(self, data: bytes, job_name: str) -> bytes"
+        ) from error
 
 
 def _is_label(text: object) -> TypeGuard[str]:
@@ -148,12 +171,38 @@ def decode_text(envelope: dict[str, str], codec: PayloadCodec | None, job_name: 
         data = b64decode(envelope["data"], validate=True)
     except ValueError as error:
         raise PayloadError(f"{encoding}; the data is not Base64") from error
-    problem = f"{encoding}; the codec here, with key {codec.key_id}, failed to decode it"
+    problem = _problem_of(envelope, codec)
     try:
         return _called(codec.codec.decode, data, job_name, problem).decode()
     except UnicodeDecodeError:
         # The cause is left out, because it quotes the data.
         raise PayloadError(f"{problem}: the result is no text") from None
+
+
+def decode_value(
+    envelope: dict[str, str], codec: PayloadCodec | None, job_name: str, read: Callable[[str], T]
+) -> T:
+    """Return the decoded value of an envelope, which a function reads from the text.
+
+    Raises:
+        PayloadError: The text cannot be decoded, as for ``decode_text()``; or the function raised a
+            ValueError, so the codec has returned something else than what was encoded.
+    """
+    text = decode_text(envelope, codec, job_name)
+    try:
+        return read(text)
+    except ValueError:
+        # The cause is left out, because it may quote the data.
+        raise PayloadError(
+            f"{_problem_of(envelope, codec)}: the result is not what was encoded; let decode() return what "
+            "encode() was called with"
+        ) from None
+
+
+def _problem_of(envelope: dict[str, str], codec: PayloadCodec | None) -> str:
+    """Return the beginning of an error about a text that a codec does not decode."""
+    key_id = None if codec is None else codec.key_id
+    return f"{encoding_of(envelope)}; the codec here, with key {key_id}, failed to decode it"
 
 
 def _called(method: Callable[[bytes, str], bytes], data: bytes, job_name: str, problem: str) -> bytes:

@@ -28,7 +28,7 @@ from uuid import UUID
 from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.call_errors import call_error
-from pg_scheduler.jobs.codec import NO_ARGUMENTS, PayloadCodec, decode_text, is_encoded
+from pg_scheduler.jobs.codec import NO_ARGUMENTS, PayloadCodec, decode_value, is_encoded
 
 _read = json.JSONDecoder().raw_decode
 
@@ -251,7 +251,7 @@ def decode(
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         # The decoded text has the arguments in the usual form.
         if is_encoded(args):
-            return decode(decode_text(args, codec, job_name))
+            return decode_value(args, codec, job_name, decode)
         raise PayloadError("task_data must have a list under 'args' and an object under 'kwargs'")
     return tuple(args), kwargs
 

@@ -18,7 +18,7 @@ from pg_scheduler.base.foreign import (
 )
 from pg_scheduler.base.sqltext import storable
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.codec import PayloadCodec, decode_text, encoding_of, is_encoded
+from pg_scheduler.jobs.codec import PayloadCodec, decode_value, encoding_of, is_encoded
 from pg_scheduler.jobs.history import to_ascii
 from pg_scheduler.jobs.payload import MAX_JSON_BYTES, encode_value, object_from, size_beyond, value_from
 from pg_scheduler.jobs.retry import naming_leaf_of
@@ -175,7 +175,7 @@ def read_value(text: str | None, reason: str | None, codec: PayloadCodec | None)
         value = value_from(text)
         # An object in the form of an encoded value is one only if the row describes its encoding.
         if reason is not None and is_encoded(value):
-            return value_from(decode_text(value, codec, str(value.get("job_name")))), None
+            return decode_value(value, codec, str(value.get("job_name")), value_from), None
     except ValueError as error:  # a PayloadError is one
         return None, str(error)
     return value, reason

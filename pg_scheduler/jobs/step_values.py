@@ -18,7 +18,7 @@ from pg_scheduler.base.annotations import (
     unwrapped,
 )
 from pg_scheduler.errors import ConfigurationError, PayloadError
-from pg_scheduler.jobs.codec import PayloadCodec, decode_text, is_encoded
+from pg_scheduler.jobs.codec import PayloadCodec, decode_value, is_encoded
 from pg_scheduler.jobs.payload import encode_value, object_from, value_from
 from pg_scheduler.jobs.result import check_value_size, encoded_value
 from pg_scheduler.jobs.retry import Abort
@@ -260,7 +260,7 @@ def step_value(name: str, text: str | None, codec: PayloadCodec | None = None) -
         value = value_from(text)
         # Any other object is a value of the job: step_text() refuses one with exactly these keys.
         if is_encoded(value) and value.keys() == ENCODED_KEYS:
-            return value_from(decode_text(value, codec, value["job_name"]))
+            return decode_value(value, codec, value["job_name"], value_from)
     except ValueError as error:  # a PayloadError is one
         raise Abort(f"the stored value of step {name!r} cannot be read: {error}") from error
     return value

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError, PayloadError
-from pg_scheduler.jobs.codec import PayloadCodec, decode_text, is_encoded
+from pg_scheduler.jobs.codec import PayloadCodec, decode_value, is_encoded
 from pg_scheduler.jobs.payload import encode_value, object_from, value_from
 from pg_scheduler.jobs.result import encoded_value
 from pg_scheduler.jobs.step_values import ENCODED_KEYS
@@ -160,7 +160,7 @@ def published_value(job_id: str, name: str, text: str, codec: PayloadCodec | Non
         value = value_from(text)
         # Any other object is a value of the job: step_text() refuses one with exactly these keys.
         if is_encoded(value) and value.keys() == ENCODED_KEYS:
-            return value_from(decode_text(value, codec, value["job_name"]))
+            return decode_value(value, codec, value["job_name"], value_from)
     except ConfigurationError:
         raise
     except ValueError as error:  # a PayloadError is one

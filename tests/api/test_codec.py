@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from pg_scheduler import (
+    Abort,
     ConfigurationError,
     ConflictResolution,
     Job,
@@ -35,6 +36,11 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import Event, JobCompleted, JobFailed, JobProgressed, JobSuspended
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.jobs.codec import PayloadCodec, check_codec
+from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.result import read_value
+from pg_scheduler.jobs.step_values import step_value
+from pg_scheduler.jobs.streams import published_value
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import AsyncTestKit, TestScheduler
 from pg_scheduler.triggers import Every
@@ -474,13 +480,46 @@ async def test_codec_that_fails_to_decode_ends_its_attempt_only(
     await scheduler.start()
     await scheduler.enqueue(work, args=(1,), max_retries=3, job_id="1", keep_result=HOUR)
     (failed,) = await seen.until(JobFailed)
-    assert failed.error.startswith("PayloadError: ")
+    assert failed.error.startswith(
+        "PayloadError: encrypted with xor, key k1; the codec here, with key k1, failed"
+    )
     for found in (failed.error, await dump(pool), caplog.text):
         assert SECRET not in found, "an exception of a codec may quote the data"
     row = await read(scheduler, "1")
     assert (row.args, row.attempt, row.no_args_reason is None) == ((), 1, False)
     plain = await make().enqueue(work, args=(1,))
     await seen.until(JobCompleted, job_id=plain)
+
+
+def stored_value(job_name: str | None = None) -> str:
+    """Return an encoded value as a row has it."""
+    encoded = KeyedCodec("k1").encode(b"7", "codec.work")
+    envelope = {"codec": "xor", "key": "k1", "data": base64.b64encode(encoded).decode()}
+    return json.dumps(envelope if job_name is None else {**envelope, "job_name": job_name})
+
+
+READERS: dict[str, Callable[[PayloadCodec], Any]] = {
+    "arguments": lambda codec: decode(f'{{"args": {stored_value()}}}', codec, "codec.work"),
+    "result": lambda codec: read_value(stored_value("codec.work"), "encoded", codec)[1],
+    "step": lambda codec: step_value("a", stored_value("codec.work"), codec),
+    "stream": lambda codec: published_value("7", "words", stored_value("codec.work"), codec),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("data", [f"[{SECRET}".encode(), b"[" * 100_000])
+def test_every_value_that_a_codec_decodes_to_other_data_names_the_codec_and_the_key(
+    reader: str, data: bytes
+) -> None:
+    codec = check_codec(Broken(lambda: data, decode=True))
+    assert codec is not None
+    try:
+        message = str(READERS[reader](codec))
+    except (PayloadError, Abort) as error:
+        message = str(error)
+    text = "encrypted with xor, key k1; the codec here, with key k1, failed to decode it: the result is not"
+    assert text in message
+    assert SECRET not in message
 
 
 @pytest.mark.parametrize("act", MISDEEDS)
@@ -516,6 +555,16 @@ async def test_codec_that_fails_to_encode_keeps_no_alert_from_being_enqueued(mak
         (object(), TypeError, "codec must be an object with name, key_id, encode() and decode(), not object"),
         (KeyedCodec, TypeError, "codec must be an object"),
         ("fernet", TypeError, "codec must be an object"),
+        (
+            type("C", (KeyedCodec,), {"encode": lambda _, data: data})("k"),
+            TypeError,
+            "encode() of the codec must take the data and the name of the job, not (data); write def ",
+        ),
+        (
+            type("C", (KeyedCodec,), {"decode": lambda *_, key: key})("k"),
+            TypeError,
+            "decode() of the codec must take the data and the name of the job, not (*_, key); write def ",
+        ),
         (type("C", (KeyedCodec,), {"name": ""})("k"), ConfigurationError, "name of the codec must be a text"),
         (type("C", (KeyedCodec,), {"name": 1})("k"), ConfigurationError, "name of the codec must be a text"),
         (KeyedCodec(""), ConfigurationError, "key_id of the codec must be None or a text"),
