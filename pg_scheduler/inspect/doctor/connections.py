@@ -21,8 +21,8 @@ from pg_scheduler.jobs.worker_report import ReportedHealth
 MIN_POOL_SIZE: Final = 4
 MIN_LEFT: Final = 3
 OUTSIDE_POOL: Final = 2
-"""Connections that a worker may have outside of its pool: that of the lease keeper, and one for claims if jobs
-use up the pool while the worker holds none of its connections for that."""
+"""Connections that a worker may have outside of its pool: that of the lease keeper, and one for claims if
+jobs use up the pool while the worker holds none of its connections for that."""
 
 RESERVED: Final = ("superuser_reserved_connections", "reserved_connections")
 POOLER_REMEDY: Final = (
