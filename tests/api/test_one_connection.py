@@ -209,8 +209,6 @@ async def test_call_that_finds_no_free_connection_says_that_the_pool_is_used_up(
     scheduler = make(pool)
     await scheduler.initialize_db()
     async with pool.acquire():
-        with pytest.raises(
-            DatabaseUnavailableError, match=r"no connection .*\(max_size=1\) was free for"
-        ):
+        with pytest.raises(DatabaseUnavailableError, match=r"no connection .*\(max_size=1\) was free for"):
             await scheduler.get_job("any")
     assert await scheduler.get_job("any") is None
