@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 import inspect
 import logging
 import re
 import tomllib
+import tracemalloc
 from collections.abc import Collection, Iterator
+from datetime import timedelta
 from itertools import takewhile
 
 import asyncpg
 import pytest
 
 import pg_scheduler
-from pg_scheduler import Scheduler, events
+from pg_scheduler import JobSpec, Scheduler, current_job, events
 from pg_scheduler.database.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from pg_scheduler.database.queries import FOLDERS, load_fragment
 from pg_scheduler.events.log import record_fields
@@ -369,6 +372,7 @@ def test_life_cycle_describes_every_status() -> None:
     assert documented == [status.value for status in pg_scheduler.JobStatus]
 
 
+SUSPENDED = "SELECT count(*) FROM scheduled_jobs WHERE options ? 'steps' AND status = 'pending'"
 CONNECTIONS = re.compile(r"takes? (?:up to|only) \[?(\d+)(?: connections)?(?:\]|\b)")
 
 
@@ -411,3 +415,32 @@ async def test_worker_takes_two_connections_outside_of_its_pool(dsn: str) -> Non
         for connection in held:
             await pool.release(connection)
     await watcher.close()
+
+
+@pytest.mark.slow
+async def test_sleeping_job_costs_no_memory_of_its_worker(dsn: str) -> None:
+    """As the pages state. The first jobs load code and fill buffers, so only the next ones are measured."""
+
+    async def rest(_number: int) -> None:
+        await current_job().steps.sleep("delivery", timedelta(days=3))
+
+    async with Scheduler.connect(dsn, max_concurrent_jobs=100) as scheduler:
+        scheduler.register(rest, name="facts.rest")
+
+        async def put_to_sleep(start: int, end: int) -> int:
+            """Return the traced memory when the jobs with these numbers are suspended."""
+            await scheduler.schedule_bulk([JobSpec(rest, args=(number,)) for number in range(start, end)])
+            async with asyncio.timeout(PATIENCE):
+                while await scheduler.db_pool.fetchval(SUSPENDED) < end:  # noqa: ASYNC110 - there is no event
+                    await asyncio.sleep(0.01)
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0]
+
+        tracemalloc.start()
+        try:
+            before = await put_to_sleep(0, 100)
+            after = await put_to_sleep(100, 500)
+        finally:
+            tracemalloc.stop()
+    # A job that runs and waits uses three times as much.
+    assert (after - before) / 400 < 1000
