@@ -18,7 +18,8 @@ import asyncpg
 import pytest
 
 import pg_scheduler
-from pg_scheduler import JobSpec, Scheduler, current_job, events
+from pg_scheduler import JobSpec, JobStatus, Scheduler, ThreadExecutor, current_job, events
+from pg_scheduler.base.figures import OUTCOMES
 from pg_scheduler.database.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from pg_scheduler.database.queries import FOLDERS, load_fragment
 from pg_scheduler.events.log import record_fields
@@ -444,3 +445,40 @@ async def test_sleeping_job_costs_no_memory_of_its_worker(dsn: str) -> None:
             tracemalloc.stop()
     # A job that runs and waits uses three times as much.
     assert (after - before) / 400 < 1000
+
+
+def test_glossary_lists_every_outcome() -> None:
+    rows = dict(table("project/glossary.md", "| Term | Meaning |"))
+    counted, _, history = rows["outcome"].partition(". ")
+    assert set(re.findall(r"\w+", counted)) & {*OUTCOMES} == {*OUTCOMES}
+    history_module = (ROOT / "pg_scheduler/jobs/history.py").read_text(encoding="utf-8")
+    entries = set(re.findall(r"``(\w+)``", history_module))
+    assert {*code(history)} <= entries
+
+
+def test_executors_page_has_the_numbers_and_the_outcomes_of_the_code() -> None:
+    text = " ".join((ROOT / "docs/guides/executors.md").read_text(encoding="utf-8").split())
+    slots = inspect.signature(Scheduler).parameters["max_concurrent_jobs"].default
+    threads = inspect.signature(ThreadExecutor).parameters["threads"].default
+    assert f"as it has *slots*, {slots} by default" in text
+    assert f"more slots, up to {threads} jobs run in threads" in text
+    rows = dict(table("guides/executors.md", "| The flag is set by | When the thread has returned |"))
+    assert rows["the shutdown"] == "the job is released, and uses no retry"
+
+
+async def test_job_that_a_shutdown_released_has_used_an_attempt_and_no_retry(pool: asyncpg.Pool) -> None:
+    started = asyncio.Event()
+
+    async def run_for_ever() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    scheduler = Scheduler(pool, shutdown_timeout=0, stop_grace=1)
+    scheduler.register(run_for_ever, name="facts.for_ever", max_retries=2)
+    async with scheduler:
+        job_id = await scheduler.enqueue(run_for_ever)
+        await started.wait()
+    released = await scheduler.get_job(job_id)
+    assert released is not None
+    assert (released.status, released.attempt, released.retry_count) == (JobStatus.PENDING, 1, 0)
+    assert released.errors[-1].outcome == "released"
