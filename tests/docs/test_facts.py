@@ -482,3 +482,49 @@ async def test_job_that_a_shutdown_released_has_used_an_attempt_and_no_retry(poo
     assert released is not None
     assert (released.status, released.attempt, released.retry_count) == (JobStatus.PENDING, 1, 0)
     assert released.errors[-1].outcome == "released"
+
+
+ROLLOUT = [
+    "pg-scheduler migrate",
+    "pg-scheduler doctor --grants worker",
+    "pg-scheduler worker app.jobs --check",
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "section", "steps"),
+    [
+        ("operations/deployment.md", "Each further deployment", ["pg-scheduler check app.jobs", *ROLLOUT]),
+        ("operations/upgrading.md", "Rolling out a new version", ["migrate.py", *ROLLOUT[1:]]),
+    ],
+)
+def test_lists_of_a_rollout_have_the_same_steps(page: str, section: str, steps: list[str]) -> None:
+    """Each page lacked a step of the other one: the grants, and the check of the worker."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    numbered = re.findall(r"^\d\. .*(?:\n   .*)*", text, re.MULTILINE)
+    places = [next(index for index, step in enumerate(numbered) if word in step) for word in steps]
+    assert places == sorted(places)
+    replacing = next(index for index, step in enumerate(numbered) if step[3:].startswith("**Replace"))
+    assert places[-1] < replacing
+
+
+def test_tutorial_shows_the_names_that_a_small_service_needs() -> None:
+    rows = table("project/index.md", "| Need | Names |")
+    names = {name for row in rows for name in re.findall(r"`([^`]+)`", row[1])}
+    tutorial = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "docs/start/tutorial").glob("*.md")
+    )
+    missing = {name for name in names if name.removesuffix(")") not in tutorial}
+    text = (ROOT / "docs/project/index.md").read_text(encoding="utf-8")
+    assert "shows all of these but `get_job()` in an hour" in text
+    assert missing == {"get_job()"}
+
+
+def test_guide_to_the_shutdown_and_the_shipped_deployment_agree_on_a_probe() -> None:
+    shipped = (ROOT / "pg_scheduler/ops/k8s/worker.yaml").read_text(encoding="utf-8")
+    assert "livenessProbe: {httpGet: {path: /livez" in shipped
+    guide = " ".join((ROOT / "docs/guides/shutdown.md").read_text(encoding="utf-8").split())
+    assert (
+        "Only a liveness probe restarts such a process. The Deployment of `pg-scheduler k8s` has one" in guide
+    )
