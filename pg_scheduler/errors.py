@@ -165,6 +165,7 @@ class JobConflictError(SchedulerError, ValueError):
         *,
         child_of: str | None = None,
         owner: str = "",
+        remedy: str | None = None,
     ) -> None:
         self.job_id = job_id
         self.status = status
@@ -188,17 +189,15 @@ class JobConflictError(SchedulerError, ValueError):
                 if status
                 else "occurs more than once in this call"
             )
-            super().__init__(
-                f"unique key {unique_key!r} {state}; "
+            default_remedy = (
                 "wait until that job has ended, or schedule the job with "
                 "conflict_resolution=ConflictResolution.IGNORE or REPLACE"
             )
+            super().__init__(f"unique key {unique_key!r} {state}; {remedy or default_remedy}")
             return
         state = f"already exists with status {status!r}" if status else "occurs more than once in this call"
-        super().__init__(
-            f"job id {job_id!r} {state}; pass another id, no id, "
-            "or conflict_resolution=ConflictResolution.IGNORE or REPLACE"
-        )
+        default_remedy = "pass another id, no id, or conflict_resolution=ConflictResolution.IGNORE or REPLACE"
+        super().__init__(f"job id {job_id!r} {state}; {remedy or default_remedy}")
 
 
 class JobLostError(SchedulerError):

@@ -246,7 +246,7 @@ class VacuumConfig:
         return value
 
 
-def _check_identifier(name: str) -> str:
+def check_identifier(name: str) -> str:
     """Return the name of a schema. The error begins with "should"; see ``_fault()``."""
     size = len(name.encode())
     if not 0 < size <= MAX_IDENTIFIER_BYTES or "\x00" in name:
@@ -288,7 +288,7 @@ class SchedulerConfig:
     vacuum_enabled: bool
     vacuum: VacuumConfig
     polling: PollingConfig
-    schema: Annotated[str, AfterValidator(_check_identifier)] | None
+    schema: Annotated[str, AfterValidator(check_identifier)] | None
     direct_dsn: str | None = field(repr=False)
     max_payload_bytes: Annotated[int, Field(ge=64)] | None
     max_result_bytes: Annotated[int, Field(ge=64)] | None

@@ -328,7 +328,7 @@ class TaskRegistry:
         if other and other.identity != task.identity:
             raise NameConflictError(
                 f"name {name!r} is already registered for {other.identity}; "
-                f"pass another name= to register {task.identity}"
+                f"give {task.identity} another name or alias"
             )
 
 

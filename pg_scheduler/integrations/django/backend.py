@@ -14,7 +14,7 @@ from django.db import connections
 from django.utils import timezone
 
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.errors import JobConflictError, JobNotFoundError
 from pg_scheduler.integrations.django.compat import (
     BaseTaskBackend,
     InvalidTaskBackend,
@@ -39,6 +39,10 @@ from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import UNSET
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.sync import SyncScheduler
+
+TAKEN_ID: Final = "pass another job_id= to using(), or none"
+TAKEN_KEY: Final = "wait until that job has ended, or catch this error if the job that exists suffices"
+"""The remedies where a job with this id exists, or where one has this unique key."""
 
 APP: Final = "pg_scheduler.integrations.django"
 
@@ -133,12 +137,20 @@ class Backend(BaseTaskBackend):
         name = name_of(task)
         # The arguments as JSON carries them.
         arguments = {"args": result.args, "kwargs": result.kwargs}
-        if task.run_after is None:
-            job_id = self.client.enqueue(name, **arguments, **options)
-        else:
-            # Without USE_TZ, the times of Django are naive.
-            due = task.run_after if timezone.is_aware(task.run_after) else timezone.make_aware(task.run_after)
-            job_id = self.client.schedule_job(name, due, arguments, **options)
+        try:
+            if task.run_after is None:
+                job_id = self.client.enqueue(name, **arguments, **options)
+            else:
+                # Without USE_TZ, the times of Django are naive.
+                is_aware = timezone.is_aware(task.run_after)
+                due = task.run_after if is_aware else timezone.make_aware(task.run_after)
+                job_id = self.client.schedule_job(name, due, arguments, **options)
+        except JobConflictError as conflict:
+            # Tasks of Django have no conflict_resolution=, which the error of the Scheduler proposes.
+            remedy = TAKEN_ID if conflict.unique_key is None else TAKEN_KEY
+            raise JobConflictError(
+                conflict.job_id, conflict.status, conflict.unique_key, remedy=remedy
+            ) from None
         result.change(id=job_id, enqueued_at=enqueued_at(job_id, datetime.now(UTC)))
         task_enqueued.send(type(self), task_result=result)
         return result

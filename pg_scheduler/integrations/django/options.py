@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
 from pg_scheduler.base.dsn import normalise_dsn
+from pg_scheduler.base.settings import check_identifier
 from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.middleware import Middleware
@@ -68,7 +69,7 @@ class Options:
                 JOB_OPTIONS[name].check(getattr(options, name))
             check_text("DATABASE", options.database)
             if options.schema is not None:
-                check_text("SCHEMA", options.schema)
+                _check_schema(check_text("SCHEMA", options.schema))
             if options.dsn is not None:
                 normalise_dsn(str(options.dsn), "DSN")
         except (TypeError, ValueError) as error:
@@ -78,3 +79,13 @@ class Options:
         if not isinstance(options.executors, Mapping):
             raise ImproperlyConfigured(f"{place}: EXECUTORS must be a dict, not {options.executors!r}")
         return options
+
+
+def _check_schema(schema: str) -> None:
+    """Raise ValueError with the remedy unless a schema can have this name."""
+    try:
+        check_identifier(schema)
+    except ValueError as error:
+        raise ValueError(
+            f"SCHEMA {error}, not {schema!r}; omit it for the schema on the search path"
+        ) from error

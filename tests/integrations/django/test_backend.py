@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from pg_scheduler import JobConflictError, JobPriority, PayloadError, periodic
+from pg_scheduler import JobConflictError, JobPriority, PayloadError, SchedulerError, periodic
 from pg_scheduler.events import JobFailed, JobRetried
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.queue.prepare import new_job_id
@@ -21,10 +21,10 @@ from tests.support.django import BACKEND, project, require_tasks, working
 
 require_tasks()
 
-from asgiref.sync import ThreadSensitiveContext, sync_to_async  # noqa: E402 - only where Django is
+from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async  # noqa: E402 - only where Django is
 from django.conf import settings  # noqa: E402
 from django.core.exceptions import ImproperlyConfigured  # noqa: E402
-from django.db import connection, connections, transaction  # noqa: E402
+from django.db import DatabaseError, connection, connections, transaction  # noqa: E402
 from django.test.utils import CaptureQueriesContext, override_settings  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
@@ -110,6 +110,44 @@ async def test_task_is_enqueued_in_a_thread_by_async_code(shop: Any, pool: async
         assert [row["job_id"] for row in await rows(pool)] == [result.id]
         assert await shop.add.aget_result(result.id) == result
         await sync_to_async(connections.close_all)()
+
+
+def test_task_is_part_of_the_transaction_of_a_view_that_waits_for_async_code(shop: Any) -> None:
+    async def place_order() -> Any:
+        return await shop.add.aenqueue(1)
+
+    with transaction.atomic():
+        result = async_to_sync(place_order)()
+        assert shop.add.get_result(result.id) == result
+        transaction.set_rollback(True)
+    with pytest.raises(compat.TaskResultDoesNotExist):
+        shop.add.get_result(result.id)
+
+
+SERVER_ERRORS = {
+    "read only": "SET TRANSACTION READ ONLY",
+    "no tables": "ALTER TABLE scheduled_jobs RENAME TO other_jobs",
+}
+"""What makes the server refuse a task, in a transaction that is rolled back."""
+
+
+@pytest.mark.parametrize("kind", SERVER_ERRORS)
+def test_error_of_the_server_aborts_the_transaction_but_not_one_around_it(shop: Any, kind: str) -> None:
+    shop.add.enqueue(0)  # looks up the schema
+    errors: list[Exception] = []
+    for own in (False, True):
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute(SERVER_ERRORS[kind])
+            try:
+                with transaction.atomic() if own else nullcontext():
+                    shop.add.enqueue(1)
+            except (DatabaseError, SchedulerError) as error:
+                errors.append(error)
+            with nullcontext() if own else pytest.raises(DatabaseError), connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+            transaction.set_rollback(True)
+    assert len(errors) == 2
 
 
 def test_enqueue_and_get_result_take_one_statement(shop: Any) -> None:
@@ -217,8 +255,15 @@ async def test_worker_keeps_jobs_as_long_as_the_longest_result(dsn: str) -> None
 def test_existing_id_raises_and_the_transaction_goes_on(shop: Any) -> None:
     with transaction.atomic():
         shop.add.using(job_id="one").enqueue(1)
-        with pytest.raises(JobConflictError):
+        with pytest.raises(
+            JobConflictError, match=r"status 'pending'; pass another job_id= to using\(\), or none$"
+        ):
             shop.add.using(job_id="one").enqueue(1)
+        shop.add.using(unique="key").enqueue(2)
+        with pytest.raises(JobConflictError, match="wait until that job has ended, or catch this error"):
+            shop.add.using(unique="key").enqueue(3)
+        with pytest.raises(JobConflictError, match=r"pass another job_id= to using\(\)"):
+            shop.add.using(job_id="one", run_after=timezone.now()).enqueue(1)
         shop.add.enqueue(2)
     assert shop.add.get_result("one").args == [1]
 
@@ -256,6 +301,9 @@ def test_queue_that_the_settings_lack_is_rejected(shop: Any) -> None:
         ({"KEEP_RESULT": 5}, "keep_result"),
         ({"DATABASE": None}, "DATABASE must be a str"),
         ({"SCHEMA": 5}, "SCHEMA must be a str"),
+        ({"SCHEMA": ""}, "SCHEMA should have 1 to 63 bytes .*, not ''; omit it for the schema on the search"),
+        ({"SCHEMA": "ä" * 32}, "SCHEMA should have 1 to 63 bytes"),
+        ({"SCHEMA": "pg_jobs"}, "SCHEMA should not begin with pg_"),
         ({"DSN": "mysql://db/shop"}, "DSN must start with postgresql://"),
     ],
 )
