@@ -21,6 +21,7 @@ from pg_scheduler.errors import ConfigurationError, NotRunningError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.validation import check_count
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.scheduler.parts import parts_of
 from pg_scheduler.sync.methods import BlockingMethods, Settings
 from pg_scheduler.sync.portal import CLOSED, Portal
 from pg_scheduler.sync.uwsgi import check_uwsgi_threads
@@ -34,6 +35,11 @@ POOL_CLOSE_TIMEOUT_S: Final = 5.0
 """Time for calls in progress to end before their connections are terminated."""
 
 NO_DSN: Final = "SyncScheduler has no DSN; pass connection=, or create SyncScheduler(dsn)"
+
+CLOSED_BY_JOB: Final = (
+    "close() was called in a job that this SyncScheduler runs, so it would wait for the end of that job; "
+    "call shutdown() in the job, which returns at once, and close() where the program ends"
+)
 
 CLOSE_MARGIN_S: Final = 15.0
 """Time to write results and close the pool, after ``shutdown_timeout``."""
@@ -146,8 +152,11 @@ class SyncScheduler(BlockingMethods):
 
         Raises:
             DatabaseUnavailableError: Results could not be written; see ``shutdown()``.
+            RuntimeError: The caller is a job that this object runs, and for whose end it would wait.
         """
         check_may_block("close")
+        if self._runs_the_caller():
+            raise RuntimeError(CLOSED_BY_JOB)
         with shared.starting:
             self._is_closed = True
             portal = self._current_portal
@@ -183,6 +192,15 @@ class SyncScheduler(BlockingMethods):
             state = "closed"
         # The DSN is left out, because it may have a password.
         return f"<SyncScheduler, {state}>"
+
+    def _runs_the_caller(self) -> bool:
+        """Return whether the caller is a job that this object runs."""
+        portal = self._current_portal
+        # A forked child runs no job of its parent.
+        if portal is None or portal.is_inherited or not portal.is_alive:
+            return False
+        runtime = parts_of(portal.resource).runtime
+        return runtime is not None and runtime.runs_the_caller()
 
     def _source(self) -> Scheduler:
         """Return the Scheduler whose properties are read: that of the portal, also after ``close()``."""

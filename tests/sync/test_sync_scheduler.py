@@ -199,6 +199,33 @@ def test_close_ends_calls_of_other_threads(dsn: str) -> None:
     thread.join(TIMEOUT_S)
 
 
+def test_job_is_refused_to_close_its_own_scheduler_and_may_close_others(dsn: str) -> None:
+    closed: list[str] = []
+
+    with SyncScheduler(dsn, shutdown_timeout=5) as scheduler, SyncScheduler(dsn) as other:
+
+        def close() -> None:
+            other.count_jobs()
+            other.close()
+            for end in (scheduler.close, lambda: scheduler.__exit__(None, None, None)):
+                with pytest.raises(
+                    RuntimeError, match=r"would wait for the end of that job; call shutdown\(\) in"
+                ):
+                    end()
+            closed.append("other")
+            scheduler.shutdown()
+
+        scheduler.register(close, name="sync.close")
+        scheduler.start()
+        job_id = scheduler.enqueue("sync.close", keep_result=timedelta(days=1))
+        result = scheduler.get_job_result(job_id, timeout=TIMEOUT_S)
+        assert result is not None
+        assert result.status is JobStatus.COMPLETED
+        scheduler.wait()
+    assert closed == ["other"]
+    assert not scheduler.is_running
+
+
 def test_close_terminates_connections_that_are_not_returned(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
