@@ -56,6 +56,9 @@ class CallingThread:
         finally:
             self._loop = None
 
+    def check_caller(self) -> None:
+        """Raise RuntimeError if the thread of the caller cannot execute statements."""
+
     def post(self, call: Callable[[], T]) -> Awaitable[T]:
         """Let the waiting thread call a function. The coroutine awaits the result."""
         result: Future[T] = Future()

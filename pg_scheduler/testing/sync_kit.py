@@ -32,6 +32,7 @@ def _blocking(
         """Call the method with the same arguments, and block until it returns."""
         # The methods use only what both kits have.
         kit = cast("AsyncTestKit", self)
+        self._thread.check_caller()
         # Jobs may wait, so they need an event loop, which runs in another thread. Other methods only execute
         # statements, which block here, so that their coroutines never wait.
         if runs_jobs:
@@ -60,6 +61,7 @@ class TestKit(TestKitBase):
             None for the defaults.
 
     Raises:
+        RuntimeError: The connection is one of Django, and the test is async.
         TypeError: The connection is not supported, or is asynchronous.
 
     Example:
@@ -73,6 +75,7 @@ class TestKit(TestKitBase):
         source = without_session(connection)
         adapter = adapter_for(source, is_async=False, takers=TAKERS)
         self._thread = _thread_for(source)
+        self._thread.check_caller()
         foreign = ForeignConnection(self._thread.adapt(adapter))
         self._kit = KitScheduler(
             cast("Any", foreign), scheduler, CallingThreadExecutor(self._thread), self._scheduler_of_jobs
@@ -100,6 +103,7 @@ class TestKit(TestKitBase):
             ...     client.post("/orders", {"number": 7})
             >>> assert [job.job_name for job in jobs] == ["shop.send_invoice"]  # doctest: +SKIP
         """
+        self._thread.check_caller()
         previous_ids = run_at_once(self._kit.ids())
         jobs: list[Job] = []
         yield jobs
@@ -127,6 +131,7 @@ class TestKit(TestKitBase):
             Exception: The error of the job.
             PayloadError: JSON cannot represent an argument.
         """
+        self._thread.check_caller()
         return self._thread.run(lambda: self._kit.run_function(func, args, kwargs))
 
     def _scheduler_of_jobs(self) -> Scheduler:

@@ -68,9 +68,10 @@ def place_order(number):
         jobs.enqueue(send_invoice, args=(number,), job_id=f"invoice:{number}", connection="default")
 """
 
-TESTS = """
+TESTS = r"""
 import threading
 
+from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
 from django.test import TestCase, TransactionTestCase
 
@@ -127,7 +128,19 @@ class Checks:
 
 
 class InTransaction(Checks, TestCase):
-    pass
+    async def test_async_test_calls_the_kit_in_its_thread(self):
+        await sync_to_async(place_order)(7)
+        remedy = r"make the kit in setUp\(\).* await sync_to_async\(kit.drain\)"
+        methods = (self.kit.drain, self.kit.run_due, self.kit.scheduled, self.kit.assert_not_scheduled)
+        for method in (lambda: TestKit("default"), *methods, lambda: self.kit.run(archive, 7)):
+            with self.assertRaisesRegex(RuntimeError, remedy):
+                method()
+        with self.assertRaisesRegex(RuntimeError, remedy), self.kit.scheduling():
+            pass
+        await sync_to_async(self.kit.assert_scheduled)(send_invoice, args=(7,))
+        self.assertEqual((await sync_to_async(self.kit.drain)()).completed, 2)
+        order = await Order.objects.aget(number=7)
+        self.assertIn("archived", order.invoiced_by)
 
 
 class InAutocommit(Checks, TransactionTestCase):
@@ -156,4 +169,4 @@ def test_kit_works_in_test_cases_of_django(dsn: str, tmp_path: Path, seed: int) 
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Ran 8 tests" in done.stderr
+    assert "Ran 9 tests" in done.stderr
