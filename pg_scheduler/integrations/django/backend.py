@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
@@ -33,6 +33,7 @@ from pg_scheduler.integrations.django.results import (
 )
 from pg_scheduler.integrations.django.runner import declare, task_named
 from pg_scheduler.integrations.django.task import PRIORITY, JobTask, name_of, priority_of
+from pg_scheduler.jobs.call_errors import Subject, message_for
 from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.middleware import Middleware
@@ -43,6 +44,17 @@ from pg_scheduler.sync import SyncScheduler
 TAKEN_ID: Final = "pass another job_id= to using(), or none"
 TAKEN_KEY: Final = "wait until that job has ended, or catch this error if the job that exists suffices"
 """The remedies where a job with this id exists, or where one has this unique key."""
+
+TASK_REMEDIES: Final[Mapping[Subject, str]] = {
+    "arguments": "pass arguments that fit the signature of the function",
+    "due time": "omit run_after, or pass unique=None to using()",
+    "id": "omit job_id, or pass unique=None to using()",
+    "key of metadata": "choose another key",
+    "named argument": "pass it by its name",
+    "size": "store them elsewhere and pass an id or a path",
+    "value": "pass another value, or encode it as a text",
+}
+"""What a person who calls ``enqueue()`` of a task can do about an error; tasks have no other subjects."""
 
 APP: Final = "pg_scheduler.integrations.django"
 
@@ -122,6 +134,25 @@ class Backend(BaseTaskBackend):
         """
         self.validate_task(task)
         result = new_result(task, args, kwargs, backend=self.alias)
+        try:
+            job_id = self._enqueue(task, result)
+        # The errors of the Scheduler have remedies for its own calls, which have other parameters than tasks.
+        except JobConflictError as conflict:
+            remedy = TAKEN_ID if conflict.unique_key is None else TAKEN_KEY
+            raise JobConflictError(
+                conflict.job_id, conflict.status, conflict.unique_key, remedy=remedy
+            ) from None
+        except (TypeError, ValueError) as error:
+            message = message_for(error, TASK_REMEDIES)
+            if message == str(error):
+                raise
+            raise type(error)(message) from error.__cause__
+        result.change(id=job_id, enqueued_at=enqueued_at(job_id, datetime.now(UTC)))
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def _enqueue(self, task: Task, result: JobTaskResult) -> str:
+        """Enqueue the job of a task with the arguments of a result, and return its id."""
         metadata = check_metadata(getattr(task, "metadata", None) or {})
         # A result of Django has the priority as a number, of which jobs know only four.
         if task.priority:
@@ -134,26 +165,13 @@ class Backend(BaseTaskBackend):
             "unique": getattr(task, "unique", UNSET),
             "connection": connections[self.settings.database],
         }
-        name = name_of(task)
         # The arguments as JSON carries them.
-        arguments = {"args": result.args, "kwargs": result.kwargs}
-        try:
-            if task.run_after is None:
-                job_id = self.client.enqueue(name, **arguments, **options)
-            else:
-                # Without USE_TZ, the times of Django are naive.
-                is_aware = timezone.is_aware(task.run_after)
-                due = task.run_after if is_aware else timezone.make_aware(task.run_after)
-                job_id = self.client.schedule_job(name, due, arguments, **options)
-        except JobConflictError as conflict:
-            # Tasks of Django have no conflict_resolution=, which the error of the Scheduler proposes.
-            remedy = TAKEN_ID if conflict.unique_key is None else TAKEN_KEY
-            raise JobConflictError(
-                conflict.job_id, conflict.status, conflict.unique_key, remedy=remedy
-            ) from None
-        result.change(id=job_id, enqueued_at=enqueued_at(job_id, datetime.now(UTC)))
-        task_enqueued.send(type(self), task_result=result)
-        return result
+        name, arguments = name_of(task), {"args": result.args, "kwargs": result.kwargs}
+        if task.run_after is None:
+            return self.client.enqueue(name, **arguments, **options)
+        # Without USE_TZ, the times of Django are naive.
+        due = task.run_after if timezone.is_aware(task.run_after) else timezone.make_aware(task.run_after)
+        return self.client.schedule_job(name, due, arguments, **options)
 
     def get_result(self, result_id: str) -> JobTaskResult:
         """Return the result of a task, as the transaction of the connection sees it.

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
-from pg_scheduler import JobConflictError, JobPriority, PayloadError, SchedulerError, periodic
+from pg_scheduler import JobConflictError, JobPriority, PayloadError, SchedulerError, Unique, periodic
 from pg_scheduler.events import JobFailed, JobRetried
+from pg_scheduler.jobs.call_errors import Subject
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.schedules.declared import periodic_catalogue
@@ -29,6 +31,7 @@ from django.test.utils import CaptureQueriesContext, override_settings  # noqa: 
 from django.utils import timezone  # noqa: E402
 
 from pg_scheduler.integrations.django import Backend, compat, results, worker  # noqa: E402
+from pg_scheduler.integrations.django.backend import TASK_REMEDIES  # noqa: E402
 from pg_scheduler.integrations.django.task import PRIORITY, JobTask  # noqa: E402
 
 READY, RUNNING, FAILED, SUCCESSFUL = (
@@ -280,8 +283,21 @@ def test_metadata_that_is_no_dict_is_rejected_by_its_name(shop: Any) -> None:
 
 
 def test_arguments_that_are_too_large_raise_at_the_call(shop: Any) -> None:
-    with pytest.raises(PayloadError):
+    with pytest.raises(PayloadError, match=r"1048576; store them elsewhere and pass an id or a path$"):
         shop.add.enqueue("a" * 2_000_000)
+
+
+def test_errors_of_calls_have_remedies_of_tasks(shop: Any) -> None:
+    assert TASK_REMEDIES.keys() < set(get_args(Subject))
+    debounced = shop.add.using(unique=Unique(debounce=60))
+    with pytest.raises(ValueError, match=r"omit job_id, or pass unique=None to using\(\)$"):
+        replace(debounced, job_id="one").enqueue(1)
+    with pytest.raises(ValueError, match=r"omit run_after, or pass unique=None to using\(\)$"):
+        debounced.using(run_after=timezone.now()).enqueue(1)
+    with pytest.raises(TypeError, match=r"arguments that fit the signature of the function$"):
+        shop.add.enqueue(1, 2, 3)
+    with pytest.raises(PayloadError, match=r"choose another key$"):
+        shop.add.using(metadata={"trace": {}}).enqueue(1)
 
 
 def test_queue_that_the_settings_lack_is_rejected(shop: Any) -> None:
