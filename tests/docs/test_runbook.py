@@ -75,6 +75,22 @@ def test_every_action_that_helps_is_named_by_an_entry() -> None:
     assert sorted([*ADVISED, *NO_ADVICE]) == sorted(ACTIONS)
 
 
+@pytest.mark.parametrize(
+    ("page", "section"),
+    [
+        ("concepts/delivery.md", "My job does not run"),
+        ("guides/inspecting.md", "Explaining why a job is not running"),
+        ("operations/troubleshooting.md", "My job does not start"),
+    ],
+)
+def test_other_pages_lead_to_the_list_of_reasons_and_have_none_of_their_own(page: str, section: str) -> None:
+    """Four pages had such a list, each with other reasons."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    assert "runbook.md#jobs-that-wait)" in text
+    assert re.findall(r"^(?:- |\d+\. |\|)", text, re.MULTILINE) == []
+
+
 def test_every_heading_is_an_entry() -> None:
     assert list(ENTRIES) == re.findall(r"^### (.+)$", PAGE, re.MULTILINE)
 
