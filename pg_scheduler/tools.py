@@ -116,7 +116,10 @@ def declare(
         declaration(scheduler)
         return lambda: scheduler
     _check_blocking(scheduler)
-    scheduler._declare(name, declaration)  # noqa: SLF001 - a SyncScheduler has no public name for it
+    # A SyncScheduler has no public name for it.
+    declare: Callable[..., None] | None = getattr(scheduler, "_declare", None)
+    if declare is not None:
+        declare(name, declaration)
     return lambda: scheduler._last_scheduler  # noqa: SLF001 - a SyncScheduler has no public name for it
 
 

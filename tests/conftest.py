@@ -271,3 +271,13 @@ async def pool(dsn: str) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
 def world(pool: asyncpg.Pool[asyncpg.Record]) -> World:
     """The test's database, to add rows to."""
     return World(pool)
+
+
+@pytest.fixture
+def hangup_by_default() -> Iterator[None]:
+    """Give SIGHUP its default action in programs that a test starts. Under nohup they would ignore it."""
+    inherited_handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, inherited_handler)

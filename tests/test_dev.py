@@ -71,6 +71,7 @@ class TestCommandLine:
         assert ".DEFAULT_GOAL = help" in makefile
         assert "\nhelp:\n\t@python3 dev.py\n" in makefile
 
+    @pytest.mark.usefixtures("hangup_by_default")
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
     @pytest.mark.parametrize(
         "program", ["call(command)", "subprocess.run(command)", "subprocess.call(command)"]

@@ -377,6 +377,7 @@ class TestServerFunction:
             process.stdin.close()
             assert process.wait(30) == 5
 
+    @pytest.mark.usefixtures("hangup_by_default")
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
     def test_command_line_forwards_a_signal_and_exits_with_the_code_of_the_command(
         self, number: signal.Signals

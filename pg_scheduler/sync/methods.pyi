@@ -489,7 +489,7 @@ class BlockingMethods(Blocking):
         """Run a finished job again now, with its retries and crashes reset.
 
         The job may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored
-        steps stay.
+        steps stay. A job of a schedule waits for the last job of the schedule, unless these may overlap.
 
         Parameters, values and errors are those of ``Scheduler.retry_job()``.
         """
@@ -505,7 +505,7 @@ class BlockingMethods(Blocking):
         """Run a finished job again now, with its retries and crashes reset.
 
         The job may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored
-        steps stay.
+        steps stay. A job of a schedule waits for the last job of the schedule, unless these may overlap.
 
         Parameters, values and errors are those of ``Scheduler.retry_job()``.
         """

@@ -222,6 +222,7 @@ SHORT: Final = {
         "lock_sequences",
         "look_at_waits",
         "note_deadlines",
+        "note_last_jobs",
         "pass_results",
         "pause_task",
         "renew_lease",

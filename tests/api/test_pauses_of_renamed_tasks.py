@@ -301,6 +301,8 @@ STATEMENTS = {
     *("scan_deadlines", "end_past_deadlines"),
     # This one compares them with the exact names.
     "explain_expiry",
+    # A test kit reads the names of the pauses that its transaction has written, as pause_task wrote them.
+    "kit_pauses",
 }
 """The statements that read or write pauses. One that is new has to decide about the names of a pause."""
 

@@ -164,6 +164,8 @@ UNSEEN: Final = {
     "keep_results": OTHER_TABLE,
     "mark_awaited": FOUND_AGAIN,
     "mark_parents": FOUND_AGAIN,
+    "block_retried": "retry_jobs has returned these rows",
+    "note_last_jobs": OTHER_TABLE,
     "mark_stopping": OTHER_TABLE,
     "move_to_front": "the statement's result is used; the audit has an action of the same name",
     "note_deadlines": OTHER_TABLE,

@@ -332,23 +332,19 @@ async def test_drain_by_usr1_holds_for_the_process_that_follows_a_recycled_one(
         assert await program.end() == ExitCode.DONE, program.text
 
 
+@pytest.mark.usefixtures("hangup_by_default")
 async def test_hangup_shuts_down_gracefully_and_is_no_second_signal(
     start: Start, scheduler: Scheduler, tmp_path: Path
 ) -> None:
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     job_id = await add(scheduler, "cliworker.wait", begun, gate)
-    # The command leaves an ignored SIGHUP as it is, and a process inherits one, as under nohup.
-    inherited_handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        with start(JOBS) as program:
-            await until(lambda: has_text(begun))
-            for _ in range(2):
-                program.process.send_signal(signal.SIGHUP)
-                await program.read_until("SIGHUP received: stopping after the running jobs")
-            gate.touch()
-            assert await program.end() == ExitCode.DONE, program.text
-    finally:
-        signal.signal(signal.SIGHUP, inherited_handler)
+    with start(JOBS) as program:
+        await until(lambda: has_text(begun))
+        for _ in range(2):
+            program.process.send_signal(signal.SIGHUP)
+            await program.read_until("SIGHUP received: stopping after the running jobs")
+        gate.touch()
+        assert await program.end() == ExitCode.DONE, program.text
     assert await status(scheduler, job_id) == "completed"
 
 

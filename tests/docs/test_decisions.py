@@ -274,7 +274,8 @@ async def nothing() -> None: ...
 async def test_process_takes_at_most_the_connections_that_the_page_counts(
     dsn: str, pool: Pool, starts: bool, most: int
 ) -> None:
-    assert f"up to {most}" in " ".join(WHERE.read_text(encoding="utf-8").split())
+    # A worker opens a twelfth one if its connection for claims ends while jobs use up the pool.
+    assert f"up to {most + starts}" in " ".join(WHERE.read_text(encoding="utf-8").split())
     await Scheduler(pool).initialize_db()
     async with pool.acquire() as connection:
         count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"

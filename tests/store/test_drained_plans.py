@@ -57,6 +57,7 @@ READS_ALL = {
     "has_work": "the first entry of each index",
     "waiting_names": "the pending jobs, for an offer of names to a person",
     "next_instants": "the waiting jobs, for the clock of a test",
+    "ready_names": "the pending jobs, for a test",
     "mark_uncommitted": "all that waits, for a test",
     "store_broadcast": "all waits; a condition would compare each with an array of thousands",
     "list_jobs": "a page by id, to a limit",

@@ -30,7 +30,7 @@ def nothing_ran() -> None:
 
 
 @job(name="written.mail")
-async def mail(to: str) -> None:
+async def send_mail(to: str) -> None:
     ran.append(to)
 
 
@@ -60,8 +60,8 @@ async def commit_jobs(dsn: str) -> None:
     """Commit what other programs have in the tables: due and late jobs, sequences, an edge and pauses."""
     async with Scheduler.connect(dsn, start=False) as other:
         now = await other.db_pool.fetchval("SELECT now()")
-        await other.enqueue(mail, args=("a customer",), job_id="theirs")
-        await other.enqueue(mail, args=("a customer",), job_id="their child", after=["theirs"])
+        await other.enqueue(send_mail, args=("a customer",), job_id="theirs")
+        await other.enqueue(send_mail, args=("a customer",), job_id="their child", after=["theirs"])
         await other.schedule(book, execution_time=now - DAY, args=("both", "they"), misfire_grace_time=None)
         await other.schedule(book, execution_time=now, args=("ours", "they"), misfire_grace_time=None)
         await other.enqueue(report, args=("they",), job_id="their report")
@@ -75,15 +75,15 @@ async def look_around(app: Application, kit: Any) -> None:
     assert await settled(kit.scheduled()) == []
     await settled(kit.assert_not_scheduled())
     with pytest.raises(AssertionError, match=r"(?s)all jobs: none\n.*are committed, and the kit sees only"):
-        await settled(kit.assert_scheduled(mail))
+        await settled(kit.assert_scheduled(send_mail))
     with pytest.raises(AssertionError, match=r"all jobs: none$"):
         await settled(kit.assert_scheduled(grow))
     assert await settled(kit.run_due()) == await settled(kit.drain()) == DrainResult()
     # Their pauses end by the clock of the kit.
     kit.advance(minutes=2)
     async with entered(kit.scheduling()) as jobs:
-        await app.call("enqueue", mail, args=("ada",), job_id="ours")
-        await app.call("enqueue", mail, args=("never",), after=["their report"])
+        await app.call("enqueue", send_mail, args=("ada",), job_id="ours")
+        await app.call("enqueue", send_mail, args=("never",), after=["their report"])
         await app.call("enqueue", grow, args=(2,))
         await app.call("enqueue", fail)
         await app.call("enqueue", book, args=("both", "we"))
@@ -147,23 +147,23 @@ def test_kit_sees_jobs_of_savepoints_among_transactions_of_others(
     app = SyncScheduler()
 
     def enqueue(who: str) -> None:
-        app.enqueue(mail, args=(who,), connection=connection)
+        app.enqueue(send_mail, args=(who,), connection=connection)
 
     # The numbers of the savepoints and those of the other transactions alternate.
     with psycopg.connect(dsn) as other:
         for number in range(3):
             connection.execute("SAVEPOINT outer_one")
             enqueue(f"outer {number}")
-            app.enqueue(mail, args=("they",), connection=other)
+            app.enqueue(send_mail, args=("they",), connection=other)
             other.commit()
             connection.execute("SAVEPOINT inner_one")
             enqueue(f"inner {number}")
             connection.execute("ROLLBACK TO SAVEPOINT inner_one" if number == 1 else "RELEASE inner_one")
             if number:
                 connection.execute("RELEASE outer_one")
-            app.enqueue(mail, args=("they",), connection=other)
+            app.enqueue(send_mail, args=("they",), connection=other)
             other.commit()
-        app.enqueue(mail, args=("they, uncommitted",), connection=other)
+        app.enqueue(send_mail, args=("they, uncommitted",), connection=other)
         expected = ["inner 0", "inner 2", "outer 0", "outer 1", "outer 2"]
         assert sorted(str(each.args[0]) for each in kit.scheduled()) == expected
         assert kit.drain() == DrainResult(completed=5)
@@ -175,7 +175,7 @@ def test_kit_sees_a_committed_job_that_its_transaction_has_changed(
     dsn: str, connection: psycopg.Connection
 ) -> None:
     with psycopg.connect(dsn) as other:
-        SyncScheduler().enqueue(mail, args=("later",), job_id="theirs", delay=DAY, connection=other)
+        SyncScheduler().enqueue(send_mail, args=("later",), job_id="theirs", delay=DAY, connection=other)
     kit = TestKit(connection)
     with kit.scheduling() as jobs:
         assert kit.scheduler.run_job_now("theirs")
@@ -202,7 +202,7 @@ async def test_kit_rejects_a_connection_whose_transaction_has_ended(pool: Pool) 
     async with pool.acquire() as connection:
         async with connection.transaction():
             kit = AsyncTestKit(connection)
-            await kit.scheduler.enqueue(mail, args=("ada",))
+            await kit.scheduler.enqueue(send_mail, args=("ada",))
         for method in (kit.drain, kit.run_due, kit.scheduled):
             with pytest.raises(ValueError, match="not in a transaction"):
                 await method()

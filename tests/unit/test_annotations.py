@@ -30,6 +30,7 @@ OWN_CODE = {
     "pg_scheduler/cli/schema.py": "describes the JSON of classes of this library",
     "pg_scheduler/inspect/job_actions.py": "copies the parameters of methods of this library",
     "pg_scheduler/testing/sync_kit.py": "copies the parameters of methods of this library",
+    "pg_scheduler/jobs/codec.py": "counts the parameters of a codec's methods, without their annotations",
     "pg_scheduler/jobs/chunks.py": "sets that of the function that stands for a call for one job",
     "pg_scheduler/jobs/typed.py": "sets those of the function that pydantic reads",
 }

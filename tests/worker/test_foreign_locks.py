@@ -61,6 +61,9 @@ mark_parents: limited jobs
 insert_edges: limited after
 await_jobs: step after
 wait_again: call after
+lock_ordered: call
+block_retried: call jobs
+note_last_jobs: call schedules
 delete_edges: limited after
 delete_child_edges: limited after
 lock_children: limited

@@ -343,8 +343,8 @@ CASES: Final = {
 
 TREATMENTS: Final = {
     "a call of the application, or a statement of its own process, whose error is raised": """
-        add_names advance_run announce_subscriptions await_jobs begin_run cancel_job cancel_jobs
-        append_items change_job complete_own delete_child_edges delete_edges delete_jobs
+        add_names advance_run announce_subscriptions await_jobs begin_run block_retried cancel_job cancel_jobs
+        note_last_jobs append_items change_job complete_own delete_child_edges delete_edges delete_jobs
         delete_steps_from end_run
         end_sleep end_step enqueue_due_job enqueue_extended_due_job enqueue_extended_generated_job
         enqueue_extended_jobs enqueue_generated_job enqueue_job enqueue_jobs find_children note_deadlines
