@@ -363,7 +363,6 @@ STORE_CALLS: dict[str, Call] = {
     "quarantine": lambda it, _: it.claims.quarantine("w1", [NAME], 1),
     "quarantine_oversized": lambda it, _: it.claims.quarantine_oversized([NAME], 1),
     "claim": lambda it, _: it.claims.claim("w1", [NAME], 1),
-    "claim_next": lambda it, _: it.claims.claim_next("w1", [NAME], None),
     "explain_expiry": lambda it, _: it.claims.explain_expiry("w1", [NAME], claimed()),
     "complete": lambda it, _: it.claims.complete("w1", claimed(), keep=True),
     "find_claimable": lambda it, _: it.claims.find_claimable([NAME], FROM_THE_START, NO_IDS),
@@ -492,7 +491,6 @@ STORE_CALLS: dict[str, Call] = {
     "lock_due": lambda it, conn: it.schedules.lock_due(NOTHING, 9, on=conn),
     "next_fire_in": lambda it, _: it.schedules.next_fire_in(NOTHING),
     "advance": lambda it, conn: it.schedules.advance([ScheduleChange("key")], on=conn),
-    "mark_uncommitted": lambda it, _: it.dependencies.mark_uncommitted(),
     "guard": lambda it, _: it.identity.guard("refuse"),
     "guard_again": lambda it, _: guard_again(it.identity),
     "read, of the database": lambda it, _: it.identity.read(),
@@ -535,7 +533,6 @@ STORE_CALLS: dict[str, Call] = {
     "find_idle": lambda it, _: it.sequences.find_idle(["a"]),
     "find_past": lambda it, _: it.sequences.find_past(9),
     "move, of sequences": lambda it, _: it.sequences.move(["a"]),
-    "move_waiting": lambda it, _: it.sequences.move_waiting(),
     "pass_on": lambda it, conn: it.sequences.pass_on([IN_SEQUENCE], Transaction(conn, [])),
     "hand_over": lambda it, _: it.sequences.hand_over(
         "w1", claimed(), keep=True, names=[NAME], room=1, isolated_from=3
