@@ -333,16 +333,20 @@ class DependencyRepository:
             return
         on = transaction.connection
         rows = await self._statements.fetch("jobs_of_schedules", list(job_ids), list(last_jobs), on=on)
+        if not rows:
+            return
         retried_ids = {row["job_id"] for row in rows}
         former_ids = {job_id for job_id in last_jobs.values() if job_id is not None} - retried_ids
         unfinished_ids = await self.lock_unfinished(former_ids, transaction)
-        newest = {key: job_id for key, job_id in last_jobs.items() if job_id in unfinished_ids}
+        parents = {key: job_id for key, job_id in last_jobs.items() if job_id in unfinished_ids}
+        newest: dict[str, str] = {}
         edges: list[NewEdge] = []
         for row in rows:
-            parent_id = newest.get(row["schedule_id"])
+            schedule_id, job_id = row["schedule_id"], row["job_id"]
+            parent_id = newest.get(schedule_id, parents.get(schedule_id))
             if parent_id is not None:
-                edges.append(NewEdge(parent_id, row["job_id"], ENDED))
-            newest[row["schedule_id"]] = row["job_id"]
+                edges.append(NewEdge(parent_id, job_id, ENDED))
+            newest[schedule_id] = job_id
         if edges:
             await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=on)
             await self._mark_parents(edges, retried_ids, transaction)

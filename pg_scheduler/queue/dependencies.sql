@@ -173,11 +173,13 @@ FOR UPDATE;
 
 -- name: jobs_of_schedules
 -- route: caller
--- Return those of the jobs $1 that are not finished and belong to one of the schedules $2, in the order of their due times.
+-- Return those of the jobs $1 that are not finished, are in no sequence, and belong to one of the schedules $2, in the order
+-- of their due times.
 SELECT job_id, options ->> 'schedule_id' AS schedule_id
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1)
   AND finished_at IS NULL
+  AND (options -> 'sequence') IS NULL
   AND (options ->> 'schedule_id') = ANY ($2::text[])
 ORDER BY execution_time, job_id COLLATE "C";
 
