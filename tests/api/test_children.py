@@ -1324,8 +1324,8 @@ async def test_children_with_the_same_unique_keys_are_inserted_in_one_order(
             placing = asyncio.create_task(t.run_one())
             await until_a_lock_is_awaited(pool)
             await connection.execute("SET LOCAL lock_timeout = '10ms'")
-            own = await t.scheduler.enqueue(tasks[later], args=(last_number,), connection=connection)
-            assert own != "job:docs:0"
+            child_id = await t.scheduler.enqueue(tasks[later], args=(last_number,), connection=connection)
+            assert child_id != "job:docs:0"
         assert await placing
     await t.drain()
     assert await value_of(t) == [number for _, number in calls]

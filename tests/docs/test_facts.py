@@ -333,12 +333,12 @@ def public_part(name: str) -> list[str]:
 def test_columns_that_applications_may_read_include_those_of_0_2() -> None:
     """The page about stability promises them for all of 1.x."""
     migration = (ROOT / "migrations" / "0001_from_0_2.up.sql").read_text(encoding="utf-8")
-    former = re.findall(
+    former_names = re.findall(
         r"^    (\w+) +\w", migration.partition("scheduled_jobs (\n")[2].partition(");")[0], re.MULTILINE
     )
-    assert len(former) == 13
+    assert len(former_names) == 13
     rows = table("concepts/life-cycle.md", "| Column | Meaning |")
-    assert {*former, "misfire_grace_time"} <= {name for row in rows for name in code(row[0])}
+    assert {*former_names, "misfire_grace_time"} <= {name for row in rows for name in code(row[0])}
 
 
 def test_stability_names_every_sql_function() -> None:
@@ -379,7 +379,7 @@ CONNECTIONS = re.compile(r"takes? (?:up to|only) \[?(\d+)(?: connections)?(?:\]|
 
 def test_pages_agree_on_the_connections_that_a_worker_takes() -> None:
     size = inspect.signature(Scheduler.connect).parameters["pool_size"].default
-    most = size + OUTSIDE_POOL
+    limit = size + OUTSIDE_POOL
     worker = {"concepts/where-to-run", "guides/django", "guides/web", "operations/database"}
     worker |= {"operations/deployment", "operations/troubleshooting"}
     numbers = {
@@ -390,8 +390,8 @@ def test_pages_agree_on_the_connections_that_a_worker_takes() -> None:
         for name in worker
     }
     # A web process that only enqueues has the pool alone. Eight and twenty processes are computed, too.
-    assert {name: found - {size, 8 * most, 20 * most} for name, found in numbers.items()} == {
-        name: {most} for name in worker
+    assert {name: page_numbers - {size, 8 * limit, 20 * limit} for name, page_numbers in numbers.items()} == {
+        name: {limit} for name in worker
     }
 
 
@@ -400,7 +400,7 @@ async def test_worker_takes_two_connections_outside_of_its_pool(dsn: str) -> Non
     query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     watcher = await asyncpg.connect(dsn)
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool, Scheduler(pool) as scheduler:
-        most = 5 + OUTSIDE_POOL
+        limit = 5 + OUTSIDE_POOL
         dedicated = scheduler._parts.store.connections.dedicated_connection
         async with asyncio.timeout(PATIENCE):
             while dedicated.connection is None:  # noqa: ASYNC110 - there is no event
@@ -411,7 +411,7 @@ async def test_worker_takes_two_connections_outside_of_its_pool(dsn: str) -> Non
             await watcher.execute(f"SELECT pg_terminate_backend({pid})")
             held.append(await pool.acquire())
             # The watcher is one of these connections.
-            while await watcher.fetchval(query) < most + 1:  # noqa: ASYNC110
+            while await watcher.fetchval(query) < limit + 1:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         for connection in held:
             await pool.release(connection)

@@ -122,9 +122,9 @@ async def test_open_streams_end_when_uvicorn_stops(dsn: str, pool: Pool, tmp_pat
             items = await client.get(f"/jobs/{job_id}/streams/words")
             assert await items.content.readline() == b": open\n"
             process.send_signal(signal.SIGTERM)
-            rest = await items.content.read()
+            remainder = await items.content.read()
             # Without an event "end", the browser connects again.
-            assert b"event" not in rest
+            assert b"event" not in remainder
             await live.content.read()
             assert await process.wait() in (0, -signal.SIGTERM)
         assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 0, "the lifespan has ended"

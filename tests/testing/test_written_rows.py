@@ -165,7 +165,7 @@ def test_kit_sees_jobs_of_savepoints_among_transactions_of_others(
             other.commit()
         app.enqueue(send_mail, args=("they, uncommitted",), connection=other)
         expected = ["inner 0", "inner 2", "outer 0", "outer 1", "outer 2"]
-        assert sorted(str(each.args[0]) for each in kit.scheduled()) == expected
+        assert sorted(str(job.args[0]) for job in kit.scheduled()) == expected
         assert kit.drain() == DrainResult(completed=5)
         assert sorted(ran) == expected
         other.rollback()
@@ -179,7 +179,7 @@ def test_kit_sees_a_committed_job_that_its_transaction_has_changed(
     kit = TestKit(connection)
     with kit.scheduling() as jobs:
         assert kit.scheduler.run_job_now("theirs")
-    assert [each.job_id for each in jobs] == ["theirs"]
+    assert [job.job_id for job in jobs] == ["theirs"]
     assert kit.drain() == DrainResult(completed=1)
     assert ran == ["later"]
 

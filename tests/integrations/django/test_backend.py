@@ -138,16 +138,16 @@ SERVER_ERRORS = {
 def test_error_of_the_server_aborts_the_transaction_but_not_one_around_it(shop: Any, kind: str) -> None:
     shop.add.enqueue(0)  # looks up the schema
     errors: list[Exception] = []
-    for own in (False, True):
+    for has_block in (False, True):
         with transaction.atomic():
             with connection.cursor() as cursor:
                 cursor.execute(SERVER_ERRORS[kind])
             try:
-                with transaction.atomic() if own else nullcontext():
+                with transaction.atomic() if has_block else nullcontext():
                     shop.add.enqueue(1)
             except (DatabaseError, SchedulerError) as error:
                 errors.append(error)
-            with nullcontext() if own else pytest.raises(DatabaseError), connection.cursor() as cursor:
+            with nullcontext() if has_block else pytest.raises(DatabaseError), connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
             transaction.set_rollback(True)
     assert len(errors) == 2
