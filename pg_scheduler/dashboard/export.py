@@ -31,7 +31,6 @@ CLOSED_COLUMNS: Final = ("args", "kwargs", "metadata")
 
 AUDIT_COLUMNS: Final = ("id", "at", "actor", "via", "action", "subject", "details")
 
-
 STOPPED: Final = "the web server stops, so this export is incomplete; export again from the next process"
 
 

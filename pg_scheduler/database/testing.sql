@@ -8,9 +8,12 @@
 -- The transaction and its savepoints have numbers of their own, and "xmin" has the one that wrote the version, in 32 bits.
 -- The numbers of savepoints are greater than that of the transaction. Those of other transactions may be, too, but the
 -- statement sees what they wrote only after their commit. So a version that it sees belongs to this transaction if its
--- number is not less, and is still in progress. A number from that of the snapshot on needs no look, and could not have
--- one: nothing that others commit under such a number is seen. The limit there leaves out versions from thousands of
--- millions of transactions ago, whose 32 bits look like those of a later one.
+-- number is not less, and is still in progress.
+--
+-- Numbers from the end of the snapshot on are those of this transaction, because nothing that others write under them is
+-- visible. pg_xact_status() is not called for them, since it rejects numbers that no transaction has had yet. A version
+-- from thousands of millions of transactions ago may seem to have one, as its 32 bits may be those of a later number. The
+-- limit of a million leaves such versions out, nearly always.
 CASE
         WHEN pg_current_xact_id_if_assigned() IS NULL OR {transactions_since} >= 2147483648 THEN false
         WHEN ({own_transaction} + ({transactions_since})) >= {snapshot_end}

@@ -37,9 +37,10 @@ DEFAULTS: Final = {"queue_name": "default", "priority": 0, "lock": None, "queuei
 # A job without a scheduled time is due since the time at which it was deferred. Jobs that were deferred in
 # one transaction would be due at the same instant, and their ids are compared as texts here. So each of them
 # is due a microsecond after the one before, and all jobs keep their order.
+#
 # The jobs of a lock run by their priorities and ids in procrastinate, even if the first of them waits for a
-# retry. A sequence orders them by their due times, so none of them is due before the one that precedes it:
-# its time is the latest of the times up to its own, with a microsecond for each place in between.
+# retry. A sequence orders them by their due times. So each of them is due a microsecond after the one that
+# precedes it, or later if its own time is later.
 _JOBS: Final = qualify_builtins("""
     SELECT job.*,
         CASE

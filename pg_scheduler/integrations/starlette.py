@@ -72,8 +72,8 @@ async def stream_response(
         async def answer(request: Request, job_id: str, scheduler: SchedulerDep) -> Response:
             return await stream_response(request, scheduler, job_id, "words")
     """
-    # The header is newer than the URL, which stays the same when the browser connects again.
     check_scheduler(scheduler)
+    # The header is newer than the URL, which stays the same when the browser connects again.
     text = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         return PlainTextResponse("Last-Event-ID and after= must be the number of an item\n", 400)

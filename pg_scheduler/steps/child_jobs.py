@@ -21,8 +21,6 @@ from pg_scheduler.queue.prepare import JobPreparer
 CHILD_KEEPS: Final = timedelta(hours=1)
 """How long a child keeps its result, of which its step gets a copy, unless its options or its task say so."""
 
-MICROSECOND: Final = timedelta(microseconds=1)
-
 
 class ChildSpec(NamedTuple):
     """A child to enqueue.
@@ -76,8 +74,10 @@ class ChildEnqueuer:
             child_job = replace(child_job, given_deadline=None)
         number = child.mark.get("number")
         if number is not None:
-            # All may be due at one instant of the clock, and then their ids would decide.
-            child_job = child_job.due_at(child_job.execution_time - (MAX_STEPS - number) * MICROSECOND)
+            # The statements may have one time, and then the ids would decide. So each child is due a
+            # microsecond after the one before, and none later than the call.
+            earlier = (MAX_STEPS - number) * timedelta.resolution
+            child_job = child_job.due_at(child_job.execution_time - earlier)
         if child.is_detached:
             child_job = with_options(child_job, **{DETACHED: True})
         if child.sequence is not None and child_job.extras.blocked_on == child.sequence:

@@ -365,8 +365,8 @@ def _key_of(child_job: AnyJob | None) -> str:
     """Return the text by which the children of a step are sorted before they are inserted.
 
     It is the unique key: if two jobs inserted children with the same unique keys in different orders, they
-    could deadlock. All other children keep the order of the step, by the time at which they become due. So do
-    those of a sequence, which run in that order. If two transactions deadlock by them, one is repeated.
+    could deadlock. All other children are inserted in the order of the step, by which they become due. So are
+    those of a sequence, which must run in that order. If they deadlock two transactions, one is repeated.
     """
     if child_job is None or child_job.unique_key is None or sequence_key_of(child_job.extras.options):
         return ""

@@ -39,8 +39,10 @@ SEARCHED_FOR_SAMPLE: Final = 20
 
 MAX_RATE: Final = 10_000
 RECENT: Final = timedelta(days=1)
-ALL_RECENT: Final = ", all of the last day"
 """A user may retry only the jobs of a group that are not older than this, instead of all."""
+
+ALL_RECENT: Final = ", all of the last day"
+"""The part of a question about a group without older jobs."""
 
 
 async def change_all(

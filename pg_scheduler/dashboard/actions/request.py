@@ -24,6 +24,7 @@ MAX_ROWS: Final = 500
 """Rows of a list that one request can select."""
 
 MAX_SHOWN: Final = 10
+
 FIELD_REMEDIES: Final[Mapping[Subject, str]] = {
     "arguments": "enter arguments that fit the signature of the function",
     "bounds": "enter a later end",
