@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.meter import Meter
+from pg_scheduler.base.remedies import SCHEDULER_REMEDY
 from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.database.author import Author
@@ -29,7 +30,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.jobs.task import JobSpec, Task
-from pg_scheduler.jobs.validation import SCHEDULER_REMEDY, check_instance
+from pg_scheduler.jobs.validation import check_instance
 from pg_scheduler.migrate import TABLES, verify
 from pg_scheduler.queue.unique_keys import Holder
 from pg_scheduler.queue.writer import JobWriter
@@ -115,11 +116,7 @@ def declare(
     if isinstance(scheduler, Scheduler):
         declaration(scheduler)
         return lambda: scheduler
-    _check_blocking(scheduler)
-    # A SyncScheduler has no public name for it.
-    declare: Callable[..., None] | None = getattr(scheduler, "_declare", None)
-    if declare is not None:
-        declare(name, declaration)
+    _method_of(scheduler, "_declare")(name, declaration)
     return lambda: scheduler._last_scheduler  # noqa: SLF001 - a SyncScheduler has no public name for it
 
 
@@ -131,8 +128,8 @@ def client_of(scheduler: Scheduler | SyncScheduler) -> Scheduler:
     """
     if isinstance(scheduler, Scheduler):
         return scheduler
-    _check_blocking(scheduler)
-    return scheduler._local_target()  # noqa: SLF001 - a SyncScheduler has no public name for it
+    target: Scheduler = _method_of(scheduler, "_local_target")()
+    return target
 
 
 def check_scheduler(scheduler: object, name: str = "scheduler") -> Scheduler:
@@ -141,14 +138,21 @@ def check_scheduler(scheduler: object, name: str = "scheduler") -> Scheduler:
     return cast("Scheduler", scheduler)
 
 
-def _check_blocking(scheduler: object) -> None:
-    """Raise TypeError unless the object is a SyncScheduler, where a Scheduler would be accepted too."""
-    # The class is not imported, because most programs have no SyncScheduler.
-    if isinstance(scheduler, type) or not hasattr(scheduler, "_local_target"):
+def _method_of(scheduler: object, name: str) -> Callable[..., Any]:
+    """Return a method of a SyncScheduler that has no public name; raise TypeError for another object.
+
+    Callers accept a Scheduler, too. The class of a SyncScheduler is not imported, because most programs have
+    none.
+    """
+    method: Callable[..., Any] | None = None
+    if not isinstance(scheduler, type):
+        method = getattr(scheduler, name, None)
+    if method is None:
         raise TypeError(
             f"scheduler must be a Scheduler or a SyncScheduler, not {type(scheduler).__name__}; "
             f"{SCHEDULER_REMEDY}"
         )
+    return method
 
 
 # -- tasks ---------------------------------------------------------------------------------------------

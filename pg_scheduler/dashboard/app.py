@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pg_scheduler.base.remedies import POOL_REMEDY, SCHEDULER_REMEDY
 from pg_scheduler.dashboard import density, messages
 from pg_scheduler.dashboard.access import (
     Access,
@@ -53,7 +54,7 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Bounds, Inspector, ReadSettings, SearchError
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.validation import POOL_REMEDY, SCHEDULER_REMEDY, TextError, check_instance, check_kind
+from pg_scheduler.jobs.validation import TextError, check_instance, check_kind
 from pg_scheduler.scheduler import Scheduler
 
 Source: TypeAlias = Scheduler | Callable[[], Scheduler | None]

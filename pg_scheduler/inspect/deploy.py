@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 
 from pg_scheduler.base.foreign import is_ctrl_c, message_of
+from pg_scheduler.base.remedies import SCHEDULER_REMEDY
 from pg_scheduler.base.text.remedies import as_steps, sentence_of
 from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.inspect.deploy_steps import kinds_of, steps_of
@@ -34,7 +35,7 @@ from pg_scheduler.jobs.retry import Abort
 from pg_scheduler.jobs.step_values import STEP, ReturnType, step_value
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.typed import problems
-from pg_scheduler.jobs.validation import SCHEDULER_REMEDY, check_count, check_instance, check_text
+from pg_scheduler.jobs.validation import check_count, check_instance, check_text
 from pg_scheduler.queue.clean_ups import EXAMPLE_STEPS, clean_up_arguments
 from pg_scheduler.queue.failure_alerts import alert_arguments
 from pg_scheduler.scheduler import Scheduler

@@ -10,6 +10,7 @@ from typing import Final
 
 import asyncpg
 
+from pg_scheduler.base.remedies import POOL_REMEDY
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect.audit import AuditReads
 from pg_scheduler.inspect.base import InspectorBase
@@ -31,7 +32,7 @@ from pg_scheduler.inspect.store.connections import ReadingConnections, ReadSetti
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tasks import TaskReads
 from pg_scheduler.inspect.workers import WorkerMethods
-from pg_scheduler.jobs.validation import POOL_REMEDY, check_instance, check_kind, check_text
+from pg_scheduler.jobs.validation import check_instance, check_kind, check_text
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.scheduler.parts import parts_of
 from pg_scheduler.scheduler.store import Store

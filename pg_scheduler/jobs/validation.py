@@ -23,13 +23,6 @@ SHOWN_TYPES: Final = (str, int, float, timedelta, Enum, type(None))
 """Types whose rejected values a message may show: they are not the arguments of a job."""
 
 
-SCHEDULER_REMEDY: Final = (
-    "pass what Scheduler(pool) returns, or what a block of Scheduler.connect(url) yields"
-)
-POOL_REMEDY: Final = "pass the result of asyncpg.create_pool()"
-"""The remedies where something else was passed than a Scheduler, or than a pool."""
-
-
 TIME_REMEDIES: Final = {
     timedelta: "pass datetime.now(UTC) + the timedelta",
     str: "pass datetime.fromisoformat() of it, with a UTC offset",

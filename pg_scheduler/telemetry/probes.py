@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from urllib.parse import parse_qs
 
 from pg_scheduler.base.health import Health, HealthCheck, Probe
+from pg_scheduler.base.remedies import SCHEDULER_REMEDY
 from pg_scheduler.telemetry.server import Answer, App, Request, ThreadServer, answering, listen, text_answer
 
 __all__ = ["HealthServer", "HealthSource", "health_app", "serve_health"]
@@ -35,8 +36,7 @@ def check_source(source: object) -> None:
     # The method of a class has no object whose health it could return.
     if isinstance(source, type) or not callable(getattr(source, "health", None)):
         raise TypeError(
-            f"source must be a Scheduler or a SyncScheduler, not {type(source).__name__}; pass what "
-            "Scheduler(pool) returns, or what a block of Scheduler.connect(url) yields"
+            f"source must be a Scheduler or a SyncScheduler, not {type(source).__name__}; {SCHEDULER_REMEDY}"
         )
 
 

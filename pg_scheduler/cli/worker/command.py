@@ -15,6 +15,7 @@ from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.tasks import REGISTERED, registered_tasks
 from pg_scheduler.cli.values import Targets, read_duration
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.telemetry.server import MAX_PORT
 from pg_scheduler.tools import obstacle, verify_tables
 from pg_scheduler_plugins.program import ending_at_sigterm
 
@@ -41,7 +42,6 @@ PASSED_ON: Final = (
 )
 """Options that the supervisor passes to each process. The health port is its own: it answers the probes."""
 
-MAX_PORT: Final = 65535
 
 _FORMATS: Final = ("text", "json")
 
