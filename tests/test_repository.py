@@ -15,7 +15,7 @@ import yaml
 
 import dev
 from tests.support.cases import each_case
-from tests.support.source import calls_of
+from tests.support.source import calls_of, parsed
 from tools.environment import ROOT
 from tools.matrix import COMBINATIONS, PYTHONS, Combination
 from tools.rehearsal import SBOM
@@ -292,6 +292,22 @@ def test_program_ends_with_the_process_that_has_started_it() -> None:
         if ast.unparse(call.func).startswith(("subprocess.", "asyncio.create_", "os.fork"))
     }
     assert starting == STARTING.keys()
+
+
+def test_every_mark_of_pytest_is_on_a_test() -> None:
+    """A helper that is inserted between a mark and its test takes the mark, and pytest is silent about it."""
+    functions = [
+        (path, node)
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("test_")
+    ]
+    misplaced_marks = [
+        f"{name(path)}:{node.name}"
+        for path, node in functions
+        if any(ast.unparse(decorator).startswith("pytest.mark.") for decorator in node.decorator_list)
+    ]
+    assert misplaced_marks == []
 
 
 def test_project_urls_share_one_repository() -> None:

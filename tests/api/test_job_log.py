@@ -109,7 +109,6 @@ async def test_newest_lines_are_kept_within_the_bounds(make: Make, handler: JobL
     assert {len(line) for line in lines} == {1004}
 
 
-@pytest.mark.usefixtures("handler")
 def fail_in_process() -> None:
     """Log in a child process, and fail."""
     logger.warning("process")
@@ -129,6 +128,7 @@ async def test_lines_of_a_process_belong_to_its_job(make: Make) -> None:
     assert error.log == ("process",)
 
 
+@pytest.mark.usefixtures("handler")
 async def test_completed_attempt_stores_no_line(make: Make) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
