@@ -412,8 +412,8 @@ class TestServerFunction:
         code = "import signal; raise SystemExit(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
         command = ["nohup", sys.executable, "-m", "pg_scheduler.embedded", "--", sys.executable, "-c", code]
         environment = os.environ | {"PG_SCHEDULER_TEST_DSN": "postgresql://db/mine"}
-        ended = subprocess.run(command, env=environment, capture_output=True, check=False)
-        assert ended.returncode == 1
+        process = subprocess.run(command, env=environment, capture_output=True, check=False)
+        assert process.returncode == 1
 
     def test_command_line_prints_the_error_when_no_server_is_found(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -136,8 +136,8 @@ def values_with_followers() -> Iterator[tuple[str, ast.FormattedValue, list[ast.
 def values_before_verbs() -> Iterator[tuple[str, str, str]]:
     """Yield the place, the value, and the words that follow it up to a plural verb."""
     for place, value, followers in values_with_followers():
-        after = followers[0] if followers else None
-        if isinstance(after, ast.Constant) and (words := BEFORE_VERB.match(str(after.value))):
+        follower = followers[0] if followers else None
+        if isinstance(follower, ast.Constant) and (words := BEFORE_VERB.match(str(follower.value))):
             yield place, ast.unparse(value.value), words[0]
 
 

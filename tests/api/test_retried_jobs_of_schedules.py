@@ -184,14 +184,14 @@ async def test_fixed_delay_counts_from_the_end_of_a_retried_job(pool: asyncpg.Po
         course.fails = False
         t.advance(HOUR / 2)
         assert await t.scheduler.retry_job(job_id)
-        waiting = await schedules.get("a")
-        assert waiting is not None
-        assert waiting.next_fire_at is None
+        schedule = await schedules.get("a")
+        assert schedule is not None
+        assert schedule.next_fire_at is None
         await t.run_until(HOUR / 4)
-        ended = await schedules.get("a")
-        assert ended is not None
-        assert ended.next_fire_at is not None
-        assert ended.next_fire_at >= NOW + 5 * HOUR / 2
+        schedule = await schedules.get("a")
+        assert schedule is not None
+        assert schedule.next_fire_at is not None
+        assert schedule.next_fire_at >= NOW + 5 * HOUR / 2
 
 
 async def test_job_that_another_call_retries_meanwhile_keeps_its_place(

@@ -205,11 +205,11 @@ def test_snooze_raises_when_it_has_no_delay() -> None:
 
 @pytest.mark.parametrize("kind", [Snooze, Retry])
 def test_delay_of_less_than_a_microsecond_is_a_microsecond(kind: type[Snooze | Retry]) -> None:
-    again = kind(1e-7)
-    assert again.delay == delay_of(again) == timedelta(microseconds=1)
-    received = error_from(json.loads(json.dumps(error_to(again))))
-    assert isinstance(received, kind)
-    assert received.delay == again.delay
+    exception = kind(1e-7)
+    assert exception.delay == delay_of(exception) == timedelta(microseconds=1)
+    copy = error_from(json.loads(json.dumps(error_to(exception))))
+    assert isinstance(copy, kind)
+    assert copy.delay == exception.delay
 
 
 @pytest.mark.parametrize(("kind", "delay"), [(Snooze, timedelta(minutes=1)), (Retry, timedelta(0))])

@@ -177,11 +177,11 @@ def test_job_without_an_equivalent_is_listed_with_the_reason_and_kept(
         insert = "INSERT INTO apscheduler_jobs VALUES (?, 1.0, ?)"
         naive = {**NAMELESS, "func": "shop:send", "next_run_time": NOW.replace(tzinfo=None)}
         states = {"foreign": {}, "nameless": NAMELESS, "naive": naive}
-        others = {"broken": b"\0", **{name: pickle.dumps(state) for name, state in states.items()}}
-        connection.executemany(insert, others.items())
+        pickles = {"broken": b"\0", **{name: pickle.dumps(state) for name, state in states.items()}}
+        connection.executemany(insert, pickles.items())
     rows = {row["source_id"]: row for row in on()}
     reasons = {name: row["reason"] for name, row in rows.items() if row["result"] == "left out"}
-    assert set(reasons) == {"either", "year", "pickled", "paused", *others}
+    assert set(reasons) == {"either", "year", "pickled", "paused", *pickles}
     assert "OrTrigger" in reasons["either"]
     assert "years" in reasons["year"]
     assert "args[0]" in reasons["pickled"]

@@ -727,14 +727,14 @@ async def test_question_does_not_guess_that_jobs_are_older_when_counting_has_sto
     app = create()
     page = Page((await request(app, "/errors?since=1d")).text)
     (action,) = [str(form["action"]) for form in page.all("form") if "errors/retry" in str(form["action"])]
-    asked = Page((await send(app, action)).text)
-    radios = [radio["value"] for radio in asked.all("input") if radio.get("type") == "radio"]
-    assert "1,500 jobs found so far, and the search continues" in asked.text
+    question = Page((await send(app, action)).text)
+    radios = [radio["value"] for radio in question.all("input") if radio.get("type") == "radio"]
+    assert "1,500 jobs found so far, and the search continues" in question.text
     if has_older:
-        assert "1,500+ of the last day, and there may be older ones." in asked.text
+        assert "1,500+ of the last day, and there may be older ones." in question.text
         assert radios == ["all", "day"]
     else:
-        assert "the search continues, all of the last day." in asked.text
+        assert "the search continues, all of the last day." in question.text
         assert radios == []
 
 

@@ -401,19 +401,19 @@ async def test_worker_takes_two_connections_outside_of_its_pool(dsn: str) -> Non
     watcher = await asyncpg.connect(dsn)
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool, Scheduler(pool) as scheduler:
         limit = 5 + OUTSIDE_POOL
-        dedicated = scheduler._parts.store.connections.dedicated_connection
+        claim_connection = scheduler._parts.store.connections.dedicated_connection
         async with asyncio.timeout(PATIENCE):
-            while dedicated.connection is None:  # noqa: ASYNC110 - there is no event
+            while claim_connection.connection is None:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0)
             # Jobs use what the worker leaves, and then the place of its connection for claims, which is lost.
-            held = [await pool.acquire() for _ in range(3)]
-            pid = dedicated.connection.get_server_pid()
+            connections = [await pool.acquire() for _ in range(3)]
+            pid = claim_connection.connection.get_server_pid()
             await watcher.execute(f"SELECT pg_terminate_backend({pid})")
-            held.append(await pool.acquire())
+            connections.append(await pool.acquire())
             # The watcher is one of these connections.
             while await watcher.fetchval(query) < limit + 1:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        for connection in held:
+        for connection in connections:
             await pool.release(connection)
     await watcher.close()
 
@@ -439,12 +439,12 @@ async def test_sleeping_job_costs_no_memory_of_its_worker(dsn: str) -> None:
 
         tracemalloc.start()
         try:
-            before = await put_to_sleep(0, 100)
-            after = await put_to_sleep(100, 500)
+            memory_before = await put_to_sleep(0, 100)
+            memory_after = await put_to_sleep(100, 500)
         finally:
             tracemalloc.stop()
     # A job that runs and waits uses three times as much.
-    assert (after - before) / 400 < 1000
+    assert (memory_after - memory_before) / 400 < 1000
 
 
 def test_glossary_lists_every_outcome() -> None:
@@ -478,10 +478,10 @@ async def test_job_that_a_shutdown_released_has_used_an_attempt_and_no_retry(poo
     async with scheduler:
         job_id = await scheduler.enqueue(run_for_ever)
         await started.wait()
-    released = await scheduler.get_job(job_id)
-    assert released is not None
-    assert (released.status, released.attempt, released.retry_count) == (JobStatus.PENDING, 1, 0)
-    assert released.errors[-1].outcome == "released"
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    assert (job.status, job.attempt, job.retry_count) == (JobStatus.PENDING, 1, 0)
+    assert job.errors[-1].outcome == "released"
 
 
 ROLLOUT = [

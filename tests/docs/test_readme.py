@@ -52,8 +52,8 @@ def test_programs_of_the_readme_have_at_most_15_lines_besides_imports() -> None:
 def test_readme_has_a_command_for_each_program() -> None:
     for name in PROGRAMS:
         module = name.removeprefix("README.md ").removesuffix(".py")
-        _, _, after = README.partition(f"<!-- snippet: file {module}.py -->")
-        text = after.partition("<!-- snippet")[0].partition("\n## ")[0]
+        _, _, rest_of_page = README.partition(f"<!-- snippet: file {module}.py -->")
+        text = rest_of_page.partition("<!-- snippet")[0].partition("\n## ")[0]
         assert re.search(rf"(python|uvicorn|worker) {module}\b", text), name
 
 

@@ -65,8 +65,8 @@ def test_snippets_of_a_guide_run_in_their_order(page: str, dsn: str) -> None:
         if snippet.kind == "python" and snippet.file is None and snippet.raises is None
     ]
     assert codes
-    ended = run("\n".join(codes), dsn)
-    assert ended.returncode == 0, ended.stderr
+    process = run("\n".join(codes), dsn)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.slow
@@ -79,9 +79,9 @@ def test_snippets_of_a_guide_run_in_their_order(page: str, dsn: str) -> None:
     ],
 )
 def test_program_on_standard_input_ends_with_its_error(program: str, code: int, error: str, dsn: str) -> None:
-    ended = run(program, dsn)
-    assert ended.returncode == code
-    assert error in ended.stderr
+    process = run(program, dsn)
+    assert process.returncode == code
+    assert error in process.stderr
 
 
 def test_prompt_runs_lines_and_pasted_snippets(

@@ -111,8 +111,8 @@ def test_commands_have_a_remedy_for_each_subject_and_forms_for_those_with_fields
 
 @pytest.mark.parametrize("kind", [ConfigurationError, PayloadError, UnfitArgumentsError, ValueError])
 def test_call_error_has_the_remedy_of_its_front_end(kind: type[Exception]) -> None:
-    made = call_error(kind, "the job has two ids", "id", "omit job_id=")
-    error = pickle.loads(pickle.dumps(made))
+    original = call_error(kind, "the job has two ids", "id", "omit job_id=")
+    error = pickle.loads(pickle.dumps(original))
     assert type(error) is kind
     assert str(error) == "the job has two ids; omit job_id="
     assert message_of(error, schema=None) == "the job has two ids; omit --id"

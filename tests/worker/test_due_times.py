@@ -301,9 +301,9 @@ async def test_second_wait_that_began_by_the_wrong_clock_ends_by_a_signal_only(
         assert await due(pool, job_id) == end
         assert await right.scheduler.signal(job_id, "go")
         await right.run_one()
-        ended = await right.scheduler.get_job(job_id)
-        assert ended is not None
-        assert ended.status is JobStatus.COMPLETED
+        job_at_end = await right.scheduler.get_job(job_id)
+        assert job_at_end is not None
+        assert job_at_end.status is JobStatus.COMPLETED
 
 
 async def test_sleep_until_a_time_of_the_wrong_clock_ends_by_a_call(
@@ -323,9 +323,9 @@ async def test_sleep_until_a_time_of_the_wrong_clock_ends_by_a_call(
     async with TestScheduler(pool, now=NOON) as right:
         assert await right.scheduler.end_sleep(job_id)
         await right.run_one()
-        ended = await right.scheduler.get_job(job_id)
-        assert ended is not None
-        assert ended.status is JobStatus.COMPLETED
+        job_at_end = await right.scheduler.get_job(job_id)
+        assert job_at_end is not None
+        assert job_at_end.status is JobStatus.COMPLETED
 
 
 @pytest.mark.parametrize("correction", ["worker", "step"])

@@ -143,7 +143,7 @@ def test_program_whose_functions_run_in_processes_can_be_imported(tmp_path: Path
     zipapp.create_archive(tmp_path / "shop", tmp_path / "shop.pyz")
     (tmp_path / "shop/__init__.py").touch()
     arguments, expected = RUNS[kind]
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *arguments],
         input=PROGRAM,
         cwd=tmp_path,
@@ -152,5 +152,6 @@ def test_program_whose_functions_run_in_processes_can_be_imported(tmp_path: Path
         text=True,
         check=True,
     )
-    assert expected in ran.stdout
-    assert ("define the function in a module that the program imports" in ran.stdout) is (NO_NAME in expected)
+    assert expected in process.stdout
+    remedy = "define the function in a module that the program imports"
+    assert (remedy in process.stdout) is (NO_NAME in expected)

@@ -143,14 +143,14 @@ def test_log_record_keeps_its_exception() -> None:
         raise KeyError("k")  # noqa: TRY301 - its traceback is the subject
     except KeyError:
         record = logging.LogRecord("app", 30, "file.py", 7, "no", (), sys.exc_info(), "func")
-    restored = record_from(json.loads(json.dumps(record_to(record))))
-    assert restored.exc_info is not None
-    kind, error, _ = restored.exc_info
+    restored_record = record_from(json.loads(json.dumps(record_to(record))))
+    assert restored_record.exc_info is not None
+    kind, error, _ = restored_record.exc_info
     assert kind is type(error)
     assert isinstance(error, KeyError)
     assert 'raise KeyError("k")' in str(error.__cause__)
     # A formatter of the application formats the exception itself.
-    text = logging.Formatter().formatException(restored.exc_info)
+    text = logging.Formatter().formatException(restored_record.exc_info)
     assert 'raise KeyError("k")' in text
 
 
@@ -171,15 +171,15 @@ def test_log_record_has_what_the_application_has_added_and_nothing_else() -> Non
     }
     record = logging.makeLogRecord({"msg": "charged", "name": "app", **added})
     logging.Formatter("%(asctime)s").format(record)
-    restored = record_from(json.loads(json.dumps(record_to(record))))
-    assert restored.__dict__.keys() - logging.makeLogRecord({}).__dict__.keys() == added.keys()
-    assert (restored.order, restored.tags) == (7, {"a": [1, None, 0.5]})  # type: ignore[attr-defined]
-    assert (restored.price, restored.ring) == ("Decimal('4.95')", "[[...]]")  # type: ignore[attr-defined]
-    assert restored.unprintable == "(repr() of it raised ValueError)"  # type: ignore[attr-defined]
+    restored_record = record_from(json.loads(json.dumps(record_to(record))))
+    assert restored_record.__dict__.keys() - logging.makeLogRecord({}).__dict__.keys() == added.keys()
+    assert (restored_record.order, restored_record.tags) == (7, {"a": [1, None, 0.5]})  # type: ignore[attr-defined]
+    assert (restored_record.price, restored_record.ring) == ("Decimal('4.95')", "[[...]]")  # type: ignore[attr-defined]
+    assert restored_record.unprintable == "(repr() of it raised ValueError)"  # type: ignore[attr-defined]
 
 
 def test_log_record_without_an_exception_has_no_more_of_it_than_before() -> None:
     record = logging.LogRecord("app", 30, "file.py", 7, "no", (), (None, None, None), "func")
-    restored = record_from(json.loads(json.dumps(record_to(record))))
-    assert restored.exc_info is None
-    assert logging.Formatter().format(restored) == logging.Formatter().format(record)
+    restored_record = record_from(json.loads(json.dumps(record_to(record))))
+    assert restored_record.exc_info is None
+    assert logging.Formatter().format(restored_record) == logging.Formatter().format(record)
