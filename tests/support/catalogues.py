@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
+from pg_scheduler.jobs.task import Task
 from pg_scheduler.schedules.declared import PeriodicCatalogue, periodic_catalogue
 
 
 @contextmanager
-def own_registrations() -> Iterator[None]:
+def own_registrations(module: str | None = None) -> Iterator[None]:
     """Begin without periodic functions, and forget at the end what was registered meanwhile.
 
     Names that one test leaves behind would resolve in another, and imported modules may have periodic
     functions.
+
+    Args:
+        module: The module of a test. The test begins with the tasks of this module and of those that it
+            imports. Which other modules of tests the process has loaded differs from run to run, and a bare
+            name such as ``send_mail`` resolves only while a single function has it.
     """
     before = [(each, _state(each)) for each in (catalogue, periodic_catalogue)]
     periodic_catalogue.clear()
+    if module is not None:
+        _restore(catalogue, _tasks_of(modules_of(module)))
     try:
         yield
     finally:
@@ -30,6 +41,41 @@ def clear_registrations() -> None:
     """Forget every registration, also those of modules."""
     _restore(catalogue, _state(TaskRegistry()))
     _restore(periodic_catalogue, _state(PeriodicCatalogue()))
+
+
+@cache
+def modules_of(module: str) -> frozenset[str]:
+    """Return this module of tests, and those of tests that it imports, directly or not."""
+    found = {module}
+    unread = [module]
+    while unread:
+        for value in vars(sys.modules[unread.pop()]).values():
+            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            if isinstance(name, str) and _is_of_tests(name) and name in sys.modules and name not in found:
+                found.add(name)
+                unread.append(name)
+    return frozenset(found)
+
+
+def _is_of_tests(module: str) -> bool:
+    return module.partition(".")[0] == "tests"
+
+
+def _tasks_of(modules: frozenset[str]) -> dict[str, Any]:
+    """Return the catalogue's state with no other tasks of tests than those of these modules."""
+
+    def has(task: Task) -> bool:
+        return task.func.__module__ in modules or not _is_of_tests(task.func.__module__)
+
+    state = _state(catalogue)
+    for name in ("_exact", "adopted"):
+        state[name] = {key: task for key, task in state[name].items() if has(task)}
+    state["_loose"] = {
+        name: {identity: task for identity, task in bearers.items() if has(task)}
+        for name, bearers in state["_loose"].items()
+    }
+    state["_declared"] = state["_declared"] & state["_exact"].keys()
+    return state
 
 
 def _state(of: TaskRegistry | PeriodicCatalogue) -> dict[str, Any]:
