@@ -17,6 +17,7 @@ from pg_scheduler.database.queries import load_fragment
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import AsyncTestKit, DrainResult, TestKit
 from tests.support.transactions import ASYNC_KINDS, SYNC_KINDS, Application, application, settled
+from tests.support.worker import PATIENCE
 from tests.testing.test_transaction_kits import entered, plain_application
 
 DAY = timedelta(days=1)
@@ -48,6 +49,8 @@ async def fail() -> None:
 
 @job(name="written.book", sequence=lambda account, *_: account)
 async def book(account: str, who: str) -> None:
+    if who == "nobody":
+        raise LookupError(who)
     ran.append((account, who))
 
 
@@ -182,6 +185,24 @@ def test_kit_sees_a_committed_job_that_its_transaction_has_changed(
     assert [job.job_id for job in jobs] == ["theirs"]
     assert kit.drain() == DrainResult(completed=1)
     assert ran == ["later"]
+
+
+def test_kit_leaves_the_committed_head_of_a_sequence_that_waits_again(
+    dsn: str, connection: psycopg.Connection
+) -> None:
+    async def commit_retried_job() -> None:
+        async with Scheduler.connect(dsn) as worker:
+            job_id = await worker.enqueue(book, args=("theirs", "nobody"))
+            await worker.get_job_result(job_id, timeout=PATIENCE)
+        async with Scheduler.connect(dsn, start=False) as other:
+            assert await other.retry_job(job_id)
+
+    asyncio.run(commit_retried_job())
+    kit = TestKit(connection)
+    earlier = kit.now - DAY
+    kit.scheduler.schedule(book, execution_time=earlier, args=("theirs", "we"), misfire_grace_time=None)
+    assert kit.drain() == DrainResult()
+    assert asyncio.run(locked_rows(dsn)) == {}
 
 
 def test_kit_sees_all_jobs_without_a_transaction(dsn: str) -> None:
