@@ -653,9 +653,8 @@ async def over_wire(dsn: str, make: Make) -> AsyncIterator[tuple[Wire, Scheduler
     """Yield a started Scheduler whose connections a test can cut."""
     async with wire_to(dsn) as wire, asyncpg.create_pool(wire.dsn, min_size=1, max_size=5) as own:
         scheduler = make(own, retry_policy=NO_DELAY)
-        await scheduler.start()
-        yield wire, scheduler
-        await scheduler.shutdown()
+        async with scheduler:
+            yield wire, scheduler
 
 
 async def test_lost_answer_of_the_commit_causes_no_second_effect(

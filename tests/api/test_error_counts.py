@@ -178,20 +178,21 @@ async def test_jobs_that_do_not_fail_run_no_further_statement(make: Make, dsn: s
         scheduler.register(recover, name="recover", max_retries=1, keep_result=timedelta(hours=1))
         scheduler.register(decline, name="charge")
         await scheduler.schedule_bulk([JobSpec(recover, now(), args=(n,)) for n in range(20)])
-        await scheduler.start()
-        await seen.until(JobCompleted, 20)
-        sent = (await statements.take()).named
-        assert sent["settle_jobs"] > 0
-        assert not {"settle_failed", "count_failures", "fold_failures"} & {n for n, c in sent.items() if c}
-        for failures in (1, 2):
-            await scheduler.enqueue(decline, args=(failures,))
-            await seen.until(JobFailed, failures)
-        await until_added(2, seen, pool)
-        sent = (await statements.take()).named
-        assert sent["settle_failed"] == 2, "one statement for each batch, as without the count"
-        assert 1 <= sent["fold_failures"] <= 2
-        assert sent["count_failures"] == 0
-        await scheduler.shutdown()
+        async with scheduler:
+            await seen.until(JobCompleted, 20)
+            sent = (await statements.take()).named
+            assert sent["settle_jobs"] > 0
+            assert not {"settle_failed", "count_failures", "fold_failures"} & {
+                n for n, c in sent.items() if c
+            }
+            for failures in (1, 2):
+                await scheduler.enqueue(decline, args=(failures,))
+                await seen.until(JobFailed, failures)
+            await until_added(2, seen, pool)
+            sent = (await statements.take()).named
+            assert sent["settle_failed"] == 2, "one statement for each batch, as without the count"
+            assert 1 <= sent["fold_failures"] <= 2
+            assert sent["count_failures"] == 0
 
 
 async def test_killed_worker_loses_no_count(make: Make, pool: asyncpg.Pool, dsn: str) -> None:
