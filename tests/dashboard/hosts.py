@@ -11,6 +11,7 @@ from quart import Quart
 from starlette.applications import Starlette
 
 from tests.dashboard.client import App
+from tests.support.transactions import configure_django
 
 __all__ = ["HOSTS"]
 
@@ -46,8 +47,7 @@ def django(path: str, app: App) -> App:
     from django.conf import settings
     from django.core.handlers.asgi import ASGIHandler
 
-    if not settings.configured:
-        settings.configure(DATABASES={})
+    configure_django()
     settings.ROOT_URLCONF, settings.ALLOWED_HOSTS = __name__, ["*"]
     return dispatch(path, app, ASGIHandler())
 

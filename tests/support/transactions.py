@@ -195,17 +195,21 @@ async def _django(dsn: str, scheduler: Any) -> AsyncIterator[Application]:
     connection.close()
 
 
-def django_connection(dsn: str, alias: str = DATABASE_ALIAS) -> Any:
-    """Return Django's connection of an alias, which leads to a database of this test."""
-    pytest.importorskip("django", reason="dev.py has not updated this environment")
-    import django
+def configure_django() -> None:
+    """Configure Django in this process unless an earlier test has; skip the test where it is missing."""
+    django = pytest.importorskip("django", reason="dev.py has not updated this environment")
     from django.apps import apps
     from django.conf import settings
 
     if not settings.configured:
         settings.configure(DATABASES={})
-    if not apps.ready:  # other tests configure settings, too
+    if not apps.ready:
         django.setup()
+
+
+def django_connection(dsn: str, alias: str = DATABASE_ALIAS) -> Any:
+    """Return Django's connection of an alias, which leads to a database of this test."""
+    configure_django()
     skip_where_django_rejects(dsn)
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # the loop of the test runs in this thread
     from django.db import connections

@@ -9,6 +9,13 @@ from typing import Any
 import pytest
 
 from tests.support.django import project
+from tests.support.transactions import configure_django
+
+
+@pytest.fixture(scope="session", autouse=True)
+def configured() -> None:
+    """Configure Django, also for a test that runs alone and uses no project."""
+    configure_django()
 
 
 @pytest.fixture
