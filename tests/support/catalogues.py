@@ -22,9 +22,9 @@ def own_registrations(module: str | None = None) -> Iterator[None]:
     functions.
 
     Args:
-        module: The module of a test. The test begins with the tasks of this module and of those that it
-            imports. Which other modules of tests the process has loaded differs from run to run, and a bare
-            name such as ``send_mail`` resolves only while a single function has it.
+        module: The module of a test. The test begins without the tasks of test modules other than this one
+            and those that it imports. Which modules the process has loaded differs from run to run, and a
+            bare name such as ``send_mail`` resolves only while a single function has it.
     """
     before = [(each, _state(each)) for each in (catalogue, periodic_catalogue)]
     periodic_catalogue.clear()
@@ -51,21 +51,19 @@ def modules_of(module: str) -> frozenset[str]:
     while unread:
         for value in vars(sys.modules[unread.pop()]).values():
             name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            if isinstance(name, str) and _is_of_tests(name) and name in sys.modules and name not in found:
+            is_of_tests = isinstance(name, str) and name.partition(".")[0] == "tests"
+            if is_of_tests and name in sys.modules and name not in found:
                 found.add(name)
                 unread.append(name)
     return frozenset(found)
 
 
-def _is_of_tests(module: str) -> bool:
-    return module.partition(".")[0] == "tests"
-
-
 def _tasks_of(modules: frozenset[str]) -> dict[str, Any]:
-    """Return the catalogue's state with no other tasks of tests than those of these modules."""
+    """Return the catalogue's state without the tasks of test modules other than these."""
 
     def has(task: Task) -> bool:
-        return task.func.__module__ in modules or not _is_of_tests(task.func.__module__)
+        module = task.func.__module__
+        return module in modules or not module.rpartition(".")[2].startswith("test_")
 
     state = _state(catalogue)
     for name in ("_exact", "adopted"):
