@@ -9,8 +9,9 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
+import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, Scheduler, ServiceCancelledError
@@ -30,6 +31,17 @@ SERVICES = [
     "claimer",
     "vacuum",
 ]
+
+
+@pytest.fixture(autouse=True)
+async def terminated_pool(pool: asyncpg.Pool) -> AsyncIterator[None]:
+    """Terminate the pool at the end, after the Scheduler has stopped.
+
+    asyncpg returns a connection in a task of its own. If that is cancelled before it begins, the pool counts
+    the connection as used for good, and its close() would wait for it.
+    """
+    yield
+    pool.terminate()
 
 
 async def succeed() -> None: ...
