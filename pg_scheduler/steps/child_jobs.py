@@ -74,10 +74,10 @@ class ChildEnqueuer:
             child_job = replace(child_job, given_deadline=None)
         number = child.mark.get("number")
         if number is not None:
-            # The statements may have one time, and then the ids would decide. So each child is due a
-            # microsecond after the one before, and none later than the call.
-            earlier = (MAX_STEPS - number) * timedelta.resolution
-            child_job = child_job.due_at(child_job.execution_time - earlier)
+            # Several children may be enqueued at the same time, and then their ids would decide their order.
+            # So each child is due a microsecond after the one before it, and none is due later than now.
+            lead_time = (MAX_STEPS - number) * timedelta.resolution
+            child_job = child_job.due_at(child_job.execution_time - lead_time)
         if child.is_detached:
             child_job = with_options(child_job, **{DETACHED: True})
         if child.sequence is not None and child_job.extras.blocked_on == child.sequence:
