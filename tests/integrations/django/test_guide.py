@@ -251,7 +251,7 @@ class Project:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=PATIENCE,
+            timeout=4 * PATIENCE,  # it imports Django, and often the whole library
             check=False,
         )
         assert done.returncode == code, done.stdout
