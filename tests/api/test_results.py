@@ -216,23 +216,21 @@ async def test_all_readers_receive_the_result_while_listen_is_cut(make: Make, ds
             role="observer",
         )
         seen = Recorder(reader)
-        await worker.start()
-        await reader.start()
-        wire.cut()
-        await seen.until(ListenerLost)
-        job_id = await worker.enqueue("gated", keep_result=HOUR)
-        readers = [asyncio.create_task(reader.get_job_result(job_id, timeout=PATIENCE)) for _ in range(2)]
-        await gate.wait_begun()
-        async with asyncio.timeout(PATIENCE):
-            while not (await sent.take()).named["get_results"]:  # a query that finds nothing comes first
-                pass
-        gate.open.set()
-        one, other = await asyncio.gather(*readers)
-        assert one == other == await reader.get_job_result(job_id, timeout=PATIENCE)
-        assert one is not None
-        assert one.status is JobStatus.COMPLETED
-        assert len(seen.of(ListenerConnected)) <= 1, "no notification could arrive"
-        await reader.shutdown()
+        async with worker, reader:
+            wire.cut()
+            await seen.until(ListenerLost)
+            job_id = await worker.enqueue("gated", keep_result=HOUR)
+            readers = [asyncio.create_task(reader.get_job_result(job_id, timeout=PATIENCE)) for _ in range(2)]
+            await gate.wait_begun()
+            async with asyncio.timeout(PATIENCE):
+                while not (await sent.take()).named["get_results"]:  # a query that finds nothing comes first
+                    pass
+            gate.open.set()
+            one, other = await asyncio.gather(*readers)
+            assert one == other == await reader.get_job_result(job_id, timeout=PATIENCE)
+            assert one is not None
+            assert one.status is JobStatus.COMPLETED
+            assert len(seen.of(ListenerConnected)) <= 1, "no notification could arrive"
 
 
 async def test_many_waiters_share_one_query(make: Make, pools: Pools) -> None:
