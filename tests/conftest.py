@@ -64,16 +64,18 @@ SLOW_TIME_LIMIT_S = 300.0
 
 
 def pytest_sessionstart() -> None:
-    """Let no test fail because a finalizer ran at the limit of the recursion.
+    """Let no test fail because a finalizer ran at the recursion limit.
 
     Parsing a text that is nested too deep reaches that limit. If the garbage collector runs at that moment,
-    the finalizer of any object fails. Python reports that to this hook, and pytest fails the test that runs.
+    the finalizer of any object fails. Python passes that error to ``sys.unraisablehook``, and pytest fails
+    the test that runs, although another one may have made the object.
     """
-    hook = sys.unraisablehook
+    hook_of_pytest = sys.unraisablehook
 
     def report(unraisable: sys.UnraisableHookArgs) -> None:
+        """Report each error of a finalizer but that of the recursion limit."""
         if not issubclass(unraisable.exc_type, RecursionError):
-            hook(unraisable)
+            hook_of_pytest(unraisable)
 
     sys.unraisablehook = report
 
@@ -199,7 +201,7 @@ def restored_logging() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def restored_catalogues(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Keep apart what tests register, and what their modules do."""
+    """Keep apart what tests register, and what their modules register."""
     from tests.support.catalogues import own_registrations
 
     with own_registrations(request.module.__name__):

@@ -1,17 +1,19 @@
-"""What one test leaves behind, or the module of another registers, changes no test."""
+"""No test depends on another one, or on which other test modules the process has loaded."""
 
 from __future__ import annotations
-
-from importlib import import_module
 
 import pytest
 
 from pg_scheduler import job
 from pg_scheduler.jobs.registry import catalogue
+from tests.dashboard import test_names
 from tests.support.catalogues import modules_of, own_registrations
 
 
-def test_test_begins_without_the_tasks_of_modules_that_its_own_does_not_import() -> None:
+async def send_mail() -> None: ...
+
+
+def test_tasks_of_a_module_that_is_not_imported_are_hidden() -> None:
     async def send_parcel() -> None: ...
 
     send_parcel.__module__ = "tests.elsewhere.test_parcels"
@@ -24,14 +26,11 @@ def test_test_begins_without_the_tasks_of_modules_that_its_own_does_not_import()
     assert names <= {*catalogue.lists.names}
 
 
-async def send_mail() -> None: ...
-
-
-def test_module_has_the_tasks_of_the_modules_that_it_imports() -> None:
-    import_module("tests.dashboard.test_names")
-    assert modules_of("tests.dashboard.test_names") >= {
-        "tests.dashboard.test_names",
-        "tests.dashboard.test_navigation",
+def test_modules_of_a_test_are_those_that_its_module_imports_directly_or_through_others() -> None:
+    assert modules_of(__name__) >= {
+        __name__,
+        test_names.__name__,
+        "tests.dashboard.test_navigation",  # which that one imports
         "tests.support.world",
     }
 

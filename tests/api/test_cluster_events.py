@@ -323,7 +323,8 @@ async def test_events_within_the_gap_share_one_statement(
             await until_wanted(sender, "JobCompleted")
             relay_of(sender)._next_send = float("inf")
             completed = Recorder(sender)
-            # Another process adds the jobs, since it sends the notification of due jobs, at any time.
+            # Another Scheduler adds the jobs. It notifies of them a few milliseconds later, and that
+            # statement must not be counted.
             await make().schedule_bulk([JobSpec(work, now(), job_id="j" * 500 + str(n)) for n in range(50)])
             await completed.until(JobCompleted, 50)
             await sent.take()

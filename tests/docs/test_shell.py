@@ -109,6 +109,6 @@ def test_prompt_runs_lines_and_pasted_snippets(
     with pytest.raises(SystemExit) as end:
         shell.main()
     assert end.value.code == 4
-    printed = capsys.readouterr()
-    assert printed.out.splitlines() == ["hello ada", "42", "Scheduler __main__"]
-    assert "ZeroDivisionError" in printed.err
+    output = capsys.readouterr()
+    assert output.out.splitlines() == ["hello ada", "42", "Scheduler __main__"]
+    assert "ZeroDivisionError" in output.err

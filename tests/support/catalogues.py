@@ -45,17 +45,20 @@ def clear_registrations() -> None:
 
 @cache
 def modules_of(module: str) -> frozenset[str]:
-    """Return this module of tests, and those of tests that it imports, directly or not."""
-    found = {module}
-    unread = [module]
-    while unread:
-        for value in vars(sys.modules[unread.pop()]).values():
+    """Return the names of a module of ``tests`` and of those that it imports, directly or through others.
+
+    The modules of the objects in its namespace show what it imports.
+    """
+    names = {module}
+    unread_names = [module]
+    while unread_names:
+        for value in vars(sys.modules[unread_names.pop()]).values():
             name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
             is_of_tests = isinstance(name, str) and name.partition(".")[0] == "tests"
-            if is_of_tests and name in sys.modules and name not in found:
-                found.add(name)
-                unread.append(name)
-    return frozenset(found)
+            if is_of_tests and name in sys.modules and name not in names:
+                names.add(name)
+                unread_names.append(name)
+    return frozenset(names)
 
 
 def _tasks_of(modules: frozenset[str]) -> dict[str, Any]:

@@ -199,8 +199,7 @@ def test_kit_leaves_the_committed_head_of_a_sequence_that_waits_again(
 
     asyncio.run(commit_retried_job())
     kit = TestKit(connection)
-    earlier = kit.now - DAY
-    kit.scheduler.schedule(book, execution_time=earlier, args=("theirs", "we"), misfire_grace_time=None)
+    kit.scheduler.schedule(book, execution_time=kit.now - DAY, args=("theirs", "we"), misfire_grace_time=None)
     assert kit.drain() == DrainResult()
     assert asyncio.run(locked_rows(dsn)) == {}
 
