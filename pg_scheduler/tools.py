@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.meter import Meter
-from pg_scheduler.base.remedies import SCHEDULER_REMEDY
 from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.base.text.numbers import counted
+from pg_scheduler.base.text.remedies import SCHEDULER_REMEDY
 from pg_scheduler.database.author import Author
 from pg_scheduler.database.identity import IdentityRepository
 from pg_scheduler.database.session import Connection

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pg_scheduler.base.remedies import POOL_REMEDY, SCHEDULER_REMEDY
+from pg_scheduler.base.text.remedies import POOL_REMEDY, SCHEDULER_REMEDY
 from pg_scheduler.dashboard import density, messages
 from pg_scheduler.dashboard.access import (
     Access,

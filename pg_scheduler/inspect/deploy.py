@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 
 from pg_scheduler.base.foreign import is_ctrl_c, message_of
-from pg_scheduler.base.remedies import SCHEDULER_REMEDY
-from pg_scheduler.base.text.remedies import as_steps, sentence_of
+from pg_scheduler.base.text.remedies import SCHEDULER_REMEDY, as_steps, sentence_of
 from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.inspect.deploy_steps import kinds_of, steps_of
 from pg_scheduler.inspect.doctor.check import hint_at_new_name

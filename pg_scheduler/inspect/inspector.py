@@ -10,7 +10,7 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler.base.remedies import POOL_REMEDY
+from pg_scheduler.base.text.remedies import POOL_REMEDY
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect.audit import AuditReads
 from pg_scheduler.inspect.base import InspectorBase

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from urllib.parse import parse_qs
 
 from pg_scheduler.base.health import Health, HealthCheck, Probe
-from pg_scheduler.base.remedies import SCHEDULER_REMEDY
+from pg_scheduler.base.text.remedies import SCHEDULER_REMEDY
 from pg_scheduler.telemetry.server import Answer, App, Request, ThreadServer, answering, listen, text_answer
 
 __all__ = ["HealthServer", "HealthSource", "health_app", "serve_health"]

@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from pg_scheduler.base.remedies import SCHEDULER_REMEDY
+from pg_scheduler.base.text.remedies import SCHEDULER_REMEDY
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.migrate import shipped_migrations

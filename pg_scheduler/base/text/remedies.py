@@ -1,4 +1,4 @@
-"""Remedies as data: the steps of which a remedy consists, and the sentence that is made of them.
+"""Remedies that several rooms state, and remedies as data: their steps, and the sentence made of the steps.
 
 A check of the doctor and an error of the tables state a remedy as steps. A step has words, a command, or
 both. Front ends that show steps, such as the dashboard, read these. Those that show a line of text read the
@@ -10,6 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
+
+SCHEDULER_REMEDY: Final = (
+    "pass what Scheduler(pool) returns, or what a block of Scheduler.connect(url) yields"
+)
+"""The remedy where another object than a Scheduler was passed."""
+
+POOL_REMEDY: Final = "pass the result of asyncpg.create_pool()"
+"""The remedy where another object than a pool was passed."""
 
 THEN: Final = ", then "
 """Joins a step to the one before it, which has to be done first."""
