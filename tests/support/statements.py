@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable
+from contextvars import ContextVar
 from typing import Any
 
 from pg_scheduler.database.queries import names_by_text
 
 NAMES = names_by_text("public")
 RESET = "SELECT pg_advisory_unlock_all()"
+CALL: ContextVar[object] = ContextVar("CALL", default=None)
+"""The call of ``Statements.of`` in whose task, or in a task that it created, the code runs."""
 
 
 class Sent:
@@ -34,22 +38,38 @@ class Sent:
 
 
 class Statements:
-    """A log of the connections that were passed to ``listen``, which can be the ``init`` of a pool."""
+    """A log of the connections that were passed to ``listen``, which can be the ``init`` of a pool.
+
+    A running node also sends what its services send at their times. A test of such a node compares counts of
+    single names, or all statements of one call.
+    """
 
     def __init__(self) -> None:
-        self._log: list[tuple[int, str]] = []
+        self._log: list[tuple[int, str, object]] = []
 
     async def listen(self, connection: Any) -> None:
         """Log the statements of this connection."""
         session = connection.get_server_pid()
-        connection.add_query_logger(lambda record: self._log.append((session, record.query)))
+        connection.add_query_logger(lambda record: self._log.append((session, record.query, CALL.get())))
 
     async def take(self) -> Sent:
         """Return the statements since the last call."""
         await asyncio.sleep(0)  # asyncpg calls its loggers in the next iteration of the loop
-        sent = Sent(self._log)
+        sent = Sent([(session, query) for session, query, _ in self._log])
         self._log.clear()
         return sent
+
+    async def of(self, call: Awaitable[object]) -> Sent:
+        """Return the statements of a call, without those that other tasks send meanwhile."""
+        await self.take()
+        mark = object()
+        token = CALL.set(mark)
+        try:
+            await call
+        finally:
+            CALL.reset(token)
+        await asyncio.sleep(0)
+        return Sent([(session, query) for session, query, of in self._log if of is mark])
 
 
 def _kind(text: str) -> str:
