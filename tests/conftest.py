@@ -190,10 +190,16 @@ async def debugged_loop() -> None:
 
 @pytest.fixture(autouse=True)
 def restored_logging() -> Iterator[None]:
-    """Restore the logging of the process, which some commands and applications set up."""
+    """Restore the logging of the process, which some commands and applications set up.
+
+    A thread that logs a message of this test ends before, or the next one would get the record.
+    """
+    from tests.support.logs import join_log_threads
+
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     yield
+    join_log_threads()
     root.setLevel(level)
     for handler in set(root.handlers).difference(handlers):
         root.removeHandler(handler)

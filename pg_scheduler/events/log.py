@@ -137,6 +137,9 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 MAX_IDS: Final = 10
 """The maximum number of ids that a message lists. Of further ids, it states the number."""
 
+LOG_THREAD: Final = "pg_scheduler log"
+"""The name of a thread that logs one message."""
+
 
 def log_in_thread(
     level: int,
@@ -151,7 +154,7 @@ def log_in_thread(
     lock meanwhile, for which a direct call would wait.
     """
     write = partial(logger.log, level, message, *args, extra=extra, exc_info=error)
-    threading.Thread(target=write, daemon=True).start()
+    threading.Thread(target=write, name=LOG_THREAD, daemon=True).start()
 
 
 def report_exit(error: BaseException) -> None:

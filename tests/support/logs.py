@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from pg_scheduler.events.log import LOG_THREAD
 from pg_scheduler.jobs.history import kept_log
 from pg_scheduler.telemetry.logging import JobLogHandler
+from tests.support.worker import PATIENCE
 
-__all__ = ["keeping_lines", "records_of", "warnings_of"]
+__all__ = ["join_log_threads", "keeping_lines", "records_of", "warnings_of"]
 
 
 def records_of(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """Return the records of the library."""
+    """Return the records of the library, also those that threads are about to write."""
+    join_log_threads()
     return [record for record in caplog.records if record.name == "pg_scheduler"]
+
+
+def join_log_threads() -> None:
+    """Wait for the threads of the library that log a message each."""
+    for thread in threading.enumerate():
+        if thread.name == LOG_THREAD:
+            thread.join(PATIENCE)
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
