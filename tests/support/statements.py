@@ -13,7 +13,7 @@ from pg_scheduler.database.queries import names_by_text
 NAMES = names_by_text("public")
 RESET = "SELECT pg_advisory_unlock_all()"
 CALL: ContextVar[object] = ContextVar("CALL", default=None)
-"""The call of ``Statements.of`` in whose task, or in a task that it created, the code runs."""
+"""A mark of the call of ``Statements.of`` that runs. Tasks that the call creates have it, too."""
 
 
 class Sent:
@@ -40,8 +40,8 @@ class Sent:
 class Statements:
     """A log of the connections that were passed to ``listen``, which can be the ``init`` of a pool.
 
-    A running node also sends what its services send at their times. A test of such a node compares counts of
-    single names, or all statements of one call.
+    The services of a running node send statements of their own at any time. So a test of such a node compares
+    counts of single names, or all statements of one call.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Statements:
         return sent
 
     async def of(self, call: Awaitable[object]) -> Sent:
-        """Return the statements of a call, without those that other tasks send meanwhile."""
+        """Return the statements of a call. All others up to its end are forgotten."""
         await self.take()
         mark = object()
         token = CALL.set(mark)
@@ -68,8 +68,10 @@ class Statements:
             await call
         finally:
             CALL.reset(token)
-        await asyncio.sleep(0)
-        return Sent([(session, query) for session, query, of in self._log if of is mark])
+        await asyncio.sleep(0)  # as in take()
+        sent = Sent([(session, query) for session, query, sender in self._log if sender is mark])
+        self._log.clear()
+        return sent
 
 
 def _kind(text: str) -> str:
