@@ -192,7 +192,7 @@ async def debugged_loop() -> None:
 def restored_logging() -> Iterator[None]:
     """Restore the logging of the process, which some commands and applications set up.
 
-    A thread that logs a message of this test ends before, or the next one would get the record.
+    It waits for threads that log a message of this test. Otherwise, the next test would get the record.
     """
     from tests.support.logs import join_log_threads
 

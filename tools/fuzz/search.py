@@ -23,8 +23,9 @@ def search(name: str, arguments: list[str], log: Path) -> int:
     """Search with these arguments of libFuzzer, whose output goes to the log; return the exit code.
 
     The engine ends its process, so each search has one of its own. The imports, which take much longer with
-    the instruments than without, are made before, also those that the parser makes when it is first called:
-    the engine would count them in the time of the first text, and would not see their branches.
+    the instruments than without, are made before. Some parsers import a package at their first call, so each
+    reads its corpus once. Otherwise, the time of the first text would include that import, and the engine
+    would not see the branches of the package.
     """
     parser = PARSERS[name]
     with atheris.instrument_imports(include=INSTRUMENTED):
