@@ -25,7 +25,7 @@ from tools.suite import CORES, NOT_SLOW, QUICK, SLOW, parallel
 MIN_COVERAGE_PERCENT = 98.4
 """Raise it when coverage rises. Commands that run as processes are not measured."""
 
-PICTURES = ["tests/browser/test_trees.py", "tests/docs/test_tutorial.py", "tests/docs/test_diagrams.py"]
+PICTURES = ["tests/browser/test_trees.py", "tests/docs/test_tutorial.py", "tests/repository/test_diagrams.py"]
 """The tests that renew pictures of the documentation."""
 
 HELP = """\
@@ -33,7 +33,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
 
   demo     run the demo: a server and two worker processes on one screen, about 20 seconds;
            --dashboard then serves the dashboard on its data until Ctrl-C
-  quick    run ruff, the layers, and the tests of tests/unit and tests/docs that need no database
+  quick    run ruff, the layers, and the tests of tests/unit, tests/docs and tests/repository that need no
+           database
   test     run all checks (lint, types, layers, language, workflows, docs, site, package), then all tests
            but the slow ones; --slow runs those, without checks. With arguments, run pytest with these and
            nothing else:  dev.py test tests/store        dev.py test -- -k bulk

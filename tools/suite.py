@@ -12,7 +12,7 @@ CORES = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") 
 WORKERS = CORES + 1
 """Tests wait for the server, and the processor must not wait with them."""
 
-QUICK = ["tests/unit", "tests/docs", "-m", "not database and not slow"]
+QUICK = ["tests/unit", "tests/docs", "tests/repository", "-m", "not database and not slow"]
 """Tests that wait for nothing; the other folders have few of them, and take long to collect."""
 
 SLOW = ["-m", "slow", "--durations=40", "--durations-min=5"]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, expect
 
-from tests.support.documentation import PAGES, build_documentation, serve, write_build
+from tests.repository.documentation import PAGES, build_documentation, serve, write_build
 from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE
 from tools.environment import ROOT

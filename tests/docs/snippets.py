@@ -12,7 +12,8 @@ any other treatment; it is visible in the source and not on the built page.
     The block is that file of the checkout; ``test_tutorial.py`` compares the two, and runs it.
 
 ``sql`` blocks are run too, with the schema's tables in the search path. ``<!-- snippet: file worker.sql -->``
-works for them likewise. ``test_docstrings.py`` and ``test_reference.py`` run the examples in docstrings.
+works for them likewise. ``test_docstrings.py`` and ``tests/repository/test_reference.py`` run
+the examples in docstrings.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import JobBlocked, JobCompleted, JobRetried
 from pg_scheduler.triggers import Every
-from tests.cli.test_documentation import parse
 from tests.docs.snippets import ROOT, run_python, snippets_of
+from tests.repository.test_command_page import parse
 from tests.support.worker import PATIENCE, Gate, Recorder
 from tools.diagrams import FIGURES, read_rows, read_source
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documentation import PAGES, write_build
+from tests.repository.documentation import PAGES, write_build
 from tools.environment import ROOT
 from tools.reference.llms import SITE
 from tools.versions import assemble, destination_of, main, read_moves

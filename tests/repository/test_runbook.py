@@ -12,8 +12,8 @@ from pg_scheduler.inspect import FindingCode
 from pg_scheduler.inspect.audit import ACTIONS
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.search.parser import parse_search
-from tests.cli.test_documentation import parse
 from tests.docs.snippets import ROOT
+from tests.repository.test_command_page import parse
 from tests.support.cases import each_case
 from tools.reference.extension import DOCTOR_PAGES, complete_findings
 from tools.reference.findings import with_findings
