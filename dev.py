@@ -41,6 +41,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   coverage  run the whole suite, and fail if too few lines and branches of the package ran
   lint     run ruff check and ruff format --check; --fix applies the fixes
   types    run mypy --strict
+  figures  print what shows whether the package can still be changed; --against REF prints what changed
+           since that commit, --list WORDS what a figure counts
   docs     build the documentation into docs/_build/html; warnings are errors, and so is
            a file of another site. --publish FOLDER [TAG] also assembles the site: the build
            as dev, and that of the release with the tag as stable
@@ -291,6 +293,7 @@ def main(words: list[str]) -> int:
         "fuzz": lambda: fuzz(environment, arguments),
         "upgrade": lambda: replace_process([python, "-m", "tools.upgrade", *arguments]),
         "compat": lambda: replace_process(compat(python, arguments)),
+        "figures": lambda: replace_process([python, "-m", "tools.figures", *arguments]),
         "types": lambda: replace_process([*checks(python)["types"], *arguments]),
         "docs": lambda: docs(python, arguments),
         "build": lambda: replace_process(package(python, "build", arguments)),

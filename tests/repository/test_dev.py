@@ -30,8 +30,20 @@ from tools.rehearsal import SBOM
 from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLICES, SLOW, parallel
 
 COMMANDS = {
-    *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs", "fuzz", "lint", "package"),
-    *("picture", "quick", "rehearse", "scale", "screenshots", "shell", "soak", "test", "types", "upgrade"),
+    *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs", "figures", "fuzz", "lint"),
+    *(
+        "package",
+        "picture",
+        "quick",
+        "rehearse",
+        "scale",
+        "screenshots",
+        "shell",
+        "soak",
+        "test",
+        "types",
+        "upgrade",
+    ),
 }
 
 

@@ -247,7 +247,7 @@ def test_pre_commit_hooks_are_local_and_call_dev_py() -> None:
     assert repository["repo"] == "local"
     for hook in repository["hooks"]:
         assert hook["language"] == "system"
-        python, script, command = hook["entry"].split()
+        python, script, command, *_ = hook["entry"].split()
         assert (python, script) == ("python3", "dev.py")
         assert command in COMMANDS
 
@@ -276,6 +276,7 @@ STARTING = {
     "tools/upgrade/legacy.py": BY_EXCEPTION,
     "tools/upgrade/releases.py": BY_EXCEPTION,
     **dict.fromkeys(("tools/debian.py", "tools/interpreters.py", "tools/lock.py"), BY_ITSELF),
+    "tools/figures/programs.py": BY_ITSELF,
     **dict.fromkeys(("tools/package.py", "tools/reference/stub.py", "tools/versions.py"), BY_ITSELF),
 }
 """The modules that start a program, and how it ends when a signal ends the process that has started it."""
