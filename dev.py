@@ -48,6 +48,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
            as dev, and that of the release with the tag as stable
   build    build wheel and sdist into dist/; --renew writes the lists of their files, tools/contents
   package  build, then test the wheel in an empty environment and the tests of the sdist
+  renew    write all files that are derived from others, and say what changed; --all also writes what
+           Chromium makes, the pictures and the accessibility trees
   rehearse  make a release candidate in dist/ from a tag, dev.py rehearse v1.2.3, and install it with
            pip, uv, poetry and pdm, with each extra and each Python, about 40 minutes on 2 cores
   bench    run the benchmarks
@@ -298,6 +300,7 @@ def main(words: list[str]) -> int:
         "docs": lambda: docs(python, arguments),
         "build": lambda: replace_process(package(python, "build", arguments)),
         "package": lambda: replace_process(package(python, "package", arguments)),
+        "renew": lambda: replace_process([python, "-m", "tools.renew", *arguments]),
         "rehearse": lambda: replace_process([python, "-m", "tools.rehearsal", *arguments]),
         "shell": lambda: replace_process([*embedded, *arguments, "--", python, "-m", "tools.shell"]),
         "lint": lambda: lint(python, arguments),

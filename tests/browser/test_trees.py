@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from difflib import unified_diff
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.browser.conftest import Open
 from tests.browser.fixed_demo import NOW, WORKERS, open_fixed_demo
 from tests.browser.pictures import PICTURES, write_pictures
 from tests.browser.site import Site
+from tests.support.golden import IS_RENEWING
 
 DECLINED = "PermissionError: the bank declined the card of order #"
 TREES = Path(__file__).parent / "trees"
@@ -93,7 +93,7 @@ async def test_trees_are_the_committed_ones(open_page: Open, site: Site) -> None
     for name, address in ADDRESSES.items():
         await page.goto(site.url + address)
         trees[name] = await tree_of(page, name)
-    if os.environ.get("PG_SCHEDULER_RENEW"):
+    if IS_RENEWING:
         for name, tree in trees.items():
             (TREES / f"{name}.yml").write_text(tree, encoding="utf-8")
         await write_pictures(page, site.url)

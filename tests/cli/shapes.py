@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +25,3 @@ def _lines(path: str, found: dict[str, Any]) -> Iterator[str]:
         yield f"{path}.{key}{'' if key in found['required'] else ' (optional)'} {json.dumps(own | items)}"
         if "properties" in inner:
             yield from _lines(f"{path}.{key}", inner)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(keys_of_shapes())

@@ -12,6 +12,7 @@ import pytest
 
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run, schema
+from tests.support.golden import golden
 from tests.support.world import World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -75,7 +76,7 @@ def test_table_of_records_fits_the_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     ran = on("audit", "-o", "wide" if width == 200 else "table")
-    assert ran.out == (GOLDEN / f"audit-{width}.txt").read_text(encoding="utf-8")
+    assert ran.out == golden(GOLDEN / f"audit-{width}.txt", ran.out)
 
 
 @pytest.mark.parametrize("option", [("--since", "soon"), ("--after", "x"), ("--limit", "0")])

@@ -22,6 +22,7 @@ from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.errors import recount_errors
+from tests.support.golden import golden
 from tests.support.worker import PATIENCE
 from tests.support.world import SECOND, World, populate
 
@@ -208,7 +209,7 @@ def test_table_of_a_search_fits_the_width(
     monkeypatch.setenv("COLUMNS", str(width))
     ran = call("jobs", "retry", "--where", "status:failed", "--limit", "11", "--dry-run", "-o", "table")
     shown = re.sub(r"(--after +'?)[^\s']+", r"\1...", ran.err + ran.out)
-    assert shown == (GOLDEN / f"bulk-{width}.txt").read_text(encoding="utf-8")
+    assert shown == golden(GOLDEN / f"bulk-{width}.txt", shown)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pg_scheduler.inspect import DeployCode
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Ran, Read, Run, schema
 from tests.docs.snippets import ROOT
+from tests.support.golden import golden
 from tests.support.world import World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -79,7 +80,7 @@ def test_table_of_findings_fits_the_width(
     monkeypatch.setenv("COLUMNS", str(width))
     ran = on("check", JOBS, "-o", "table")
     assert max(map(len, ran.out.splitlines())) <= width
-    assert ran.out == (GOLDEN / f"check-{width}.txt").read_text(encoding="utf-8")
+    assert ran.out == golden(GOLDEN / f"check-{width}.txt", ran.out)
 
 
 def test_exit_code_is_1_from_the_severity_of_fail_on(on: Callable[..., Ran]) -> None:

@@ -27,6 +27,7 @@ from pg_scheduler.cli.output import Column, Output, Shape, read_zone
 from pg_scheduler.errors import JobNotFoundError
 from tests.cli.conftest import Run, schema
 from tests.docs.snippets import ROOT
+from tests.support.golden import golden
 from tests.support.stories import LONG
 
 SECRET = "s3cr3t-w0rd"
@@ -259,8 +260,8 @@ class TestFormats:
             "--schema",
             "jobs",
         )
-        golden = ROOT / "tests" / "cli" / "golden" / f"config-{width}.txt"
-        assert ran.out == golden.read_text(encoding="utf-8")
+        file = ROOT / "tests" / "cli" / "golden" / f"config-{width}.txt"
+        assert ran.out == golden(file, ran.out)
 
 
 class TestProgram:

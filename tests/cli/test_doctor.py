@@ -16,6 +16,7 @@ from pg_scheduler.inspect.store.grants import Role, default_name, grant_statemen
 from pg_scheduler.inspect.store.senders import sender_script
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
+from tests.support.golden import golden
 from tests.support.world import HOUR, populate
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -62,7 +63,7 @@ def test_table_of_findings_fits_the_width(
     monkeypatch.setenv("COLUMNS", str(width))
     ran = on("doctor", *ONLY, "-o", "table")
     assert max(map(len, ran.out.splitlines())) <= width
-    assert ran.out == (GOLDEN / f"doctor-{width}.txt").read_text(encoding="utf-8")
+    assert ran.out == golden(GOLDEN / f"doctor-{width}.txt", ran.out)
 
 
 def test_all_checks_are_made(on: Callable[..., Ran]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.jobs.step_values import row_of_retries
 from tests.cli.conftest import Ran, Run, schema
+from tests.support.golden import golden
 from tests.support.world import HOUR, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -181,4 +182,4 @@ def test_table_of_steps_fits_the_width(
     monkeypatch.setenv("COLUMNS", str(width))
     ran = on("jobs", "steps", "order:7", "-o", "table")
     assert max(map(len, ran.out.splitlines())) <= width
-    assert ran.out == (GOLDEN / f"jobs-steps-{width}.txt").read_text(encoding="utf-8")
+    assert ran.out == golden(GOLDEN / f"jobs-steps-{width}.txt", ran.out)

@@ -18,6 +18,7 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
+from tests.support.golden import golden
 
 GOLDEN = Path(__file__).with_name("golden")
 DUE = datetime(2099, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -134,7 +135,7 @@ def test_table_of_jobs_fits_the_width(
     monkeypatch.setenv("COLUMNS", str(width))
     ran = on("jobs", "list", "name:mail.*", "-o", "table")
     assert max(map(len, ran.out.splitlines())) <= width
-    assert ran.out == (GOLDEN / f"jobs-{width}.txt").read_text(encoding="utf-8")
+    assert ran.out == golden(GOLDEN / f"jobs-{width}.txt", ran.out)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
+from tests.support.golden import golden
 from tests.support.world import DAY, HOUR, SECOND, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -148,7 +149,7 @@ def test_limit_table_fits_the_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     ran = on("limits", *arguments, "-o", "table" if width == 80 else "wide")
-    assert ran.out == (GOLDEN / f"{name}-{width}.txt").read_text(encoding="utf-8")
+    assert ran.out == golden(GOLDEN / f"{name}-{width}.txt", ran.out)
     assert max(map(len, ran.out.splitlines())) <= width
 
 
@@ -234,4 +235,4 @@ def test_table_of_shares_fits_the_width(
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
     ran = shared("limits", *arguments, "-o", "table" if width == 80 else "wide")
-    assert ran.out == (GOLDEN / f"{name}-{width}.txt").read_text(encoding="utf-8")
+    assert ran.out == golden(GOLDEN / f"{name}-{width}.txt", ran.out)

@@ -26,11 +26,8 @@ def test_schema_is_valid_and_has_the_version(name: str) -> None:
 
 
 def test_schemas_are_those_of_the_golden_file() -> None:
-    """`python -m tests.cli.shapes > tests/cli/golden/shapes.txt` renews it after an intended change.
-
-    A change that removes or redefines a key raises SHAPE_VERSION.
-    """
-    assert keys_of_shapes() == GOLDEN.read_text(encoding="utf-8")
+    """A change that removes or redefines a key raises SHAPE_VERSION."""
+    assert keys_of_shapes() == GOLDEN.read_text(encoding="utf-8"), "run: python3 dev.py renew"
 
 
 @each_case("name", sorted(SHAPES))

@@ -21,6 +21,7 @@ from pg_scheduler.cli.status import sparkline
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
+from tests.support.golden import golden
 from tests.support.worker import PATIENCE
 from tests.support.world import HOUR, World, populate
 
@@ -86,8 +87,8 @@ def test_status_table_fits_the_width(
     populate(dsn, lambda world: world.paused_task(name, count=5, actor="ada@host"))
     monkeypatch.setenv("COLUMNS", str(width))
     lines = on("status", "-o", "table").out.splitlines()
-    golden = (GOLDEN / f"status-{width}.txt").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if not line.startswith("tables")] == golden
+    shown = "".join(f"{line}\n" for line in lines if not line.startswith("tables"))
+    assert shown == golden(GOLDEN / f"status-{width}.txt", shown)
     assert max(map(len, lines)) <= width
 
 

@@ -15,6 +15,7 @@ from pg_scheduler.triggers import Cron
 from tests.cli.conftest import Run
 from tests.conftest import Admin, Connection, database, run_on
 from tests.support.errors import count_errors
+from tests.support.golden import golden
 
 GOLDEN = Path(__file__).with_name("golden")
 START = datetime(2099, 3, 28, tzinfo=UTC)
@@ -107,5 +108,5 @@ def test_table_fits_the_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     ran = call(*COMMANDS[name], "--dsn", filled, "--tz", "utc", "-o", "table" if width == 80 else "wide")
-    assert ran.out == (GOLDEN / f"{name}-{width}.txt").read_text(encoding="utf-8"), ran.err
+    assert ran.out == golden(GOLDEN / f"{name}-{width}.txt", ran.out), ran.err
     assert width == 200 or name.endswith("-show") or max(map(len, ran.out.splitlines())) <= width

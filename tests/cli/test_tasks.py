@@ -18,6 +18,7 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.errors import DatabaseUnavailableError
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
+from tests.support.golden import golden
 from tests.support.worker import PATIENCE, Gate
 from tests.support.world import HOUR, MINUTE, World, populate
 
@@ -192,7 +193,7 @@ def test_task_table_fits_the_width(
     populate(dsn, lambda world: world.paused_task("mail.send", paused=paused, note=NOTE, actor="ada@host"))
     monkeypatch.setenv("COLUMNS", str(width))
     ran = on("tasks", "list", "-o", "table" if width == 80 else "wide")
-    assert ran.out == (GOLDEN / f"tasks-{width}.txt").read_text(encoding="utf-8")
+    assert ran.out == golden(GOLDEN / f"tasks-{width}.txt", ran.out)
     assert width == 200 or max(map(len, ran.out.splitlines())) <= width
 
 

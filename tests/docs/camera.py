@@ -7,8 +7,9 @@ from pathlib import Path
 from pg_scheduler import Scheduler
 from tests.browser.pictures import TARGET
 from tests.browser.site import Site
-from tests.docs.terminal import EXAMPLES, IS_RENEWING
+from tests.docs.terminal import EXAMPLES
 from tests.support.debian import required
+from tests.support.golden import IS_RENEWING
 from tools.chromium import run_chromium
 
 __all__ = ["photograph", "picture_of"]

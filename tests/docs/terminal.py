@@ -13,17 +13,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from tests.docs.snippets import ROOT
+from tests.support.golden import IS_RENEWING
 from tests.support.worker import PATIENCE
 
-__all__ = ["EXAMPLES", "IS_RENEWING", "Program", "Terminal", "open_terminal"]
+__all__ = ["EXAMPLES", "Program", "Terminal", "open_terminal"]
 
 EXAMPLES = ROOT / "examples" / "shop"
 
 MAIL_PORT = "2525"
 """The port of the mail server on the pages."""
-
-IS_RENEWING = bool(os.environ.get("PG_SCHEDULER_RENEW"))
-"""Whether the tests make the pictures, which show the times and the port of the pages."""
 
 
 class Program:

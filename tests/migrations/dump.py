@@ -3,16 +3,11 @@
 The text is made from the catalogue, because the output of pg_dump differs between server versions. Names do
 not contain the schema, so the text is the same for every schema.
 
-After a new migration, rewrite the checked-in text. The database is not changed::
-
-    PG_SCHEDULER_TEST_DSN=postgresql://... python -m tests.migrations.dump > migrations/schema.txt
+After a new migration, ``python3 dev.py renew`` writes the checked-in text.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 from pathlib import Path
 
 import asyncpg
@@ -89,7 +84,3 @@ async def shipped_shape(dsn: str) -> str:
     finally:
         await connection.close()
     return shape
-
-
-if __name__ == "__main__":
-    sys.stdout.write(asyncio.run(shipped_shape(os.environ["PG_SCHEDULER_TEST_DSN"])))

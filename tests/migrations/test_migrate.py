@@ -15,6 +15,7 @@ from pg_scheduler.errors import MigrationChangedError, SchemaMissingError, Schem
 from pg_scheduler.migrate import Migration, home_schema, migrate, shipped_migrations, verify
 from tests.migrations.dump import CHECKED_IN, describe, shipped_shape
 from tests.migrations.next_release import NEXT, OF_NEXT_RELEASE
+from tests.support.golden import golden
 
 SHIPPED = shipped_migrations()
 HEAD = SHIPPED[-1].version
@@ -55,8 +56,9 @@ async def test_migrate_does_nothing_when_called_again(connection: asyncpg.Connec
 async def test_migrated_schema_equals_the_checked_in_dump(
     empty_dsn: str, connection: asyncpg.Connection
 ) -> None:
-    expected = CHECKED_IN.read_text(encoding="utf-8")
-    assert await shipped_shape(empty_dsn) == expected, "see tests/migrations/dump.py for how to rewrite it"
+    shape = await shipped_shape(empty_dsn)
+    expected = golden(CHECKED_IN, shape)
+    assert shape == expected, "run: python3 dev.py renew"
     await migrate(connection, schema=ODD_SCHEMA)
     assert await describe(connection, ODD_SCHEMA) == expected
 

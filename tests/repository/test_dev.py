@@ -31,19 +31,8 @@ from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLICES, SLOW, parall
 
 COMMANDS = {
     *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs", "figures", "fuzz", "lint"),
-    *(
-        "package",
-        "picture",
-        "quick",
-        "rehearse",
-        "scale",
-        "screenshots",
-        "shell",
-        "soak",
-        "test",
-        "types",
-        "upgrade",
-    ),
+    *("package", "picture", "quick", "rehearse", "renew", "scale", "screenshots", "shell", "soak", "test"),
+    *("types", "upgrade"),
 }
 
 

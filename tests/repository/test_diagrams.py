@@ -16,8 +16,8 @@ from pg_scheduler.worker.lease import RENEWALS_PER_LEASE
 from pg_scheduler.worker.lease_connection import LONGEST_SILENCE_S
 from pg_scheduler.worker.rescuer import Rescuer
 from tests.docs.snippets import PAGES, ROOT
-from tests.docs.terminal import IS_RENEWING
 from tests.support.cases import each_case
+from tests.support.golden import IS_RENEWING
 from tests.support.store import new_schedule
 from tools.diagrams import (
     DARK,
@@ -163,7 +163,7 @@ def test_committed_diagram_is_what_its_text_builds(name: str) -> None:
     picture = draw((FIGURES / f"{name}.txt").read_text(encoding="utf-8"))
     if IS_RENEWING:
         (FIGURES / f"{name}.svg").write_text(picture, encoding="utf-8")
-    assert committed(name) == picture, "run: python -m tools.diagrams"
+    assert committed(name) == picture, "run: python3 dev.py renew"
 
 
 @each_case("name", NAMES)

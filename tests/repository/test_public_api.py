@@ -210,7 +210,7 @@ def test_package_exports_the_public_names_only() -> None:
 
 PROMISED = (
     "the public names have changed. A line that vanishes or changes breaks users: keep it, and deprecate it "
-    "as docs/project/stability.md describes. For an addition, run python3 -m tools.reference.names:"
+    "as docs/project/stability.md describes. For an addition, run python3 dev.py renew:"
 )
 
 

@@ -53,7 +53,7 @@ def test_source_of_a_reference_page_leads_to_the_site() -> None:
 
 
 def test_files_show_on_a_code_host_what_the_build_generates() -> None:
-    """Where a list or a table is not that of the code, run ``python3 -m tools.reference.listings``."""
+    """Where a list or a table is not that of the code, run ``python3 dev.py renew``."""
     pages = pages_with_listings()
     assert SOURCES.keys() - pages.keys() == set()
     outdated = [page_id(page) for page, text in pages.items() if page.read_text(encoding="utf-8") != text]

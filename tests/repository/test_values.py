@@ -8,4 +8,4 @@ from tests.support.values import table
 
 def test_reference_has_the_table_of_the_tests() -> None:
     (page,) = [page for page in PAGES if page.parts[-2:] == ("reference", "arguments.md")]
-    assert table() in page.read_text(encoding="utf-8"), "run: python -m tests.support.values"
+    assert table() in page.read_text(encoding="utf-8"), "run: python3 dev.py renew"

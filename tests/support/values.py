@@ -1,6 +1,5 @@
-"""Kinds of values, and what becomes of them in each way that a value takes. The documentation has the table.
-
-``python -m tests.support.values`` prints it.
+"""Kinds of values, and what becomes of them in each way that a value takes. The documentation has the table,
+which ``python3 dev.py renew`` writes.
 """
 
 from __future__ import annotations
@@ -8,7 +7,6 @@ from __future__ import annotations
 import enum
 import math
 import re
-import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -570,7 +568,3 @@ def table() -> str:
 
 def _cell(expected: str) -> str:
     return "equal" if expected == EQUAL else expected if expected == AS_JSON else "refused"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(table())

@@ -28,7 +28,7 @@ from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.sync.portal import Portal
 from tests.support.facets import Face
 from tools.reference.source import find
-from tools.reference.stub import COMMAND, STUB, stub
+from tools.reference.stub import STUB, stub
 
 OWN = {"close"}
 """Members of SyncScheduler that Scheduler lacks."""
@@ -167,7 +167,7 @@ def test_sync_methods_have_the_signatures_of_the_scheduler_except_for_connection
 
 
 def test_stub_equals_what_the_signatures_of_the_scheduler_generate() -> None:
-    assert STUB.read_text(encoding="utf-8") == stub(), f"stale: run {COMMAND}"
+    assert STUB.read_text(encoding="utf-8") == stub(), "run: python3 dev.py renew"
 
 
 def test_stub_leaves_the_signatures_of_the_reference_pages_alone() -> None:

@@ -79,7 +79,7 @@ def has_data(url: str, expression: str) -> bool:
 def test_files_are_those_that_the_panels_describe() -> None:
     assert sorted(file.name for file in FOLDER.iterdir()) == [f"{name}.json" for name in NAMES]
     for file, text in texts().items():
-        assert file.read_text(encoding="utf-8") == text, "run python -m tools.dashboards"
+        assert file.read_text(encoding="utf-8") == text, "run: python3 dev.py renew"
 
 
 @pytest.mark.parametrize("name", NAMES)
