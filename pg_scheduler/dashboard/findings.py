@@ -53,6 +53,7 @@ LINKS: Final[Mapping[FindingCode, SubjectLink]] = {
     FindingCode.SCHED_OVERDUE: SubjectLink("Show the schedule", "/schedule"),
     FindingCode.SCHED_RETIRED: SubjectLink("Show the schedule", "/schedule"),
     FindingCode.SCHED_BROKEN: SubjectLink("Show the schedule", "/schedule"),
+    FindingCode.SCHED_ZONE: SubjectLink("Show the schedule", "/schedule"),
     FindingCode.SCHED_AHEAD: SubjectLink("Show the schedule", "/schedule"),
     FindingCode.SCHED_DST: SubjectLink("Show the schedule", "/schedule"),
     FindingCode.SCHED_UNKNOWN: SubjectLink("Show the schedules", "/schedules"),

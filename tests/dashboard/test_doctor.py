@@ -6,16 +6,18 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.dashboard.findings import FindingRow, folded
+from pg_scheduler.dashboard.findings import LINKS, FindingRow, folded
 from pg_scheduler.dashboard.texts import timed
 from pg_scheduler.inspect import Diagnosis, FindingCode, Inspector, Severity, Thresholds
+from pg_scheduler.inspect.doctor import jobs, schedules, workers
 from pg_scheduler.inspect.doctor.findings import count_severities, worst_of
 from pg_scheduler.inspect.status import STATUS_CODES
 from pg_scheduler.jobs.outcome import quarantine_error
@@ -24,6 +26,24 @@ from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.support.world import HOUR, World
+
+WITHOUT_PAGE: Final = {
+    FindingCode.NAME_SHARED: "its subject is a list of tasks, each of which has a page",
+    FindingCode.TZDATA: "its subject is the data of all hosts",
+    FindingCode.SCHED_LOST: "a schedule without a row has no page",
+    FindingCode.SCHED_HERD: "its subject is a second",
+}
+"""Codes of findings about jobs, workers and schedules without a link, each with the reason."""
+
+
+def test_finding_about_an_object_has_a_link_to_its_page() -> None:
+    """A person who reads the finding would else search for the object by hand."""
+    modules = (jobs, schedules, workers)
+    sources = [Path(str(module.__file__)).read_text(encoding="utf-8") for module in modules]
+    names = {name for source in sources for name in re.findall(r"\bFindingCode\.([A-Z_]+)\b", source)}
+    assert len(names) > 20
+    missing = {FindingCode[name] for name in names} - LINKS.keys()
+    assert missing == WITHOUT_PAGE.keys(), "add a link to LINKS of dashboard/findings.py, or the reason here"
 
 
 async def add_late_jobs(world: World, *names: str) -> None:
