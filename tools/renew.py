@@ -141,14 +141,14 @@ DERIVED: Final = (
     Derived(
         "picture of the demo",
         ("docs/figures/demo.svg",),
-        compared_by="tests/docs/test_picture.py",
+        compared_by="tests/repository/test_picture.py",
         command="python3 dev.py picture",
         takes="half a minute of a demo",
     ),
     Derived(
         "lock files",
         ("requirements/*.txt",),
-        compared_by="tests/test_dev.py",
+        compared_by="tests/repository/test_dev.py",
         command="python3 -m tools.lock",
         takes="uv and a network",
     ),
