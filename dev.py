@@ -9,8 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
@@ -18,12 +19,19 @@ from typing import NoReturn
 if sys.version_info < (3, 11):  # noqa: UP036 - the message addresses users of older versions
     sys.exit(f"dev.py requires Python 3.11 or newer, found {sys.version.split()[0]}; try python3.11 dev.py")
 
-from tools import debian, matrix
+from tools import changed, debian, matrix, processes, suite
 from tools.environment import ROOT, DevError, Environment, call, exit_on_signals, note
-from tools.suite import CORES, NOT_SLOW, QUICK, SLOW, parallel
+from tools.suite import CORES, SLOW, SLOW_WORKERS, USUAL
 
 MIN_COVERAGE_PERCENT = 98.4
 """Raise it when coverage rises. Commands that run as processes are not measured."""
+
+SELECTIONS = ("--all", "--changed", "--matrix", "--rest", "--slice")
+"""The options of the command test that select tests."""
+
+CODE_CHECKS = ("lint", "format", "types", "layers")
+OTHER_CHECKS = ("language", "workflows", "docs", "package", "site")
+ALL_CHECKS = (*CODE_CHECKS, *OTHER_CHECKS)
 
 PICTURES = ["tests/browser/test_trees.py", "tests/docs/test_tutorial.py", "tests/repository/test_diagrams.py"]
 """The tests that renew pictures of the documentation."""
@@ -33,11 +41,13 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
 
   demo     run the demo: a server and two worker processes on one screen, about 20 seconds;
            --dashboard then serves the dashboard on its data until Ctrl-C
-  quick    run ruff, the layers, and the tests of tests/unit, tests/docs and tests/repository that need no
-           database
-  test     run all checks (lint, types, layers, language, workflows, docs, site, package), then all tests
-           but the slow ones; --slow runs those, without checks. With arguments, run pytest with these and
-           nothing else:  dev.py test tests/store        dev.py test -- -k bulk
+  test     run lint, types and layers, then the tests that cost least, with one for each guard: about six
+           minutes on 2 cores with the first installation
+           --changed [REF]  lint, types and layers, and tests of what has changed since REF: a minute
+           --all            all checks (also language, workflows, docs, site, package) and all tests
+           --rest           what is in --all, but not in test
+           With arguments, run pytest with these and nothing else:
+           dev.py test tests/store        dev.py test -- -k bulk
   coverage  run the whole suite, and fail if too few lines and branches of the package ran
   lint     run ruff check and ruff format --check; --fix applies the fixes
   types    run mypy --strict
@@ -154,61 +164,110 @@ def run_steps(steps: dict[str, list[str]]) -> list[str]:
         ]
 
 
-def run_pytest(python: str, arguments: list[str], failed: list[str], not_run: str) -> int:
-    """Run pytest, then print which steps before it failed and what did not run."""
+def run_chosen(environment: Environment, arguments: list[str]) -> int:
+    """Run pytest with the arguments and nothing else."""
+    debian.fetch(environment.folder / "debian", note)
     if any(argument.startswith(("-n", "--numprocesses")) for argument in arguments):
         # Tests that run at once wait for one another.
         os.environ.setdefault("PG_SCHEDULER_PATIENCE", "60")
-    note("pytest ...")
-    code = call([python, "-m", "pytest", *arguments])
+    code = call([str(environment.python), "-m", "pytest", *arguments])
+    return conclude(code, [], "tests that these arguments leave out, checks (dev.py test)")
+
+
+def test(environment: Environment) -> int:
+    """Run the checks of the code, then the tests of the tier."""
+    python = str(environment.python)
+    tests = suite.load()
+    failed = check(environment, CODE_CHECKS, ["--tier"])
+    files = [file for file in suite.beside_checks(suite.files()) if tests.tier_has(file)]
+    code = processes.run_files(python, files, ["--tier"], is_tier=True)
+    return conclude(code, failed, "other checks, slow and expensive tests (dev.py test --rest, or --all)")
+
+
+def test_more(environment: Environment, *, has_tier: bool) -> int:
+    """Run all checks and all tests, or what `test()` leaves out of them."""
+    python = str(environment.python)
+    options, is_tier, names = ([], None, ALL_CHECKS) if has_tier else (["--rest"], False, OTHER_CHECKS)
+    records = suite.empty_records() if has_tier else None
+    failed = check(environment, names, options, records)
+    usual = suite.beside_checks(suite.usual_files())
+    codes = [
+        processes.run_files(
+            python, usual, [*options, *USUAL], is_tier=is_tier, is_slow=False, records=records
+        ),
+        processes.run_files(
+            python,
+            suite.slow_files(),
+            [*options, *SLOW],
+            is_tier=is_tier,
+            is_slow=True,
+            records=records,
+            workers=SLOW_WORKERS,
+        ),
+    ]
+    not_run = "nothing" if has_tier else "what dev.py test runs"
+    return conclude(max(codes), failed, not_run)
+
+
+def test_changed(environment: Environment, commit: str | None) -> int:
+    """Run the checks of the code, then the tests of what has changed since a commit."""
+    python = str(environment.python)
+    commit = commit or changed.base()
+    choice = changed.choose(changed.changed_lines(commit))
+    note(f"changed since {commit}: {len(choice.files)} files of tests and {len(choice.tests)} tests")
+    failed = run_steps(selected(checks(python), CODE_CHECKS))
+    code = 0
+    if choice.files or choice.tests:
+        with tempfile.NamedTemporaryFile("w", prefix="tests-", encoding="utf-8") as names:
+            print(*choice.files, *choice.tests, sep="\n", file=names, flush=True)
+            parts = suite.divide(choice.durations_s(), CORES)
+            code = processes.run(python, parts, ["--only", names.name])
+    for path in choice.untested:
+        note(f"no recorded test of {path}")
+    return conclude(
+        code, failed, f"{choice.omitted} more tests that call what has changed (dev.py test --all)"
+    )
+
+
+def conclude(code: int, failed: list[str], not_run: str) -> int:
+    """Print which steps before pytest failed and what did not run, and return the exit code."""
     if failed:
         note(f"FAILED before pytest: {', '.join(failed)}")
     note(f"not run: {not_run}")
     return code or bool(failed)
 
 
-def quick(python: str, arguments: list[str]) -> int:
-    """Run the checks that take a second, and tests that wait for nothing."""
-    steps = checks(python)
-    failed = run_steps({name: steps[name] for name in ("lint", "format", "layers")})
-    not_run = "types, language, workflows, docs, package and the other tests (dev.py test)"
-    return run_pytest(python, [*parallel(), *QUICK, *arguments], failed, not_run)
-
-
-def test(environment: Environment, arguments: list[str], *, slow: bool) -> int:
-    """Run pytest with the arguments; without any, the checks and what is not slow, or what is."""
-    if arguments:
-        tests, not_run = arguments, ["tests that these arguments leave out"]
-    elif slow:
-        # Slow tests mostly wait, so more of them run at once than there are cores.
-        tests, not_run = [*parallel(2 * CORES), *SLOW], ["the other tests (dev.py test)"]
-    else:
-        tests, not_run = [*parallel(), *NOT_SLOW], ["slow tests (dev.py test --slow)"]
-    failed = []
-    if arguments or slow or environment.lowest:  # the linters expect the locked versions
-        debian.fetch(environment.folder / "debian", note)
-        not_run.append("checks (dev.py test)")
-    else:
-        failed = check(environment)
-    return run_pytest(str(environment.python), tests, failed, ", ".join(not_run))
-
-
 def coverage(environment: Environment, arguments: list[str]) -> int:
     """Run the whole suite, which takes 1.75 times the processor time with coverage."""
     debian.fetch(environment.folder / "debian", note)
     options = ["--cov", "--cov-report=term", f"--cov-fail-under={MIN_COVERAGE_PERCENT}"]
-    tests = [*parallel(2 * CORES), *options, *arguments]
-    return run_pytest(str(environment.python), tests, [], "checks (dev.py test)")
+    parallel = ["--numprocesses", str(2 * CORES), "--dist", "worksteal"]
+    os.environ.setdefault("PG_SCHEDULER_PATIENCE", "60")
+    code = call([str(environment.python), "-m", "pytest", *parallel, *options, *arguments])
+    return conclude(code, [], "checks (dev.py test --all)")
 
 
-def check(environment: Environment) -> list[str]:
-    """Run the checks during the downloads; return the names of those that failed."""
+def check(
+    environment: Environment, names: Collection[str], options: list[str], records: Path | None = None
+) -> list[str]:
+    """Run checks and the tests of the repository during the downloads; return what failed."""
     python = str(environment.python)
+    if environment.lowest:  # the linters expect the locked versions
+        names = ()
+    steps = selected({"package": package(python, "package", []), **checks(python)}, names)
+    if records:
+        os.environ[processes.RECORDING] = str(records)
+    tests = [*processes.command(python), *options, *USUAL, suite.REPOSITORY]
     with ThreadPoolExecutor() as threads:
         downloads = threads.submit(debian.fetch, environment.folder / "debian", note)
-        failed = run_steps({"package": package(python, "package", []), **checks(python)})
+        failed = run_steps({"repository": tests, **steps})
         downloads.result()
-    return [*failed, *run_steps({"site": site(python)})]
+    return [*failed, *run_steps(selected({"site": site(python)}, names))]
+
+
+def selected(steps: dict[str, list[str]], names: Collection[str]) -> dict[str, list[str]]:
+    """Return the steps of these names."""
+    return {name: command for name, command in steps.items() if name in names}
 
 
 def screenshots(environment: Environment, arguments: list[str]) -> int:
@@ -247,7 +306,7 @@ def split(words: list[str]) -> tuple[dict[str, str], list[str]]:
         if word == "--":
             rest += words
             break
-        if word in ("--lowest", "--matrix", "--slice", "--slow"):
+        if word in ("--lowest", *SELECTIONS):
             options[word] = ""
         elif name not in ("--python", "--pg"):
             rest.append(word)
@@ -270,6 +329,32 @@ def run_matrix(options: dict[str, str], arguments: list[str]) -> int:
     os.environ["PG_SCHEDULER_DEBIAN"] = str(base.folder / "debian")
     os.environ.setdefault("PG_SCHEDULER_PATIENCE", "60")
     return matrix.run_matrix(chosen, base, arguments)
+
+
+def check_selection(command: str, options: dict[str, str], arguments: list[str]) -> None:
+    """Raise `DevError` where the options that select tests do not fit."""
+    chosen = [option for option in SELECTIONS if option in options]
+    if chosen and command != "test":
+        raise DevError(f"{chosen[0]} belongs to the command test, not to {command}")
+    if "--slice" in options and (len(options) > 1 or arguments):
+        raise DevError("--slice takes no other options and no arguments: the date of the commit selects")
+    if len(chosen) > 1:
+        raise DevError(f"{' and '.join(chosen)} select different tests; pass one of them")
+    if chosen and arguments and chosen[0] in ("--all", "--rest"):
+        raise DevError(f"{chosen[0]} takes no arguments: a path selects all of its tests")
+    if "--changed" in options and len(arguments) > 1:
+        raise DevError(f"--changed takes one commit, not {' '.join(arguments)}")
+
+
+def run_tests(environment: Environment, options: dict[str, str], arguments: list[str]) -> int:
+    """Run the tests that the options select, or pytest with the arguments."""
+    if "--changed" in options:
+        return test_changed(environment, arguments[0] if arguments else None)
+    if arguments:
+        return run_chosen(environment, arguments)
+    if "--all" in options or "--rest" in options:
+        return test_more(environment, has_tier="--all" in options)
+    return test(environment)
 
 
 def main(words: list[str]) -> int:
@@ -304,19 +389,12 @@ def main(words: list[str]) -> int:
         "rehearse": lambda: replace_process([python, "-m", "tools.rehearsal", *arguments]),
         "shell": lambda: replace_process([*embedded, *arguments, "--", python, "-m", "tools.shell"]),
         "lint": lambda: lint(python, arguments),
-        "quick": lambda: quick(python, arguments),
-        "test": lambda: test(environment, arguments, slow="--slow" in options),
+        "test": lambda: run_tests(environment, options, arguments),
         "coverage": lambda: coverage(environment, arguments),
     }
     if command not in commands:
         raise DevError(f"unknown command {command!r}; commands: {', '.join(sorted(commands))}")
-    for option in ("--matrix", "--slice", "--slow"):
-        if option in options and command != "test":
-            raise DevError(f"{option} belongs to the command test, not to {command}")
-    if "--slow" in options and ("--matrix" in options or arguments):
-        raise DevError("--slow takes neither --matrix nor arguments: a path selects all of its tests")
-    if "--slice" in options and (len(options) > 1 or arguments):
-        raise DevError("--slice takes no other options and no arguments: the date of the commit selects")
+    check_selection(command, options, arguments)
     # Without bytecode, each of the many processes that a command starts would compile everything anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "--matrix" in options:

@@ -5,14 +5,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tools import processes, suite
 from tools.environment import DevError, Environment, call, commit_time, note
 from tools.interpreters import find_python, unpack_python
-from tools.suite import BY_VERSION, NOT_SLOW, SLICES, parallel
+from tools.suite import BY_VERSION, SLICES
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 POSTGRES = ("14", "15", "16", "17", "18")
-NO_TESTS = 5
-"""Exit code of pytest when no test was selected."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,20 @@ class Combination:
     def is_corner(self) -> bool:
         """Whether each version is the oldest or the newest."""
         return self.python in (PYTHONS[0], PYTHONS[-1]) and self.postgres in (POSTGRES[0], POSTGRES[-1])
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to test: files in several processes, or whatever the arguments of pytest name."""
+
+    files: list[str]
+    arguments: list[str]
+
+    def run(self, python: str) -> int:
+        """Run pytest and return its exit code."""
+        if self.files:
+            return processes.run_files(python, self.files, self.arguments)
+        return call([python, "-m", "pytest", *self.arguments])
 
 
 @dataclass(frozen=True)
@@ -84,12 +97,20 @@ def run_matrix(combinations: Sequence[Combination], base: Environment, pytest: l
     results = {}
     for combination in combinations:
         note(f"matrix: {describe(combination)} ...")
-        tests = NOT_SLOW if combination.is_corner else BY_VERSION
-        results[combination] = result = run_one(combination, base, pytest or [*parallel(), *tests])
+        results[combination] = result = run_one(combination, base, selection(combination, pytest))
         note(f"matrix: {describe(combination)}: {result.status}, {result.detail}")
     print(table(results), flush=True)
     states = {result.status for result in results.values()}
     return 1 if "failed" in states or "passed" not in states else 0
+
+
+def selection(combination: Combination, arguments: list[str]) -> Selection:
+    """Return what runs with a combination: what the arguments say, or without any, the tests of its place."""
+    if arguments:
+        return Selection([], arguments)
+    if combination.is_corner:
+        return Selection(suite.usual_files(), suite.USUAL)
+    return Selection(suite.files(BY_VERSION), [])
 
 
 def commit_hour() -> int:
@@ -119,7 +140,7 @@ def run_slice(hour: int, base: Environment) -> int:
     """
     part = SLICES[hour // (len(PYTHONS) * len(POSTGRES)) % len(SLICES)]
     for combination in rotation(hour):
-        result = run_one(combination, base, [*parallel(), *part])
+        result = run_one(combination, base, Selection(suite.files(part), []))
         note(f"slice: {' '.join(part)}, {describe(combination)}: {result.status}, {result.detail}")
         if result.status != "absent":
             return int(result.status == "failed")
@@ -127,7 +148,7 @@ def run_slice(hour: int, base: Environment) -> int:
     return 0
 
 
-def run_one(combination: Combination, base: Environment, pytest: list[str]) -> Result:
+def run_one(combination: Combination, base: Environment, tests: Selection) -> Result:
     """Run pytest for one combination, in an environment of its own."""
     python = find_python(combination.python)
     unpacked = None if python else unpack_python(combination.python, base)
@@ -148,8 +169,8 @@ def run_one(combination: Combination, base: Environment, pytest: list[str]) -> R
         return Result("failed", str(error))
     os.environ["PG_SCHEDULER_PG_BIN"] = str(programs)
     started = time.monotonic()
-    code = call([str(environment.python), "-m", "pytest", *pytest])
-    if code == NO_TESTS:
+    code = tests.run(str(environment.python))
+    if code == processes.NO_TESTS:
         return Result("failed", "no test selected")
     return Result("failed" if code else "passed", f"{time.monotonic() - started:.0f} s")
 

@@ -23,7 +23,6 @@ from tools import diagrams, package
 from tools.dashboards import __main__ as dashboards_program
 from tools.environment import ROOT, DevError, call
 from tools.reference import listings, names, stub
-from tools.suite import parallel
 
 TESTS: Final = ROOT / "tests"
 BROWSER: Final = "Chromium"
@@ -186,7 +185,7 @@ def write(derived: Derived) -> None:
     else:
         os.environ["PG_SCHEDULER_RENEW"] = "1"
         # Each test compares the file that it has written, so that one that fails is no difference.
-        if call([sys.executable, "-m", "pytest", "-q", "--no-header", *parallel(2), *golden_tests()]):
+        if call([sys.executable, "-m", "pytest", "-q", "--no-header", "--numprocesses=2", *golden_tests()]):
             raise DevError("a test failed before it wrote its file; see above")
 
 

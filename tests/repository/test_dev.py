@@ -23,15 +23,26 @@ from packaging.version import Version
 import dev
 from tests.conftest import spread
 from tests.support.processes import is_alive, is_waiting
-from tools import compat, compat_django, debian, environment, interpreters, lock, matrix, package
+from tools import (
+    compat,
+    compat_django,
+    debian,
+    environment,
+    interpreters,
+    lock,
+    matrix,
+    package,
+    processes,
+    suite,
+)
 from tools.environment import ROOT, DevError, Environment
-from tools.matrix import COMBINATIONS, Combination, Result
+from tools.matrix import COMBINATIONS, Combination, Result, Selection
 from tools.rehearsal import SBOM
-from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLICES, SLOW, parallel
+from tools.suite import BY_VERSION, SLICES, SLOW, SLOW_WORKERS, USUAL, WORKERS
 
 COMMANDS = {
     *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs", "figures", "fuzz", "lint"),
-    *("package", "picture", "quick", "rehearse", "renew", "scale", "screenshots", "shell", "soak", "test"),
+    *("package", "picture", "rehearse", "renew", "scale", "screenshots", "shell", "soak", "test"),
     *("types", "upgrade"),
 }
 
@@ -96,7 +107,10 @@ class TestCommandLine:
     def test_dev_py_parses_with_python_3_7_syntax(self) -> None:
         for name in (
             "dev",
-            *(f"tools/{it}" for it in ("debian", "environment", "interpreters", "matrix", "suite")),
+            *(
+                f"tools/{it}"
+                for it in ("debian", "environment", "interpreters", "matrix", "processes", "suite")
+            ),
         ):
             ast.parse((ROOT / f"{name}.py").read_text(), feature_version=(3, 7))
 
@@ -113,7 +127,9 @@ class TestCommandLine:
             (["--python=python3.13", "test"], {"--python": "python3.13"}, ["test"]),
             (["test", "--", "--pg", "for pytest"], {}, ["test", "--pg", "for pytest"]),
             (["test", "--matrix", "--", "-k", "smoke"], {"--matrix": ""}, ["test", "-k", "smoke"]),
-            (["test", "--slow"], {"--slow": ""}, ["test"]),
+            (["test", "--all"], {"--all": ""}, ["test"]),
+            (["test", "--rest"], {"--rest": ""}, ["test"]),
+            (["test", "--changed", "HEAD~3"], {"--changed": ""}, ["test", "HEAD~3"]),
             (["test", "--slice"], {"--slice": ""}, ["test"]),
         ],
     )
@@ -126,15 +142,21 @@ class TestCommandLine:
         with pytest.raises(DevError, match="--pg needs a value"):
             dev.split(["test", "--pg"])
 
-    @pytest.mark.parametrize("option", ["--matrix", "--slice", "--slow"])
+    @pytest.mark.parametrize("option", dev.SELECTIONS)
     def test_dev_py_rejects_options_of_test_for_another_command(self, option: str) -> None:
         with pytest.raises(DevError, match=f"{option} belongs to the command test, not to lint"):
             dev.main(["lint", option])
 
-    @pytest.mark.parametrize("words", [["tests/store"], ["--matrix"]])
-    def test_dev_py_rejects_other_selections_beside_slow(self, words: list[str]) -> None:
-        with pytest.raises(DevError, match="--slow takes neither --matrix nor arguments"):
-            dev.main(["test", "--slow", *words])
+    @pytest.mark.parametrize("option", ["--all", "--rest"])
+    def test_dev_py_rejects_paths_beside_a_selection(self, option: str) -> None:
+        with pytest.raises(DevError, match=f"{option} takes no arguments: a path selects all of its tests"):
+            dev.main(["test", option, "tests/store"])
+
+    def test_dev_py_rejects_two_selections_and_two_commits(self) -> None:
+        with pytest.raises(DevError, match="--all and --rest select different tests; pass one of them"):
+            dev.main(["test", "--rest", "--all"])
+        with pytest.raises(DevError, match="--changed takes one commit, not HEAD~2 HEAD~1"):
+            dev.main(["test", "--changed", "HEAD~2", "HEAD~1"])
 
     @pytest.mark.parametrize("words", [["tests/store"], ["--matrix"], ["--pg", "14"], ["--lowest"]])
     def test_dev_py_rejects_other_selections_beside_slice(self, words: list[str]) -> None:
@@ -142,12 +164,17 @@ class TestCommandLine:
             dev.main(["test", "--slice", *words])
 
 
-CHECKS = ["lint", "format", "layers", "package", "site"]
+class Run(NamedTuple):
+    """A run of tests in several processes, as `dev` calls it."""
+
+    options: list[str]
+    workers: int
+    has_files: bool
 
 
 class TestRuns:
     @pytest.fixture(autouse=True)
-    def called(self, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    def steps(self, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         """Return the commands that dev.py would run after its checks, of which each prints its name."""
         called: list[list[str]] = []
 
@@ -156,52 +183,97 @@ class TestRuns:
             return 0
 
         monkeypatch.setattr(dev, "call", call)
-        programs = {name: [sys.executable, "-c", f"print({name!r})"] for name in CHECKS}
-        monkeypatch.setattr(dev, "checks", lambda _: {name: programs[name] for name in CHECKS[:3]})
+        programs = {name: [sys.executable, "-c", f"print({name!r})"] for name in dev.ALL_CHECKS}
+        monkeypatch.setattr(
+            dev,
+            "checks",
+            lambda _: {name: programs[name] for name in programs if name not in ("package", "site")},
+        )
         monkeypatch.setattr(dev, "package", lambda *_: programs["package"])
         monkeypatch.setattr(dev, "site", lambda _: programs["site"])
+        monkeypatch.setattr(
+            processes,
+            "command",
+            lambda _: [sys.executable, "-c", "import sys; print('repository', *sys.argv[1:])"],
+        )
         monkeypatch.setattr(debian, "fetch", lambda *_: None)
         monkeypatch.setattr(Environment, "ensure", lambda _: None)
         return called
 
+    @pytest.fixture(autouse=True)
+    def runs(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Run]:
+        """Return the runs of tests in several processes that dev.py would make."""
+        runs: list[Run] = []
+
+        def run(_: str, parts: list[list[str]], options: list[str], records: Path | None = None) -> int:
+            assert records in (None, tmp_path)
+            runs.append(Run(options, len(parts), all(map(bool, parts))))
+            return 0
+
+        monkeypatch.setattr(processes, "run", run)
+        monkeypatch.setattr(suite, "RECORDS", tmp_path)
+        return runs
+
     @pytest.mark.parametrize(
-        ("words", "steps", "tests", "not_run"),
+        ("words", "checks", "repository", "expected", "not_run"),
         [
-            (["quick"], 3, [*parallel(), *QUICK], "types, language, workflows, docs, package and the other"),
-            (["test"], 5, [*parallel(), *NOT_SLOW], "slow tests (dev.py test --slow)"),
-            (["test", "tests/store"], 0, ["tests/store"], "tests that these arguments leave out, checks"),
-            (["test", "--lowest"], 0, [*parallel(), *NOT_SLOW], "slow tests (dev.py test --slow), checks"),
-            (["test", "--slow"], 0, [*parallel(2 * CORES), *SLOW], "the other tests (dev.py test), checks"),
+            (["test"], dev.CODE_CHECKS, "--tier", [Run(["--tier"], WORKERS, True)], "other checks, slow and"),
+            (["test", "--lowest"], (), "--tier", [Run(["--tier"], WORKERS, True)], "other checks, slow and"),
+            (
+                ["test", "--all"],
+                dev.ALL_CHECKS,
+                "",
+                [Run(USUAL, WORKERS, True), Run(SLOW, SLOW_WORKERS, True)],
+                "nothing",
+            ),
+            (
+                ["test", "--rest"],
+                dev.OTHER_CHECKS,
+                "--rest",
+                [Run(["--rest", *USUAL], WORKERS, True), Run(["--rest", *SLOW], SLOW_WORKERS, True)],
+                "what dev.py test runs",
+            ),
         ],
     )
     def test_command_runs_its_checks_and_tests_and_ends_with_what_it_did_not_run(
         self,
         words: list[str],
         *,
-        steps: int,
-        tests: list[str],
+        checks: tuple[str, ...],
+        repository: str,
+        expected: list[Run],
         not_run: str,
-        called: list[list[str]],
+        runs: list[Run],
         capfd: pytest.CaptureFixture[str],
     ) -> None:
         assert dev.main(words) == 0
-        assert called == [["-m", "pytest", *tests]]
+        assert runs == expected
         shown = capfd.readouterr()
-        assert sorted(shown.out.split()) == sorted(CHECKS[:steps])
+        options = " ".join(filter(None, ["repository", repository, *USUAL, suite.REPOSITORY]))
+        assert sorted(shown.out.splitlines()) == sorted([*checks, options])
         assert shown.err.splitlines()[-1].startswith(f"dev.py: not run: {not_run}")
 
-    def test_coverage_is_that_of_the_whole_suite(self, called: list[list[str]]) -> None:
+    def test_arguments_of_pytest_run_as_they_are(
+        self, steps: list[list[str]], runs: list[Run], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        assert dev.main(["test", "tests/store", "-x"]) == 0
+        assert (steps, runs) == ([["-m", "pytest", "tests/store", "-x"]], [])
+        assert capfd.readouterr().err.endswith(
+            "not run: tests that these arguments leave out, checks (dev.py test)\n"
+        )
+
+    def test_coverage_is_that_of_the_whole_suite(self, steps: list[list[str]]) -> None:
         assert dev.main(["coverage"]) == 0
-        [[*_, coverage, _, threshold]] = called
+        [[*_, coverage, _, threshold]] = steps
         assert (coverage, threshold) == ("--cov", f"--cov-fail-under={dev.MIN_COVERAGE_PERCENT}")
-        assert "-m" not in called[0][1:]
+        assert "-m" not in steps[0][1:]
 
     def test_run_fails_after_pytest_when_the_package_step_failed(
         self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         program = "raise SystemExit('no wheel')"
         monkeypatch.setattr(dev, "package", lambda *_: [sys.executable, "-c", program])
-        assert dev.main(["test"]) == 1
+        assert dev.main(["test", "--all"]) == 1
         shown = capfd.readouterr()
         assert "no wheel\n" in shown.out
         assert "dev.py: FAILED before pytest: package\n" in shown.err
@@ -418,19 +490,19 @@ class TestMatrix:
     def test_matrix_runs_most_tests_at_its_corners_only_unless_arguments_select_others(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        tests: list[list[str]] = []
+        tests: list[Selection] = []
 
-        def run_one(_combination: Combination, _base: Environment, pytest: list[str]) -> Result:
-            tests.append(pytest)
+        def run_one(_combination: Combination, _base: Environment, selection: Selection) -> Result:
+            tests.append(selection)
             return Result("passed", "")
 
         monkeypatch.setattr(matrix, "run_one", run_one)
         matrix.run_matrix(COMBINATIONS, Environment(), [])
-        assert tests.count([*parallel(), *NOT_SLOW]) == 4 + 1
-        assert tests.count([*parallel(), *BY_VERSION]) == 16
+        assert tests.count(Selection(suite.usual_files(), USUAL)) == 4 + 1
+        assert tests.count(Selection(suite.files(BY_VERSION), [])) == 16
         tests.clear()
         matrix.run_matrix(COMBINATIONS[:2], Environment(), ["-k", "bulk"])
-        assert tests == [["-k", "bulk"]] * 2
+        assert tests == [Selection([], ["-k", "bulk"])] * 2
 
     def test_slice_meets_each_version_in_five_hours_and_each_combination_in_twenty(self) -> None:
         hours = [next(matrix.rotation(hour)) for hour in range(480_000, 480_020)]
@@ -458,31 +530,31 @@ class TestMatrix:
         statuses: list[str],
         code: int,
     ) -> None:
-        tests: list[list[str]] = []
+        tests: list[Selection] = []
 
-        def run_one(_combination: Combination, _base: Environment, pytest: list[str]) -> Result:
-            tests.append(pytest)
+        def run_one(_combination: Combination, _base: Environment, selection: Selection) -> Result:
+            tests.append(selection)
             return Result(statuses[len(tests) - 1], "because")
 
         monkeypatch.setattr(matrix, "run_one", run_one)
         assert matrix.run_slice(480_000, Environment()) == code
-        assert tests == [[*parallel(), *SLICES[0]]] * len(statuses)
+        assert tests == [Selection(suite.files(SLICES[0]), [])] * len(statuses)
         notes = capsys.readouterr().err
         assert notes.count(": absent, because") == statuses.count("absent")
         assert ("no combination can be had" in notes) is (statuses == ["absent"] * 20)
 
     def test_slice_has_the_other_tests_after_twenty_hours(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        tests: list[str] = []
+        tests: list[list[str]] = []
 
-        def run_one(_combination: Combination, _base: Environment, pytest: list[str]) -> Result:
-            tests.append(" ".join(pytest[len(parallel()) :]))
+        def run_one(_combination: Combination, _base: Environment, selection: Selection) -> Result:
+            tests.append(selection.files)
             return Result("passed", "")
 
         monkeypatch.setattr(matrix, "run_one", run_one)
         for hour in range(480_000, 480_120):
             matrix.run_slice(hour, Environment())
-        assert tests[::20] == [" ".join(part) for part in SLICES]
-        assert len(set(tests)) == 6
+        assert tests[::20] == [suite.files(part) for part in SLICES]
+        assert len(set(map(tuple, tests))) == 6
         files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests/store").glob("test_*.py")}
         assert {file for part in SLICES[:4] for file in part} == files
         assert sorted(BY_VERSION) == sorted(["tests/store", *SLICES[4], *SLICES[5]])
@@ -523,7 +595,7 @@ class TestMatrix:
         assert (tmp_path / "calls").read_text().splitlines() == [call], "it is done once"
 
     def test_matrix_reports_a_missing_interpreter_as_absent(self) -> None:
-        result = matrix.run_one(Combination("3.99", "14"), Environment(), [])
+        result = matrix.run_one(Combination("3.99", "14"), Environment(), Selection([], []))
         assert result == Result("absent", "no python3.99 on PATH, in pyenv or in uv")
 
 
