@@ -4,6 +4,9 @@ Each mutation of ``mutations.toml`` removes one guard from the SQL or the Python
 temporary copy of the tree, and runs the tests that must fail then. Without names, all mutations are checked,
 which takes some minutes. ``--list`` prints them. The exit status is 1 if a test passes although its guard is
 removed.
+
+The table has at most `MAX_MUTATIONS` guards, those of the core: without one of them, one of the `HARMS`
+happens and nothing raises an error.
 """
 
 from __future__ import annotations
@@ -27,6 +30,16 @@ COPIED: Final = (
     *("pg_scheduler", "pg_scheduler_plugins", "migrations", "tests", "tools", "docs"),
     *("CHANGELOG.md", "pyproject.toml"),
 )
+MAX_MUTATIONS: Final = 150
+HARMS: Final = {
+    "twice": "an attempt or what it writes counts twice, or for an attempt that does not hold the job",
+    "lost": "a job, an outcome, a message or a value is lost, or a job waits without end",
+    "early": "a job begins over a limit, out of order, or before what it waits for",
+    "others": "a lock or a refused row of the application stops the work of others",
+    "access": "a person sees or changes what they have no right to, or a foreign text breaks its parser",
+}
+"""What the guards of the table prevent."""
+
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 TIMEOUT_S: Final = 900.0
 
@@ -51,20 +64,26 @@ class Mutation:
     """The removal of one guard.
 
     Attributes:
+        harm: What happens without the guard, one of `HARMS`.
         tests: The tests that must fail, as pytest names them without parameters.
     """
 
     name: str
+    harm: str
     changes: tuple[Change, ...]
     tests: tuple[str, ...]
 
 
 def load() -> list[Mutation]:
     """Return the mutations of the table."""
-    found = tomllib.loads(TABLE.read_text("utf-8"))["mutation"]
     return [
-        Mutation(each["name"], tuple(Change(**change) for change in each["changes"]), tuple(each["tests"]))
-        for each in found
+        Mutation(
+            row["name"],
+            row["harm"],
+            tuple(Change(**change) for change in row["changes"]),
+            tuple(row["tests"]),
+        )
+        for row in tomllib.loads(TABLE.read_text("utf-8"))["mutation"]
     ]
 
 
@@ -122,13 +141,13 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--list", action="store_true", help="print the mutations and their tests")
     arguments = parser.parse_args()
-    mutations = {each.name: each for each in load()}
+    mutations = {mutation.name: mutation for mutation in load()}
     if unknown := set(arguments.names) - set(mutations):
         parser.error(f"unknown mutations {sorted(unknown)}; --list prints them")
     survived = False
     for name in arguments.names or mutations:
         if arguments.list:
-            print(name, *mutations[name].tests, sep="\n    ")
+            print(f"{name} ({mutations[name].harm})", *mutations[name].tests, sep="\n    ")
             continue
         with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
             copy_tree(Path(folder))
