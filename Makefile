@@ -1,4 +1,4 @@
-COMMANDS = demo test coverage lint types docs figures fuzz build package rehearse renew alerts bench chaos compat picture scale screenshots shell soak upgrade
+COMMANDS = demo test coverage lint mutants types docs figures fuzz build package rehearse renew alerts bench chaos compat picture scale screenshots shell soak upgrade
 
 .DEFAULT_GOAL = help
 .PHONY: help $(COMMANDS)

@@ -70,6 +70,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
            to the cure, for each way to run workers, about 25 minutes (--way W, --only ALERT)
   fuzz     search for texts that break a parser of foreign text, with atheris: dev.py fuzz
            [--minutes M] [--corpus FOLDER] [PARSER ...]; a minute for each parser by default
+  mutants  change functions and statements at random, those of the last week first, and report which changes
+           no test notices (--count N, --seed S, --minutes M, --mutant NAME, --report FILE, PATH ...)
   upgrade  run workers of the last release and of this one on one database, up and down, and migrate
            two million jobs of pg-scheduler 0.2.3 (--from REF, --rows N, --report FILE)
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
@@ -378,6 +380,7 @@ def main(words: list[str]) -> int:
         "chaos": lambda: replace_process([python, "-m", "tools.chaos", *arguments]),
         "alerts": lambda: replace_process([python, "-m", "tools.alerts", *arguments]),
         "fuzz": lambda: fuzz(environment, arguments),
+        "mutants": lambda: replace_process([python, "-m", "tools.mutants", *arguments]),
         "upgrade": lambda: replace_process([python, "-m", "tools.upgrade", *arguments]),
         "compat": lambda: replace_process(compat(python, arguments)),
         "figures": lambda: replace_process([python, "-m", "tools.figures", *arguments]),

@@ -42,7 +42,7 @@ from tools.suite import BY_VERSION, SLICES, SLOW, SLOW_WORKERS, USUAL, WORKERS
 
 COMMANDS = {
     *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs", "figures", "fuzz", "lint"),
-    *("package", "picture", "rehearse", "renew", "scale", "screenshots", "shell", "soak", "test"),
+    *("mutants", "package", "picture", "rehearse", "renew", "scale", "screenshots", "shell", "soak", "test"),
     *("types", "upgrade"),
 }
 
