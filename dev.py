@@ -71,7 +71,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   fuzz     search for texts that break a parser of foreign text, with atheris: dev.py fuzz
            [--minutes M] [--corpus FOLDER] [PARSER ...]; a minute for each parser by default
   mutants  change functions and statements at random, those of the last week first, and report which changes
-           no test notices (--count N, --seed S, --minutes M, --mutant NAME, --report FILE, PATH ...)
+           no test notices: dev.py mutants [--count N] [--seed S] [--minutes M] [--report FILE] [PATH ...];
+           --mutant NAME repeats one of a report, --tests TEST ... with these tests
   upgrade  run workers of the last release and of this one on one database, up and down, and migrate
            two million jobs of pg-scheduler 0.2.3 (--from REF, --rows N, --report FILE)
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout

@@ -311,7 +311,7 @@ def test_trial_tells_what_tests_notice(repository: Path) -> None:
     }
     with scratch(repository) as tree:
         by_name = {mutant.name: mutant for mutant in all_mutants(tree, [PACKAGE])}
-        trial = Trial(tree, Selection(tree, PACKAGE, {}))
+        trial = Trial(tree, Selection(tree, PACKAGE, {}).tests_of)
         outcomes = try_all([by_name[name] for name in expected], trial, float("inf"))
         late = try_all([by_name[name] for name in expected], trial, float("-inf"))
     assert {outcome.mutant.name: outcome.verdict for outcome in outcomes} == expected
@@ -327,16 +327,16 @@ def test_trial_is_unclear_where_tests_fail_without_the_change_or_take_too_long(r
     tests = repository / "tests" / "test_stock.py"
     tests.write_text(TESTS.replace("not Stock(6)", "Stock(6)"), "utf-8")
     (mutant,) = [mutant for mutant in all_mutants(repository, [PACKAGE]) if mutant.function == "Stock.is_low"]
-    selection = Selection(repository, PACKAGE, {})
-    assert Trial(repository, selection).run(mutant).verdict is Verdict.UNCLEAR
-    assert Trial(repository, selection, limit_s=0.0).run(mutant).verdict is Verdict.UNCLEAR
+    tests_of = Selection(repository, PACKAGE, {}).tests_of
+    assert Trial(repository, tests_of).run(mutant).verdict is Verdict.UNCLEAR
+    assert Trial(repository, tests_of, limit_s=0.0).run(mutant).verdict is Verdict.UNCLEAR
     assert (repository / "tiny" / "stock.py").read_text("utf-8") == STOCK
 
 
 def test_code_without_tests_is_not_reached_and_the_same_bytecode_is_equivalent(repository: Path) -> None:
     (repository / "tiny" / "lonely.py").write_text("def f():\n    return 2 * 0 < a\n", "utf-8")
     by_name = {mutant.name: mutant for mutant in all_mutants(repository, ["tiny/lonely.py"])}
-    trial = Trial(repository, Selection(repository, PACKAGE, {}))
+    trial = Trial(repository, Selection(repository, PACKAGE, {}).tests_of)
     assert trial.run(by_name["tiny/lonely.py:2:18:border"]).verdict is Verdict.NOT_REACHED
     assert trial.run(by_name["tiny/lonely.py:2:12:integer"]).verdict is Verdict.EQUIVALENT
 

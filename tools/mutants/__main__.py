@@ -39,7 +39,9 @@ def main(arguments: Sequence[str]) -> int:
             recent_lines = checkout.recent_lines(ROOT, PACKAGE)
             drawn = drawing.draw(mutants, recent_lines, options.count, options.seed)
         note(f"{len(drawn)} of {len(mutants)} mutants, seed {options.seed}")
-        outcomes = try_all(drawn, Trial(tree, Selection(tree, PACKAGE, load_reach())), deadline)
+        selection = Selection(tree, PACKAGE, load_reach())
+        trial = Trial(tree, (lambda _: [options.tests]) if options.tests else selection.tests_of)
+        outcomes = try_all(drawn, trial, deadline)
     text = report.markdown(outcomes, options.seed, commit)
     if options.report:
         options.report.write_text(text, "utf-8")
@@ -55,6 +57,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", default=datetime.now(UTC).date().isoformat(), help="default: the date")
     parser.add_argument("--minutes", type=float, default=30.0, help="begin no mutant later (default: 30)")
     parser.add_argument("--mutant", metavar="NAME", help="try the mutant that a report names")
+    parser.add_argument("--tests", nargs="+", metavar="TEST", help="run these, not those that are known")
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the report there")
     return parser.parse_args(arguments)
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from tools.mutants import python
 from tools.mutants.checkout import File
 from tools.mutants.mutant import Mutant
-from tools.mutants.selection import Selection
 
 LIMIT_S: Final = 240.0
 """How long the tests of one mutant may take. A mutant under which they never end is noticed by this limit."""
@@ -32,6 +31,9 @@ PYTEST: Final = [
     *(sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "--show-capture=no", "-rfE"),
     *("-p", "no:cacheprovider", "-p", "no:randomly"),
 ]
+
+
+TestsOf = Callable[[Mutant], list[list[str]]]
 
 
 class Verdict(StrEnum):
@@ -76,20 +78,20 @@ class Trial:
 
     Args:
         tree: The scratch copy.
-        selection: What finds the tests of a mutant.
+        tests_of: What returns the tests of a mutant, in groups of which each may be enough.
         limit_s: How long the tests of one mutant may take.
     """
 
-    def __init__(self, tree: Path, selection: Selection, *, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, tree: Path, tests_of: TestsOf, *, limit_s: float = LIMIT_S) -> None:
         self._tree = tree
-        self._selection = selection
+        self._tests_of = tests_of
         self._limit_s = limit_s
 
     def run(self, mutant: Mutant) -> Outcome:
         """Try one mutant."""
         started = time.monotonic()
         file = File(self._tree / mutant.path)
-        groups = self._selection.tests_of(mutant)
+        groups = self._tests_of(mutant)
         verdict, noticed_by = self._judge(mutant, file, groups)
         elapsed_s = time.monotonic() - started
         tests = [test for group in groups for test in group]
