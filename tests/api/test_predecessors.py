@@ -92,6 +92,17 @@ async def test_result_kept_for_a_second_is_read_a_day_later(t: TestScheduler, po
     assert await collected(t.scheduler, reader) == [["first", "completed", 7], ["last", "completed", 8]]
 
 
+async def test_predecessor_that_is_named_twice_counts_once(t: TestScheduler) -> None:
+    ended = await t.scheduler.enqueue(number, args=(7,), keep_result=DAY, job_id="ended")
+    await t.drain()
+    waiting = await t.scheduler.enqueue(number, args=(8,), keep_result=DAY, job_id="waiting", delay=HOUR)
+    reader = await t.scheduler.enqueue(
+        collect, after=[ended, waiting, ended, waiting], pass_results=True, keep_result=DAY
+    )
+    await t.run_until(DAY)
+    assert await collected(t.scheduler, reader) == [["ended", "completed", 7], ["waiting", "completed", 8]]
+
+
 async def test_job_whose_edge_is_committed_while_an_end_waits_for_a_lock_gets_the_result(
     t: TestScheduler, pool: asyncpg.Pool
 ) -> None:

@@ -155,16 +155,27 @@ async def test_job_without_retries_fails_when_it_raises_retry(make: Make) -> Non
     assert event.error == "Retry: run again in 0:01:00"
 
 
-async def test_retry_policy_of_a_task_selects_the_exceptions_that_are_retried(make: Make) -> None:
-    @job(max_retries=3, retry=RetryPolicy(QUICK.base, 1.0, QUICK.maximum, only=(OSError,), never=(KeyError,)))
+@pytest.mark.parametrize(
+    "last_error",
+    [
+        pytest.param(KeyError("gone"), id="not in only="),
+        pytest.param(ConnectionResetError("gone"), id="in only= and in never="),
+    ],
+)
+async def test_retry_policy_of_a_task_selects_the_exceptions_that_are_retried(
+    make: Make, last_error: Exception
+) -> None:
+    policy = RetryPolicy(QUICK.base, 1.0, QUICK.maximum, only=(OSError,), never=(ConnectionResetError,))
+
+    @job(max_retries=3, retry=policy)
     async def unlucky() -> None:
-        raise ConnectionError("away") if current_job().attempt < 3 else KeyError("gone")
+        raise ConnectionError("away") if current_job().attempt < 3 else last_error
 
     scheduler = make()
     seen = Recorder(scheduler)
     await scheduler.start()
     job_id = await scheduler.enqueue(unlucky)
-    await seen.until(JobFailed, job_id=job_id, error="KeyError: 'gone'")
+    await seen.until(JobFailed, job_id=job_id, error=f"{type(last_error).__name__}: {last_error}")
     assert len(seen.of(JobRetried, job_id=job_id)) == 2
 
 

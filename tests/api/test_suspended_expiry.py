@@ -19,7 +19,7 @@ from pg_scheduler.database import refused_rows
 from pg_scheduler.events import JobCompleted, JobExpired, ServiceRetrying, TaskResumed
 from tests.api.conftest import Make
 from tests.support.guards import guard
-from tests.support.worker import Gate, Recorder, now
+from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")
 
@@ -332,6 +332,27 @@ async def test_locked_job_delays_the_end_for_a_bounded_time(
         False,
         True,
     ]
+
+
+async def test_resume_returns_true_where_it_does_the_rest_of_a_call_that_was_cut(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    cut, other = make(), make()
+    seen = Recorder(other)
+    await cut.tasks.pause("mail.send", suspend_expiry=True)
+    job_id = await cut.schedule_job("mail.send", now(), {})
+    async with asyncio.timeout(PATIENCE), pool.acquire() as connection, connection.transaction():
+        # The call ends the pause and then waits for the locked job, so it is cut between the two.
+        await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", job_id)
+        call = asyncio.create_task(cut.tasks.resume("mail.send"))
+        while await pool.fetchval("SELECT paused_until IS NULL FROM scheduler_tasks"):
+            pass
+        call.cancel()
+        await asyncio.wait([call])
+    assert call.cancelled()
+    assert await other.tasks.resume("mail.send")
+    assert [event.task_name for event in seen.of(TaskResumed)] == ["mail.send"]
+    assert not await other.tasks.resume("mail.send")
 
 
 REFUSED_RENEWAL = (

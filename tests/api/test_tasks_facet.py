@@ -203,6 +203,17 @@ async def test_new_pause_begins_when_the_former_one_has_ended(make: Make) -> Non
     assert (info.paused_at, info.paused_until, info.note) == (START + 4 * HOUR, None, "again")
 
 
+async def test_pause_ends_at_the_instant_until_which_it_lasts(make: Make) -> None:
+    clock = FakeClock(START)
+    scheduler = make(clock=clock)
+    await scheduler.tasks.pause("gone", until=START + HOUR)
+    clock.advance(HOUR - INSTANT)
+    assert [info.name for info in await scheduler.tasks.list()] == ["gone"]
+    clock.advance(INSTANT)
+    assert await scheduler.tasks.list() == []
+    assert not await scheduler.tasks.resume("gone")
+
+
 async def test_pause_until_the_end_of_the_calendar_is_read_as_it_was_given(make: Make) -> None:
     scheduler = make()
     for until in (datetime(9999, 12, 31, 12, tzinfo=UTC), datetime.max.replace(tzinfo=UTC) - INSTANT):

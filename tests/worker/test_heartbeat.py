@@ -7,11 +7,12 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
-from pg_scheduler import DatabaseUnavailableError, JobStatus
+from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.events import EventBus, JobCancelled, JobLost, LeaseLost, PassFinished
+from pg_scheduler.events import EventBus, JobCancelled, JobCompleted, JobLost, LeaseLost, PassFinished
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import heartbeat as module
@@ -23,6 +24,9 @@ from tests.support.worker import PATIENCE, Gate, Recorder, claim, holds, locked,
 @pytest.fixture
 def gate() -> Gate:
     return Gate()
+
+
+async def work() -> None: ...
 
 
 async def running(parts: Parts, gate: Gate, *job_ids: str) -> Executor:
@@ -141,6 +145,17 @@ async def test_heartbeat_reports_a_step_of_the_server_clock(
     await heartbeat.run_once()
     expected = ["clock_stepped", "clock_set_back"] if step < timedelta(0) else ["clock_stepped"]
     assert parts.calls[-len(expected) :] == expected
+
+
+async def test_worker_renews_its_lease_when_the_servers_clock_has_ended_it_and_a_job_is_due(
+    pool: asyncpg.Pool, clock: FakeClock
+) -> None:
+    """The claim leaves the job, because the lease in the row has expired. The next heartbeat is far away."""
+    async with Scheduler(pool, clock=clock, lease=3600) as scheduler:
+        scheduler.register(work, name="test.job")
+        seen = Recorder(scheduler)
+        clock.advance(timedelta(hours=2))
+        await seen.until(JobCompleted, job_id=await scheduler.enqueue("test.job"))
 
 
 async def test_heartbeat_polls_while_jobs_run_and_no_notifications_arrive(parts: Parts, gate: Gate) -> None:

@@ -138,6 +138,25 @@ async def test_job_for_which_a_trigger_waits_delays_no_other_claim(
     assert not parts.faults
 
 
+async def test_search_for_waiting_jobs_waits_shortly_once_three_of_a_name_have_waited(
+    parts: Parts, dsn: str
+) -> None:
+    """It holds locks on the rows meanwhile, so many jobs must not wait for one lock, one after the other."""
+    stranger = await asyncpg.connect(dsn)
+    await stranger.execute("CREATE TABLE counter AS SELECT 0 AS claims")
+    body = "UPDATE counter SET claims = claims + 1; RETURN NEW;"
+    await guard(stranger, body, is_deferred=False)
+    names = {f"bad {number}": "other" if number == 4 else "work" for number in range(5)}
+    await parts.store.inserts.insert([new_job(job_id, name) for job_id, name in names.items()])
+    async with stranger.transaction():
+        await stranger.execute("UPDATE counter SET claims = 0")
+        sent = sent_statements(parts)
+        search = await parts.store.claims.quarantine("me", ["other", "work"], 10)
+    await stranger.close()
+    assert list(search.waiting) == list(names)
+    assert sent.count("limit_waits") == 2, "shorter for the fourth job, and as before for the other name"
+
+
 async def pending(connection: asyncpg.Connection) -> set[str]:
     rows = await connection.fetch("SELECT job_id FROM scheduled_jobs WHERE status = 'pending'")
     return {row["job_id"] for row in rows}
@@ -264,7 +283,10 @@ async def test_refused_deletions_end_after_a_number_of_rows(
     await store.inserts.insert([new_job(f"bad {number}", "work") for number in range(MAX_REFUSALS + 5)])
     await pool.execute("UPDATE scheduled_jobs SET status = 'completed', finished_at = now()")
     await refuse(pool, "true", on="DELETE")
-    deleted = await parts.vacuum(VacuumConfig(completed=VacuumPolicy.keep_last(0))).run()
+    vacuum = parts.vacuum(VacuumConfig(completed=VacuumPolicy.keep_last(0)))
+    # The first batch is full, but the pass ends with it: the other jobs are probably refused too.
+    vacuum.surplus_batch_size = MAX_REFUSALS + 1
+    deleted = await vacuum.run()
     assert deleted[JobStatus.COMPLETED] == 0
     assert len(caplog.messages) == MAX_REFUSALS
 
