@@ -86,6 +86,27 @@ async def test_worker_starts_again_in_its_own_database(pool: asyncpg.Pool) -> No
         pass
 
 
+async def test_worker_whose_role_may_not_read_the_record_starts_with_a_warning(
+    pool: asyncpg.Pool, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So it is before the grants of an upgrade are repeated."""
+    role = f"worker_{uuid.uuid4().hex}"
+    await pool.execute(
+        f"CREATE ROLE {role}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}; "
+        f"REVOKE ALL ON scheduler_database FROM {role}"
+    )
+    try:
+        async with (
+            asyncpg.create_pool(dsn, min_size=1, server_settings={"role": role}) as own_pool,
+            connect(own_pool, migrations="verify") as scheduler,
+        ):
+            assert scheduler.is_running
+    finally:
+        await pool.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    (message,) = warnings_of(caplog)
+    assert message.startswith("copies of this database are not recognised: ")
+
+
 @pytest.mark.parametrize("has_run", [False, True])
 async def test_copy_of_a_template_without_work_is_adopted_in_silence(
     dsn: str, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, has_run: bool

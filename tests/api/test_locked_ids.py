@@ -78,6 +78,32 @@ async def test_calls_for_other_jobs_end_while_a_call_waits_for_an_open_transacti
     assert [type(result) for result in results] == [JobConflictError] * 3
 
 
+async def test_call_for_an_id_for_which_another_call_waits_shares_no_statement_with_others(
+    dsn: str, make: Make
+) -> None:
+    """It would meet the same lock, and delay all calls of that statement."""
+    sent: list[str] = []
+
+    async def listen(connection: asyncpg.Connection) -> None:
+        connection.add_query_logger(lambda record: sent.append(f"{record.args}"))
+
+    async with asyncpg.create_pool(dsn, min_size=1, init=listen) as pool, holder(dsn, "x") as connection:
+        scheduler = make(pool)
+        waiting = [asyncio.create_task(enqueue(scheduler, job_id="x"))]
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.create_task(enqueue(scheduler, job_id="other"))  # after that call began to wait
+            # The statement of the first of these calls makes the others share the next one.
+            calls = [asyncio.create_task(enqueue(scheduler, job_id=job_id)) for job_id in ("y", "x", "z")]
+            waiting.append(calls.pop(1))
+            assert await asyncio.gather(*calls) == ["y", "z"]
+            await connection.execute("ROLLBACK")
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert results.count("x") == 1
+    shared = [args for args in sent if "'z'" in args]
+    assert shared
+    assert not [args for args in shared if "'x'" in args]
+
+
 async def test_one_of_the_waiting_calls_inserts_its_job_when_the_transaction_is_rolled_back(
     dsn: str, make: Make
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pg_scheduler.errors import DatabaseUnavailableError, ServiceCancelledError
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.rows import PlainJob
+from pg_scheduler.jobs.rows import GeneratedIdJob, PlainJob
 from pg_scheduler.queue.insert_batcher import MAX_JOBS, InsertBatcher, LockedInserts
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.scheduler.store import Store
@@ -96,6 +96,17 @@ async def test_insert_batcher_raises_only_for_the_caller_of_a_rejected_job(count
     )
     assert [results[0], results[1], results[3]] == [True, True, True]
     assert isinstance(results[2], asyncpg.CheckViolationError)
+
+
+async def test_insert_batcher_inserts_jobs_with_generated_ids_together_when_another_job_is_rejected(
+    counting: Counting,
+) -> None:
+    """Hardly anything can delay them, so they wait for no search for the job that failed."""
+    batcher = counting.batcher()
+    generated = [GeneratedIdJob(*new_job(job_id)) for job_id in "abcd"]
+    jobs = [new_job("first"), *generated[:2], new_job("wrong", priority=2), *generated[2:]]
+    await asyncio.gather(*(batcher.insert(job, None) for job in jobs), return_exceptions=True)
+    assert counting.statements[2:] == [["a", "b", "c", "d"], ["wrong"]]
 
 
 async def test_insert_batcher_raises_for_every_caller_when_the_database_is_unavailable(

@@ -544,13 +544,15 @@ async def test_dead_worker_whose_row_the_application_keeps_delays_no_job_of_othe
 
 
 async def test_job_whose_reclaim_a_deferred_check_refuses_delays_no_other_job(
-    parts: Parts, pool: asyncpg.Pool
+    parts: Parts, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     await claim(parts.store, *(new_job(name) for name in ("good 1", "bad", "good 2")), worker_id="gone")
     await pool.execute("UPDATE scheduler_workers SET lease_until = now() - interval '1 hour'")
     await refuse(pool, "unblock_limited", is_deferred=True)
     rescue = await parts.store.workers.rescue(120, suspects=["gone"])
     assert (rescue.dead_workers, rescue.job_ids) == (["gone"], ["good 1", "good 2"])
+    (message,) = caplog.messages
+    assert message.startswith("job bad of worker gone not reclaimed yet: ")
 
 
 async def test_unacknowledged_jobs_are_released_besides_the_one_that_a_deferred_check_refuses(

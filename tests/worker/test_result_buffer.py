@@ -108,6 +108,26 @@ async def test_result_buffer_delays_only_completions_until_the_next_claim(
     await completer.stop()
 
 
+@pytest.mark.parametrize("has_answer", [True, False])
+async def test_result_buffer_wakes_the_completer_for_completions_that_a_claim_has_not_written(
+    parts: Parts, seen: Recorder, *, has_answer: bool
+) -> None:
+    """While a backlog lasts, each claim is followed by another one, and no outcome must wait for the last."""
+    (held,) = await claim(parts.store, new_job("a"))
+    completer, results = parts.completer(), parts.result_buffer
+    results.claims_follow = True
+    await completer.start()
+    for _ in range(5):
+        await asyncio.sleep(0)  # rounds of the loop, in which its first pass ends
+    results.put(held, COMPLETE)
+    with suppress(KeyError), results.completions() as batch:
+        batch.refused = {"a"}
+        if not has_answer:
+            raise KeyError
+    await seen.until(JobCompleted, job_id="a")
+    await completer.stop()
+
+
 async def test_result_buffer_excludes_outcomes_that_another_batch_is_writing(
     parts: Parts, seen: Recorder, dsn: str
 ) -> None:

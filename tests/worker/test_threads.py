@@ -519,7 +519,9 @@ class Broken(JobExecutor):
 
 
 @pytest.mark.parametrize("starts", [False, True])
-async def test_broken_executor_fails_its_own_jobs_only(parts: Parts, seen: Recorder, starts: bool) -> None:
+async def test_broken_executor_fails_its_own_jobs_only(
+    parts: Parts, seen: Recorder, caplog: pytest.LogCaptureFixture, starts: bool
+) -> None:
     broken = Broken(starts=starts)
     bench = Bench(parts, seen, executors={"broken": broken, "thread": ThreadExecutor()})
     event = await bench.run(lambda_job, executor="broken")
@@ -529,8 +531,9 @@ async def test_broken_executor_fails_its_own_jobs_only(parts: Parts, seen: Recor
     def good() -> None: ...
 
     assert isinstance(await bench.run(good, job_id="b"), JobCompleted)
-    await bench.executor.stop()  # its error is logged
+    await bench.executor.stop()
     assert broken.stopped == starts
+    assert ("executor 'broken' could not be stopped" in caplog.text) == starts
 
 
 class Waiting(JobExecutor):
