@@ -41,8 +41,9 @@ from pg_scheduler.testing import TestScheduler
 from pg_scheduler.testing.crashing_worker import Moment
 from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, Trigger
 from pg_scheduler.triggers.missed import MAX_COUNT
+from tests.support.crash_stories import CrashStory, open_pool, run_stories
 from tests.support.crashes import NumberedCrash
-from tests.support.stories import LONG, NIGHTLY, CrashStory, open_pool, run_stories
+from tests.support.stories import LONG, NIGHTLY
 
 INSTANT: Final = timedelta(microseconds=1)
 HOUR: Final = timedelta(hours=1)

@@ -23,8 +23,9 @@ from hypothesis.stateful import initialize, invariant, rule
 from pg_scheduler import Child, Connection, JobFailedError, RetryPolicy, Sleep, Wait, call, current_job
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.testing.crashing_worker import Moment
+from tests.support.crash_stories import CrashStory, run_stories
 from tests.support.crashes import NumberedCrash
-from tests.support.stories import LONG, NIGHTLY, CrashStory, run_stories
+from tests.support.stories import LONG, NIGHTLY
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
 YEAR: Final = timedelta(days=365)
