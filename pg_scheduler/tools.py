@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -24,9 +25,10 @@ from pg_scheduler.base.text.remedies import SCHEDULER_REMEDY
 from pg_scheduler.database.author import Author
 from pg_scheduler.database.identity import IdentityRepository
 from pg_scheduler.database.session import Connection
-from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.events.log import LOG_THREAD, logger, record_fields
 from pg_scheduler.jobs.middleware import Middleware
-from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.jobs.task import JobSpec, Task
@@ -37,6 +39,7 @@ from pg_scheduler.queue.writer import JobWriter
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.scheduler.health import Gauges, gauges_of
 from pg_scheduler.scheduler.parts import parts_of
+from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.vacuum import Vacuum
 
@@ -179,6 +182,28 @@ def retry_policy_of(scheduler: Scheduler, name: str) -> RetryPolicy:
     if task is None or task.retry is None:
         return parts_of(scheduler).retry_policy
     return task.retry
+
+
+@contextmanager
+def own_registrations(includes: Callable[[JobFunction], bool] = lambda _: True) -> Iterator[None]:
+    """Forget at the end what was registered meanwhile by ``@job`` and ``@periodic``.
+
+    The block begins with the tasks of the functions that fulfill a condition, and without periodic functions.
+    """
+    registrations, configs = catalogue.registrations(), periodic_catalogue.configs()
+    catalogue.restore(registrations, lambda task: includes(task.func))
+    periodic_catalogue.clear()
+    try:
+        yield
+    finally:
+        catalogue.restore(registrations)
+        periodic_catalogue.restore(configs)
+
+
+def clear_registrations() -> None:
+    """Forget every function that ``@job`` and ``@periodic`` have registered, also those of modules."""
+    catalogue.restore(TaskRegistry().registrations())
+    periodic_catalogue.clear()
 
 
 # -- the database --------------------------------------------------------------------------------------
@@ -417,6 +442,16 @@ def read_gauges(scheduler: Scheduler) -> Gauges:
     """Return the values that can fall as well as rise, from memory; callable from any thread."""
     parts = parts_of(scheduler)
     return gauges_of(parts.life, parts.store.connections)
+
+
+# -- the log -------------------------------------------------------------------------------------------
+
+
+def join_log_threads(timeout_s: float) -> None:
+    """Wait for each thread that logs a message, at most this long."""
+    for thread in threading.enumerate():
+        if thread.name == LOG_THREAD:
+            thread.join(timeout_s)
 
 
 # -- stacks --------------------------------------------------------------------------------------------

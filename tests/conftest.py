@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 import os
 import shutil
@@ -25,8 +26,8 @@ import hypothesis
 import pytest
 
 from pg_scheduler import embedded
+from tests.support.patience import PATIENCE
 from tests.support.stories import LONG
-from tests.support.world import World
 from tools.chaos.proxy import Proxy
 from tools.suite import SLOW_FOLDERS
 
@@ -61,6 +62,7 @@ FAST = {
 MEMORY = Path("/dev/shm")
 MIN_MEMORY_BYTES = 2 * 2**30
 SLOW_TIME_LIMIT_S = 300.0
+MAX_SEARCH_MS = 60_000
 
 
 def pytest_sessionstart() -> None:
@@ -194,12 +196,12 @@ def restored_logging() -> Iterator[None]:
 
     It waits for threads that log a message of this test. Otherwise, the next test would get the record.
     """
-    from tests.support.logs import join_log_threads
+    from pg_scheduler.tools import join_log_threads
 
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     yield
-    join_log_threads()
+    join_log_threads(PATIENCE)
     root.setLevel(level)
     for handler in set(root.handlers).difference(handlers):
         root.removeHandler(handler)
@@ -217,9 +219,10 @@ def restored_catalogues(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def patient_searches() -> None:
     """Let searches in this process examine what they find, however long a busy machine takes for it."""
-    from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, MAX_MILLISECONDS
+    from pg_scheduler.inspect import Inspector
 
-    object.__setattr__(DEFAULT_BOUNDS, "milliseconds", MAX_MILLISECONDS)
+    bounds = inspect.signature(Inspector).parameters["bounds"].default
+    object.__setattr__(bounds, "milliseconds", MAX_SEARCH_MS)
 
 
 @pytest.fixture(scope="session")
@@ -289,12 +292,6 @@ async def pool(dsn: str) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
     yield pool
     # Without the timeout, a connection that was not released would block close().
     await asyncio.wait_for(pool.close(), 60)
-
-
-@pytest.fixture
-def world(pool: asyncpg.Pool[asyncpg.Record]) -> World:
-    """The test's database, to add rows to."""
-    return World(pool)
 
 
 @pytest.fixture

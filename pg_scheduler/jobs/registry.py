@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from types import FunctionType
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakSet
 
 from pg_scheduler.errors import NameConflictError
@@ -73,6 +73,14 @@ class TaskLists:
         """Return the tasks that fulfill a condition, by every name that resolves."""
         pairs = ((name, self._registry.resolve(name)) for name in self.names)
         return {name: task for name, task in pairs if task is not None and condition(task)}
+
+
+class Registrations(NamedTuple):
+    """What a registry has at a moment."""
+
+    exact: dict[str, Task]
+    loose: dict[str, dict[str, Task]]
+    declared: set[str]
 
 
 class TaskRegistry:
@@ -207,6 +215,23 @@ class TaskRegistry:
             self.lists = TaskLists(self)
         for child in list(self.children):
             child.forget(lists=lists)
+
+    def registrations(self) -> Registrations:
+        """Return a copy of what is registered here, for tests."""
+        loose_names = {name: dict(bearers) for name, bearers in self._loose.items()}
+        return Registrations(dict(self._exact), loose_names, set(self._declared))
+
+    def restore(
+        self, registrations: Registrations, includes: Callable[[Task], bool] = lambda _: True
+    ) -> None:
+        """Replace what is registered here by the tasks of a copy that fulfill a condition, for tests."""
+        self._exact = {name: task for name, task in registrations.exact.items() if includes(task)}
+        self._loose = {
+            name: {identity: task for identity, task in bearers.items() if includes(task)}
+            for name, bearers in registrations.loose.items()
+        }
+        self._declared = registrations.declared & self._exact.keys()
+        self.forget(lists=True)
 
     def resolve(self, name: str) -> Task | None:
         """Return the task of a name, or None if the name is unknown or ambiguous."""

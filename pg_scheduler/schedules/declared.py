@@ -650,7 +650,11 @@ class PeriodicCatalogue:
 
     def clear(self) -> None:
         """Remove every config, for tests."""
-        self._configs.clear()
+        self.restore({})
+
+    def restore(self, configs: Mapping[str, PeriodicJobConfig]) -> None:
+        """Replace every config by those of a copy, for tests."""
+        self._configs = dict(configs)
         self.version += 1
 
 

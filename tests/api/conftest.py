@@ -19,6 +19,7 @@ from pg_scheduler import PollingConfig, Scheduler
 from pg_scheduler.jobs import decorator
 from pg_scheduler.jobs.registry import TaskRegistry
 from tests.support.worker import PATIENCE, Gate, Recorder
+from tests.support.world import world  # noqa: F401 - a fixture of this folder
 
 HAS_RESET = "reset" in inspect.signature(asyncpg.create_pool).parameters
 NEEDS_RESET = pytest.mark.skipif(not HAS_RESET, reason="asyncpg 0.29 has no reset=")

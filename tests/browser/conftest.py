@@ -21,6 +21,7 @@ from tests.browser.shop import Shop, open_shop
 from tests.browser.site import Site
 from tests.support.debian import component
 from tests.support.worker import PATIENCE
+from tests.support.world import world  # noqa: F401 - a fixture of this folder
 from tools.chromium import run_chromium
 
 Open: TypeAlias = Callable[..., Awaitable[Page]]

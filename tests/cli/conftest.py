@@ -25,6 +25,7 @@ from tests.cli import (  # noqa: F401 - what a test imports first is registered 
     unfit_jobs,
     worker_jobs,
 )
+from tests.support.world import world  # noqa: F401 - a fixture of this folder
 
 
 @dataclass(frozen=True, slots=True)

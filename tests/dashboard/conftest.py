@@ -11,6 +11,7 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access, dashboard
 from tests.dashboard.client import App
+from tests.support.world import world  # noqa: F401 - a fixture of this folder
 
 
 def read_all(_request: object) -> Access:

@@ -13,6 +13,7 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.scheduler.store import Store
 from tests.conftest import FAST
 from tests.support.store import NOW
+from tests.support.world import world  # noqa: F401 - a fixture of this folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
 
-from pg_scheduler.jobs.registry import TaskRegistry, catalogue
-from pg_scheduler.jobs.task import Task
-from pg_scheduler.schedules.declared import PeriodicCatalogue, periodic_catalogue
+from pg_scheduler import tools
 
 
 @contextmanager
@@ -26,21 +24,19 @@ def own_registrations(module: str | None = None) -> Iterator[None]:
             and those that it imports. Which modules the process has loaded differs from run to run, and a
             bare name such as ``send_mail`` resolves only while a single function has it.
     """
-    before = [(each, _state(each)) for each in (catalogue, periodic_catalogue)]
-    periodic_catalogue.clear()
-    if module is not None:
-        _restore(catalogue, _tasks_of(modules_of(module)))
-    try:
+    modules = frozenset[str]() if module is None else modules_of(module)
+
+    def is_included(func: Callable[..., Any]) -> bool:
+        name = func.__module__
+        return module is None or name in modules or not name.rpartition(".")[2].startswith("test_")
+
+    with tools.own_registrations(is_included):
         yield
-    finally:
-        for each, state in before:
-            _restore(each, state)
 
 
 def clear_registrations() -> None:
     """Forget every registration, also those of modules."""
-    _restore(catalogue, _state(TaskRegistry()))
-    _restore(periodic_catalogue, _state(PeriodicCatalogue()))
+    tools.clear_registrations()
 
 
 @cache
@@ -59,39 +55,3 @@ def modules_of(module: str) -> frozenset[str]:
                 names.add(name)
                 unread_names.append(name)
     return frozenset(names)
-
-
-def _tasks_of(modules: frozenset[str]) -> dict[str, Any]:
-    """Return the catalogue's state without the tasks of test modules other than these."""
-
-    def has(task: Task) -> bool:
-        module = task.func.__module__
-        return module in modules or not module.rpartition(".")[2].startswith("test_")
-
-    state = _state(catalogue)
-    for name in ("_exact", "adopted"):
-        state[name] = {key: task for key, task in state[name].items() if has(task)}
-    state["_loose"] = {
-        name: {identity: task for identity, task in bearers.items() if has(task)}
-        for name, bearers in state["_loose"].items()
-    }
-    state["_declared"] = state["_declared"] & state["_exact"].keys()
-    return state
-
-
-def _state(of: TaskRegistry | PeriodicCatalogue) -> dict[str, Any]:
-    """Return a copy of the attributes; the values of dicts may be dicts."""
-    return {name: _copied(value) for name, value in vars(of).items()}
-
-
-def _copied(value: Any) -> Any:
-    return {key: _copied(each) for key, each in value.items()} if isinstance(value, dict) else value
-
-
-def _restore(to: TaskRegistry | PeriodicCatalogue, state: dict[str, Any]) -> None:
-    """Set the attributes. What other objects derived from the old ones is out of date."""
-    if isinstance(to, TaskRegistry):
-        vars(to).update(state, children=to.children)
-        to.forget(lists=True)
-    else:
-        vars(to).update(state, version=to.version + 1)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from pg_scheduler.events.log import LOG_THREAD
+from pg_scheduler import tools
 from pg_scheduler.jobs.history import kept_log
 from pg_scheduler.telemetry.logging import JobLogHandler
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 __all__ = ["join_log_threads", "keeping_lines", "records_of", "warnings_of"]
 
@@ -25,9 +24,7 @@ def records_of(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 def join_log_threads() -> None:
     """Wait for the threads of the library that log a message each."""
-    for thread in threading.enumerate():
-        if thread.name == LOG_THREAD:
-            thread.join(PATIENCE)
+    tools.join_log_threads(PATIENCE)
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:

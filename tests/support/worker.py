@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,16 +19,12 @@ from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras, PlainJob
 from pg_scheduler.scheduler.store import Store
+from tests.support import patience
 
 E = TypeVar("E", bound=Event)
 
-PATIENCE = float(os.environ.get("PG_SCHEDULER_PATIENCE", "10"))
-"""Seconds after which a test stops waiting. Nothing here takes as long, so a broken promise turns it
-red soon. `dev.py` gives more to tests that run at once."""
-
-PROMPT = 10.0
-"""Seconds within which a busy machine handles a notification or a timer; heartbeats are 20 seconds apart."""
-
+PATIENCE = patience.PATIENCE
+PROMPT = patience.PROMPT
 LEASE = 60.0
 SCHEDULED = '{"schedule_id": "a schedule"}'
 """The options of a job of a schedule: only such a job runs under an advisory lock."""

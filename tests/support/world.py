@@ -20,9 +20,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import asyncpg
-
-from pg_scheduler.base.figures import BOUNDS, OUTCOMES
-from tests.support.errors import count_errors
+import pytest
 
 NOW: Final = timedelta()
 SECOND: Final = timedelta(seconds=1)
@@ -66,6 +64,8 @@ class World:
         await self._insert("scheduled_jobs", [{**columns_of(row["status"]), **row} for row in rows])
         failed_ids = [row["job_id"] for row in rows if row["status"] in {"failed", "expired"}]
         if failed_ids:
+            from tests.support.errors import count_errors
+
             await count_errors(self.pool, failed_ids)
 
     async def worker(
@@ -117,6 +117,8 @@ class World:
         took_s: float = 0.04,
     ) -> None:
         """Add statistics of attempts that ended in a minute, and of jobs that expired then."""
+        from pg_scheduler.base.figures import BOUNDS, OUTCOMES
+
         instant = at if isinstance(at, datetime) else await self.pool.fetchval("SELECT now() + $1", at)
         ended = {"completed": count - failed, "failed": failed, "expired": expired}
         counts = [count, count, *(ended.get(outcome, 0) for outcome in OUTCOMES)]
@@ -167,6 +169,12 @@ class World:
             f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES ({', '.join(places)})",
             [[json.dumps(value) if is_document(value) else value for value in row.values()] for row in rows],
         )
+
+
+@pytest.fixture
+def world(pool: asyncpg.Pool) -> World:
+    """The test's database, to add rows to."""
+    return World(pool)
 
 
 def is_document(value: object) -> bool:

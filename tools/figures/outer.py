@@ -13,7 +13,7 @@ from tools.figures.programs import ask
 from tools.figures.source import PACKAGE, Module, Sources
 from tools.reference.source import PUBLIC_MODULES
 
-DOORS: Final = ("facts", "telemetry", "integrations", "base.text")
+DOORS: Final = ("facts", "telemetry", "tools", "integrations", "base.text")
 """The rooms and packages that others may import, besides the public modules."""
 
 ROOMS: Final = ("cli", "dashboard", "integrations", "telemetry")
@@ -152,33 +152,40 @@ def _is_hidden(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def stopping(root: Path, package: Sources) -> set[str]:
-    """Return the private modules that tests/conftest.py imports, also through others: all tests need them."""
+def stopping(root: Path, package: Sources) -> dict[str, list[str]]:
+    """Return the private modules that tests/conftest.py imports, each with the chain of imports to it.
+
+    All tests need them. An import within a function counts too, since fixtures of all tests may call it.
+    """
     helpers = {**Sources(root, "tests").modules, **Sources(root, "tools").modules}
-    waiting, seen = ["tests.conftest"], {"tests.conftest"}
-    modules: set[str] = set()
+    chains = {"tests.conftest": ["tests.conftest"]}
+    waiting = ["tests.conftest"]
+    private_modules: dict[str, list[str]] = {}
     while waiting:
-        module = helpers[waiting.pop()]
-        # An import within a function is late.
-        late = {
-            inner
-            for node in module.nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            for inner in ast.walk(node)
-        }
-        for node in module.nodes:
-            if node in late or not isinstance(node, ast.Import | ast.ImportFrom):
-                continue
-            source = module.absolute(node) if isinstance(node, ast.ImportFrom) else ""
-            names = [f"{source}.{alias.name}".removeprefix(".") for alias in node.names]
-            targets = {
-                name if name in helpers or name in package.modules else source or name for name in names
-            }
-            modules |= {target for target in targets if target in package.modules and is_private(target)}
-            new = {target for target in targets if target in helpers} - seen
-            seen |= new
-            waiting += new
-    return modules
+        chain = chains[waiting.pop()]
+        module = helpers[chain[-1]]
+        for target in _named(package, module):
+            if is_private(target):
+                private_modules.setdefault(target, [*chain, target])
+        for target in _helpers_of(module, helpers):
+            if target not in chains:
+                chains[target] = [*chain, target]
+                waiting.append(target)
+    return private_modules
+
+
+def _helpers_of(module: Module, helpers: dict[str, Module]) -> Iterator[str]:
+    """Yield the modules of the tests and the workshop that a file names, also in a text."""
+    for node in module.nodes:
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom):
+            source = module.absolute(node)
+            names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Constant):
+            names = [str(node.value)]
+        yield from (name for name in names if name in helpers)
 
 
 def commands_to_renew(root: Path) -> int:
