@@ -14,6 +14,7 @@ import pytest
 
 from pg_scheduler import (
     ConflictResolution,
+    Job,
     JobConflictError,
     JobPriority,
     JobSpec,
@@ -21,7 +22,6 @@ from pg_scheduler import (
     Scheduler,
 )
 from pg_scheduler.events import JobCompleted
-from pg_scheduler.jobs.model import Job
 from pg_scheduler.queue.bulk import PREPARE_BATCH
 from pg_scheduler.queue.writer import MIN_COPY_JOBS
 from tests.api.conftest import Make, Pools

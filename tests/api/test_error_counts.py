@@ -12,14 +12,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import RetryPolicy
+from pg_scheduler import JobSpec, RetryPolicy
 from pg_scheduler.base.meter import MAX_NAME_LENGTH, OTHER
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import load_fragment
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, PassFinished
 from pg_scheduler.events.types import EXPIRED
 from pg_scheduler.jobs.error_text import OTHER_ERRORS, fingerprint_of, normalized
-from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.statistics.errors import MAX_GROUPS_OF_NAME
 from tests.api.conftest import Make

@@ -21,8 +21,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, DatabaseUnavailableError, JobSpec, Scheduler, current_job
-from pg_scheduler.embedded import EmbeddedPostgres
-from pg_scheduler.embedded.binaries import find_binaries
+from pg_scheduler.embedded import EmbeddedPostgres, find_binaries
 from pg_scheduler.events import JobCompleted, JobsReclaimed, OutcomeRefused, ServiceRetrying
 from pg_scheduler.triggers import Every
 from tests.conftest import FAST, migrate_on, run_on

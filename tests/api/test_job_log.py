@@ -10,9 +10,8 @@ from contextvars import copy_context
 
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import AttemptError, Scheduler
 from pg_scheduler.events import JobCompleted, JobFailed
-from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.telemetry.logging import JobLogHandler
 from tests.api.conftest import Make
 from tests.support.worker import Recorder

@@ -19,14 +19,22 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from pg_scheduler import ConflictResolution, JobPriority, JobSpec, Scheduler, Share, job, periodic
+from pg_scheduler import (
+    ConflictResolution,
+    JobPriority,
+    JobSpec,
+    PeriodicJobConfig,
+    Scheduler,
+    Share,
+    job,
+    periodic,
+)
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.queries import FOLDERS
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.job_actions import JobActions
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.task import JOB_OPTIONS, TaskOptions
-from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.definition import Definition
 from tests.api.conftest import Make
 from tests.support.worker import LEASE, new_worker

@@ -22,6 +22,7 @@ from pg_scheduler import (
     ConfigurationError,
     ConflictResolution,
     DatabaseUnavailableError,
+    JobFunction,
     JobSpec,
     NameConflictError,
     NotRunningError,
@@ -34,7 +35,6 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.events import JobCompleted
-from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.triggers import Cron, During
 from tests.api.conftest import Make

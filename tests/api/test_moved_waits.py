@@ -9,8 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import Child, Sleep, Wait, call, current_job
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import Child, JobStatus, Sleep, Wait, call, current_job
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
 from pg_scheduler.testing import TestScheduler

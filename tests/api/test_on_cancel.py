@@ -14,10 +14,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, JobStatus, RetryPolicy, Scheduler, call, current_job, job
+from pg_scheduler import job as decorate
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.jobs.decorator import job as decorate
 from pg_scheduler.queue.clean_ups import MAX_VALUES_BYTES
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.testing import TestScheduler

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler import JobStatus, Scheduler, current_job
+from pg_scheduler import JobProgress, JobStatus, Scheduler, current_job
 from pg_scheduler.events import JobCompleted, JobFailed, JobProgressed
-from pg_scheduler.jobs.progress import JobProgress
 from tests.support.worker import Gate, Recorder
 from tests.worker import processes
 

@@ -485,7 +485,7 @@ async def test_job_expires_when_its_misfire_grace_time_elapses(make: Make, open_
 
 
 async def test_job_fails_when_its_retries_are_exhausted(scheduler: Scheduler, seen: Recorder) -> None:
-    from pg_scheduler.jobs.retry import RetryPolicy
+    from pg_scheduler import RetryPolicy
 
     attempts: list[int] = []
 

@@ -9,11 +9,9 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import RetryPolicy, Scheduler
+from pg_scheduler import JobSpec, RetryPolicy, Scheduler, Snooze
 from pg_scheduler.base.figures import OUTCOMES, Snapshot
 from pg_scheduler.events import JobCancelled, JobCompleted, JobExpired, JobFailed
-from pg_scheduler.jobs.retry import Snooze
-from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.statistics.service import StatisticsWriter
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder, now

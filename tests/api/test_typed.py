@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from pg_scheduler import (
     ConfigurationError,
+    JobFunction,
     JobSpec,
     JobStatus,
     PayloadError,
@@ -28,7 +29,6 @@ from pg_scheduler import (
     call,
 )
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried
-from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
 from tests.api.conftest import Make

@@ -18,6 +18,7 @@ from pg_scheduler import (
     Job,
     JobConflictError,
     JobFailedError,
+    JobFunction,
     JobSpec,
     JobStatus,
     RetryPolicy,
@@ -26,7 +27,6 @@ from pg_scheduler import (
     call,
 )
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobScheduled
-from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.queue.unique_keys import MAX_ROUNDS
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make, Pools

@@ -7,10 +7,9 @@ from datetime import timedelta
 
 import asyncpg
 
-from pg_scheduler import Limit, Scheduler
+from pg_scheduler import Limit, Scheduler, Worker
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode
-from pg_scheduler.jobs.model import Worker
 from pg_scheduler.scheduler.runtime import Runtime
 from pg_scheduler.worker.worker_rows import DRAIN
 from tests.api.conftest import Make

@@ -28,7 +28,8 @@ from pg_scheduler.cli.assistant.reads import READS
 from pg_scheduler.cli.assistant.results import MAX_RESULT_BYTES, MAX_TEXT_LENGTH, NOTICE, flag_of
 from pg_scheduler.cli.assistant.server import TOOLS, create_server, describe_error, document_schema
 from pg_scheduler.cli.assistant.tools import MAX_PROPOSALS, Session, Tool
-from pg_scheduler.dashboard.access import Access, Role
+from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.access import Role
 from pg_scheduler.dashboard.redaction import HIDDEN, Redaction
 from pg_scheduler.dashboard.visibility import Visibility
 from pg_scheduler.database.author import Author, acting_as

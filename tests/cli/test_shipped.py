@@ -10,7 +10,8 @@ from importlib.resources import files
 import pytest
 
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
+from pg_scheduler.inspect import FindingCode
+from pg_scheduler.inspect.doctor.codes import ADVICE
 from tests.cli.conftest import Run
 
 

@@ -17,10 +17,18 @@ import asyncpg
 import pytest
 
 import pg_scheduler.scheduler.scheduler as scheduler_module
-from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, periodic
+from pg_scheduler import (
+    ConflictResolution,
+    JobPriority,
+    JobProgress,
+    JobSpec,
+    JobStatus,
+    Scheduler,
+    VacuumConfig,
+    periodic,
+)
 from pg_scheduler.admission.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.base.figures import JobFigures
-from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.identity import Identity, IdentityRepository
 from pg_scheduler.database.options import ConnectionOptions
 from pg_scheduler.database.pool import Connections
@@ -36,10 +44,8 @@ from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import IdRange
 from pg_scheduler.jobs.limits import LimitNumbers
-from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.pause import Pause
-from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import EPOCH, Claim, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.jobs.sequences import BLOCKED_BY_SEQUENCE, SEQUENCE

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import soak
-from pg_scheduler.embedded import EmbeddedError
-from pg_scheduler.embedded.binaries import find_binaries
+from pg_scheduler.embedded import EmbeddedError, find_binaries
 from tests.support.stories import NIGHTLY
 
 

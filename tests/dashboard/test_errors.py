@@ -10,7 +10,7 @@ from urllib.parse import quote
 import asyncpg
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.errors import error_text
 from pg_scheduler.jobs.outcome import quarantine_error

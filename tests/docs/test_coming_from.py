@@ -12,8 +12,18 @@ import asyncpg
 import pytest
 
 import pg_scheduler
-from pg_scheduler import CatchUp, CurrentJob, Job, JobResult, Schedule, Scheduler, events, sync, triggers
-from pg_scheduler.jobs.steps import Steps
+from pg_scheduler import (
+    CatchUp,
+    CurrentJob,
+    Job,
+    JobResult,
+    Schedule,
+    Scheduler,
+    Steps,
+    events,
+    sync,
+    triggers,
+)
 from pg_scheduler.scheduler.schedules import Schedules
 from pg_scheduler.scheduler.tasks import Tasks
 from pg_scheduler.testing import TestScheduler

@@ -9,8 +9,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler, Share
-from pg_scheduler.inspect import Inspector, ReadSettings
-from pg_scheduler.inspect.limits import LimitList
+from pg_scheduler.inspect import Inspector, LimitList, ReadSettings
 from pg_scheduler.worker.reporter import settings_of
 from tests.support.world import MINUTE, SECOND, World
 

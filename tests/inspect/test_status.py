@@ -9,17 +9,22 @@ import asyncpg
 
 from pg_scheduler import Scheduler
 from pg_scheduler.base.figures import OUTCOMES, JobFigures
-from pg_scheduler.inspect import Inspector, Severity
+from pg_scheduler.inspect import (
+    Diagnosis,
+    Finding,
+    FindingCode,
+    Inspector,
+    Severity,
+    Statistics,
+    StatisticsRow,
+    Status,
+    Totals,
+)
 from pg_scheduler.inspect.cluster import ClusterFigures
-from pg_scheduler.inspect.doctor.codes import FindingCode
-from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
-from pg_scheduler.inspect.jobs import Totals
-from pg_scheduler.inspect.statistics import Statistics
-from pg_scheduler.inspect.status import AREAS, STATUS_CODES, Status, describe_status
+from pg_scheduler.inspect.status import AREAS, STATUS_CODES, describe_status
 from pg_scheduler.inspect.store.cluster import ScheduleRow
 from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow
-from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.worker_report import ReportedHealth
 from tests.support.world import World

@@ -9,12 +9,21 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import Child, JobNotFoundError, RetryPolicy, Scheduler, Sleep, Wait, call, current_job
+from pg_scheduler import (
+    Child,
+    JobFunction,
+    JobNotFoundError,
+    RetryPolicy,
+    Scheduler,
+    Sleep,
+    Wait,
+    call,
+    current_job,
+)
 from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect import Inspector, ReasonCode, StepState, Verdict
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.timeline import timeline_of
-from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.testing import TestScheduler
 from tests.support.codecs import KeyedCodec
 from tests.support.world import DAY, SECOND, World

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pg_scheduler.inspect import FindingCode
+from pg_scheduler.inspect import FindingCode, parse_search
 from pg_scheduler.inspect.audit import ACTIONS
 from pg_scheduler.inspect.doctor.codes import ADVICE
-from pg_scheduler.inspect.search.parser import parse_search
 from tests.docs.snippets import ROOT
 from tests.repository.test_command_page import parse
 from tests.support.cases import each_case

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.queue.jobs import TouchedJob

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import asyncpg
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome, RowChange
 from pg_scheduler.jobs.result import KeptResult

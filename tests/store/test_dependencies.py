@@ -12,7 +12,7 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.faults import is_locked_out
 from pg_scheduler.database.pool import Connections

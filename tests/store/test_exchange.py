@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
 from pg_scheduler.scheduler.store import Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
 from pg_scheduler.queue.writer import JobWriter

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import Job, JobStatus, Page
 from pg_scheduler.database.queries import load_queries
-from pg_scheduler.jobs.model import Job, Page
 from pg_scheduler.queue.jobs import MAX_EXAMINED_ROWS
 from pg_scheduler.scheduler.store import Store
 from tests.support.store import NOW, SECOND, Pool, new_job, running

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.queries import DELETING, load_queries, load_variant
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome, RowChange

@@ -19,10 +19,10 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 import pytest
 
+from pg_scheduler import Connection
 from pg_scheduler.database.migrations import indexes
 from pg_scheduler.database.options import held_settings, probe_settings
 from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.session import Connection
 from pg_scheduler.migrate import migrate
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.lease_connection import LeaseConnection

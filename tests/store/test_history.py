@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import AttemptError, Job, JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.queries import load_queries
-from pg_scheduler.jobs.history import AttemptError
-from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.scheduler.store import Store

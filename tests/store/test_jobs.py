@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import Connection, JobCounts, JobPriority, JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.database.session import Connection
-from pg_scheduler.jobs.model import JobCounts, JobPriority
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.queue.jobs import StatusChange

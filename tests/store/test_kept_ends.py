@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import RELEASE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras

@@ -10,13 +10,13 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from pg_scheduler import JobStatus
 from pg_scheduler.admission.limits import (
     AdmissionRequest,
     BlockedJob,
     LatePosition,
     SurplusPosition,
 )
-from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.faults import is_lock_timeout
 from pg_scheduler.database.options import ADMISSION_SETTINGS

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import asyncpg
 import pytest
 
-from pg_scheduler.database.session import Connection
+from pg_scheduler import Connection
 from pg_scheduler.jobs.rows import Extras
 from pg_scheduler.queue.writer import JobWriter
 from pg_scheduler.scheduler.store import Store

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import JobError, JobResult, ResultUnavailableError
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome, RowChange

@@ -14,6 +14,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler import JobProgress
 from pg_scheduler.admission.limits import SurplusPosition
 from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.clock import FakeClock
@@ -28,7 +29,6 @@ from pg_scheduler.database.queries import Route, load_queries
 from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.pause import Pause
-from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.step_values import NO_TIMEOUT, SLEEP
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.scheduler.store import Store

@@ -7,7 +7,7 @@ import json
 import asyncpg
 import pytest
 
-from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler import JobProgress
 from pg_scheduler.scheduler.store import Store
 from tests.support.store import Pool, column, new_job, running
 

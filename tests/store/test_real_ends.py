@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, REVOKED, Outcome

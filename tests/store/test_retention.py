@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.scheduler.store import Store

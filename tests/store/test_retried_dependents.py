@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import asyncpg
 import pytest
 
-from pg_scheduler.base.status import JobStatus
-from pg_scheduler.inspect.store.bulk import Batch, ChangeOutcome
+from pg_scheduler import JobStatus
+from pg_scheduler.inspect import ChangeOutcome
+from pg_scheduler.inspect.store.bulk import Batch
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim

@@ -12,8 +12,8 @@ from datetime import datetime
 import asyncpg
 import pytest
 
+from pg_scheduler import JobStatus
 from pg_scheduler.admission.sequences import HandedOver, Moved
-from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.faults import is_refusal
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, REVOKED, Outcome

@@ -10,9 +10,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler import Connection
 from pg_scheduler.database.options import PLANNER_SETTINGS, ConnectionOptions
 from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.notifications import Subscription

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from tests.support.cases import each_case
 from tests.support.store import NOW, Pool
 

@@ -15,11 +15,11 @@ import asyncpg
 import pytest
 
 import pg_scheduler
+from pg_scheduler import JobProgress, JobStatus
 from pg_scheduler.admission.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.admission.sequences import HandedOver, Moved
 from pg_scheduler.admission.shares import Fed
 from pg_scheduler.base.figures import JobFigures
-from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database import queries
 from pg_scheduler.database.pool import Connections
@@ -40,7 +40,6 @@ from pg_scheduler.inspect.store.workers import IdRange
 from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome, RowChange
 from pg_scheduler.jobs.pause import Pause
-from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.jobs.step_values import SLEEP, StoredStep

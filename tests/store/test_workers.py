@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.scheduler.store import Store

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pg_scheduler import ConfigurationError, RetryPolicy, Scheduler
+from pg_scheduler import ConfigurationError, JobSpec, RetryPolicy, Scheduler
 from pg_scheduler.base.figures import BOUNDS, DURATIONS, LATENESS, OUTCOMES
 from pg_scheduler.events import (
     JobCancelled,
@@ -22,7 +22,6 @@ from pg_scheduler.events import (
     ListenerConnected,
 )
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.prometheus import SchedulerCollector, metrics_app, serve_metrics
 from pg_scheduler.telemetry.server import App

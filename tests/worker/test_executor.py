@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus, current_job
+from pg_scheduler import JobFunction, JobStatus, current_job
 from pg_scheduler.database.options import ConnectionOptions
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import (
@@ -28,7 +28,6 @@ from pg_scheduler.events import (
     JobStarted,
     ServiceFaulted,
 )
-from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.completer import Completer

@@ -18,13 +18,11 @@ from typing import Any, Final, NamedTuple
 import asyncpg
 import pytest
 
+from pg_scheduler import JobProgress, JobStatus, VacuumConfig
 from pg_scheduler.admission.pause_watcher import PauseWatcher
-from pg_scheduler.base.settings import VacuumConfig
-from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.queries import Query, Route, load_queries
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.outcome import Outcome
-from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.queue.dependencies import AFTER
 from pg_scheduler.queue.locks import LOCK_CLASS
 from pg_scheduler.scheduler.store import Store

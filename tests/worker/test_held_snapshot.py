@@ -8,10 +8,10 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from pg_scheduler import ConflictResolution
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import GeneratedIdJob
 from pg_scheduler.queue.enqueuer import Enqueuer
 from pg_scheduler.queue.prepare import JobPreparer, new_job_id

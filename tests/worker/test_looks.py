@@ -12,10 +12,10 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler import JobProgress
 from pg_scheduler.base.messages import LOG, STACK, Look
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.history import kept_log
-from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker import looks as module

@@ -10,11 +10,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
+from pg_scheduler import ConflictResolution, DatabaseUnavailableError, JobStatus, Scheduler
 from pg_scheduler.base.messages import due_message, earliest_due
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, ServiceRetrying
-from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, PlainJob
 from pg_scheduler.queue.enqueuer import Enqueuer

@@ -8,10 +8,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import current_job
+from pg_scheduler import JobProgress, current_job
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobCompleted, JobFailed, JobProgressed, JobRetried
-from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.service import NEVER

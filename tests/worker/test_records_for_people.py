@@ -15,7 +15,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus, VacuumConfig
+from pg_scheduler import JobStatus, PeriodicJobConfig, VacuumConfig
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.database.options import ConnectionOptions
 from pg_scheduler.database.pool import Connections
@@ -29,7 +29,7 @@ from pg_scheduler.jobs.rows import NO_EXTRAS, ExtendedJob
 from pg_scheduler.queue.jobs import PAST_DEADLINE
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
+from pg_scheduler.schedules.declared import PeriodicCatalogue
 from pg_scheduler.statistics.errors import ErrorCounter
 from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.worker.service import NEVER

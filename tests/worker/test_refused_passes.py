@@ -11,8 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus, VacuumConfig, VacuumPolicy
 from pg_scheduler.database.refused_rows import MAX_REFUSALS
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus

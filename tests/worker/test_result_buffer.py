@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler import JobStatus
 from pg_scheduler.events import EventBus, JobCancelled, JobCompleted, JobEvent, JobFailed
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim

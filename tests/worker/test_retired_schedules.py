@@ -12,11 +12,12 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler import PeriodicJobConfig
 from pg_scheduler.inspect.store.schedules import ScheduleFilters
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
+from pg_scheduler.schedules.declared import PeriodicCatalogue
 from pg_scheduler.schedules.statements import Plannable
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, new_worker

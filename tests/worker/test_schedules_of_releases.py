@@ -13,14 +13,14 @@ from types import ModuleType
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import PeriodicJobConfig, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules import declared as declared_module
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig, periodic_catalogue
+from pg_scheduler.schedules.declared import PeriodicCatalogue, periodic_catalogue
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.worker.reporter import Reporter
 from tests.support.parts import Calls, Parts

@@ -9,10 +9,9 @@ from datetime import datetime, timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus
+from pg_scheduler import Connection, JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobDeadlineExceeded, JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.deadlines import DEADLINE, deadline_text
