@@ -24,6 +24,7 @@ from pg_scheduler.queue.unique_keys import Holder, UniqueKeyRepository
 from pg_scheduler.worker.overdue import DeadlineScanner
 from tests.api.conftest import Make
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, Recorder, now
 
 RAISE, IGNORE, REPLACE = ConflictResolution
@@ -563,7 +564,7 @@ async def test_locks_of_tens_of_thousands_of_dependents_are_found_within_the_tim
     await scheduler.schedule(succeed, execution_time=now() + LATER, job_id="parent")
     await pool.execute(MANY_DEPENDENTS)
     await pool.fetchval("SELECT scheduler_cancel_job('parent')")
-    consequences = scheduler._parts.store.consequences
+    consequences = store_of(scheduler).consequences
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT FROM scheduled_jobs WHERE job_id <> 'parent' FOR UPDATE")
         assert await consequences.apply_lost(10) == 1

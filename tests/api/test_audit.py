@@ -17,6 +17,7 @@ from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.errors import ConfigurationError, ScheduleConflictError
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
+from tests.support.inside import store_of
 from tests.support.worker import new_worker, now
 
 HOUR = timedelta(hours=1)
@@ -153,7 +154,7 @@ async def test_first_start_of_a_release_is_recorded_once(make: Make, pool: async
     async with scheduler:
         assert await records(pool) == []
     rows = [replace(new_worker(f"w{n}"), identity=f"pod-{n}", metadata={"release": "v1"}) for n in range(4)]
-    await asyncio.gather(*(scheduler._parts.store.workers.register(row, 60) for row in rows))
+    await asyncio.gather(*(store_of(scheduler).workers.register(row, 60) for row in rows))
     ((action, subject, actor, via),) = await records(pool)
     assert (action, subject, via) == ("start_release", "v1", "worker")
     assert actor.startswith("pod-")

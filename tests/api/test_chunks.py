@@ -48,6 +48,7 @@ from pg_scheduler.telemetry.logging import JobLogHandler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make, Pools
 from tests.api.test_limits import LEFT, until
+from tests.support.inside import registry_of
 from tests.support.worker import PATIENCE, Recorder, now
 
 logger = logging.getLogger("tests.chunks")
@@ -423,7 +424,7 @@ async def test_items_of_a_typed_task_are_validated(scheduler: Scheduler) -> None
     with pytest.raises(PayloadError, match="item"):
         await scheduler.enqueue(index, args=({"name": "a", "day": "no day"},))
     # "pg-scheduler check" calls this with stored arguments.
-    task = scheduler._parts.tasks.task_of(index)
+    task = registry_of(scheduler).task_of(index)
     assert task is not None
     task.check(({"name": "a", "day": "2030-01-01"},), {})
     with pytest.raises(PayloadError, match=r"day: .*; pass arguments that fit"):
@@ -661,7 +662,7 @@ def test_declarations_are_complete_and_keep_what_is_not_given(pool: asyncpg.Pool
     scheduler = Scheduler(pool)
     scheduler.register(good, chunk=5, chunk_wait=timedelta(seconds=2), share=Share(key=lambda item: item))
     scheduler.register(good, chunk=7)
-    task = scheduler._parts.tasks.task_of(good)
+    task = registry_of(scheduler).task_of(good)
     assert task is not None
     assert task.chunk is not None
     assert (task.chunk.size, task.chunk.wait_s, task.chunk.by) == (7, 2.0, None)

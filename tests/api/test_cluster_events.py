@@ -39,6 +39,7 @@ from pg_scheduler.events import (
 from pg_scheduler.queue.outbox import MAX_NOTIFICATION_BYTES
 from pg_scheduler.worker.notifications import Listener
 from tests.api.conftest import Make, Pools
+from tests.support.inside import bus_of, store_of, worker_of
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder, listening_pid, now, wire_to
 
@@ -53,7 +54,7 @@ async def fail(text: str = "no") -> None:
 
 
 def relay_of(scheduler: Scheduler) -> EventRelay:
-    return scheduler._parts.running().relay
+    return worker_of(scheduler).relay
 
 
 def with_subclasses(names: Iterable[str]) -> set[str]:
@@ -84,17 +85,17 @@ class Seen:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
-        self._changed.set()
+        self.changed.set()
 
     async def until(self, count: int) -> list[Event]:
         async with asyncio.timeout(PATIENCE):
             while len(self.events) < count:
-                self._changed.clear()
-                await self._changed.wait()
+                self.changed.clear()
+                await self.changed.wait()
         return self.events
 
 
@@ -195,7 +196,7 @@ async def test_node_sends_a_class_only_while_another_worker_subscribes(
     unsubscribe()
     second()
     await until_wanted(sender)
-    assert not sender._parts.events.wants(JobStarted)
+    assert not bus_of(sender).wants(JobStarted)
 
 
 async def test_announced_class_remains_announced_for_a_while(make: Make, pool: asyncpg.Pool) -> None:
@@ -218,9 +219,9 @@ async def test_subscription_is_announced_again_when_the_row_of_the_worker_was_de
     watcher.subscribe(Seen(), JobFailed, cluster=True)
     await until_wanted(sender, "JobFailed")
     await pool.execute("DELETE FROM scheduler_workers WHERE worker_id = $1", watcher.worker_id)
-    await sender._parts.running().heartbeat.run_once()
+    await worker_of(sender).heartbeat.run_once()
     assert relay_of(sender)._audience.kinds == set()
-    await watcher._parts.running().heartbeat.run_once()
+    await worker_of(watcher).heartbeat.run_once()
     await until_wanted(sender, "JobFailed")
 
 
@@ -389,7 +390,7 @@ async def test_node_drops_events_and_continues_when_the_database_is_unavailable(
         raise DatabaseUnavailableError("gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sender._parts.store.locks, "notify", refuse)
+        patch.setattr(store_of(sender).locks, "notify", refuse)
         relay._waiting.append(JobCompleted("a", "name", 1))
         with pytest.raises(DatabaseUnavailableError):
             await relay._send(at_once=True)
@@ -397,7 +398,7 @@ async def test_node_drops_events_and_continues_when_the_database_is_unavailable(
         assert relay._number == 1, "so receivers detect the gap"
         relay._waiting.append(JobCompleted("b", "name", 1))
         await relay.stop()  # the results of the worker are not concerned
-    assert not sender._parts.events.wants(JobCompleted)
+    assert not bus_of(sender).wants(JobCompleted)
 
 
 # -- messages written by hand --------------------------------------------------------------------------
@@ -430,7 +431,7 @@ async def test_messages_written_by_hand_change_nothing(
 ) -> None:
     seen = Seen()
     watcher.subscribe(seen, JobCompleted, LeaseLost, cluster=True)
-    channel = await watcher._parts.store.locks.channel()
+    channel = await store_of(watcher).locks.channel()
     for message in [*HOSTILE, f"events a 7 [{EVENT}]"]:
         await pool.execute("SELECT pg_notify($1, $2)", channel, message)
     assert await seen.until(1) == [JobCompleted("a", "b", 1)]
@@ -462,7 +463,7 @@ async def test_subscriptions_written_by_hand_change_nothing(
 ) -> None:
     seen = Recorder(sender)
     await pool.execute("UPDATE scheduler_workers SET subscriptions = $1::text::text[]", names)
-    await sender._parts.running().heartbeat.run_once()
+    await worker_of(sender).heartbeat.run_once()
     await sender.schedule(fail, execution_time=now())
     await seen.until(JobFailed)
     assert sender.is_running

@@ -46,6 +46,7 @@ from pg_scheduler.worker.attempt_runner import AttemptRunner
 from pg_scheduler.worker.in_flight import Attempt, Completion, End, Revocation
 from tests.api.conftest import Make, Pools
 from tests.support.executors import InThread
+from tests.support.inside import worker_of
 from tests.support.store import row, use_options
 from tests.support.worker import PATIENCE, Recorder, Wire, now, wire_to
 
@@ -100,15 +101,13 @@ async def add_effect(connection: Any) -> None:
 
 def attempt_of(scheduler: Scheduler, job_id: str) -> Attempt:
     """Return the attempt of a job that runs."""
-    runtime = scheduler._parts.runtime
-    assert runtime is not None
+    runtime = worker_of(scheduler)
     return runtime.node.in_flight.attempts[job_id]
 
 
 async def renew(scheduler: Scheduler, times: int = 3) -> None:
     """Make heartbeats, which revoke the attempts that the worker has lost."""
-    runtime = scheduler._parts.runtime
-    assert runtime is not None
+    runtime = worker_of(scheduler)
     for _ in range(times):
         await runtime.heartbeat.run_once()
 
@@ -287,7 +286,7 @@ async def test_completing_rolls_back_when_a_caller_cancels_the_job_during_the_bl
     job_id = await scheduler.enqueue(wait)
     await asyncio.wait_for(began.wait(), PATIENCE)
     assert await scheduler.cancel_job(job_id)
-    await until(lambda: not scheduler._parts.running().node.in_flight.attempts)
+    await until(lambda: not worker_of(scheduler).node.in_flight.attempts)
     assert await effects_of(pool) == []
     assert (await row(pool, job_id))["status"] == "cancelled"
 
@@ -338,16 +337,16 @@ async def test_function_that_goes_on_after_completing_is_neither_lost_nor_asked_
             current_job().set_result("kept")
         await renew(scheduler)
         current_job().progress(1)
-        held.append(scheduler._parts.running().node.in_flight.held())
+        held.append(worker_of(scheduler).node.in_flight.held())
         return "ignored"
 
     assert await scheduler.run_job(go_on, wait_timeout=PATIENCE) == "kept"
-    await until(lambda: not scheduler._parts.running().node.in_flight.attempts)
+    await until(lambda: not worker_of(scheduler).node.in_flight.attempts)
     await renew(scheduler)
     assert held == [{}]
     assert len(seen.of(JobCompleted)) == 1
     assert not seen.of(JobLost)
-    assert not scheduler._parts.running().node.in_flight.unwritten()
+    assert not worker_of(scheduler).node.in_flight.unwritten()
 
 
 async def test_exception_after_completing_is_logged_and_not_retried(
@@ -470,7 +469,7 @@ async def test_replacement_starts_after_the_commit_while_the_function_goes_on(
     await renew(scheduler)
     assert await effects_of(pool) == ["one"]
     assert not seen.of(JobLost)
-    await until(lambda: not scheduler._parts.running().node.in_flight.outlived)
+    await until(lambda: not worker_of(scheduler).node.in_flight.outlived)
 
 
 async def test_unique_key_and_limit_are_free_after_the_commit_while_the_function_goes_on(
@@ -585,7 +584,7 @@ async def test_nothing_that_stops_the_attempt_during_its_commit_changes_the_outc
                 task = asyncio.create_task(scheduler.shutdown())
                 await until(lambda: attempt.revocation is not None)
             case _:
-                scheduler._parts.running().heartbeat._revoke_all()
+                worker_of(scheduler).heartbeat._revoke_all()
         assert attempt.task is not None
         assert not attempt.task.cancelling()
     assert await (task or asyncio.sleep(0)) in {None, False}
@@ -1174,7 +1173,7 @@ async def test_exception_after_the_commit_of_the_caller_is_logged_and_after_its_
     seen = Recorder(scheduler)
     await scheduler.enqueue(fail_late, job_id="one", max_retries=1)
     await seen.until(JobCompleted)
-    await until(lambda: not scheduler._parts.running().node.in_flight.attempts)
+    await until(lambda: not worker_of(scheduler).node.in_flight.attempts)
     errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     assert ["had completed when its function failed" in each for each in errors] == [True] * commits
     assert len(seen.of(JobRetried)) == (not commits)
@@ -1213,7 +1212,7 @@ async def test_lease_is_renewed_while_the_transaction_of_the_caller_is_open(
             async with current_job().completing(connection=connection):
                 pass
             await renew(scheduler)
-            held.append(scheduler._parts.running().node.in_flight.held())
+            held.append(worker_of(scheduler).node.in_flight.held())
             status: str = (await row(pool, "one"))["status"]
             held.append(status)
 

@@ -28,6 +28,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.base.settings import Notify
 from pg_scheduler.triggers import Every
+from tests.support.inside import outbox_of
 from tests.support.transactions import ASYNC_KINDS, KINDS, Application, application, settled
 from tests.support.worker import PATIENCE, now
 
@@ -178,7 +179,7 @@ async def test_commit_of_the_caller_notifies_only_by_the_setting(
 ) -> None:
     async def notified(notify: str) -> bool:
         async with application(kind, dsn, pool, notify=notify) as app, listening(pool) as received:
-            app.scheduler._parts.outbox.first_look_s = HOUR.total_seconds()
+            outbox_of(app.scheduler).first_look_s = HOUR.total_seconds()
             await app.call("schedule", work, execution_time=now())
             await app.call("schedule_bulk", [JobSpec(work, now())])
             await settled(app.commit())
@@ -198,7 +199,7 @@ async def test_commit_of_the_caller_notifies_by_the_mode_of_the_call(
             return bool(await received())
 
     scheduler = Scheduler(pool, notify=setting)
-    scheduler._parts.outbox.first_look_s = HOUR.total_seconds()
+    outbox_of(scheduler).first_look_s = HOUR.total_seconds()
     calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "schedule": ((work,), {"execution_time": now()}),
         "enqueue": ((work,), {"keep_result": HOUR}),
@@ -252,7 +253,7 @@ async def test_hint_has_one_timer_for_all_jobs_of_a_transaction(
     kind: str, dsn: str, pool: asyncpg.Pool
 ) -> None:
     async with application(kind, dsn, pool) as app, listening(pool) as received:
-        outbox = app.scheduler._parts.outbox
+        outbox = outbox_of(app.scheduler)
         outbox.first_look_s = HOUR.total_seconds()
         timers = set()
         for _ in range(3):
@@ -306,7 +307,7 @@ async def test_hint_is_sent_by_the_commit_in_another_event_loop_than_that_of_the
     async with listening(pool) as received:
         await asyncio.to_thread(asyncio.run, insert())
         assert await received(2)
-    assert not scheduler._parts.outbox._watched
+    assert not outbox_of(scheduler)._watched
 
 
 class Databases:

@@ -15,6 +15,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCancelled, JobCompleted, JobLost, JobStarted
 from tests.api.conftest import Make
 from tests.support.cases import each_case
+from tests.support.inside import outbox_of
 from tests.support.worker import PATIENCE, PROMPT, Gate, Recorder, now
 
 HOUR = timedelta(hours=1)
@@ -113,7 +114,7 @@ async def test_jobs_that_are_made_pending_are_announced_with_their_due_time(
     async def note(due: datetime, _connection: object = None) -> None:
         announced.append(due)
 
-    monkeypatch.setattr(scheduler._parts.outbox, "notify_due", note)
+    monkeypatch.setattr(outbox_of(scheduler), "notify_due", note)
     await scheduler.update_job_status(job_id, "failed")
     await scheduler.update_job_status(job_id, "pending")
     await scheduler.update_job_status("unknown", "pending")

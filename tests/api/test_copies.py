@@ -16,6 +16,7 @@ from pg_scheduler.events import JobCompleted
 from pg_scheduler.inspect import FindingCode, Inspector
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
+from tests.support.inside import store_of, worker_of
 from tests.support.logs import warnings_of
 from tests.support.worker import PATIENCE, Recorder
 
@@ -230,8 +231,7 @@ async def exchange(pool: asyncpg.Pool, scheduler: Scheduler) -> None:
     """Restore tables with work over those of a running worker, which registers again."""
     await pool.execute(f"{OTHER_SERVER}, name = 'production'; DELETE FROM scheduler_workers")
     await connect(pool).enqueue("bill", delay=LATER)
-    assert scheduler._parts.runtime is not None
-    scheduler._parts.runtime.heartbeat.wake()
+    worker_of(scheduler).heartbeat.wake()
 
 
 async def test_worker_ends_when_tables_of_another_database_are_restored_under_it(
@@ -259,7 +259,7 @@ async def test_worker_whose_tables_have_moved_to_another_server_goes_on(
     pool: asyncpg.Pool, running: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After pg_upgrade or a switch to a replica, the record is that of its start, on another server."""
-    identity = running._parts.store.identity
+    identity = store_of(running).identity
     assert identity.started_in is not None
     identity.started_in = identity.started_in._replace(system="1")
     async with asyncio.timeout(PATIENCE):

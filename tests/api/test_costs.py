@@ -18,6 +18,7 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, JobCompleted
 from pg_scheduler.scheduler.store import Store
 from tests.api.conftest import Make
+from tests.support.inside import outbox_of
 from tests.support.parts import Parts
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Gate, claim, new_job, now
@@ -123,7 +124,7 @@ async def test_schedule_calls_share_a_notification_when_consecutive(
     make: Make, sent: Statements, starts: bool
 ) -> None:
     scheduler = make()
-    scheduler._parts.outbox.gap_s = 3600.0  # all calls fall into one gap
+    outbox_of(scheduler).gap_s = 3600.0  # all calls fall into one gap
     if starts:
         await scheduler.start()
     await sent.take()

@@ -42,6 +42,7 @@ from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from pg_scheduler.worker.attempt_runner import AttemptRunner, DeadlineTimer
 from tests.api.conftest import Make
+from tests.support.inside import store_of, worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")
@@ -112,7 +113,7 @@ async def test_job_that_is_due_later_fails_at_its_deadline(pool: asyncpg.Pool) -
     """The due time of a job may be moved beyond its deadline, which stays."""
     async with TestScheduler(pool, now=START) as t:
         await t.scheduler.enqueue(noop, job_id="job", delay=HOUR, deadline=HOUR)
-        (moved,) = await t.scheduler._parts.store.jobs.move(["job"], to=START + DAY)
+        (moved,) = await store_of(t.scheduler).jobs.move(["job"], to=START + DAY)
         assert moved.changed
         await t.run_until(2 * HOUR + SECOND)
         assert await seen(t) == (JobStatus.FAILED, ERROR)
@@ -158,15 +159,14 @@ async def test_deadline_holds_while_the_task_is_paused(pool: asyncpg.Pool) -> No
 
 def pass_deadline(scheduler: Scheduler) -> None:
     """Do what the timer of the only running attempt does at the deadline."""
-    assert scheduler._parts.runtime
-    (attempt,) = scheduler._parts.runtime.node.in_flight.attempts.values()
+    (attempt,) = worker_of(scheduler).node.in_flight.attempts.values()
     AttemptRunner.end_at_deadline(attempt)
 
 
 async def test_job_does_not_end_early_if_the_clock_of_its_host_is_set_forward(scheduler: Scheduler) -> None:
     """The offset is what the last heartbeat measured. Before the next one, the clock may have been set."""
     scheduler.register(noop, name="task")
-    scheduler._parts.store.statements.clock_offset_s = -DAY.total_seconds()
+    store_of(scheduler).statements.clock_offset_s = -DAY.total_seconds()
     job_id = await scheduler.enqueue("task", deadline=HOUR, timeout=None, keep_result=HOUR)
     result = await scheduler.get_job_result(job_id, timeout=PATIENCE)
     assert result.status is JobStatus.COMPLETED
@@ -283,7 +283,7 @@ async def test_attempt_that_is_claimed_after_the_deadline_does_not_begin(pool: a
         await t.scheduler.enqueue(note, job_id="job", delay=HOUR, deadline=HOUR)
         # Without its entry, no scan finds the job.
         await pool.execute("DELETE FROM scheduler_deadlines")
-        await t.scheduler._parts.store.jobs.move(["job"], to=START + 3 * HOUR)
+        await store_of(t.scheduler).jobs.move(["job"], to=START + 3 * HOUR)
         await t.run_until(4 * HOUR)
         assert await seen(t) == (JobStatus.FAILED, ERROR)
         assert begun == []
@@ -438,7 +438,7 @@ async def test_alert_of_the_failure_is_enqueued_once(pool: asyncpg.Pool, kind: s
         await t.scheduler.enqueue("task", args=("signal",), job_id="job", deadline=2 * HOUR)
         if kind == "running":
             await pool.execute("DELETE FROM scheduler_deadlines")
-            await t.scheduler._parts.store.jobs.move(["job"], to=START + 3 * HOUR)
+            await store_of(t.scheduler).jobs.move(["job"], to=START + 3 * HOUR)
         await t.run_until(DAY)
         (alert,) = alerts
         assert (alert["job_id"], alert["job_name"], alert["error"]) == ("job", "task", ERROR)
@@ -453,7 +453,7 @@ async def test_failure_counts_once_among_the_errors_of_its_task(pool: asyncpg.Po
             )
         await t.drain()
         await pool.execute("DELETE FROM scheduler_deadlines WHERE job_id = 'claimed'")
-        await t.scheduler._parts.store.jobs.move(["claimed"], to=START + 3 * HOUR)
+        await store_of(t.scheduler).jobs.move(["claimed"], to=START + 3 * HOUR)
         await t.run_until(4 * HOUR)
         rows = await pool.fetch("SELECT text, sum(jobs) AS jobs FROM scheduler_failures GROUP BY text")
         text = "DeadlineExceededError: the job passed its deadline of #-#-# # UTC"

@@ -33,6 +33,7 @@ from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make, Pools
+from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 RAISE, IGNORE, REPLACE = ConflictResolution
@@ -350,7 +351,7 @@ async def test_no_worker_claims_a_job_while_a_call_postpones_it(
     idle: Scheduler, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row is locked before the statement that postpones it reads when the series began."""
-    inserts = idle._parts.store.inserts
+    inserts = store_of(idle).inserts
     postpone = inserts.replace_debounced
     claimable: list[int] = []
 

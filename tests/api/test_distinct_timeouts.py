@@ -12,6 +12,7 @@ import pytest
 from pg_scheduler import JobPriority, JobSpec, PollingConfig, job
 from pg_scheduler.events import JobCompleted
 from tests.api.conftest import Make
+from tests.support.inside import worker_of
 from tests.support.worker import Recorder, now
 
 pytestmark = pytest.mark.slow
@@ -44,5 +45,5 @@ async def test_twenty_thousand_distinct_timeouts_delay_no_other_job(make: Make, 
         await asyncio.sleep(0.2)  # the jobs run meanwhile
     await seen.until(JobCompleted, COUNT + probes)
     assert probes > 1
-    executor = scheduler._parts.runtime.executor  # type: ignore[union-attr]
+    executor = worker_of(scheduler).executor
     assert len(executor._runner._timeouts._timers) <= 150

@@ -14,6 +14,7 @@ from pg_scheduler.events import JobCompleted, JobsReclaimed, PassFinished, Perio
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import verify
 from tests.api.conftest import Make, Pools
+from tests.support.inside import worker_of
 from tests.support.logs import warnings_of
 from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
 
@@ -145,7 +146,7 @@ async def test_running_scheduler_stops_when_a_table_is_dropped_and_starts_again(
     seen = Recorder(scheduler)
     await scheduler.start()
     await pool.execute("DROP TABLE scheduled_jobs CASCADE")
-    scheduler._parts.runtime.node.signals.due()  # type: ignore[union-attr]
+    worker_of(scheduler).node.signals.due()
     with pytest.raises(SchemaMissingError, match=r"initialize_db\(\) or start\(\)"):
         await asyncio.wait_for(scheduler.wait(), PATIENCE)
     assert not holds(scheduler.is_running)

@@ -24,6 +24,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.scheduler import events
 from tests.api.conftest import Make
+from tests.support.inside import bus_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 LATER = timedelta(hours=1)
@@ -54,7 +55,7 @@ async def test_next_event_raises_timeout_error_when_there_is_none(make: Make) ->
         await scheduler.next_event(timeout=timedelta(milliseconds=1))
     with pytest.raises(TimeoutError, match=r"^no JobStarted or JobFailed within 0.001 s;"):
         await scheduler.next_event(JobStarted, JobFailed, timeout=0.001)
-    assert not scheduler._parts.events.wants(JobStarted), "the subscription has ended"
+    assert not bus_of(scheduler).wants(JobStarted), "the subscription has ended"
 
 
 async def test_next_event_raises_value_error_when_the_timeout_is_not_positive(make: Make) -> None:
@@ -69,7 +70,7 @@ async def test_flags_of_subscriptions_must_be_bools(make: Make) -> None:
         scheduler.subscribe(print, once=flag)
     with pytest.raises(TypeError, match="cluster must be a bool, not str: 'no'"):
         scheduler.subscribe(print, cluster=flag)
-    assert not scheduler._parts.events.wants(JobStarted)
+    assert not bus_of(scheduler).wants(JobStarted)
 
 
 async def test_next_event_raises_not_running_error_when_the_scheduler_stops(make: Make) -> None:
@@ -182,7 +183,7 @@ async def test_slow_and_raising_subscribers_delay_no_job(make: Make, open_gate: 
     assert handled == []
     assert await anext(unread) == EventsDropped(jobs - 1000, "events()")
     release.set()
-    await scheduler._parts.events.drain(PATIENCE)
+    await bus_of(scheduler).drain(PATIENCE)
     assert handled[1] == EventsDropped(jobs - 1001, handled[1].subscriber)  # type: ignore[attr-defined]
     assert len(handled) == 1002
 

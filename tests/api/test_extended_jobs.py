@@ -14,6 +14,7 @@ from pg_scheduler import ConflictResolution, JobConflictError, JobSpec
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, Extras, PlainJob
 from pg_scheduler.queue.enqueuer import Enqueuer
 from tests.api.conftest import Make
+from tests.support.inside import enqueuer_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +37,7 @@ async def options(pool: asyncpg.Pool) -> dict[str, Any]:
 async def enqueuer(make: Make) -> Enqueuer:
     scheduler = make()
     await scheduler.initialize_db()
-    assert isinstance(scheduler._parts.enqueuer, Enqueuer)  # as without middleware
-    return scheduler._parts.enqueuer
+    return enqueuer_of(scheduler)
 
 
 async def insert_all(

@@ -152,13 +152,13 @@ class FireTimes:
         place = 0
         while True:
             if place == len(self.searched):
-                self._search_more()
+                self.search_more()
             if place == len(self.searched):
                 return
             yield self.searched[place]
             place += 1
 
-    def _search_more(self) -> None:
+    def search_more(self) -> None:
         if not self.is_complete:
             after = self.searched[-1] if self.searched else self.anchor - INSTANT
             more = self.trigger.upcoming(50, after=after, anchor=self.anchor)

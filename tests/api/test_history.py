@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried
+from tests.support.inside import worker_of
 from tests.support.worker import Recorder, now
 
 HUGE = 100_000
@@ -40,8 +41,7 @@ async def test_errors_show_why_a_job_failed_three_times(scheduler: Scheduler, se
         seen.events.clear()
         await scheduler.db_pool.execute("UPDATE scheduled_jobs SET execution_time = now()")
         await scheduler.retry_job("wake")
-        assert scheduler._parts.runtime is not None
-        scheduler._parts.runtime.node.signals.due()
+        worker_of(scheduler).node.signals.due()
     await seen.until(JobFailed, job_id=job_id)
     job = await scheduler.get_job(job_id)
     assert job is not None

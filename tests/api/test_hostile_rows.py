@@ -33,6 +33,7 @@ from tests.support.hostile import (
     instants,
     write_row,
 )
+from tests.support.inside import fault_of, services_of
 from tests.support.worker import Recorder, now
 
 BATCH = 10
@@ -183,9 +184,7 @@ class Harness:
         await scheduler.start()
         await self.seen.until(JobCompleted, job_id=last)
         await scheduler.recover_orphaned_jobs()
-        runtime = scheduler._parts.runtime
-        assert runtime is not None
-        for part in runtime.supervisor._parts:
+        for part in services_of(scheduler):
             # The vacuum, which may be in its first pass, is called below.
             name = getattr(part, "name", "")
             if hasattr(part, "run_once") and name not in {"completer", "listener", "vacuum"}:
@@ -202,7 +201,7 @@ class Harness:
         await scheduler.run_vacuum()
         assert scheduler.is_running
         await scheduler.shutdown()
-        assert scheduler._parts.life.fault is None
+        assert fault_of(scheduler) is None
 
     async def row(self, job_id: str) -> asyncpg.Record:
         found = await self.pool.fetchrow(

@@ -22,6 +22,7 @@ from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.triggers import Every
 from tests.support.hostile import EARLIEST, INSTANTS, JOB_NAMES, LATEST, column, instants, write_row
+from tests.support.inside import fault_of, worker_of
 from tests.support.worker import Recorder
 
 TYPES = {
@@ -191,23 +192,22 @@ class Harness:
         self.scheduler = scheduler
         self.pool = pool
         self.seen = Recorder(scheduler)
-        self._planner: Planner | None = None
+        self.wrapped_planner: Planner | None = None
 
     @property
     def planner(self) -> Planner:
         """Return the planner, whose own passes and those of the test do not overlap."""
-        runtime = self.scheduler._parts.runtime
-        assert runtime is not None
-        if self._planner is None:
-            self._planner = runtime.planner
-            run_once, one_at_a_time = self._planner.run_once, asyncio.Lock()
+        runtime = worker_of(self.scheduler)
+        if self.wrapped_planner is None:
+            self.wrapped_planner = runtime.planner
+            run_once, one_at_a_time = self.wrapped_planner.run_once, asyncio.Lock()
 
             async def run_alone() -> float:
                 async with one_at_a_time:
                     return await run_once()
 
-            self._planner.run_once = run_alone  # type: ignore[method-assign]
-        return self._planner
+            self.wrapped_planner.run_once = run_alone  # type: ignore[method-assign]
+        return self.wrapped_planner
 
     async def plan(self) -> None:
         """Run one pass and verify that it enqueues a job of the valid schedule, which is due."""
@@ -238,7 +238,7 @@ async def running_harness(pool: asyncpg.Pool) -> AsyncIterator[Harness]:
                 assert switch(key)
                 await harness.plan()
         assert scheduler.is_running
-    assert scheduler._parts.life.fault is None
+    assert fault_of(scheduler) is None
 
 
 @pytest.mark.slow
@@ -330,4 +330,4 @@ async def test_valid_schedule_fires_when_six_hundred_broken_ones_precede_it(pool
             while len(harness.seen.of(ScheduleBroken)) < 600:
                 await harness.planner.run_once()
         await harness.plan()
-    assert scheduler._parts.life.fault is None
+    assert fault_of(scheduler) is None

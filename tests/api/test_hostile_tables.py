@@ -22,6 +22,7 @@ from pg_scheduler.triggers import Every
 from pg_scheduler.worker.service import Service
 from tests.api.conftest import Make
 from tests.support.hostile import EARLIEST, LATEST
+from tests.support.inside import fault_of, store_of, worker_of
 from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE, Recorder
 
@@ -194,8 +195,7 @@ class Harness:
 
     async def pass_all(self) -> None:
         """Make passes of every service by hand."""
-        runtime = self.scheduler._parts.runtime
-        assert runtime is not None
+        runtime = worker_of(self.scheduler)
         runtime.rescuer.scan_locks()
         for _ in range(2):
             for part in runtime.parts:
@@ -283,7 +283,7 @@ async def test_jobs_and_schedules_run_when_a_table_has_nonsense_in_every_column(
     await write(pool, table)
     await harness.check()
     await scheduler.shutdown()
-    assert scheduler._parts.life.fault is None
+    assert fault_of(scheduler) is None
 
 
 def hostile_notifications(worker_id: str) -> list[str]:
@@ -349,7 +349,7 @@ async def test_jobs_and_events_arrive_when_notifications_are_nonsense(make: Make
     received: list[Event] = []
     scheduler.subscribe(received.append, JobCompleted, JobFailed, cluster=True)
     seen = Recorder(scheduler)
-    channel = await scheduler._parts.store.locks.channel()
+    channel = await store_of(scheduler).locks.channel()
     for text in hostile_notifications(scheduler.worker_id):
         await pool.execute("SELECT pg_notify($1, $2)", channel, text)
     job_id = await sender.enqueue("victim")  # its notification follows the others
@@ -357,4 +357,4 @@ async def test_jobs_and_events_arrive_when_notifications_are_nonsense(make: Make
     assert [event.job_id for event in received if isinstance(event, JobCompleted)] == [job_id]
     assert not seen.of(ServiceFaulted)
     await scheduler.shutdown()
-    assert scheduler._parts.life.fault is None
+    assert fault_of(scheduler) is None

@@ -15,6 +15,7 @@ from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.events import JobCompleted, JobsReclaimed
 from pg_scheduler.scheduler.store import Store
 from tests.support.hostile import INSTANTS, JOB_NAME, OTHER_WORKERS, write_row
+from tests.support.inside import fault_of, services_of, worker_of
 from tests.support.worker import Recorder, now
 
 TYPES = {
@@ -66,9 +67,8 @@ async def write_worker(pool: asyncpg.Pool, row: Mapping[str, str | None]) -> Non
 
 async def check_survival(scheduler: Scheduler, seen: Recorder) -> None:
     """Verify that every service that reads the table makes a pass and that jobs run."""
-    runtime = scheduler._parts.runtime
-    assert runtime is not None
-    parts = {part.name: part for part in runtime.supervisor._parts if hasattr(part, "run_once")}  # type: ignore[attr-defined]
+    runtime = worker_of(scheduler)
+    parts = {part.name: part for part in services_of(scheduler) if hasattr(part, "run_once")}  # type: ignore[attr-defined]
     for _ in range(2):
         runtime.rescuer.answer_timeout_s = 0.0
         runtime.rescuer.scan_locks()
@@ -98,7 +98,7 @@ async def test_scheduler_survives_any_rows_of_workers(
         for row in added_later:
             await write_worker(pool, row)
         await check_survival(scheduler, seen)
-    assert scheduler._parts.life.fault is None
+    assert fault_of(scheduler) is None
 
 
 async def test_heartbeat_repairs_its_worker_row_after_a_manual_change(pool: asyncpg.Pool) -> None:
@@ -139,8 +139,7 @@ async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_fr
     scheduler.register(work, name=JOB_NAME)
     seen = Recorder(scheduler)
     async with scheduler:
-        runtime = scheduler._parts.runtime
-        assert runtime is not None
+        runtime = worker_of(scheduler)
         runtime.rescuer.answer_timeout_s = 0.0
         runtime.rescuer.scan_locks()
         for _ in range(2):
@@ -148,7 +147,7 @@ async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_fr
         await seen.until(JobCompleted, len(IDS))
     dead = [worker for event in seen.of(JobsReclaimed) for worker in event.dead_workers]
     assert sorted(dead) == sorted(IDS)
-    assert scheduler._parts.life.fault is None
+    assert fault_of(scheduler) is None
 
 
 async def test_cancel_job_cancels_a_job_whose_worker_id_exceeds_a_notification(pool: asyncpg.Pool) -> None:

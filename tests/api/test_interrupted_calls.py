@@ -21,6 +21,7 @@ from pg_scheduler.events import JobCompleted, TaskResumed
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
 from tests.api.test_tasks_facet import until_claimed
+from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")
@@ -36,7 +37,7 @@ class Interruption:
     def __init__(self, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
         self.remaining: int | None = None
         self.error: type[BaseException] = asyncio.CancelledError
-        statements = scheduler._parts.store.statements
+        statements = store_of(scheduler).statements
         fetch = statements.fetch
 
         async def interrupted(*args: Any, **options: Any) -> Any:
@@ -158,7 +159,7 @@ async def heard(caller: Scheduler, dsn: str) -> AsyncIterator[asyncio.Queue[str]
     messages: asyncio.Queue[str] = asyncio.Queue()
     connection = await asyncpg.connect(dsn)
     try:
-        channel = await caller._parts.store.statements.channel()
+        channel = await store_of(caller).statements.channel()
         await connection.add_listener(channel, lambda *args: messages.put_nowait(args[-1]))
         yield messages
     finally:
@@ -183,7 +184,7 @@ async def test_interrupted_change_of_a_schedule_wakes_the_planners(
         "update": lambda: caller.schedules.update("old", trigger=Every(minutes=1)),
         "resume": lambda: caller.schedules.resume("old"),
     }
-    owner: Any = caller._parts.store.schedules if method == "resume" else caller.schedules._calls
+    owner: Any = store_of(caller).schedules if method == "resume" else caller.schedules._calls
     write = getattr(owner, method)
 
     async def committed(*args: Any, **options: Any) -> None:

@@ -16,6 +16,7 @@ import pg_scheduler
 from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
 from pg_scheduler.database.callers.adapter import COMMANDS
 from tests.api.conftest import Make
+from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, now
 
 LATER: Final = timedelta(hours=1)
@@ -103,7 +104,7 @@ async def waiting_transactions(pool: asyncpg.Pool) -> int:
 async def test_held_session_reads_committed_rows_when_the_role_has_another_level(
     default_level: str, scheduler: Scheduler, pool: asyncpg.Pool
 ) -> None:
-    connections = scheduler._parts.store.connections
+    connections = store_of(scheduler).connections
     async with connections.dedicated_connection as connection:
         assert connection is not None
         assert await connection.fetchval("SHOW transaction_isolation") == "read committed"

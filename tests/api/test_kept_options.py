@@ -37,6 +37,7 @@ from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.task import JOB_OPTIONS, TaskOptions
 from pg_scheduler.schedules.definition import Definition
 from tests.api.conftest import Make
+from tests.support.inside import registry_of, store_of
 from tests.support.worker import LEASE, new_worker
 
 PAGE: Final = Path(__file__).parents[2] / "docs/concepts/life-cycle.md"
@@ -185,7 +186,7 @@ class World:
             "pass_results": True,
             "after_outcome": "ended",
         }
-        task = self.scheduler._parts.tasks.resolve(name)
+        task = registry_of(self.scheduler).resolve(name)
         assert task is not None
         return await self.scheduler.schedule(task.func, **(defaults | options))
 
@@ -232,9 +233,9 @@ class World:
 
     async def settle(self, job_id: str, outcome: Outcome) -> None:
         """Claim the job and write the end of its attempt."""
-        store = self.scheduler._parts.store
+        store = store_of(self.scheduler)
         await store.workers.register(new_worker(), LEASE)
-        names = self.scheduler._parts.tasks.lists.names
+        names = registry_of(self.scheduler).lists.names
         claims = {claim.job_id: claim for claim in (await store.claims.exchange("me", names, 10)).jobs}
         await store.results.settle("me", [(claims[job_id], outcome)])
 
@@ -271,7 +272,7 @@ async def world(make: Make, pool: asyncpg.Pool) -> AsyncIterator[World]:
     await scheduler.enqueue(full, job_id="parent", delay=DAY)
     await scheduler.enqueue(full, job_id="other parent", delay=DAY)
     yield world
-    await scheduler._parts.store.connections.release_held()
+    await store_of(scheduler).connections.release_held()
 
 
 async def cancel_and_retry(world: World, job_id: str) -> None:

@@ -36,6 +36,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.worker.claimer import Claimer
 from tests.api.conftest import Make, Pools
+from tests.support.inside import store_of
 from tests.support.worker import (
     PATIENCE,
     PROMPT,
@@ -222,7 +223,7 @@ async def test_due_job_runs_after_the_listener_reconnects_when_its_notification_
     scheduler.register(open_gate.job, name="app.work")
     await scheduler.start()
     unannounced = new_job("unannounced", "app.work")
-    await scheduler._parts.store.inserts.insert([unannounced])  # without a notification
+    await store_of(scheduler).inserts.insert([unannounced])  # without a notification
     assert await pool.fetchval("SELECT pg_terminate_backend($1)", listening_pid(scheduler))
     await seen.until(JobCompleted, job_id="unannounced")
 
@@ -430,7 +431,7 @@ async def test_start_fails_on_a_closed_pool_and_succeeds_later_on_an_open_one(ds
     with pytest.raises(PoolClosedError, match=r"shutdown\(\) before pool\.close\(\)"):
         await scheduler.start()
     assert not holds(scheduler.is_running)
-    connections = scheduler._parts.store.connections
+    connections = store_of(scheduler).connections
     connections._pool = connections.share.held._pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
     await scheduler.start()
     assert holds(scheduler.is_running)

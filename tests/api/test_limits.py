@@ -28,6 +28,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.queue.locks import LOCK_CLASS
 from tests.api.conftest import Make, Pools
 from tests.support.codecs import KeyedCodec
+from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 ONE = [Limit(max_running=1)]
@@ -69,7 +70,7 @@ async def test_jobs_of_a_paused_task_keep_no_limit_from_jobs_of_other_tasks(
     await scheduler.schedule_bulk(specs(gate.job, 20))
     await until(pool, BLOCKED, 19)
     await scheduler.tasks.pause("pages")
-    await scheduler._parts.runtime.pauses.run_once()  # type: ignore[union-attr]
+    await worker_of(scheduler).pauses.run_once()
     gate.open.set()
     await record.until(JobCompleted)
     await scheduler.schedule_bulk(specs(noop, 3))
@@ -549,5 +550,4 @@ async def test_jobs_without_limits_write_nothing_about_limits(make: Make, pool: 
     await scheduler.start()
     await record.until(JobCompleted, 50)
     assert await pool.fetchval("SELECT count(*) FROM scheduler_starts") == 0
-    assert scheduler._parts.life.runtime is not None
-    assert scheduler._parts.life.runtime.unblocker._result_buffer.on_settled is None
+    assert worker_of(scheduler).unblocker._result_buffer.on_settled is None

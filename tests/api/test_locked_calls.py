@@ -30,6 +30,7 @@ from pg_scheduler.events import JobCompleted, JobStarted
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make, Pools
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support.inside import store_of
 from tests.support.logs import warnings_of
 from tests.support.store import use_options
 from tests.support.worker import PATIENCE, Recorder, now
@@ -395,7 +396,7 @@ async def test_transaction_of_a_job_waits_for_a_lock_without_its_own_and_names_t
 ) -> None:
     gate, seen = Gate(), Recorder(worker)
     worker.register(getattr(gate, kind), name="locked.step")
-    worker._parts.store.statements.lock_reports.report_after_s = 0.2
+    store_of(worker).statements.lock_reports.report_after_s = 0.2
     await worker.start()
     job_id = await worker.enqueue("locked.step")
     async with asyncio.timeout(PATIENCE):

@@ -29,6 +29,7 @@ from pg_scheduler.worker.overdue import DeadlineScanner
 from pg_scheduler.worker.result_buffer import ResultBuffer
 from tests.api.conftest import Make
 from tests.support.guards import guard
+from tests.support.inside import store_of, worker_of
 from tests.support.store import use_options
 from tests.support.worker import PATIENCE, Gate, Recorder
 
@@ -115,7 +116,7 @@ class World:
         self.scheduler = make(shutdown_timeout=0.3, stop_grace=0.1)
         self.client = make()
         self.gate = gate
-        self._dsn = dsn
+        self.dsn = dsn
         self.job_id = ""
 
     async def begin(self) -> None:
@@ -141,7 +142,7 @@ class World:
     @asynccontextmanager
     async def holding(self, hold: Hold) -> AsyncIterator[None]:
         """Hold the rows in a transaction, and let the job end within it."""
-        connection = await asyncpg.connect(self._dsn, server_settings={"application_name": "debugger"})
+        connection = await asyncpg.connect(self.dsn, server_settings={"application_name": "debugger"})
         try:
             transaction = connection.transaction()
             await transaction.start()
@@ -216,8 +217,7 @@ async def test_shutdown_ends_while_many_outcomes_wait_for_one_lock_of_a_trigger_
     seen = Recorder(scheduler)
     scheduler.register(gate.job, name="counted", keep_result=KEPT)
     await scheduler.start()
-    runtime = scheduler._parts.life.runtime
-    assert runtime is not None
+    runtime = worker_of(scheduler)
     runtime.completer.report_after_s = 0.5
     for number in range(20):
         await scheduler.enqueue("counted", job_id=f"counted {number}")
@@ -311,7 +311,7 @@ async def test_shutdown_does_not_wait_for_a_call_that_waits_for_a_lock(dsn: str,
     await transaction.start()
     await connection.execute("LOCK TABLE scheduled_jobs")
     call = asyncio.create_task(scheduler.enqueue("quick", args=(5,)))
-    sticky = scheduler._parts.store.connections.sticky_connection
+    sticky = store_of(scheduler).connections.sticky_connection
     assert sticky is not None
     async with asyncio.timeout(PATIENCE):
         while not sticky.is_in_use:  # noqa: ASYNC110 - no event
@@ -390,8 +390,7 @@ async def test_completions_that_a_lock_of_the_table_stops_stay_together(
     await scheduler.start()
     ids = [await scheduler.enqueue("gate", args=(n,)) for n in range(20)]
     await seen.until(JobStarted, len(ids))
-    runtime = scheduler._parts.life.runtime
-    assert runtime is not None
+    runtime = worker_of(scheduler)
     connection = await asyncpg.connect(dsn)
     async with connection.transaction():
         await connection.execute("LOCK TABLE scheduled_jobs IN SHARE MODE")
@@ -432,8 +431,7 @@ async def test_job_that_holds_its_own_row_delays_no_other_job(
     await asyncio.wait_for(waits.wait(), PATIENCE)
     others = [await scheduler.enqueue(quick, args=(number,)) for number in range(20)]
     await seen.until(JobCompleted, len(others))
-    runtime = scheduler._parts.runtime
-    assert runtime is not None
+    runtime = worker_of(scheduler)
     for _ in range(3):
         await runtime.heartbeat.run_once()
     assert not seen.of(JobFailed), "the other jobs have completed before the timeout"

@@ -14,6 +14,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.events import JobCompleted, KeeperConnected, ListenerConnected
 from pg_scheduler.worker.keeper import LeaseKeeper
 from tests.api.conftest import SLOW_POLLING
+from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, Recorder
 
 SCHEMAS = [f"tenant_{number}" for number in range(10)]
@@ -124,13 +125,13 @@ async def test_each_scheduler_listens_again_when_the_shared_connection_ends(
         schedulers(pool, SCHEMAS[:3]) as all_schedulers,
     ):
         recorders = [Recorder(scheduler) for scheduler in all_schedulers]
-        connection = all_schedulers[0]._parts.store.shared.connection
+        connection = store_of(all_schedulers[0]).shared.connection
         assert connection is not None
-        assert {scheduler._parts.store.shared.connection for scheduler in all_schedulers} == {connection}
+        assert {store_of(scheduler).shared.connection for scheduler in all_schedulers} == {connection}
         await admin.execute("SELECT pg_terminate_backend($1)", connection.get_server_pid())
         for recorder in recorders:
             await recorder.until(ListenerConnected)
-        new_connections = {scheduler._parts.store.shared.connection for scheduler in all_schedulers}
+        new_connections = {store_of(scheduler).shared.connection for scheduler in all_schedulers}
         assert len(new_connections) == 1
         assert new_connections != {connection}
         await run_in_each(all_schedulers)
@@ -162,7 +163,7 @@ async def test_scheduler_uses_the_pool_while_another_one_uses_the_dedicated_conn
         asyncpg.create_pool(dsn, min_size=0, max_size=8) as pool,
         schedulers(pool, SCHEMAS[:2]) as (first, second),
     ):
-        connections = [scheduler._parts.store.connections for scheduler in (first, second)]
+        connections = [store_of(scheduler).connections for scheduler in (first, second)]
         async with connections[0].dedicated_connection as connection:
             assert connection is not None
             await run_in_each([second])
@@ -178,12 +179,12 @@ async def test_schedulers_on_other_pools_or_with_other_addresses_share_nothing(d
         asyncpg.create_pool(dsn, min_size=0, max_size=8) as other_pool,
     ):
         shares = [
-            Scheduler(pool, schema="a")._parts.store.connections.share,
-            Scheduler(other_pool, schema="a")._parts.store.connections.share,
-            Scheduler(pool, schema="a", direct_dsn=dsn)._parts.store.connections.share,
+            store_of(Scheduler(pool, schema="a")).connections.share,
+            store_of(Scheduler(other_pool, schema="a")).connections.share,
+            store_of(Scheduler(pool, schema="a", direct_dsn=dsn)).connections.share,
         ]
         assert len(set(shares)) == len(shares)
-        assert Scheduler(pool, schema="b")._parts.store.connections.share is shares[0]
+        assert store_of(Scheduler(pool, schema="b")).connections.share is shares[0]
 
 
 async def test_release_of_one_scheduler_leaves_the_dedicated_connection_to_the_others(dsn: str) -> None:
@@ -191,7 +192,7 @@ async def test_release_of_one_scheduler_leaves_the_dedicated_connection_to_the_o
         asyncpg.create_pool(dsn, min_size=0, max_size=8) as pool,
         schedulers(pool, SCHEMAS[:2]) as (first, second),
     ):
-        held = first._parts.store.connections.share.held
+        held = store_of(first).connections.share.held
         await run_in_each([first, second])
         connection = held.connection
         assert connection is not None

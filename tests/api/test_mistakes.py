@@ -39,6 +39,7 @@ from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.triggers import Cron, During
 from tests.api.conftest import Make
 from tests.support.cases import each_case
+from tests.support.inside import worker_of
 from tests.support.logs import records_of
 from tests.support.worker import PROMPT, Recorder, now
 
@@ -250,8 +251,7 @@ async def test_switch_is_stored_when_a_job_calls_it_during_shutdown(make: Make, 
 
     async def switch_late() -> None:
         began.set()
-        runtime = scheduler._parts.runtime
-        assert runtime is not None
+        runtime = worker_of(scheduler)
         while runtime.planner.is_running:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0)
         assert scheduler.disable_periodic_job("mine")

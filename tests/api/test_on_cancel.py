@@ -23,6 +23,7 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
 from tests.support.codecs import KeyedCodec
+from tests.support.inside import registry_of
 from tests.support.worker import Recorder
 
 Pool = asyncpg.Pool
@@ -168,7 +169,7 @@ async def test_process_that_does_not_know_the_task_enqueues_it(t: TestScheduler,
     await t.scheduler.enqueue(order, job_id="job")
     await t.drain()
     other = Scheduler(pool)
-    other._parts.tasks.__init__()  # type: ignore[misc]
+    registry_of(other).__init__()  # type: ignore[misc]
     assert await other.cancel_job("job")
     await t.drain()
     assert [arguments["steps"] for arguments in calls] == [DONE]

@@ -32,6 +32,7 @@ from pg_scheduler.queue.followers import distinct_id
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
+from tests.support.inside import store_of
 from tests.support.worker import LEASE, Recorder, new_worker
 
 START = datetime(2040, 1, 1, tzinfo=UTC)
@@ -51,7 +52,7 @@ class Bench:
     def __init__(self, make: Make, **options: Any) -> None:
         self.clock = FakeClock(START)
         self.scheduler = make(clock=self.clock)
-        self.store = self.scheduler._parts.store
+        self.store = store_of(self.scheduler)
         self.scheduler.register(page, name="alerts.page", **options)
         self.scheduler.register(work, name="app.work", on_failure="alerts.page")
 

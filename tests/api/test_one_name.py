@@ -13,6 +13,7 @@ from pg_scheduler.events import JobCompleted
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.registry import TaskRegistry
 from tests.api.conftest import Make
+from tests.support.inside import declarations_of
 from tests.support.worker import Recorder
 
 START = datetime(2040, 1, 1, tzinfo=UTC)
@@ -134,7 +135,7 @@ async def test_start_gives_a_former_schedule_its_name_and_keeps_its_timing(
 
     scheduler = make(clock=clock)
     await scheduler.initialize_db()
-    await scheduler._parts.declared.sync()
+    await declarations_of(scheduler).sync()
     before = await scheduler.schedules.get("refresh")
     assert before is not None
     await pool.execute(
@@ -143,7 +144,7 @@ async def test_start_gives_a_former_schedule_its_name_and_keeps_its_timing(
     )
     clock.advance(HOUR / 2)
     another = make(clock=clock)
-    await another._parts.declared.sync()
+    await declarations_of(another).sync()
     after = await another.schedules.get("refresh")
     assert after is not None
     assert (after.task, after.next_fire_at) == (NAME, before.next_fire_at)

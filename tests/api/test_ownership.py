@@ -24,6 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from pg_scheduler import Abort, ConflictResolution, JobConflictError, JobNotFoundError, call, current_job
 from pg_scheduler.testing import TestScheduler
+from tests.support.inside import clock_of
 from tests.support.stories import LONG
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -219,7 +220,7 @@ class Story(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([-3600, -1, 1, 30]))
     def step_clock(self, seconds: int) -> None:
-        self.run.t._clock.now += timedelta(seconds=seconds)
+        clock_of(self.run.t).now += timedelta(seconds=seconds)
 
     @rule()
     def run_one(self) -> None:

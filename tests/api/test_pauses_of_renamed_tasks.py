@@ -27,6 +27,7 @@ from pg_scheduler.inspect.tasks import by_stopped_name, paused_tasks
 from pg_scheduler.jobs.naming import qualified_name
 from tests.api.conftest import Make
 from tests.api.test_tasks_facet import until_claimed
+from tests.support.inside import reads_of, store_of, worker_of
 from tests.support.worker import Gate, Recorder, now
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")
@@ -59,17 +60,15 @@ async def start_old(make: Make) -> Scheduler:
 
 def claimed(scheduler: Scheduler) -> set[str]:
     """Return the names that a worker claims."""
-    assert scheduler._parts.runtime
-    return set(scheduler._parts.runtime.node.routing.names())
+    return set(worker_of(scheduler).node.routing.names())
 
 
 async def read_pauses(scheduler: Scheduler) -> None:
-    assert scheduler._parts.runtime
-    await scheduler._parts.runtime.pauses.run_once()
+    await worker_of(scheduler).pauses.run_once()
 
 
 async def exact_names(pool: asyncpg.Pool) -> list[set[str]]:
-    pauses = await Scheduler(pool)._parts.store.pauses.paused()
+    pauses = await store_of(Scheduler(pool)).pauses.paused()
     return [set(pause.exact_names) for pause in pauses]
 
 
@@ -116,8 +115,7 @@ async def test_pause_of_a_process_without_the_code_has_the_exact_names_that_work
 ) -> None:
     new = await start_new(make)
     # The worker cannot add its names itself.
-    assert new._parts.runtime
-    new._parts.runtime.node.known_pauses.end()
+    worker_of(new).node.known_pauses.end()
     await make().tasks.pause(name)
     assert await exact_names(pool) == [{NEW, OLD, qualified_name(issue)}]
     await new.shutdown()
@@ -232,8 +230,7 @@ async def test_pause_with_suspended_expiry_renews_jobs_of_all_names(make: Make) 
     jobs = [await old.enqueue(name, misfire_grace_time=60) for name in (NEW, OLD, qualified_name(send))]
     before = [job.expires_at for job_id in jobs if (job := await old.get_job(job_id))]
     await read_pauses(old)
-    assert old._parts.runtime
-    assert {NEW, OLD, qualified_name(send)} <= old._parts.runtime.node.routing.unexpiring_names
+    assert {NEW, OLD, qualified_name(send)} <= worker_of(old).node.routing.unexpiring_names
     assert await make().tasks.resume(OLD)
     after = [job.expires_at for job_id in jobs if (job := await old.get_job(job_id))]
     assert all(late and early and late > early for late, early in zip(after, before, strict=True))
@@ -246,9 +243,8 @@ async def test_paused_share_moves_no_jobs_under_a_former_name(make: Make, pool: 
     old = make()
     old.register(send, name=OLD, share=Share(key=lambda tenant: tenant))
     await old.start()
-    assert old._parts.runtime
     job_id = await old.enqueue(OLD, args=("a",))
-    await old._parts.runtime.feeder.run_once()
+    await worker_of(old).feeder.run_once()
     blocked_on = await pool.fetchval("SELECT blocked_on FROM scheduled_jobs WHERE job_id = $1", job_id)
     assert blocked_on == f"share:{OLD}:a"
 
@@ -269,11 +265,11 @@ async def test_everything_that_says_what_is_paused_knows_the_former_name(
     assert (await inspector.backlog()).held == {OLD}
     reasons = (await inspector.explain_job(job_id)).reasons
     assert ReasonCode.TASK_PAUSED in {reason.code for reason in reasons}
-    figures = await read_cluster(inspector._reads)
+    figures = await read_cluster(reads_of(inspector))
     assert (set(figures.held), list(figures.paused)) == ({OLD}, [NEW])
     subjects = {finding.subject for finding in (await inspector.doctor()).findings}
     assert OLD not in subjects, "its jobs are not late"
-    assert set(by_stopped_name(await paused_tasks(inspector._reads))) == {
+    assert set(by_stopped_name(await paused_tasks(reads_of(inspector)))) == {
         NEW,
         OLD,
         *map(qualified_name, (issue, send)),
@@ -284,8 +280,7 @@ async def test_everything_that_says_what_is_paused_knows_the_former_name(
     assert await pool.fetchval(trigger["metadata"]["query"]) == 0
     late = await old.schedule_job(OLD, hour_ago, {}, misfire_grace_time=1)
     await pool.execute("UPDATE scheduled_jobs SET created_at = execution_time")
-    assert old._parts.runtime
-    await old._parts.runtime.expirer.run_once()
+    await worker_of(old).expirer.run_once()
     expired = await old.get_job(late)
     assert expired
     assert expired.status is JobStatus.EXPIRED

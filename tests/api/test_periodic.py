@@ -46,6 +46,7 @@ from pg_scheduler.schedules.planner import POLL_INTERVAL_S
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make, Pools
 from tests.docs.snippets import ROOT
+from tests.support.inside import declarations_of, worker_of
 from tests.support.worker import PATIENCE, PROMPT, Gate, Recorder, now
 
 KEY = "the key"
@@ -216,7 +217,7 @@ async def test_periodic_job_status_has_the_next_fire_time_only_while_enabled(
     scheduler: Scheduler, seen: Recorder
 ) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
-    scheduler._parts.runtime.planner.wake()  # type: ignore[union-attr] # the schedule was declared after the start
+    worker_of(scheduler).planner.wake()  # the schedule was declared after the start
     await until(seen, lambda: next_fire(scheduler) is not None)
     shown = next_fire(scheduler)
     assert shown is not None
@@ -434,7 +435,7 @@ async def test_triggered_job_has_the_options_of_its_task(
     scheduler = make()
     await scheduler.initialize_db()
     if is_stored:
-        await scheduler._parts.declared.sync()
+        await declarations_of(scheduler).sync()
     job_id = await scheduler.trigger_periodic_job(KEY)
     with pytest.raises(JobConflictError):
         await scheduler.trigger_periodic_job(KEY)
@@ -474,7 +475,7 @@ async def test_jobs_have_the_options_of_job_that_periodic_does_not_give(
     assert (config.priority, config.max_retries) == expected
     assert (status["priority"], status["max_retries"]) == (expected[0].value, expected[1])
     ids = [await scheduler.trigger_periodic_job(KEY)]
-    await scheduler._parts.declared.sync()
+    await declarations_of(scheduler).sync()
     ids.append(await scheduler.trigger_periodic_job(KEY))
     for job_id in ids:
         assert job_id is not None

@@ -29,6 +29,7 @@ from pg_scheduler.events import (
 from pg_scheduler.worker import completer
 from tests.api.conftest import Make
 from tests.support.guards import OUTAGES, STATES
+from tests.support.inside import refused_consequences, store_of, worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 KEPT = timedelta(hours=1)
@@ -155,8 +156,7 @@ async def test_outcome_that_the_table_refuses_is_not_reported_as_locked(
 ) -> None:
     await refuse(pool, "NEW.job_id = 'bad' AND OLD.status = 'running'")
     await jobs.run("fine")
-    runtime = jobs.scheduler._parts.runtime
-    assert runtime is not None
+    runtime = worker_of(jobs.scheduler)
     runtime.completer.report_after_s = 0.0
     await runtime.completer.run_once()
     with pytest.raises(DatabaseUnavailableError, match="ended, because the table refuses them: bad"):
@@ -216,8 +216,7 @@ async def test_outcome_waits_alone_when_the_trigger_that_refuses_it_has_the_sqls
     (event,) = jobs.seen.of(OutcomeRefused)
     assert "it waits" in event.effect
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
-    runtime = jobs.scheduler._parts.life.runtime
-    assert runtime is not None
+    runtime = worker_of(jobs.scheduler)
     runtime.node.result_buffer.late.hurry()
     runtime.completer.wake()
     result = await jobs.scheduler.get_job_result("bad", timeout=PATIENCE)
@@ -235,7 +234,7 @@ async def test_consequences_that_are_refused_delay_no_others(
         "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() WHERE blocked_on IS NULL"
     )
     await refuse(pool, "NEW.job_id = 'bad' AND NEW.blocked_on IS NULL", action=raising(state))
-    await jobs.scheduler._parts.store.consequences.apply_lost(10)
+    await store_of(jobs.scheduler).consequences.apply_lost(10)
     rows = await pool.fetch("SELECT job_id FROM scheduled_jobs WHERE blocked_on IS NOT NULL")
     assert [row["job_id"] for row in rows] == ["bad"]
     assert "consequences of the end of job first refused by the table" in caplog.text
@@ -298,13 +297,13 @@ async def test_job_ends_although_its_alert_is_refused_and_the_alert_follows(
     assert (job.status, job.error_message) == (JobStatus.FAILED, "ValueError: raise fault")
     (event,) = jobs.seen.of(OutcomeRefused)
     assert "written later" in event.effect
-    store = jobs.scheduler._parts.store
+    store = store_of(jobs.scheduler)
     async with asyncio.timeout(PATIENCE):
-        while "bad" not in store.consequences._pause_ends:  # noqa: ASYNC110 - the scan is refused again
+        while "bad" not in refused_consequences(jobs.scheduler):  # noqa: ASYNC110 - the scan is refused again
             await asyncio.sleep(0.01)
     assert await store.consequences.apply_lost(10) == 0, "it has a pause"
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
-    store.consequences._pause_ends.clear()
+    refused_consequences(jobs.scheduler).clear()
     await store.consequences.apply_lost(10)
     count_alerts = "SELECT count(*) FROM scheduled_jobs WHERE job_name = 'alert'"
     async with asyncio.timeout(PATIENCE):
@@ -333,8 +332,7 @@ async def test_job_for_which_the_table_accepts_nothing_ends_when_the_trigger_is_
     await refuse(pool, "NEW.job_id = 'bad' AND NEW.status <> 'running'")
     await jobs.run("raise fault", max_retries=0, keep_result=KEPT)
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
-    runtime = jobs.scheduler._parts.life.runtime
-    assert runtime is not None
+    runtime = worker_of(jobs.scheduler)
     runtime.node.result_buffer.late.hurry()
     runtime.completer.wake()
     result = await jobs.scheduler.get_job_result("bad", timeout=PATIENCE)

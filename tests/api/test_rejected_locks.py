@@ -13,6 +13,7 @@ import pytest
 from pg_scheduler import Scheduler, job
 from pg_scheduler.events import JobCompleted, JobReleased
 from tests.api.conftest import Make
+from tests.support.inside import worker_of
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder, now
 
@@ -91,7 +92,7 @@ async def test_executor_pauses_while_connections_for_advisory_locks_are_rejected
             await door.shut()
             await insert(door.pool, count)
             await statements.take()
-            scheduler._parts.runtime.node.signals.due()  # type: ignore[union-attr]
+            worker_of(scheduler).node.signals.due()
             await asyncio.sleep(PERIOD_S)  # the subject is the rate
             sent = await statements.take()
             assert 0 < len(seen.of(JobReleased)) <= MAX_RELEASES * count
@@ -120,7 +121,7 @@ async def test_pause_for_an_advisory_lock_ends_at_shutdown(
     await scheduler.start()
     await door.shut()
     await insert(pool, 1)
-    scheduler._parts.runtime.node.signals.due()  # type: ignore[union-attr]
+    worker_of(scheduler).node.signals.due()
     await seen.until(JobReleased, 4)
     await asyncio.wait_for(scheduler.shutdown(), PATIENCE)
     assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "pending"

@@ -31,6 +31,7 @@ from pg_scheduler import (
 from pg_scheduler.events import JobCompleted, JobFailed, ListenerConnected, ListenerLost
 from pg_scheduler.inspect import Inspector
 from tests.api.conftest import Make, Pools
+from tests.support.inside import store_of
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Gate, Recorder, now, wire_to
 from tests.worker import processes
@@ -404,7 +405,7 @@ async def test_run_job_raises_the_exception_of_this_process_as_the_cause(schedul
 async def test_run_job_raises_the_cause_when_the_result_arrives_before_the_event(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results, has_raised = scheduler._parts.store.results, asyncio.Event()
+    results, has_raised = store_of(scheduler).results, asyncio.Event()
     settle = results.settle
 
     async def settle_slowly(*args: Any, **options: Any) -> set[str]:
@@ -541,7 +542,7 @@ async def test_waiters_fail_when_the_pool_is_closed(make: Make, pools: Pools) ->
 async def test_waiter_asks_again_when_the_database_was_unavailable(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = scheduler._parts.store.kept_results
+    results = store_of(scheduler).kept_results
     get, tries = results.get, 0
 
     async def failing(job_ids: list[str]) -> dict[str, JobResult | None]:

@@ -18,6 +18,7 @@ from pg_scheduler.events import JobCompleted, JobsReclaimed, JobStarted, PassFin
 from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.api.conftest import Make
 from tests.support.cases import each_case
+from tests.support.inside import set_server_start_grace, worker_of
 from tests.support.worker import Gate, Recorder, now
 
 
@@ -89,7 +90,7 @@ async def test_observer_reclaims_the_jobs_of_a_worker_whose_process_has_ended(po
     await add_dead_worker(pool, "dead", "pod", "elsewhere")  # its lease is valid, its liveness lock is free
     polling = PollingConfig(max_interval=0.1)
     scheduler = Scheduler(pool, role="observer", polling_config=polling)
-    scheduler._parts.store.workers._server_start_grace_s = 0.0
+    set_server_start_grace(scheduler, 0.0)
     seen = Recorder(scheduler)
     async with scheduler:
         (reclaimed,) = await seen.until(JobsReclaimed)
@@ -126,7 +127,7 @@ async def test_start_releases_the_jobs_of_an_ended_worker_with_the_same_identity
     ]:
         await add_dead_worker(pool, worker_id, identity, hostname)
     scheduler = Scheduler(pool, identity="pod", metadata={"zone": ["a", 1]})
-    scheduler._parts.store.workers._server_start_grace_s = 0.0
+    set_server_start_grace(scheduler, 0.0)
     seen = Recorder(scheduler)
     async with scheduler:
         reclaimed = seen.of(JobsReclaimed)[0]
@@ -143,7 +144,7 @@ async def test_worker_without_a_free_slot_reclaims_the_jobs_of_one_that_was_kill
 ) -> None:
     """Its slots are taken for long, or each claim gets as many jobs as it asks for."""
     scheduler = make(max_concurrent_jobs=2, polling_config=PollingConfig(max_interval=0.5))
-    scheduler._parts.store.workers._server_start_grace_s = 0.0
+    set_server_start_grace(scheduler, 0.0)
     seen = Recorder(scheduler)
     chain = asyncio.Event()
 
@@ -197,8 +198,7 @@ async def test_worker_claims_the_names_that_its_patterns_select(
     pool: asyncpg.Pool, settings: dict[str, Any], claimed: set[str]
 ) -> None:
     async with started(pool, **settings) as (scheduler, _):
-        assert scheduler._parts.runtime is not None
-        names = set(scheduler._parts.runtime.node.routing.names())
+        names = set(worker_of(scheduler).node.routing.names())
     assert names & {"reports.work", "mail.other"} == claimed
 
 

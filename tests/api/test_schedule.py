@@ -26,6 +26,7 @@ from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, JobRetried,
 from pg_scheduler.jobs.task import JOB_OPTIONS
 from tests.api.conftest import Make, Pools
 from tests.support.cases import each_case
+from tests.support.inside import worker_of
 from tests.support.worker import PROMPT, Gate, Recorder, now
 
 HOUR = timedelta(hours=1)
@@ -495,7 +496,7 @@ async def test_job_fails_when_its_retries_are_exhausted(scheduler: Scheduler, se
         attempts.append(current_job().attempt)
         raise ValueError(f"attempt {len(attempts)}")
 
-    scheduler._parts.runtime.executor._policy = RetryPolicy(  # type: ignore[union-attr]
+    worker_of(scheduler).executor._policy = RetryPolicy(
         base=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1)
     )
     job_id = await scheduler.schedule(mine, execution_time=now(), max_retries=2)

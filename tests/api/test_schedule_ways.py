@@ -22,6 +22,7 @@ from pg_scheduler import CatchUp, ConflictResolution, JobPriority, Overlap, Sche
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import CalendarInterval, Cron, During, Every, FixedDelay
 from tests.support.catalogues import own_registrations
+from tests.support.inside import declarations_of
 
 NOW: Final = datetime(2030, 1, 1, 0, 30, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -104,7 +105,7 @@ async def opened(
         if declared is not None:
             periodic(**declared, dedup_key=key)(scheduled)
         async with TestScheduler(pool, now=NOW) as t:
-            await t.scheduler._parts.declared.sync()  # as the planner, which would also let it fire
+            await declarations_of(t.scheduler).sync()  # as the planner, which would also let it fire
             yield t.scheduler
 
 
@@ -112,66 +113,66 @@ class Ways:
     """Stores one schedule in each way."""
 
     def __init__(self, pool: asyncpg.Pool, options: Options) -> None:
-        self._pool = pool
-        self._options = options
+        self.pool = pool
+        self.options = options
 
     async def rows(self) -> dict[str, Row]:
         """Return the row that each way makes."""
         ways: dict[str, Callable[[], Awaitable[None]]] = {
-            "added": self._add,
-            "added in place of another": self._replace,
-            "added after another has finished": self._add_again,
-            "updated": self._update,
-            "declared": self._declare,
-            "declared otherwise before": self._declare_otherwise_before,
-            "declared under another key before": self._declare_under_another_key_before,
+            "added": self.add,
+            "added in place of another": self.replace,
+            "added after another has finished": self.add_again,
+            "updated": self.update,
+            "declared": self.declare,
+            "declared otherwise before": self.declare_otherwise_before,
+            "declared under another key before": self.declare_under_another_key_before,
         }
         rows = {}
         for way, store in ways.items():
             await store()
-            rows[way] = await self._take()
+            rows[way] = await self.take()
         return rows
 
-    async def _add(self) -> None:
-        async with opened(self._pool, None) as scheduler:
-            await scheduler.schedules.add(TASK, schedule_id=ID, **self._options)
+    async def add(self) -> None:
+        async with opened(self.pool, None) as scheduler:
+            await scheduler.schedules.add(TASK, schedule_id=ID, **self.options)
 
-    async def _replace(self) -> None:
-        async with opened(self._pool, None) as scheduler:
+    async def replace(self) -> None:
+        async with opened(self.pool, None) as scheduler:
             await scheduler.schedules.add(TASK, schedule_id=ID, **BEFORE)
             await scheduler.schedules.add(
-                TASK, schedule_id=ID, conflict_resolution=ConflictResolution.REPLACE, **self._options
+                TASK, schedule_id=ID, conflict_resolution=ConflictResolution.REPLACE, **self.options
             )
 
-    async def _add_again(self) -> None:
-        async with opened(self._pool, None) as scheduler:
+    async def add_again(self) -> None:
+        async with opened(self.pool, None) as scheduler:
             await scheduler.schedules.add(TASK, schedule_id=ID, **BEFORE)
-            await self._pool.execute("UPDATE scheduler_schedules SET finished_at = $1", NOW)
-            await scheduler.schedules.add(TASK, schedule_id=ID, **self._options)
+            await self.pool.execute("UPDATE scheduler_schedules SET finished_at = $1", NOW)
+            await scheduler.schedules.add(TASK, schedule_id=ID, **self.options)
 
-    async def _update(self) -> None:
-        async with opened(self._pool, None) as scheduler:
+    async def update(self) -> None:
+        async with opened(self.pool, None) as scheduler:
             await scheduler.schedules.add(TASK, schedule_id=ID, **BEFORE)
-            await scheduler.schedules.update(ID, **self._options)
+            await scheduler.schedules.update(ID, **self.options)
 
-    async def _declare(self) -> None:
-        async with opened(self._pool, self._options):
+    async def declare(self) -> None:
+        async with opened(self.pool, self.options):
             pass
 
-    async def _declare_otherwise_before(self) -> None:
-        async with opened(self._pool, BEFORE):
+    async def declare_otherwise_before(self) -> None:
+        async with opened(self.pool, BEFORE):
             pass
-        await self._declare()
+        await self.declare()
 
-    async def _declare_under_another_key_before(self) -> None:
-        async with opened(self._pool, BEFORE, key=None):
+    async def declare_under_another_key_before(self) -> None:
+        async with opened(self.pool, BEFORE, key=None):
             pass
-        await self._declare()
+        await self.declare()
 
-    async def _take(self) -> Row:
+    async def take(self) -> Row:
         """Return the row, with JSON as values, and delete it."""
-        (stored,) = await self._pool.fetch("SELECT * FROM scheduler_schedules")
-        await self._pool.execute("DELETE FROM scheduler_schedules")
+        (stored,) = await self.pool.fetch("SELECT * FROM scheduler_schedules")
+        await self.pool.execute("DELETE FROM scheduler_schedules")
         row = dict(stored)
         for column in ("trigger", "task_data", "options", "metadata"):
             row[column] = json.loads(row[column])

@@ -53,18 +53,18 @@ class Victim:
 
     def __init__(self, admin: asyncpg.Connection, dsn: str, role: str, path: str) -> None:
         self.admin = admin
-        self._dsn = dsn
-        self._role = role
-        self._path = path
+        self.dsn = dsn
+        self.role = role
+        self.path = path
 
     async def connect(self, stack: AsyncExitStack) -> asyncpg.Pool:
         """Return a pool of the role."""
-        settings = {"search_path": self._path}
+        settings = {"search_path": self.path}
         pool = await asyncpg.create_pool(
-            self._dsn,
+            self.dsn,
             min_size=0,
             max_size=6,
-            user=self._role,
+            user=self.role,
             password=PASSWORD,
             server_settings=settings,
             init=introspect,

@@ -27,6 +27,7 @@ from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
 from tests.support.cases import each_case
+from tests.support.inside import config_of, registry_of, store_of
 from tests.support.worker import Recorder, now
 
 SECRET = "correct-horse-battery"
@@ -105,7 +106,7 @@ async def test_error_omits_the_password_when_a_dsn_is_passed_for_another_paramet
     with pytest.raises(TypeError) as raised:
         await scheduler.schedule(work, execution_time=now(), connection=DSN)  # type: ignore[arg-type]
     assert SECRET not in logged_text(raised.value)
-    shown = [scheduler, scheduler._parts.config, scheduler._parts.store, scheduler._parts.store.connections]
+    shown = [scheduler, config_of(scheduler), store_of(scheduler), store_of(scheduler).connections]
     assert SECRET not in repr(shown)
 
 
@@ -137,7 +138,7 @@ async def test_logs_and_events_contain_no_job_arguments(make: Make, caplog: pyte
     with pytest.raises(TypeError) as refused:
         await scheduler.schedule(without_parameters, execution_time=now(), **arguments)
     assert SECRET not in str(refused.value)
-    name = scheduler._parts.tasks.adopt(without_parameters).name
+    name = registry_of(scheduler).adopt(without_parameters).name
     await make().schedule_job(name, now(), arguments)  # from a process in which the name is unknown
     await scheduler.schedule(work, execution_time=now() - timedelta(days=1), **arguments)
     await scheduler.schedule_bulk([JobSpec(work, now(), **arguments)] * 150)

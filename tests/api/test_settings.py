@@ -23,6 +23,7 @@ from pg_scheduler import (
 from pg_scheduler.events import JobCompleted
 from tests.api.conftest import Make
 from tests.support.cases import each_case
+from tests.support.inside import config_of
 from tests.support.worker import Gate, Recorder, holds, now
 
 
@@ -113,14 +114,14 @@ async def test_scheduler_accepts_the_positional_parameters_of_0_2(pool: asyncpg.
     )
     assert (scheduler.db_pool, len(scheduler.worker_id)) == (pool, 8)
     scheduler = Scheduler(pool, 5, 60, VacuumConfig(), False, 3, PollingConfig())
-    config = scheduler._parts.config
+    config = config_of(scheduler)
     assert (config.max_concurrent_jobs, config.misfire_grace_time, config.vacuum_enabled) == (5, 60, False)
     assert config.batch_claim_limit == 3
 
 
 async def test_settings_omit_the_password_of_a_dsn_in_their_repr(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool, direct_dsn="postgresql://user:secret@host/db")
-    assert "secret" not in repr(scheduler._parts.config)
+    assert "secret" not in repr(config_of(scheduler))
 
 
 @pytest.mark.parametrize("how", ["subclass", "instance"])
@@ -143,7 +144,7 @@ async def test_scheduler_uses_class_attributes_set_before_the_start(
     async with scheduler:
         (worker,) = await scheduler.workers()
         assert worker.lease_until - worker.last_beat == timedelta(seconds=7)
-        assert scheduler._parts.config.heartbeat_threshold == 9
+        assert config_of(scheduler).heartbeat_threshold == 9
 
 
 async def test_lease_takes_precedence_over_the_class_attribute(pool: asyncpg.Pool) -> None:

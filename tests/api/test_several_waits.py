@@ -340,13 +340,13 @@ class Limit:
     """A class of an application around ``asyncio.timeout()``."""
 
     def __init__(self, seconds: float) -> None:
-        self._timeout = asyncio.timeout(seconds)
+        self.timeout = asyncio.timeout(seconds)
 
     async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
+        await self.timeout.__aenter__()
 
     async def __aexit__(self, *error: Any) -> None:
-        await self._timeout.__aexit__(*error)
+        await self.timeout.__aexit__(*error)
 
 
 @pytest.mark.parametrize("kind", ["wait", "child"])

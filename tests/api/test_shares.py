@@ -26,6 +26,7 @@ from tests.api.conftest import Make, Pools
 from tests.api.test_limits import until
 from tests.support.codecs import KeyedCodec
 from tests.support.executors import InThread
+from tests.support.inside import worker_of
 from tests.support.worker import Gate, Recorder, now
 
 TENANT = Share(key=lambda tenant, *_, **__: tenant)
@@ -73,8 +74,7 @@ async def test_workers_share_the_turns_and_run_each_job_once(
 async def test_idle_worker_starts_a_job_of_a_tenant_without_waiting_for_a_scan(scheduler: Scheduler) -> None:
     scheduler.register(noop, name="work", share=TENANT)
     record = Recorder(scheduler)
-    assert scheduler._parts.runtime is not None
-    scheduler._parts.runtime.feeder.scan_interval_s = 600
+    worker_of(scheduler).feeder.scan_interval_s = 600
     for n in range(3):
         job_id = await scheduler.enqueue("work", args=(n,))
         await record.until(JobCompleted, job_id=job_id)
@@ -224,10 +224,9 @@ async def test_paused_task_moves_no_jobs_until_it_is_resumed(
     record = Recorder(scheduler)
     await scheduler.tasks.pause("work")
     await until(pool, "SELECT count(*) FROM scheduler_tasks", 1)
-    assert scheduler._parts.runtime is not None
-    await scheduler._parts.runtime.pauses.run_once()
+    await worker_of(scheduler).pauses.run_once()
     job_id = await scheduler.enqueue("work", args=("a",))
-    await scheduler._parts.runtime.feeder.run_once()
+    await worker_of(scheduler).feeder.run_once()
     assert await queue_of(pool, job_id) == "share:work:a"
     await scheduler.tasks.resume("work")
     await record.until(JobCompleted, job_id=job_id)

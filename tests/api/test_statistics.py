@@ -13,6 +13,7 @@ from pg_scheduler import JobSpec, RetryPolicy, Scheduler, Snooze
 from pg_scheduler.base.figures import OUTCOMES, Snapshot
 from pg_scheduler.events import JobCancelled, JobCompleted, JobExpired, JobFailed
 from pg_scheduler.statistics.service import StatisticsWriter
+from pg_scheduler.tools import meter_of
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
@@ -85,7 +86,7 @@ async def test_totals_equal_the_jobs_after_failures_retries_cancellations_and_ex
 
 
 def snapshot(scheduler: Scheduler) -> Snapshot:
-    meter = scheduler._parts.meter  # the metrics of a process will read it
+    meter = meter_of(scheduler)  # the metrics of a process will read it
     assert meter is not None
     return meter.snapshot()
 
@@ -180,5 +181,5 @@ async def test_scheduler_without_statistics_counts_and_writes_nothing(make: Make
     await scheduler.enqueue("work")
     await seen.until(JobCompleted)
     await scheduler.shutdown()
-    assert scheduler._parts.meter is None
+    assert meter_of(scheduler) is None
     assert await totals(pool) == await totals(pool, "scheduler_stats") == {}

@@ -40,6 +40,7 @@ from pg_scheduler.jobs.step_values import RETRY, StoredStep, row_of_retries
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.sync import StepConnection, current_steps
 from pg_scheduler.testing import TestScheduler
+from tests.support.inside import store_of
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder
 
@@ -1057,7 +1058,7 @@ async def test_failure_is_stored_as_a_row_that_is_open_until_the_next_call(
     row = await row_of(t.pool)
     assert row
     assert (row["kind"], row["attempt"], row["until"], row["ended_at"]) == (RETRY, 1, START + MINUTE, None)
-    steps = await t.scheduler._parts.store.steps.load("order")
+    steps = await store_of(t.scheduler).steps.load("order")
     assert steps == [
         StoredStep(
             row_of_retries("charge"),

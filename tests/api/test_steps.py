@@ -45,6 +45,7 @@ from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler, job_context
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.codecs import KeyedCodec
+from tests.support.inside import clock_of, worker_of
 from tests.support.statements import Sent, Statements
 from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE, Recorder, wire_to
@@ -669,7 +670,7 @@ async def test_retry_from_a_step_keeps_the_earlier_ones_after_the_clock_was_set_
     async def place() -> None:
         for name in ("a", "b", "c", "d"):
             await current_job().steps.run(name, log.note, name)
-            t._clock.now -= DAY
+            clock_of(t).now -= DAY
 
     job_id = await t.scheduler.enqueue(place)
     await t.drain()
@@ -1044,8 +1045,7 @@ async def test_suspended_jobs_use_no_slot_and_no_limit(pool: Pool, t: TestSchedu
         " SELECT job.job_id, name, kind, value, step.attempt, until, step.started_at"
         " FROM scheduled_jobs AS job, scheduler_steps AS step WHERE job.job_id LIKE 'rest:%'"
     )
-    runtime = t.scheduler._parts.runtime
-    assert runtime
+    runtime = worker_of(t.scheduler)
     assert runtime.node.in_flight.unreported() == {}
     await t.scheduler.enqueue(rest, job_id="another")
     assert await t.drain() == 1
@@ -1067,7 +1067,7 @@ async def test_server_clock_that_is_set_repeats_no_step(t: TestScheduler, log: L
     await t.scheduler.enqueue(place, max_retries=3)
     await t.drain()
     await t.run_until(DAY)
-    t._clock.now += by
+    clock_of(t).now += by
     await t.run_until(31 * DAY)
     assert len(seen.of(JobCompleted)) == 1
     assert log == ["a", "b"]
@@ -1803,7 +1803,7 @@ async def test_loop_runs_again_if_the_retry_names_a_step_before_its_last_value(
                 await cursor.save(line + 1)
                 t.advance(HOUR)
                 if set_back_at == line + 1:
-                    t._clock.now -= DAY
+                    clock_of(t).now -= DAY
         await steps.run("bill", log.note, "bill")
 
     await t.scheduler.enqueue(place, job_id="job")
@@ -1826,7 +1826,7 @@ async def test_cursor_that_is_saved_after_the_clock_was_set_back_keeps_its_place
                 await cursor.save(line + 1)
                 await steps.run(f"ship-{line}", log.note, line)
                 await steps.run(f"bill-{line}", log.note, line)
-                t._clock.now -= DAY
+                clock_of(t).now -= DAY
 
     await t.scheduler.enqueue(place, job_id="job")
     await t.drain()
@@ -1847,7 +1847,7 @@ async def test_retry_from_a_step_keeps_a_cursor_after_the_clock_was_set_back_dur
                 log.append(line)
                 await cursor.save(line + 1)
                 t.advance(DAY)
-        t._clock.now = START + HOUR
+        clock_of(t).now = START + HOUR
         await steps.sleep("rest", 60)
         await steps.run("bill", log.note, "bill")
 

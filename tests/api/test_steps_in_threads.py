@@ -45,6 +45,7 @@ from pg_scheduler.worker.attempt_runner import AttemptRunner
 from pg_scheduler.worker.in_flight import Attempt
 from tests.api.conftest import Make
 from tests.support.executors import InThread
+from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE, Recorder, wire_to
 
 Pool = asyncpg.Pool
@@ -683,8 +684,7 @@ async def test_shutdown_stores_the_step_that_returns_and_ends_the_attempt_at_the
 
 def running(scheduler: Scheduler) -> Attempt:
     """Return the only attempt."""
-    runtime = scheduler._parts.life.runtime
-    assert runtime
+    runtime = worker_of(scheduler)
     (attempt,) = runtime.node.in_flight.attempts.values()
     return attempt
 

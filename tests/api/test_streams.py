@@ -33,6 +33,7 @@ from pg_scheduler.sync import SyncScheduler, current_streams
 from pg_scheduler.testing import TestScheduler, job_context
 from tests.api.conftest import Make
 from tests.support.codecs import KeyedCodec
+from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE, Recorder
 
 Pool = asyncpg.Pool
@@ -626,7 +627,7 @@ async def test_reader_in_another_process_is_woken_by_a_notification(
     worker.register(speak, name="speak")
     job_id = await worker.enqueue("speak")
     waiting = asyncio.create_task(reader.get_value(job_id, "value", timeout=PATIENCE))
-    audience = worker._parts.running().node.audience
+    audience = worker_of(worker).node.audience
     async with asyncio.timeout(PATIENCE):
         while "JobPublished" not in audience.kinds:
             await worker.send_heartbeat(job_id)

@@ -25,6 +25,7 @@ from pg_scheduler.events import JobCompleted, JobFailed
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
 from tests.support.guards import guard
+from tests.support.inside import refused_consequences, store_of
 from tests.support.worker import PATIENCE, Recorder
 
 LATER = datetime(2099, 1, 1, tzinfo=UTC)
@@ -126,14 +127,14 @@ async def test_alert_is_not_repeated_when_a_trigger_suppresses_changes_of_finish
     await scheduler.start()
     await scheduler.enqueue("fail", job_id="bad")
     await seen.until(JobFailed, job_id="bad")
-    consequences = scheduler._parts.store.consequences
+    consequences = store_of(scheduler).consequences
     for _ in range(3):
-        consequences._pause_ends.clear()
+        refused_consequences(scheduler).clear()
         assert await consequences.apply_lost(10) == 1
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE job_name = 'alert'") == 0
     assert "consequences of the end of job bad refused by the table" in caplog.text
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
-    consequences._pause_ends.clear()
+    refused_consequences(scheduler).clear()
     await consequences.apply_lost(10)
     await seen.until(JobCompleted, job_name="alert")
 

@@ -97,13 +97,13 @@ class Log(list[Any]):
 
     def __init__(self, t: TestScheduler, kind: str) -> None:
         super().__init__()
-        self._t = t
-        self._kind = kind
+        self.t = t
+        self.kind = kind
 
     async def job(self) -> None:
-        self.append(("begins", self._t.now - START))
-        await suspend(self._kind)
-        self.append(("continues", self._t.now - START))
+        self.append(("begins", self.t.now - START))
+        await suspend(self.kind)
+        self.append(("continues", self.t.now - START))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from pg_scheduler.database import refused_rows
 from pg_scheduler.events import JobCompleted, JobExpired, ServiceRetrying, TaskResumed
 from tests.api.conftest import Make
 from tests.support.guards import guard
+from tests.support.inside import store_of, worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")
@@ -40,9 +41,8 @@ async def statuses(pool: asyncpg.Pool) -> dict[str, str]:
 
 async def scan(scheduler: Scheduler) -> None:
     """Let a node read the pauses and expire what is late."""
-    assert scheduler._parts.runtime
-    await scheduler._parts.runtime.pauses.run_once()
-    await scheduler._parts.runtime.expirer.run_once()
+    await worker_of(scheduler).pauses.run_once()
+    await worker_of(scheduler).expirer.run_once()
 
 
 async def test_jobs_do_not_expire_during_the_pause_and_get_their_time_again(
@@ -85,9 +85,8 @@ async def test_jobs_of_a_share_keep_their_turns_during_the_pause(
     tenants = ["loud"] * 6 + ["quiet"]
     await scheduler.schedule_bulk([JobSpec(open_gate.job, START, args=(tenant,)) for tenant in tenants])
     clock.advance(GRACE * 2)
-    assert scheduler._parts.runtime
-    scheduler._parts.runtime.feeder.request_scan()
-    await scheduler._parts.runtime.feeder.run_once()
+    worker_of(scheduler).feeder.request_scan()
+    await worker_of(scheduler).feeder.run_once()
     rows = await pool.fetch("SELECT DISTINCT left(blocked_on, 6) AS wait, error_message FROM scheduled_jobs")
     assert [tuple(row) for row in rows] == [("share:", None)]
     assert await scheduler.tasks.resume("export")
@@ -182,8 +181,7 @@ async def test_worker_adds_names_as_soon_as_the_row_of_the_pause_is_free(
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT FROM scheduler_tasks FOR UPDATE")
         await owner.start()
-        assert owner._parts.runtime
-        watcher = owner._parts.runtime.pauses
+        watcher = worker_of(owner).pauses
         assert await watcher.run_once() <= FAST_POLL_INTERVAL_S
         assert await names_of_pause(pool) == {"mail.send"}
     await watcher.run_once()
@@ -195,7 +193,7 @@ async def test_jobs_under_a_name_that_is_added_during_the_end_get_their_time_aga
 ) -> None:
     clock = FakeClock(START)
     scheduler = make(clock=clock, misfire_grace_time=10)
-    pauses = scheduler._parts.store.pauses
+    pauses = store_of(scheduler).pauses
     await scheduler.tasks.pause("mail.send", suspend_expiry=True)
     job_id = await scheduler.schedule_job("send_mail", START, {})
     clock.advance(GRACE / 2)
@@ -266,8 +264,7 @@ async def test_no_order_of_resuming_claiming_and_expiring_expires_a_job(
     """Each order of the steps of a resumption, and of a worker that reads the pauses, claims and expires."""
     clock = FakeClock(START)
     worker, caller = await start_worker(make, clock)
-    assert worker._parts.runtime
-    store, node = worker._parts.store, worker._parts.runtime.node
+    store, node = store_of(worker), worker_of(worker).node
 
     async def resume() -> None:
         await store.pauses.resume(["mail.send"])
@@ -286,8 +283,7 @@ async def test_no_order_of_resuming_claiming_and_expiring_expires_a_job(
         await store.claims.exchange(node.worker_id, node.routing.names(), 100)
 
     async def read() -> None:
-        assert worker._parts.runtime
-        await worker._parts.runtime.pauses.run_once()
+        await worker_of(worker).pauses.run_once()
 
     for number, order in enumerate(permutations([resume, renew, expire, claim, read])):
         job_id = f"job-{number}"
@@ -304,14 +300,13 @@ async def test_no_worker_claims_a_job_before_all_have_their_time_again(
     make: Make, pool: asyncpg.Pool
 ) -> None:
     worker, caller = await start_worker(make, FakeClock(START))
-    assert worker._parts.runtime
-    node = worker._parts.runtime.node
+    node = worker_of(worker).node
     await caller.tasks.pause("mail.send", suspend_expiry=True)
     await pool.execute("UPDATE scheduler_tasks SET paused_until = $1", START)  # which notifies no worker
-    await worker._parts.runtime.pauses._read()
+    await worker_of(worker).pauses._read()
     assert "mail.send" not in node.routing.names(), "the pause has ended, but its row is still there"
     await caller.tasks.resume("mail.send")
-    await worker._parts.runtime.pauses._read()
+    await worker_of(worker).pauses._read()
     assert "mail.send" in node.routing.names()
 
 
@@ -465,7 +460,7 @@ async def test_lock_that_ends_in_time_loses_no_job(make: Make, pool: asyncpg.Poo
 async def test_pausing_again_during_the_end_keeps_the_pause(make: Make) -> None:
     scheduler = make()
     await scheduler.tasks.pause("mail.send", suspend_expiry=True)
-    pauses = scheduler._parts.store.pauses
+    pauses = store_of(scheduler).pauses
     assert await pauses.resume(["mail.send"])
     (pause,) = await pauses.paused()
     renewal = Renewal(pauses, pause, {"mail.send"})

@@ -16,6 +16,7 @@ from pg_scheduler.jobs.validation import check_timeout
 from pg_scheduler.jobs.worker_report import ReportedSettings
 from pg_scheduler.triggers.search import INSTANT
 from tests.api.conftest import Make, Pools
+from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 pytestmark = pytest.mark.usefixtures("own_catalogue")
@@ -32,8 +33,7 @@ async def until_claimed(scheduler: Scheduler, seen: Recorder, name: str, claimed
     async with asyncio.timeout(PATIENCE):
         while True:
             passes = len(seen.of(PassFinished, service="pause_watcher"))
-            assert scheduler._parts.runtime
-            if (name in scheduler._parts.runtime.node.routing.names()) is claimed:
+            if (name in worker_of(scheduler).node.routing.names()) is claimed:
                 return
             await seen.until(PassFinished, passes + 1, service="pause_watcher")
 
@@ -153,8 +153,7 @@ async def test_jobs_of_a_paused_task_expire_with_the_reason(
     await scheduler.start()
     job_id = await scheduler.schedule_job("gate", START, {})
     clock.advance(timedelta(seconds=11))
-    assert scheduler._parts.runtime
-    scheduler._parts.runtime.node.signals.grace_expired()
+    worker_of(scheduler).node.signals.grace_expired()
     await seen.until(JobExpired, job_id=job_id)
     found = await scheduler.get_job(job_id)
     assert found

@@ -30,6 +30,7 @@ from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobSchedule
 from pg_scheduler.queue.unique_keys import MAX_ROUNDS
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make, Pools
+from tests.support.inside import store_of
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 RAISE, IGNORE, REPLACE = ConflictResolution
@@ -511,7 +512,7 @@ async def test_insert_is_repeated_when_the_holder_ended_in_between(
     idle: Scheduler, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await idle.enqueue(sync_user, args=(7,), unique="k")
-    keys = idle._parts.store.unique_keys
+    keys = store_of(idle).unique_keys
     find, lock = keys.find_conflicts, keys.lock_holders
 
     async def end_first(*args: Any, **options: Any) -> Any:
@@ -545,8 +546,8 @@ async def test_call_gives_up_when_the_key_changes_hands_in_every_round(
         rounds.append(1)
         return {} if resolution is REPLACE else []
 
-    monkeypatch.setattr(idle._parts.store.unique_keys, "find_conflicts", nothing)
-    monkeypatch.setattr(idle._parts.store.unique_keys, "lock_holders", nothing)
+    monkeypatch.setattr(store_of(idle).unique_keys, "find_conflicts", nothing)
+    monkeypatch.setattr(store_of(idle).unique_keys, "lock_holders", nothing)
     with pytest.raises(JobConflictError, match="'k'"):
         await idle.enqueue(sync_user, args=(7,), unique="k", conflict_resolution=resolution)
     assert len(rounds) == MAX_ROUNDS
@@ -562,7 +563,7 @@ async def test_replace_is_repeated_when_another_job_takes_the_key_of_a_finished_
     idle: Scheduler, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await idle.enqueue(sync_user, args=(7,), job_id="a")
-    keys = idle._parts.store.unique_keys
+    keys = store_of(idle).unique_keys
     lock = keys.lock_holders
     taken: list[str] = []
 
@@ -789,7 +790,7 @@ async def test_retry_gives_up_when_the_holder_cannot_be_found(
     first = await t.scheduler.enqueue(sync_user, args=(7,), unique="k")
     await t.drain()
     await t.scheduler.enqueue(sync_user, args=(7,), delay=HOUR, unique="k")
-    statements = t.scheduler._parts.store.statements
+    statements = store_of(t.scheduler).statements
     fetch = statements.fetch
 
     async def find_nothing(name: str, *args: Any, **options: Any) -> Any:

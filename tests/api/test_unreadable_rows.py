@@ -15,6 +15,7 @@ from pg_scheduler import JobSpec, PayloadError, Scheduler
 from pg_scheduler.events import JobCompleted, JobFailed, ServiceFaulted, ServiceRetrying
 from pg_scheduler.worker import refused_claims
 from tests.api.conftest import Make
+from tests.support.inside import store_of
 from tests.support.store import use_options
 from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE, Recorder, now
@@ -322,7 +323,7 @@ async def test_claim_without_crashed_jobs_is_searched_for_oversized_rows_behind_
 ) -> None:
     await insert_as_earlier_release(pool, BOMB.format(140))
     await insert_crashed(pool, NAME, 3)
-    claims = scheduler._parts.store.claims
+    claims = store_of(scheduler).claims
     assert await claims.quarantine_oversized([NAME], 3) == ([], False)
     ((failed,), are_left) = await claims.quarantine_oversized([NAME], 3, isolated_from=2)
     assert not are_left

@@ -127,10 +127,10 @@ class Ways:
     def __init__(
         self, pool: asyncpg.Pool, scheduler: Scheduler, sync: SyncScheduler, headers: Headers | None
     ) -> None:
-        self._pool = pool
-        self._scheduler = scheduler
-        self._sync = sync
-        self._headers = headers
+        self.pool = pool
+        self.scheduler = scheduler
+        self.sync = sync
+        self.headers = headers
         self.arguments: dict[str, Any] = {}
 
     def register(self, options: Mapping[str, Any]) -> None:
@@ -146,67 +146,67 @@ class Ways:
         async def parent() -> None:
             await current_job().steps.child("child", call(target, **self.arguments), **child_options)
 
-        for scheduler in (self._scheduler, self._sync):
+        for scheduler in (self.scheduler, self.sync):
             scheduler.register(target, name=TARGET, **options)
-        self._scheduler.register(fails, name="ways.fails", on_failure=TARGET)
-        self._scheduler.register(parent, name="ways.parent")
+        self.scheduler.register(fails, name="ways.fails", on_failure=TARGET)
+        self.scheduler.register(parent, name="ways.parent")
 
     async def rows(self) -> dict[str, Row]:
         """Return the row that each way makes. The first one gives the others their arguments."""
         ways: dict[str, Callable[[], Awaitable[object]]] = {
-            "alert": lambda: self._scheduler.enqueue("ways.fails"),
-            "call": lambda: self._scheduler.enqueue(target, kwargs=self.arguments),
-            "call()": lambda: self._scheduler.enqueue(call(target, **self.arguments)),
-            "name": lambda: self._scheduler.enqueue(TARGET, kwargs=self.arguments),
-            "one of many": lambda: self._scheduler.schedule_bulk([JobSpec(target, kwargs=self.arguments)]),
-            "REPLACE": lambda: self._scheduler.enqueue(
+            "alert": lambda: self.scheduler.enqueue("ways.fails"),
+            "call": lambda: self.scheduler.enqueue(target, kwargs=self.arguments),
+            "call()": lambda: self.scheduler.enqueue(call(target, **self.arguments)),
+            "name": lambda: self.scheduler.enqueue(TARGET, kwargs=self.arguments),
+            "one of many": lambda: self.scheduler.schedule_bulk([JobSpec(target, kwargs=self.arguments)]),
+            "REPLACE": lambda: self.scheduler.enqueue(
                 target, kwargs=self.arguments, conflict_resolution=ConflictResolution.REPLACE
             ),
-            "transaction": self._in_a_transaction,
-            "blocking call": lambda: asyncio.to_thread(self._sync.enqueue, target, kwargs=self.arguments),
-            "schedule()": lambda: self._scheduler.schedule(
+            "transaction": self.in_a_transaction,
+            "blocking call": lambda: asyncio.to_thread(self.sync.enqueue, target, kwargs=self.arguments),
+            "schedule()": lambda: self.scheduler.schedule(
                 target, execution_time=datetime.now(UTC), kwargs=self.arguments
             ),
-            "child": lambda: self._scheduler.enqueue("ways.parent"),
-            "manual run": self._run_manually,
-            "fire time": self._add_schedule,
+            "child": lambda: self.scheduler.enqueue("ways.parent"),
+            "manual run": self.run_manually,
+            "fire time": self.add_schedule,
         }
         rows = {}
         for way, enter in ways.items():
-            if self._headers is not None:
-                self._headers.calls.clear()  # the ids of a time span are those of the way before
+            if self.headers is not None:
+                self.headers.calls.clear()  # the ids of a time span are those of the way before
             await enter()
-            rows[way] = await self._take()
+            rows[way] = await self.take()
             self.arguments = self.arguments or rows[way]["task_data.kwargs"]
         return rows
 
-    async def _in_a_transaction(self) -> None:
-        async with self._pool.acquire() as connection, connection.transaction():
-            await self._scheduler.enqueue(target, kwargs=self.arguments, connection=connection)
+    async def in_a_transaction(self) -> None:
+        async with self.pool.acquire() as connection, connection.transaction():
+            await self.scheduler.enqueue(target, kwargs=self.arguments, connection=connection)
 
-    async def _run_manually(self) -> None:
-        schedule = await self._scheduler.schedules.add(
+    async def run_manually(self) -> None:
+        schedule = await self.scheduler.schedules.add(
             TARGET, Every(timedelta(hours=1)), kwargs=self.arguments, paused=True
         )
-        await self._scheduler.schedules.trigger(schedule.schedule_id)
+        await self.scheduler.schedules.trigger(schedule.schedule_id)
 
-    async def _add_schedule(self) -> None:
-        await self._scheduler.schedules.add(
+    async def add_schedule(self) -> None:
+        await self.scheduler.schedules.add(
             TARGET,
             Every(timedelta(hours=1)),
             kwargs=self.arguments,
             start=datetime.now(UTC) - timedelta(seconds=5),
         )
 
-    async def _take(self) -> Row:
+    async def take(self) -> Row:
         """Wait for the row of the task, and return it as one level of values. Then delete all rows."""
         stored = None
         async with asyncio.timeout(PATIENCE):
             while stored is None:
-                stored = await self._pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_name = $1", TARGET)
+                stored = await self.pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_name = $1", TARGET)
                 await asyncio.sleep(0.01)
-        await self._pool.execute("DELETE FROM scheduler_schedules")
-        await self._pool.execute("DELETE FROM scheduled_jobs")
+        await self.pool.execute("DELETE FROM scheduler_schedules")
+        await self.pool.execute("DELETE FROM scheduled_jobs")
         return flat_row(stored)
 
 

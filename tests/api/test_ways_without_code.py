@@ -62,9 +62,9 @@ class Ways:
     """Makes jobs of one task by a Scheduler, which may have the code or not."""
 
     def __init__(self, worker: Scheduler, scheduler: Scheduler, pool: asyncpg.Pool) -> None:
-        self._worker = worker
-        self._scheduler = scheduler
-        self._pool = pool
+        self.worker = worker
+        self.scheduler = scheduler
+        self.pool = pool
         self.stated = ""
         """What the last way stated."""
 
@@ -72,12 +72,12 @@ class Ways:
     def all(self) -> dict[str, Callable[[], Awaitable[object]]]:
         """The ways, by their names."""
         return {
-            "trigger": self._trigger,
-            "backfill": self._backfill,
-            "run_now": lambda: self._add(run_now=True),
-            "Run now": self._run_now,
-            "New job": self._add_job,
-            "Run with": self._add_job_like,
+            "trigger": self.trigger,
+            "backfill": self.backfill,
+            "run_now": lambda: self.add(run_now=True),
+            "Run now": self.run_now,
+            "New job": self.add_job,
+            "Run with": self.add_job_like,
         }
 
     async def make(self, way: str) -> Row | None:
@@ -86,13 +86,13 @@ class Ways:
             await self.all[way]()
         except ConfigurationError as error:
             self.stated = str(error)
-        stored = await self._pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id <> 'like'")
-        await self._pool.execute("DELETE FROM scheduler_schedules")
-        await self._pool.execute("DELETE FROM scheduled_jobs")
+        stored = await self.pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id <> 'like'")
+        await self.pool.execute("DELETE FROM scheduler_schedules")
+        await self.pool.execute("DELETE FROM scheduled_jobs")
         return None if stored is None else flat_row(stored)
 
-    async def _add(self, *, run_now: bool = False) -> None:
-        await self._scheduler.schedules.add(
+    async def add(self, *, run_now: bool = False) -> None:
+        await self.scheduler.schedules.add(
             TARGET,
             Every(HOUR),
             kwargs=ARGUMENTS,
@@ -103,41 +103,41 @@ class Ways:
             run_now=run_now,
         )
 
-    async def _trigger(self) -> None:
-        await self._add()
-        await self._scheduler.schedules.trigger(ID)
+    async def trigger(self) -> None:
+        await self.add()
+        await self.scheduler.schedules.trigger(ID)
 
-    async def _backfill(self) -> None:
-        await self._add()
-        await self._scheduler.schedules.backfill(ID, START, END)
+    async def backfill(self) -> None:
+        await self.add()
+        await self.scheduler.schedules.backfill(ID, START, END)
 
     @property
-    def _dashboard(self) -> App:
-        return dashboard(self._scheduler, authorize=lambda _: Access("ada", "admin"))
+    def dashboard(self) -> App:
+        return dashboard(self.scheduler, authorize=lambda _: Access("ada", "admin"))
 
-    async def _run_now(self) -> None:
-        await self._add()
-        answer = await send(self._dashboard, f"/actions/schedules/trigger?id={ID}")
+    async def run_now(self) -> None:
+        await self.add()
+        answer = await send(self.dashboard, f"/actions/schedules/trigger?id={ID}")
         self.stated = answer.text
 
-    async def _add_job(self) -> None:
+    async def add_job(self) -> None:
         fields = dict.fromkeys(
             ("args", "kwargs", "when", "at", "zone", "priority", "max_retries", "show"), ""
         )
-        self.stated = (await request(self._dashboard, f"/job-form?task={TARGET}")).text
+        self.stated = (await request(self.dashboard, f"/job-form?task={TARGET}")).text
         form = {**fields, "task": TARGET, "arg.number": "7"}
-        answer = await send(self._dashboard, f"/actions/jobs/new?task={TARGET}", form)
+        answer = await send(self.dashboard, f"/actions/jobs/new?task={TARGET}", form)
         assert answer.status == 303, answer.text
 
-    async def _add_job_like(self) -> None:
+    async def add_job_like(self) -> None:
         options: dict[str, Any] = {"max_retries": 3, "priority": JobPriority.LOW, "timeout": 5}
-        await self._worker.enqueue(TARGET, kwargs=ARGUMENTS, job_id="like", **options)
-        await self._pool.execute(
+        await self.worker.enqueue(TARGET, kwargs=ARGUMENTS, job_id="like", **options)
+        await self.pool.execute(
             "UPDATE scheduled_jobs SET status = 'failed', finished_at = now(), blocked_on = NULL"
         )
-        self.stated = (await request(self._dashboard, "/job-form?id=like")).text
+        self.stated = (await request(self.dashboard, "/job-form?id=like")).text
         answer = await send(
-            self._dashboard, "/actions/jobs/add?id=like", {"args": "[]", "kwargs": "", "arg.number": "7"}
+            self.dashboard, "/actions/jobs/add?id=like", {"args": "[]", "kwargs": "", "arg.number": "7"}
         )
         assert answer.status == 303, answer.text
 
@@ -153,27 +153,27 @@ class CommandWays(Ways):
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         super().__init__(worker, scheduler, pool)
-        self._capsys = capsys
+        self.capsys = capsys
 
     @property
     def all(self) -> dict[str, Callable[[], Awaitable[object]]]:
         span = ("--from", START.isoformat(), "--to", END.isoformat())
         definition = ("--every", "1h", "--kwargs", '{"number": 7}', "--id", ID, "--start", START.isoformat())
         return {
-            "trigger": lambda: self._run_on("schedules", "trigger", ID),
-            "backfill": lambda: self._run_on("schedules", "backfill", ID, *span),
-            "run_now": lambda: self._run("schedules", "add", TARGET, *definition, "--paused", "--run-now"),
-            "jobs add": lambda: self._run("jobs", "add", TARGET, "--kwargs", '{"number": 7}'),
+            "trigger": lambda: self.run_on("schedules", "trigger", ID),
+            "backfill": lambda: self.run_on("schedules", "backfill", ID, *span),
+            "run_now": lambda: self.run("schedules", "add", TARGET, *definition, "--paused", "--run-now"),
+            "jobs add": lambda: self.run("jobs", "add", TARGET, "--kwargs", '{"number": 7}'),
         }
 
-    async def _run_on(self, *arguments: str) -> None:
-        await self._add()
-        await self._run(*arguments)
+    async def run_on(self, *arguments: str) -> None:
+        await self.add()
+        await self.run(*arguments)
 
-    async def _run(self, *arguments: str) -> None:
-        self._capsys.readouterr()
+    async def run(self, *arguments: str) -> None:
+        self.capsys.readouterr()
         code = await asyncio.to_thread(run, arguments)
-        self.stated = " ".join(self._capsys.readouterr().err.split())
+        self.stated = " ".join(self.capsys.readouterr().err.split())
         assert code in (0, 2), self.stated
 
 

@@ -10,9 +10,9 @@ import asyncpg
 from pg_scheduler import Limit, Scheduler, Worker
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode
-from pg_scheduler.scheduler.runtime import Runtime
 from pg_scheduler.worker.worker_rows import DRAIN
 from tests.api.conftest import Make
+from tests.support.inside import store_of, worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 
@@ -25,12 +25,6 @@ async def other() -> None: ...
 async def only_worker(scheduler: Scheduler) -> Worker:
     (found,) = await scheduler.workers()
     return found
-
-
-def runtime_of(scheduler: Scheduler) -> Runtime:
-    runtime = scheduler._parts.runtime
-    assert runtime is not None
-    return runtime
 
 
 async def test_worker_reports_its_names_settings_and_health(make: Make, dsn: str) -> None:
@@ -64,7 +58,7 @@ async def test_worker_reports_its_names_settings_and_health(make: Make, dsn: str
     }
     assert declared in worker.settings["limits"]
     assert dsn not in str(worker)
-    await runtime_of(scheduler).heartbeat.run_once()
+    await worker_of(scheduler).heartbeat.run_once()
     health = (await only_worker(scheduler)).health
     assert (health["is_listening"], health["has_liveness_lock"]) == (True, True)
     await scheduler.shutdown()
@@ -74,7 +68,7 @@ async def test_job_whose_executor_is_missing_is_explained_by_that(make: Make) ->
     scheduler = make()
     await scheduler.start()
     scheduler.register(work, name="train", executor="gpu")
-    await runtime_of(scheduler).heartbeat.run_once()
+    await worker_of(scheduler).heartbeat.run_once()
     job_id = await scheduler.enqueue("train", misfire_grace_time=None)
     (reason,) = (await Inspector(scheduler).explain_job(job_id)).reasons
     assert reason.code is ReasonCode.NAME_UNKNOWN
@@ -105,7 +99,7 @@ async def test_draining_worker_claims_no_job_until_it_resumes(make: Make) -> Non
     await seen.until(ListenerConnected)
     running = await scheduler.enqueue("gate")
     await gate.wait_begun()
-    workers = scheduler._parts.store.workers
+    workers = store_of(scheduler).workers
     async with asyncio.timeout(PATIENCE):
         assert await workers.request_state([scheduler.worker_id, "unknown"], DRAIN) == [scheduler.worker_id]
         while (await only_worker(scheduler)).state != "draining":  # noqa: ASYNC110
@@ -113,7 +107,7 @@ async def test_draining_worker_claims_no_job_until_it_resumes(make: Make) -> Non
         waiting = await scheduler.enqueue("work")
         gate.open.set()
         await seen.until(JobCompleted, job_id=running)
-        assert await runtime_of(scheduler).claimer.run_once() >= 0
+        assert await worker_of(scheduler).claimer.run_once() >= 0
         job = await scheduler.get_job(waiting)
         assert job is not None
         assert job.status == "pending"
@@ -130,8 +124,8 @@ async def test_draining_worker_claims_no_job_until_it_resumes(make: Make) -> Non
 async def test_worker_whose_row_was_deleted_goes_on_draining(make: Make, pool: asyncpg.Pool) -> None:
     scheduler = make()
     await scheduler.start()
-    runtime = runtime_of(scheduler)
-    await scheduler._parts.store.workers.request_state([scheduler.worker_id], DRAIN)
+    runtime = worker_of(scheduler)
+    await store_of(scheduler).workers.request_state([scheduler.worker_id], DRAIN)
     await runtime.heartbeat.run_once()
     await pool.execute("DELETE FROM scheduler_workers")
     await runtime.heartbeat.run_once()
@@ -150,7 +144,7 @@ async def test_worker_reports_that_it_is_stopping(make: Make) -> None:
     await scheduler.start()
     await scheduler.enqueue("gate")
     await gate.wait_begun()
-    runtime = runtime_of(scheduler)
+    runtime = worker_of(scheduler)
     stopping = asyncio.create_task(scheduler.shutdown())
     async with asyncio.timeout(PATIENCE):
         while not runtime.reporter.is_stopping:  # noqa: ASYNC110

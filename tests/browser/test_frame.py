@@ -17,6 +17,7 @@ from tests.browser.shop import Shop, block_charge
 from tests.browser.site import Site
 from tests.browser.test_accessibility import violations
 from tests.browser.test_reading import heading
+from tests.support.inside import worker_of
 from tests.support.world import HOUR, World
 
 
@@ -243,8 +244,7 @@ async def test_all_instants_of_a_page_are_in_the_zone_that_was_chosen(
     until = datetime(2099, 7, 1, 12, tzinfo=UTC)
     await scheduler.tasks.pause("browser.mail", until=until, note="the provider is down")
     # The worker claims the job before it reads the pause, unless it reads it here.
-    assert scheduler._parts.runtime
-    await scheduler._parts.runtime.pauses.run_once()
+    await worker_of(scheduler).pauses.run_once()
     job_id = await scheduler.enqueue("browser.mail", args=("eve",), job_id="mail-eve")
     await scheduler.schedules.pause(shop.schedule, until=until)
     await scheduler.schedules.add("browser.mail", Cron("30 12 * * *"), args=("all",), schedule_id="noon")

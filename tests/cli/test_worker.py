@@ -32,6 +32,7 @@ from tests.cli.conftest import Run
 from tests.cli.programs import Start, add, has_text, starter, status, until
 from tests.conftest import run_on
 from tests.docs.snippets import ROOT
+from tests.support.inside import set_server_start_grace
 from tests.support.worker import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -99,7 +100,7 @@ async def test_drain_waits_until_the_jobs_of_dead_workers_are_reclaimed(
     polling = PollingConfig(idle_start_interval=600, max_interval=600, semaphore_full_interval=600)
     scheduler = Scheduler(pool, polling_config=polling)
     scheduler.register(work, name="cliworker.work")
-    scheduler._parts.store.workers._server_start_grace_s = 0.0
+    set_server_start_grace(scheduler, 0.0)
     async with scheduler, asyncio.timeout(PATIENCE):
         assert await wait_until_drained(scheduler) == "no job is due"
         await add_dead_worker(pool, "dead", "pod", "elsewhere")

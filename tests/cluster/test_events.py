@@ -10,6 +10,7 @@ import asyncpg
 from pg_scheduler import Scheduler
 from pg_scheduler.events import EventsMissed, JobCompleted, ListenerLost, PassFinished, WorkerStarted
 from tests.cluster.fleet import TIMEOUT_S, Fleet
+from tests.support.inside import worker_of
 from tests.support.worker import listening_pid
 
 
@@ -19,7 +20,7 @@ async def test_subscriber_receives_events_of_other_processes_and_what_it_missed(
     async with Scheduler(pool) as watcher, asyncio.timeout(3 * TIMEOUT_S):
         events = watcher.events(WorkerStarted, JobCompleted, cluster=True)
         passes = watcher.events(PassFinished)
-        while not watcher._parts.running().relay._announced:
+        while not worker_of(watcher).relay._announced:
             await anext(passes)
         nodes = [await fleet.start() for _ in range(2)]
         started: set[str] = set()

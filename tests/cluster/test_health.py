@@ -20,6 +20,7 @@ from pg_scheduler.base.health import Health
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.events import ServiceFaulted, WorkerStarted
 from pg_scheduler.telemetry.probes import serve_health
+from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 FAST = PollingConfig(max_interval=0.3, idle_start_interval=0.1, semaphore_full_interval=0.3)
@@ -95,7 +96,7 @@ async def test_hanging_claimer_fails_liveness_while_the_database_is_available(
 ) -> None:
     monkeypatch.setattr(module, "ALLOWANCE_S", 0.5)
     scheduler = await start(dsn, lease=timedelta(seconds=1.5))
-    claimer = scheduler._parts.running().claimer
+    claimer = worker_of(scheduler).claimer
     async with claimer._claiming:  # its next pass waits for that, without end
         found = await until(scheduler, lambda health: not health.live)
     assert failed(found[-1]) == {"claims"}

@@ -17,6 +17,7 @@ from pg_scheduler import JobPriority, Scheduler
 from pg_scheduler.jobs.rows import PlainJob
 from tests.cluster.fleet import ROOT, environment
 from tests.cluster.limited import OBSERVED
+from tests.support.inside import store_of
 from tests.support.worker import now
 
 TIMEOUT_S = 60.0
@@ -69,7 +70,7 @@ async def enqueue(
         PlainJob(f"{prefix}-{n}", task_data, due, "observed", JobPriority.NORMAL.db_value, 0, None, None)
         for n in range(count)
     ]
-    await client._parts.store.inserts.insert(jobs)
+    await store_of(client).inserts.insert(jobs)
 
 
 class Observer:

@@ -53,6 +53,7 @@ from tests.cluster.outages import (
     writable_dsn,
 )
 from tests.conftest import FAST
+from tests.support.inside import store_of
 from tests.support.store import use_options
 from tests.support.stories import NIGHTLY
 from tests.support.worker import holds, now
@@ -156,7 +157,7 @@ async def test_scheduler_recovers_when_the_claim_connection_is_half_open(
     proxy, dsn = proxied_dsn
     async with start_workload(dsn, lease=2) as workload:
         await workload.schedule_jobs()
-        drop_connection(proxy, workload.scheduler._parts.store.connections.dedicated_connection.connection)
+        drop_connection(proxy, store_of(workload.scheduler).connections.dedicated_connection.connection)
         workload.finish_held_jobs()
         await workload.wait_for_retries()  # of the claimer, or of the completer if no job is due
         await workload.assert_recovered()
@@ -169,7 +170,7 @@ async def test_listener_reconnects_when_its_connection_is_half_open(
     proxy, dsn = proxied_dsn
     async with start_workload(dsn) as workload:
         await workload.schedule_jobs()
-        drop_connection(proxy, workload.scheduler._parts.store.shared.connection)
+        drop_connection(proxy, store_of(workload.scheduler).shared.connection)
         await workload.scheduler.send_heartbeat(workload.held[0])  # as every twenty seconds
         await workload.recorder.until(ListenerLost)
         await workload.recorder.until(ListenerConnected)

@@ -38,6 +38,7 @@ from pg_scheduler.schedules.declared import PeriodicCatalogue
 from pg_scheduler.sync import SyncScheduler
 from tests.cluster.bouncer import SERVER_CONNECTIONS, bouncer, find_program
 from tests.cluster.pooled_jobs import make_durable
+from tests.support.inside import store_of
 from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import PATIENCE, Gate, Recorder
 
@@ -202,7 +203,7 @@ async def test_scheduler_works_through_pgbouncer_without_a_direct_dsn(
         assert await pool.fetchval("SELECT liveness_key FROM scheduler_workers") is None
         assert await session_state(pool, pgbouncer_dsn) == CLEAN
         await run_every_kind_of_job(scheduler, make_scheduler(pooled))
-        assert scheduler._parts.store.connections.dedicated_connection.connection is None
+        assert store_of(scheduler).connections.dedicated_connection.connection is None
     assert await session_state(pool, pgbouncer_dsn) == CLEAN
 
 

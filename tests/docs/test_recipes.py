@@ -57,6 +57,7 @@ from tests.docs import asgi, test_files
 from tests.docs.snippets import ROOT, Snippet, run_python, snippets_of
 from tests.docs.test_files import program
 from tests.support.event_client import Client
+from tests.support.inside import worker_of
 from tests.support.transactions import django_address
 from tests.support.worker import Gate, Recorder
 
@@ -240,8 +241,7 @@ async def test_missed_hours_are_made_up_for_one_by_one(load: Load, pool: Pool) -
             "UPDATE scheduler_schedules SET next_fire_at = date_trunc('hour', now()) - interval '2 hours'"
             " RETURNING next_fire_at"
         )
-        assert scheduler._parts.runtime is not None
-        scheduler._parts.runtime.node.signals.schedules_changed()
+        worker_of(scheduler).node.signals.schedules_changed()
         await seen.until(JobCompleted, 3)
         schedule = await scheduler.schedules.get("hourly")
     assert schedule is not None
@@ -392,7 +392,7 @@ async def test_websocket_recipe_sends_the_events_of_one_job(load: Load, dsn: str
         await gate.began.wait()
         async with asgi.websocket(app, f"/jobs/{job_id}", state=state) as receive:
             assert await receive() == {"status": "running"}
-            relay = worker._parts.running().relay
+            relay = worker_of(worker).relay
             seen = Recorder(worker)
             while not relay._audience.kinds:
                 await seen.until(PassFinished, len(seen.of(PassFinished)) + 1)
@@ -770,7 +770,7 @@ async def test_alert_recipe_reports_the_failures_of_another_node(
     async with asyncpg.create_pool(dsn) as own_pool, Scheduler(own_pool) as watcher:
         watching = asyncio.create_task(module.watch(watcher))
         async with running(pool) as (scheduler, seen):
-            relay = scheduler._parts.running().relay
+            relay = worker_of(scheduler).relay
             while not relay._audience.kinds:
                 await seen.until(PassFinished, len(seen.of(PassFinished)) + 1)
             job_id = await scheduler.schedule(fail, execution_time=datetime.now(UTC))
@@ -1454,7 +1454,7 @@ async def test_post_mortem_recipe_shows_an_error_for_each_attempt(load: Load, po
         for retries in (1, 2):
             await seen.until(JobRetried, retries, job_id=job_id)
             clock.advance(timedelta(minutes=4))
-            scheduler._parts.running().node.signals.due()
+            worker_of(scheduler).node.signals.due()
         await seen.until(JobFailed, job_id=job_id)
         errors = await module.post_mortem(scheduler, job_id)
         assert await module.post_mortem(scheduler, "unknown") == []

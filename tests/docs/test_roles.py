@@ -48,6 +48,7 @@ from tests.dashboard.client import request, send
 from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
 from tests.support.codecs import KeyedCodec
+from tests.support.inside import store_of, worker_of
 from tests.support.prometheus import Exposition
 from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import Recorder
@@ -259,7 +260,7 @@ async def test_scheduler_stops_with_schema_forbidden_when_a_grant_is_revoked(rol
     scheduler = Scheduler(pool, schema="jobs", shutdown_timeout=0.1)
     await scheduler.start()
     await owner.execute(f"REVOKE UPDATE ON jobs.scheduled_jobs FROM {roles.name(WORKER)}")
-    scheduler._parts.runtime.node.signals.due()  # type: ignore[union-attr]
+    worker_of(scheduler).node.signals.due()
     async with asyncio.timeout(20):
         with pytest.raises(SchemaForbiddenError, match=r"denied for table scheduled_jobs.* under Roles"):
             await scheduler.wait()
@@ -272,7 +273,7 @@ async def test_enqueuer_role_can_schedule(roles: Roles) -> None:
     workers = await roles.connect(WORKER)
     listener = await workers.acquire()
     received: asyncio.Queue[object] = asyncio.Queue()
-    channel = await scheduler._parts.store.locks.channel()
+    channel = await store_of(scheduler).locks.channel()
 
     def receive(*message: object) -> None:
         received.put_nowait(message)

@@ -19,6 +19,7 @@ from pg_scheduler.migrate import migrate
 from pg_scheduler.triggers import Every
 from tests.support.catalogues import own_registrations
 from tests.support.codecs import KeyedCodec
+from tests.support.inside import store_of
 from tests.support.statements import Statements
 from tests.support.store import Pool
 from tests.support.world import DAY, SECOND, World
@@ -381,7 +382,7 @@ async def test_every_unfinished_job_is_read_once_in_pages_and_no_finished_one(
     await world.jobs(100, "gone", job_id="old-{}".format, status="failed")
     pages = [
         [each.job_id for each in page]
-        async for page in DeployRepository(scheduler._parts.store.statements).unfinished(is_migrated=True)
+        async for page in DeployRepository(store_of(scheduler).statements).unfinished(is_migrated=True)
     ]
     assert max(map(len, pages)) == 7
     ids = [each for page in pages for each in page]

@@ -18,6 +18,7 @@ from pg_scheduler.jobs.step_values import step_text
 from pg_scheduler.migrate import migrate
 from tests.inspect import deploy_computed_jobs, deploy_jobs
 from tests.support.codecs import KeyedCodec
+from tests.support.inside import store_of
 from tests.support.store import Pool
 from tests.support.world import World
 
@@ -194,7 +195,7 @@ async def test_all_steps_of_many_jobs_are_read_in_pages(
         await insert(world, f"job-{number:02}", steps)
     report = await check(scheduler)
     assert [count for _, _, count in found(report)] == [sum(range(20))]
-    repository = deploy_store.DeployRepository(scheduler._parts.store.statements)
+    repository = deploy_store.DeployRepository(store_of(scheduler).statements)
     pages = [page async for page in repository.steps([f"job-{number:02}" for number in range(20)])]
     assert max(map(len, pages)) == 7
     read = [(step.job_id, step.name) for page in pages for step in page]

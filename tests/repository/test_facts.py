@@ -32,6 +32,7 @@ from pg_scheduler.scheduler.store import NOT_ALLOWED
 from pg_scheduler.telemetry.logging import FIELDS
 from pg_scheduler.worker.attempt_runner import LONGER
 from tests.docs.snippets import PAGES, ROOT, snippets_of
+from tests.support.inside import services_of, store_of
 from tests.support.source import parsed
 from tests.support.worker import PATIENCE
 from tests.telemetry import test_cluster_metrics, test_process_metrics
@@ -75,8 +76,7 @@ def test_metrics_page_lists_every_family(of: str, documented: Collection[str]) -
 
 
 async def test_architecture_lists_services_in_the_order_of_their_start(scheduler: Scheduler) -> None:
-    assert scheduler._parts.runtime
-    services = [[type(service).__name__] for service in scheduler._parts.runtime.supervisor._parts]
+    services = [[type(service).__name__] for service in services_of(scheduler)]
     rows = table("project/architecture.md", "| Part | Pass |")
     assert [code(row[0]) for row in rows] == services
 
@@ -401,7 +401,7 @@ async def test_worker_takes_two_connections_outside_of_its_pool(dsn: str) -> Non
     watcher = await asyncpg.connect(dsn)
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool, Scheduler(pool) as scheduler:
         limit = 5 + OUTSIDE_POOL
-        claim_connection = scheduler._parts.store.connections.dedicated_connection
+        claim_connection = store_of(scheduler).connections.dedicated_connection
         async with asyncio.timeout(PATIENCE):
             while claim_connection.connection is None:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pg_scheduler import JobPriority, JobStatus, PollingConfig, Scheduler
 from pg_scheduler.events import JobCompleted, JobScheduled
 from tests.support.cases import each_case
+from tests.support.inside import store_of
 from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import Recorder
 
@@ -165,7 +166,7 @@ async def test_cancelled_job_and_its_worker_and_its_children_end(pool: asyncpg.P
     assert await pool.fetchval("SELECT scheduler_cancel_job($1)", parent) is True
     assert await pool.fetchval("SELECT scheduler_cancel_job($1)", parent) is False
     assert await pool.fetchval("SELECT scheduler_cancel_job('none')") is False
-    await scheduler._parts.store.consequences.apply_lost(10)
+    await store_of(scheduler).consequences.apply_lost(10)
     for job_id in (parent, child):
         job = await scheduler.get_job(job_id)
         assert job is not None
@@ -271,7 +272,7 @@ async def rows_of_world(pool: asyncpg.Pool, world: str) -> list[dict[str, Any]]:
 
 async def test_function_cancels_by_the_rules_of_the_scheduler(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
-    consequences = scheduler._parts.store.consequences
+    consequences = store_of(scheduler).consequences
     await pool.execute(
         "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, started_at,"
         " last_beat, lease_until) VALUES ('lives', '', 1, '', 1, now(), now(), '2090-01-01')"

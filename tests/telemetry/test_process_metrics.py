@@ -25,6 +25,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.prometheus import SchedulerCollector, metrics_app, serve_metrics
 from pg_scheduler.telemetry.server import App
+from pg_scheduler.tools import meter_of
 from tests.support.prometheus import Exposition, promtool
 from tests.support.worker import Gate, Recorder, now
 
@@ -281,8 +282,9 @@ async def test_multiprocess_mode_is_refused_with_the_other_ways(
 
 async def test_names_beyond_the_limit_are_counted_as_other(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
-    assert scheduler._parts.meter is not None
+    meter = meter_of(scheduler)
+    assert meter is not None
     for number in range(210):
-        scheduler._parts.meter.record_scheduled(f"metered.{number}")
+        meter.record_scheduled(f"metered.{number}")
     found = scrape(scheduler).by(P + "jobs_scheduled_total", "job_name")
     assert (len(found), found["(other)"]) == (201, 10)

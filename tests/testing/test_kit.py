@@ -28,6 +28,7 @@ from pg_scheduler import (
 from pg_scheduler.events import JobBlocked
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Cron, Every
+from tests.support.inside import worker_of
 
 Pool = asyncpg.Pool
 
@@ -406,8 +407,7 @@ async def test_results_are_written_when_they_take_several_batches(pool: Pool) ->
 
     async with at_start(pool, concurrency=3) as t:
         assert t._scheduler is not None
-        assert t._scheduler._parts.runtime is not None
-        results: Any = t._scheduler._parts.runtime.node.result_buffer
+        results: Any = worker_of(t._scheduler).node.result_buffer
         results.batch_size = 1
         for _ in range(3):
             await t.scheduler.enqueue(meet)

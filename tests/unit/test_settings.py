@@ -18,6 +18,7 @@ from pg_scheduler import (
     VacuumTrigger,
 )
 from tests.support.cases import each_case
+from tests.support.inside import config_of
 
 
 async def idle_pool() -> asyncpg.Pool:
@@ -126,7 +127,7 @@ def test_scheduler_raises_when_a_class_attribute_is_invalid(
 
 def test_settings_are_positional_as_in_0_2(never_connected: asyncpg.Pool) -> None:
     vacuum, polling = VacuumConfig(interval_minutes=5), PollingConfig(max_interval=5)
-    config = Scheduler(never_connected, 7, 60, vacuum, False, 3, polling)._parts.config
+    config = config_of(Scheduler(never_connected, 7, 60, vacuum, False, 3, polling))
     assert (config.max_concurrent_jobs, config.misfire_grace_time, config.vacuum_enabled) == (7, 60, False)
     assert (config.batch_claim_limit, config.vacuum, config.polling) == (3, vacuum, polling)
     with pytest.raises(TypeError):
@@ -134,12 +135,12 @@ def test_settings_are_positional_as_in_0_2(never_connected: asyncpg.Pool) -> Non
 
 
 def test_scheduler_accepts_an_int_for_seconds(never_connected: asyncpg.Pool) -> None:
-    config = Scheduler(never_connected, shutdown_timeout=0, misfire_grace_time=None)._parts.config
+    config = config_of(Scheduler(never_connected, shutdown_timeout=0, misfire_grace_time=None))
     assert (config.shutdown_timeout, config.misfire_grace_time) == (0, None)
 
 
 def test_password_of_a_dsn_is_hidden_in_repr_and_errors(never_connected: asyncpg.Pool) -> None:
-    config = Scheduler(never_connected, direct_dsn="postgresql://me:secret@db/x")._parts.config
+    config = config_of(Scheduler(never_connected, direct_dsn="postgresql://me:secret@db/x"))
     assert "secret" not in repr(config)
     with pytest.raises(ConfigurationError) as caught:
         Scheduler(never_connected, keeper_dsn=b"postgresql://me:secret@db/x")  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from pg_scheduler.scheduler.runtime import Runtime
 from pg_scheduler.scheduler.wiring import wiring
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signal
+from tests.support.inside import worker_of
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, kill_backends, new_job, new_worker, statuses
 
@@ -94,8 +95,7 @@ async def test_every_service_that_acts_on_pauses_refuses_to_while_they_cannot_be
 
 async def test_outage_of_any_service_makes_pauses_stale(pool: asyncpg.Pool) -> None:
     async with Scheduler(pool) as scheduler:
-        runtime = scheduler._parts.runtime
-        assert runtime is not None
+        runtime = worker_of(scheduler)
         lost = runtime.node.signals.connection_lost
         assert all(part.on_outage is lost for part in runtime.parts if isinstance(part, Service))
         signals = {name: signal for name, signal in runtime.node.signals if is_reason(signal, runtime)}

@@ -23,6 +23,7 @@ from pg_scheduler.queue.prepare import JobPreparer, new_job_id
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.service import NEVER
 from tests.support.dependencies import add, child
+from tests.support.inside import outbox_of
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now
 
@@ -350,7 +351,7 @@ async def test_notification_is_not_tried_once_the_pool_closes(dsn: str) -> None:
     async with asyncpg.create_pool(dsn) as pool:
         scheduler = Scheduler(pool)
         seen = Recorder(scheduler)
-        scheduler._parts.outbox.notify_due_later(now())
+        outbox_of(scheduler).notify_due_later(now())
     await asyncio.sleep(10 * Outbox.carrier_wait_s)
     assert not seen.of(ServiceRetrying)
 

@@ -17,6 +17,7 @@ from pg_scheduler.events import JobCompleted, KeeperConnected, KeeperLost, Lease
 from pg_scheduler.migrate import migrate
 from pg_scheduler.worker.keeper import LeaseKeeper
 from pg_scheduler.worker.watchdog import LoopWatchdog
+from tests.support.inside import worker_of
 from tests.support.store import as_user
 from tests.support.worker import Recorder, now
 
@@ -90,7 +91,7 @@ async def work_with(pool: asyncpg.Pool, **settings: Any) -> None:
     scheduler.register(block, name="block")
     seen = Recorder(scheduler)
     async with scheduler:
-        runtime: Any = scheduler._parts.life.runtime
+        runtime: Any = worker_of(scheduler)
         await seen.until(KeeperConnected, has_lock=True)
         await seen.until(ListenerConnected)
         async with pool.acquire() as connection:

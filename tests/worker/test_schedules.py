@@ -79,6 +79,7 @@ from pg_scheduler.triggers import (
 from pg_scheduler.triggers.search import INSTANT
 from pg_scheduler.worker import vacuum
 from tests.support.cases import each_case
+from tests.support.inside import store_of
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, PATIENCE, Recorder, new_worker
 
@@ -618,7 +619,7 @@ async def test_add_raises_when_another_node_adds_and_removes_the_id_meanwhile(
         calls.append(ids)
         return {}
 
-    monkeypatch.setattr(bench.scheduler._parts.store.schedules, "lock", lock)
+    monkeypatch.setattr(store_of(bench.scheduler).schedules, "lock", lock)
     with pytest.raises(ScheduleConflictError, match="already exists"):
         await bench.add(Every(HOUR), conflict_resolution=REPLACE)
     assert 1 < len(calls) < 10

@@ -12,6 +12,7 @@ import asyncpg
 
 from pg_scheduler.testing import TestScheduler
 from tests.migrations.test_repair import INSERT_ROWS
+from tests.support.inside import store_of
 
 LATER = datetime(2099, 1, 1, tzinfo=UTC)
 """The clock of the worker. The rows have the time of the server, so each is older than any bound."""
@@ -35,7 +36,7 @@ async def test_row_of_a_job_that_does_not_exist_is_deleted_from_each_table(pool:
     async with TestScheduler(pool, now=LATER) as t:
         await t.run_until(timedelta(minutes=10))
         await t.scheduler.run_vacuum()
-        store = t.scheduler._parts.store
+        store = store_of(t.scheduler)
         # The error counter and the sequencer do this when a job fails, and every few minutes.
         await store.errors.fold(10)
         await store.sequences.move(await store.sequences.find_past(10))

@@ -11,6 +11,7 @@ from pg_scheduler import DatabaseUnavailableError, PoolClosedError, Scheduler, S
 from pg_scheduler.events import PassFinished, ServiceFaulted, WorkerStarted, WorkerStopped
 from pg_scheduler.scheduler.runtime import Supervisor
 from pg_scheduler.worker.heartbeat import Heartbeat
+from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
 
 
@@ -98,9 +99,8 @@ async def test_scheduler_wait_raises_the_error_that_ended_a_part(
     async def broken() -> float:
         raise mistake
 
-    assert scheduler._parts.runtime is not None
-    monkeypatch.setattr(scheduler._parts.runtime.planner, "run_once", broken)
-    scheduler._parts.runtime.planner.wake()
+    monkeypatch.setattr(worker_of(scheduler).planner, "run_once", broken)
+    worker_of(scheduler).planner.wake()
     with pytest.raises(KeyError) as raised:
         await asyncio.wait_for(scheduler.wait(), PATIENCE)
     assert raised.value is mistake
@@ -123,9 +123,8 @@ async def test_scheduler_async_with_raises_the_error_that_ended_a_part(
 
     async def live() -> None:
         async with Scheduler(pool) as scheduler:
-            assert scheduler._parts.runtime is not None
-            monkeypatch.setattr(scheduler._parts.runtime.rescuer, "run_once", broken)
-            scheduler._parts.runtime.rescuer.wake()
+            monkeypatch.setattr(worker_of(scheduler).rescuer, "run_once", broken)
+            worker_of(scheduler).rescuer.wake()
             await asyncio.wait([asyncio.ensure_future(scheduler.wait())])
 
     with pytest.raises(KeyError):

@@ -10,6 +10,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.scheduler.wiring import wiring
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Condition, Signal, Signals
+from tests.support.inside import worker_of
 from tests.support.worker import holds
 
 
@@ -35,8 +36,7 @@ def test_condition_is_set_before_its_receivers_are_called_and_until_it_is_cleare
 
 async def test_wiring_has_every_signal_once(pool: asyncpg.Pool) -> None:
     async with Scheduler(pool) as scheduler:
-        runtime = scheduler._parts.runtime
-        assert runtime is not None
+        runtime = worker_of(scheduler)
         wired = [signal for signal, _ in wiring(runtime)]
         assert wired == [signal for _, signal in runtime.node.signals]
         for signal, receivers in wiring(runtime):
@@ -48,8 +48,7 @@ async def test_loss_of_notifications_wakes_every_service_that_polls_more_often_w
     pool: asyncpg.Pool,
 ) -> None:
     async with Scheduler(pool) as scheduler:
-        runtime = scheduler._parts.runtime
-        assert runtime is not None
+        runtime = worker_of(scheduler)
         polling = {
             part.wake
             for part in runtime.parts

@@ -9,6 +9,7 @@ import asyncpg
 
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Thresholds
+from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE
 
 POLL_S = 0.05
@@ -16,8 +17,7 @@ POLL_S = 0.05
 
 async def beat(scheduler: Scheduler) -> None:
     """Make a heartbeat now, which reports the names and the health of the worker."""
-    assert scheduler._parts.runtime is not None
-    await scheduler._parts.runtime.heartbeat.run_once()
+    await worker_of(scheduler).heartbeat.run_once()
 
 
 async def examine(

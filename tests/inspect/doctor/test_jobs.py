@@ -25,6 +25,7 @@ from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.scheduler.store import Store
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
+from tests.support.inside import store_of
 from tests.support.worker import Gate
 from tests.support.world import HOUR, NOW, World
 
@@ -169,7 +170,7 @@ def figures(**outcomes: int) -> JobFigures:
 
 async def test_failing_name_is_found_until_its_attempts_complete(pool: asyncpg.Pool, make: Make) -> None:
     scheduler = await make()
-    statistics = scheduler._parts.store.statistics
+    statistics = store_of(scheduler).statistics
     assert await statistics.add(scheduler.worker_id, 1, {"doctor.fails": figures(completed=2, failed=8)})
     finding = await find(pool, FindingCode.FAILING)
     assert finding.subject == "doctor.fails"
@@ -293,7 +294,7 @@ async def test_job_that_runs_unusually_long_is_found_until_it_ends(pool: asyncpg
     scheduler.register(gate.job, name="doctor.stuck")
     buckets = tuple(100 if bound == 0.0001 else 0 for bound in (*BOUNDS, None))
     fast = JobFigures(started=100, durations=Histogram(buckets, 0.005))
-    assert await scheduler._parts.store.statistics.add(scheduler.worker_id, 1, {"doctor.stuck": fast})
+    assert await store_of(scheduler).statistics.add(scheduler.worker_id, 1, {"doctor.stuck": fast})
     await scheduler.enqueue("doctor.stuck", job_id="long")
     await gate.wait_begun()
     await until(pool, FindingCode.STUCK, ["long"], stuck_s=0.01)

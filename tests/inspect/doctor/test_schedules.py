@@ -24,6 +24,7 @@ from pg_scheduler.triggers import Cron, Every, Trigger
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, find, subjects, until
 from tests.support.cases import each_case
+from tests.support.inside import worker_of
 from tests.support.worker import Recorder
 
 SPRING = datetime(2027, 3, 25, tzinfo=UTC)
@@ -279,8 +280,7 @@ async def test_node_that_does_not_know_the_zone_of_a_schedule_is_named(
         "UPDATE scheduler_schedules SET next_fire_at = now() - interval '5 minutes', "
         "trigger = jsonb_set(trigger, '{timezone}', '\"US/Lost\"')"
     )
-    assert scheduler._parts.runtime is not None
-    await scheduler._parts.runtime.planner.run_once()
+    await worker_of(scheduler).planner.run_once()
     await beat(scheduler)
     finding = await find(pool, FindingCode.SCHED_ZONE)
     assert (finding.subject, finding.severity) == ("zoned", Severity.ERROR)

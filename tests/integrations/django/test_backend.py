@@ -20,6 +20,7 @@ from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.support.django import BACKEND, project, require_tasks, working
+from tests.support.inside import config_of
 
 require_tasks()
 
@@ -240,7 +241,7 @@ def test_id_of_the_caller_has_a_time_without_use_tz(shop: Any, job_id: str) -> N
 async def test_worker_keeps_jobs_as_long_as_their_results(dsn: str) -> None:
     with project(dsn, OPTIONS={"KEEP_RESULT": timedelta(days=5)}):
         async with worker.scheduler() as scheduler:
-            retention = scheduler._parts.config.vacuum
+            retention = config_of(scheduler).vacuum
     assert (retention.completed.days, retention.cancelled.days, retention.failed.days) == (5, 5, 7)
 
 
@@ -249,10 +250,10 @@ async def test_worker_keeps_jobs_as_long_as_the_longest_result(dsn: str) -> None
     with project(dsn):
         with override_settings(TASKS=settings.TASKS | tasks):
             async with worker.scheduler() as scheduler:
-                assert scheduler._parts.config.vacuum.completed.days == 40
+                assert config_of(scheduler).vacuum.completed.days == 40
         JobTask(func=long_kept, keep_result=timedelta(days=50), **VALUES)
         async with worker.scheduler() as scheduler:
-            assert scheduler._parts.config.vacuum.failed.days == 50
+            assert config_of(scheduler).vacuum.failed.days == 50
 
 
 def test_existing_id_raises_and_the_transaction_goes_on(shop: Any) -> None:

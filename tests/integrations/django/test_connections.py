@@ -15,6 +15,7 @@ from pg_scheduler.events import JobCancelled
 from pg_scheduler.migrate import migrate
 from tests.conftest import FAST
 from tests.support.django import project, require_tasks, working
+from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE
 
 require_tasks()
@@ -82,7 +83,7 @@ async def test_connection_is_closed_after_a_second_cancellation(shop: Any) -> No
     try:
         async with working() as (scheduler, recorder):
             waiting = shop.wait_in_thread.using(timeout=0.05).enqueue()
-            attempts = scheduler._parts.running().node.in_flight.attempts
+            attempts = worker_of(scheduler).node.in_flight.attempts
             while not (waiting.id in attempts and attempts[waiting.id].has_timed_out):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)  # until the first cancellation
             attempt = attempts[waiting.id]
