@@ -19,10 +19,11 @@ from pg_scheduler import embedded
 from pg_scheduler.embedded import EmbeddedError, EmbeddedPostgres, ExternalPostgres, binaries
 from pg_scheduler.embedded.__main__ import main
 from tests.support.processes import is_alive
+from tests.support.users import IS_ROOT
 
 pytestmark = pytest.mark.slow
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run the server as another user")
+AS_ROOT = pytest.mark.skipif(not IS_ROOT, reason="only root can run the server as another user")
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG exists only on Linux")
 FAST = {"fsync": "off"}
 
@@ -97,7 +98,7 @@ class TestLifecycle:
 
     async def test_embedded_server_keeps_its_data_when_a_folder_is_given(self, tmp_path: Path) -> None:
         # the user of root's server cannot enter pytest's temporary folders
-        folder = Path("/var/tmp" if os.geteuid() == 0 else tmp_path) / f"pgs-test-{os.getpid()}" / "data"
+        folder = Path("/var/tmp" if IS_ROOT else tmp_path) / f"pgs-test-{os.getpid()}" / "data"
         try:
             with EmbeddedPostgres(folder, settings=FAST) as postgres:
                 await fetch_value(postgres.dsn(), "create database kept")
@@ -113,7 +114,7 @@ class TestLifecycle:
         self, tmp_path: Path
     ) -> None:
         scratch = tmp_path
-        if os.geteuid() == 0:
+        if IS_ROOT:
             scratch = Path("/var/tmp") / f"pgs-scratch-{os.getpid()}"
             scratch.mkdir(mode=0o755)
             scratch.chmod(0o755)

@@ -68,8 +68,10 @@ def home(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_zsh_completes_commands_and_ids_from_its_first_use_on(call: Run, home: Path) -> None:
     root = required("zsh")
     assert call("completion", "install", "zsh").code == 0
+    files = shlex.quote(f"{root}/usr")
     (home / ".zshenv").write_text(
-        f"module_path=({root}/usr/lib/*/zsh/*(/))\nfpath=({root}/usr/share/zsh/functions{{,/**/*(/N)}})\n"
+        f"module_path=({files}/lib/*/zsh/*(/))\nfpath=({files}/share/zsh/functions{{,/**/*(/N)}})\n",
+        encoding="utf-8",
     )
     with (home / ".zshrc").open("a") as file:
         file.write(KEYS)
@@ -126,7 +128,7 @@ def test_fish_completes_commands_and_ids(call: Run) -> None:
     assert call("completion", "install", "fish").code == 0
     folders = (
         "set fish_complete_path ~/.config/fish/completions; "
-        f"set fish_function_path {root}/usr/share/fish/functions; "
+        f"set fish_function_path {shlex.quote(f'{root}/usr/share/fish/functions')}; "
     )
 
     def complete(line: str) -> list[str]:

@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from pg_scheduler.inspect.store import connections
 from pg_scheduler.inspect.store import doctor as doctor_store
 from tests.cli.conftest import Run
 from tests.conftest import FAST, Connection, held_connection, run_on
-from tests.docs.snippets import ROOT
+from tests.support.users import without_right_to_enter_all
 from tests.support.worker import PATIENCE
 
 ROLES = """
@@ -299,28 +298,17 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[int]:
     thread.join(PATIENCE)
 
 
-HOMELESS = """
-import os, sys
-from pg_scheduler.cli import status
-from pg_scheduler.cli.main import run
-
-if os.geteuid() == 0:  # root may enter each folder
-    os.seteuid(65534)
-sys.exit(run(["status", "--dsn", "postgresql://app@127.0.0.1:1/app"]))
-"""
-
-
-def test_home_folder_that_cannot_be_entered_is_named_with_the_remedy(tmp_path: Path) -> None:
+def test_home_folder_that_cannot_be_entered_is_named_with_the_remedy(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a container that runs with another user than the image was made for."""
     home = tmp_path / "home"
-    home.mkdir(mode=0)
-    ended = subprocess.run(
-        [sys.executable, "-c", HOMELESS],
-        env={**os.environ, "HOME": str(home)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == ExitCode.USAGE
-    assert f"{home}/.postgresql, which this process may not enter; set HOME to" in ended.stderr
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    command = ("status", "--dsn", "postgresql://app@127.0.0.1:1/app")
+    assert call(*command).code == ExitCode.UNAVAILABLE  # it may enter the folder, and finds no server
+    home.chmod(0)
+    with without_right_to_enter_all():
+        ran = call(*command)
+    assert ran.code == ExitCode.USAGE
+    assert f"{home}/.postgresql, which this process may not enter; set HOME to" in ran.err

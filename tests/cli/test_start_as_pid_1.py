@@ -27,23 +27,21 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.servers import PASSWORD
 from tests.cli.programs import add, status
 from tests.docs.snippets import ROOT
+from tests.support.users import AS_NOBODY_WHO_READS_ALL, IS_ROOT, NOBODY
 from tests.support.worker import PATIENCE
 
 pytestmark = pytest.mark.slow
 
 # Only root may make a PID namespace without a user namespace, in which root may not open the files of others.
-USER_NAMESPACE: Final = () if os.geteuid() == 0 else ("--map-root-user",)
+USER_NAMESPACE: Final = () if IS_ROOT else ("--map-root-user",)
 NAMESPACE: Final = ("unshare", *USER_NAMESPACE, "--pid", "--fork", "--kill-child")
 """The program before another one that makes that PID 1."""
 
-USER: Final = 65534
 READ_ONLY: Final = (
     # A user who may read the interpreter and the checkout wherever they are, but write nowhere.
     *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
     *("sh", "-c", 'mount -o remount,bind,ro / && exec "$@"', "sh"),
-    *("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"),
-    *("--bounding-set=-all,+dac_read_search", "--inh-caps=-all,+dac_read_search"),
-    "--ambient-caps=-all,+dac_read_search",
+    *AS_NOBODY_WHO_READS_ALL,
 )
 """The same, for another user and with a read-only file system."""
 
@@ -325,5 +323,5 @@ def test_read_only_program_is_another_user_and_can_write_no_file(tmp_path: Path)
     code = f"import os; print(os.getuid(), os.getpid()); open({str(tmp_path / 'file')!r}, 'w')"
     command = [*READ_ONLY, sys.executable, "-c", code]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.stdout.split() == [str(USER), "1"]
+    assert ran.stdout.split() == [str(NOBODY), "1"]
     assert "Read-only file system" in ran.stderr

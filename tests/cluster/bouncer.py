@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.support.debian import component
+from tests.support.users import IS_ROOT, give_to_nobody
 
 SERVER_CONNECTIONS = 3
 """Connections to PostgreSQL, shared by all clients."""
@@ -48,15 +47,13 @@ def find_program(suite: str) -> list[str] | None:
 @contextmanager
 def bouncer(program: list[str], dsn: str, settings: str = "") -> Iterator[str]:
     """Run PgBouncer in front of a database and yield the DSN of the database through it."""
-    is_root = os.geteuid() == 0
     with tempfile.TemporaryDirectory(prefix="pgbouncer-") as folder:
-        if is_root:  # it refuses to run as root
-            os.chown(folder, pwd.getpwnam("nobody").pw_uid, -1)
+        give_to_nobody(folder)  # it refuses to run as root
         file = Path(folder, "pgbouncer.ini")
         file.write_text(
             SETTINGS.format(target=_target(dsn), folder=folder, servers=SERVER_CONNECTIONS, more=settings)
         )
-        command = [*program, *(["-u", "nobody"] if is_root else []), str(file)]
+        command = [*program, *(["-u", "nobody"] if IS_ROOT else []), str(file)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             output = ""

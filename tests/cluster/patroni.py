@@ -29,6 +29,7 @@ import asyncpg
 
 from pg_scheduler.embedded import EmbeddedError, find_binaries
 from tests.support.debian import component
+from tests.support.users import AS_NOBODY_WHO_OPENS_ALL, HAS_SETPRIV, IS_ROOT, give_to_nobody
 
 TTL_S: Final = 20
 """A leader that does not renew its key for so long loses it; Patroni's minimum."""
@@ -39,12 +40,6 @@ MIN_ASYNCPG: Final = (0, 32)
 TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 5.0
 GUARD: Final = Path(__file__).with_name("guard.py")
-NOBODY_UID: Final = 65534
-AS_NOBODY: Final = (
-    "setpriv",
-    *(f"--reuid={NOBODY_UID}", f"--regid={NOBODY_UID}", "--clear-groups"),
-    *("--inh-caps=+dac_override", "--ambient-caps=+dac_override"),
-)
 SYNCHRONOUS: Final = "SELECT bool_or(sync_state = 'sync' AND state = 'streaming') FROM pg_stat_replication"
 POSTGRES: Final = {
     "max_connections": 60,
@@ -70,7 +65,7 @@ def _obstacles() -> Iterator[str]:
     for module in ("psutil", "psycopg2", "yaml"):
         if importlib.util.find_spec(module) is None:
             yield f"Patroni needs {module}, which dev.py installs"
-    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+    if IS_ROOT and not HAS_SETPRIV:
         yield "root needs setpriv to run PostgreSQL as the user nobody, but it is not installed"
     try:
         programs = find_binaries()
@@ -107,9 +102,9 @@ class Node:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         command = [sys.executable, "-m", "patroni", str(self.folder / "patroni.json")]
         (self.folder / "patroni.json").write_text(json.dumps(self._settings()))
-        if os.geteuid() == 0:
-            os.chown(self.folder, NOBODY_UID, NOBODY_UID)
-            command = [*AS_NOBODY, *command]
+        if IS_ROOT:
+            give_to_nobody(self.folder)
+            command = [*AS_NOBODY_WHO_OPENS_ALL, *command]
         package = component("patroni")
         assert package is not None
         environment = {
