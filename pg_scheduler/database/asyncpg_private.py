@@ -40,6 +40,20 @@ def caches_statements(pool: asyncpg.Pool) -> bool:
     return bool(untyped_pool._connect_kwargs.get("statement_cache_size") != 0)  # noqa: SLF001
 
 
+def resets_as_usual(pool: asyncpg.Pool) -> bool:
+    """Return whether the pool resets connections as asyncpg does, which keeps prepared statements.
+
+    Its owner may have given it a ``reset=``, or a class of connections with methods of its own.
+    """
+    untyped_pool: Any = pool
+    connection_class = untyped_pool._connection_class  # noqa: SLF001
+    # asyncpg 0.29 has no reset=.
+    return getattr(untyped_pool, "_reset", None) is None and all(
+        getattr(connection_class, name) is getattr(asyncpg.Connection, name)
+        for name in ("reset", "get_reset_query")
+    )
+
+
 def open_connections(pool: asyncpg.Pool) -> list[asyncpg.Connection]:
     """Return the connections that the pool has opened, idle and in use."""
     untyped_pool: Any = pool

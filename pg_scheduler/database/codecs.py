@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
@@ -54,8 +54,11 @@ async def _returns_unchanged(connection: Connection, values: Mapping[str, object
         if is_transient(error):
             raise
         return False
-    if row is None:
-        return False
-    pairs = zip(row, values.values(), strict=True)
+    return row is not None and are_unchanged(row, values)
+
+
+def are_unchanged(received_values: Iterable[object], values: Mapping[str, object]) -> bool:
+    """Return whether values that the server has returned are those that were sent."""
+    pairs = zip(received_values, values.values(), strict=True)
     # The types are compared too, because 1 == True, for example.
     return all(type(received) is type(sent) and received == sent for received, sent in pairs)

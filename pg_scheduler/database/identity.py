@@ -57,6 +57,13 @@ class Identity(NamedTuple):
         return (self.origin, self.database) == (other.origin, other.database)
 
 
+class Identities(NamedTuple):
+    """This database, and the one in which workers run these tables; None if no worker has started yet."""
+
+    here: Identity
+    recorded: Identity | None
+
+
 class Held(NamedTuple):
     """The numbers of the tasks and of the schedules that were paused."""
 
@@ -101,33 +108,45 @@ class IdentityRepository:
         self.started_in: Identity | None = None
         """The database in which a worker has started; None if it has not, or does not look for copies."""
 
-    async def read(self, *, on: Connection | None = None) -> tuple[Identity, Identity | None]:
-        """Return this database, and the recorded one; None if no worker has started yet."""
-        (row,) = await self._statements.fetch("read_identity", on=on)
-        # Not every role may read the system identifier of the server.
-        system = await self._statements.value("read_system", on=on) if row["has_system"] else None
+    async def read(self, *, on: Connection | None = None, reads_system: bool | None = None) -> Identities:
+        """Return this database, and the recorded one; None if no worker has started yet.
+
+        ``reads_system`` is whether the role may read the system identifier of the server; None to query that
+        first.
+        """
+        if reads_system:
+            (row,) = await self._statements.fetch("read_identity_with_system", on=on)
+            system = row["system"]
+        else:
+            (row,) = await self._statements.fetch("read_identity", on=on)
+            # Not every role may read the system identifier of the server.
+            system = await self._statements.value("read_system", on=on) if row["has_system"] else None
         identity = Identity(system, row["database"], row["origin"], row["name"])
         if row["recorded_database"] is None:
-            return identity, None
+            return Identities(identity, None)
         recorded = (
             row["recorded_system"],
             row["recorded_database"],
             row["recorded_origin"],
             row["recorded_name"],
         )
-        return identity, Identity(*recorded)
+        return Identities(identity, Identity(*recorded))
 
-    async def guard(self, on_copy: OnCopy) -> None:
+    async def guard(self, on_copy: OnCopy, identities: Identities | None = None) -> None:
         """Record the database at the first start, and refuse, adopt or hold a copy.
 
         A copy, such as a restored dump, has jobs that the workers of the original run. To adopt a copy is to
         record it as a database of its own. To hold it is to pause all of its tasks and schedules, too.
 
+        Args:
+            on_copy: What to do in a copy.
+            identities: This database and the recorded one; None to read them.
+
         Raises:
             DatabaseCopyError: It is a copy with unfinished jobs or schedules, and ``on_copy`` is "refuse".
         """
         try:
-            identity, recorded = await self.read()
+            identity, recorded = identities or await self.read()
             is_copy = recorded is not None and not identity.is_same(recorded)
             # In a copy without unfinished jobs and schedules, nothing can run twice.
             is_harmless_copy = is_copy and not await self._statements.value("has_work")

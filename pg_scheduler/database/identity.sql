@@ -1,13 +1,5 @@
--- name: read_identity
--- route: pool
--- Return this database and the recorded one. The system identifier is read by a statement of its own, because a
--- statement fails as a whole if the role may not execute one of its functions.
-SELECT coalesce((
-        SELECT has_function_privilege(control.oid, 'EXECUTE')
-        FROM pg_catalog.pg_proc AS control
-        WHERE control.proname = 'pg_control_system' AND control.pronamespace = 'pg_catalog'::regnamespace
-    ), false) AS has_system,
-    this.oid::bigint AS database,
+-- fragment: both_databases
+this.oid::bigint AS database,
     this.datname::text AS name,
     (SELECT record.xmin::text FROM {schema}scheduler_migrations AS record WHERE record.version = 1) AS origin,
     recorded.database AS recorded_database,
@@ -17,7 +9,24 @@ SELECT coalesce((
     recorded.adopted_at::text AS adopted_at
 FROM pg_catalog.pg_database AS this
 LEFT JOIN {schema}scheduler_database AS recorded ON true
-WHERE this.datname = current_database();
+WHERE this.datname = current_database()
+
+-- name: read_identity
+-- route: pool
+-- Return this database and the recorded one, and whether the role may read the system identifier, by a statement of its
+-- own: a statement fails as a whole if the role may not execute one of its functions.
+SELECT coalesce((
+        SELECT has_function_privilege(control.oid, 'EXECUTE')
+        FROM pg_catalog.pg_proc AS control
+        WHERE control.proname = 'pg_control_system' AND control.pronamespace = 'pg_catalog'::regnamespace
+    ), false) AS has_system,
+    {both_databases};
+
+-- name: read_identity_with_system
+-- route: pool
+-- Return this database and the recorded one, with the system identifier, for a role that is known to be allowed to read it.
+SELECT (SELECT system_identifier::text FROM pg_catalog.pg_control_system()) AS system,
+    {both_databases};
 
 -- name: read_system
 -- route: pool

@@ -36,6 +36,7 @@ from pg_scheduler.database.asyncpg_private import (
     open_connections,
     prepare_as_pool,
     probe_peer,
+    resets_as_usual,
     server_host,
     server_of_pool,
 )
@@ -210,6 +211,11 @@ class Connections:
     def can_hold_a_lock(self) -> bool:
         """Whether an attempt can hold a connection while heartbeats continue."""
         return self._direct_dsn is not None or self._pool.get_max_size() > 1
+
+    @property
+    def resets_as_usual(self) -> bool:
+        """Whether the pool resets its connections as asyncpg does, which ends only settings."""
+        return resets_as_usual(self._pool)
 
     def close_in_children(self) -> None:
         """Close the sockets of the pool and of connections outside of it in children forked from now on."""

@@ -161,6 +161,15 @@ class Statements:
                     self._schema = await home_schema(connection)
         return self._schema
 
+    @property
+    def known_schema(self) -> str | None:
+        """The schema of the tables; None if none was configured and it was not looked up yet."""
+        return self._schema
+
+    def use_schema(self, schema: str) -> None:
+        """Use the tables of this schema, which a start has looked up."""
+        self._schema = schema
+
     async def channel(self, *, on: Connection | None = None) -> str:
         """Return the notification channel of the schema."""
         return channel_of(self._schema or await self.schema(on=on))

@@ -2037,10 +2037,9 @@ class Scheduler:
             parts.config, lease_seconds=self.LEASE_DURATION, heartbeat_threshold=self.HEARTBEAT_THRESHOLD
         )
         parts.declared.check_locks()
-        await parts.store.migrate(parts.config.migrations)
-        await parts.store.connections.check_pooler()
-        if self._guards_copies:
-            await parts.store.identity.guard(parts.config.on_copy)
+        await parts.store.begin(
+            parts.config.migrations, on_copy=parts.config.on_copy if self._guards_copies else None
+        )
         runtime = self._runtime_class(self._node(), Slices(parts.store, parts.declared, parts.job_builders))
         # From here on, a signal such as "a job is due" wakes the parts of the worker that it concerns.
         connect(runtime)

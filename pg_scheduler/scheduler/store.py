@@ -8,6 +8,8 @@ each room uses the class that has the repositories it needs, and imports nothing
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import ClassVar, Final, Literal
 
 from pg_scheduler.admission.limits import LimitRepository
@@ -15,14 +17,16 @@ from pg_scheduler.admission.pauses import PauseRepository
 from pg_scheduler.admission.sequences import SequenceRepository
 from pg_scheduler.admission.shares import ShareRepository
 from pg_scheduler.clock import Clock
-from pg_scheduler.database.codecs import check_codecs
 from pg_scheduler.database.faults import FORBIDDEN_TO_ROLE
+from pg_scheduler.database.identity import OnCopy
 from pg_scheduler.database.migrations.engine import check_engine
+from pg_scheduler.database.migrations.verify import verify_parts
 from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.session import is_own_session
+from pg_scheduler.database.server_facts import ServerFacts, read_server
+from pg_scheduler.database.session import Connection, is_own_session
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.jobs.codec import PayloadCodec
-from pg_scheduler.migrate import migrate, verify
+from pg_scheduler.migrate import migrate
 from pg_scheduler.schedules.statements import ScheduleRepository
 from pg_scheduler.statistics.errors import ErrorRepository
 from pg_scheduler.statistics.statements import StatisticsRepository
@@ -80,31 +84,66 @@ class Store(WorkerStore):
 
     async def migrate(self, mode: Literal["apply", "verify"] = "apply") -> None:
         """Verify the tables; upgrade them to this version unless the mode is "verify"."""
-        timeout_s = self.connections.options.call_timeout_s
         await self.connections.check_dsns()
+        async with self._checked_connection() as (connection, facts):
+            await self._migrate_on(connection, facts, mode)
+
+    async def begin(self, mode: Literal["apply", "verify"], on_copy: OnCopy | None) -> None:
+        """Do what a worker does before its parts start, on one connection while nothing is missing.
+
+        Verify or upgrade the tables as `migrate()` does, check that no pooler loses prepared statements, and
+        look for a copy of another database; see `IdentityRepository.guard()`. ``on_copy`` is None to skip
+        the last of these.
+        """
+        await self.connections.check_dsns()
+        identities = None
+        async with self._checked_connection() as (connection, facts):
+            await self._migrate_on(connection, facts, mode)
+            if on_copy is not None:
+                # Without the right to read the record, guard() logs that copies are not recognised.
+                with suppress(SchemaForbiddenError):
+                    identities = await self.identity.read(on=connection, reads_system=facts.reads_system)
+        if not facts.has_own_session:
+            await self.connections.check_pooler()
+        if on_copy is not None:
+            await self.identity.guard(on_copy, identities)
+
+    @asynccontextmanager
+    async def _checked_connection(self) -> AsyncIterator[tuple[Connection, ServerFacts]]:
+        """Yield a connection of the pool whose codecs were checked, with what it has read of the server."""
+        timeout_s = self.connections.options.call_timeout_s
         async with self.connections.acquire() as connection:
-            await check_codecs(connection, timeout_s)
-            schema = await self.schema(on=connection)
+            facts = await read_server(connection, self.statements.known_schema, timeout_s)
+            self.statements.use_schema(facts.schema)
+            if self.connections.resets_as_usual:
+                yield connection, facts
+                return
         async with self.connections.acquire() as connection:
             # The check is repeated on the connection after its release: the pool's reset= may have dropped
             # prepared statements of the first use.
-            await check_codecs(connection, timeout_s)
+            yield connection, await read_server(connection, facts.schema, timeout_s)
+
+    async def _migrate_on(
+        self, connection: Connection, facts: ServerFacts, mode: Literal["apply", "verify"]
+    ) -> None:
+        """Verify the tables; upgrade them to this version unless the mode is "verify"."""
+        schema, timeout_s = facts.schema, self.connections.options.call_timeout_s
+        try:
+            await verify_parts(connection, schema, has_records=facts.has_records)
+        except SchemaMissingError as missing:
+            if mode == "verify":
+                raise SchemaMissingError(f"{missing.problem}{_UNCHANGED}", _OWNED) from missing
+            # Tables are created or upgraded only on a server that behaves like PostgreSQL. The check needs a
+            # second session of the server.
+            if self.connections.can_spare_one:
+                async with self.connections.checkout() as other:
+                    # Behind a pooler, two connections may share one session.
+                    if await is_own_session(other, timeout_s):
+                        await check_engine(connection, other)
             try:
-                await verify(connection, schema=schema)
-            except SchemaMissingError as missing:
-                if mode == "verify":
-                    raise SchemaMissingError(f"{missing.problem}{_UNCHANGED}", _OWNED) from missing
-                # Tables are created or upgraded only on a server that behaves like PostgreSQL.
-                # The check needs a second session of the server.
-                if self.connections.can_spare_one:
-                    async with self.connections.checkout() as other:
-                        # Behind a pooler, two connections may share one session.
-                        if await is_own_session(other, timeout_s):
-                            await check_engine(connection, other)
-                try:
-                    await migrate(connection, schema=schema)
-                except FORBIDDEN_TO_ROLE as error:
-                    raise SchemaForbiddenError(
-                        f"{missing.problem}, and this database role may not create or upgrade them ({error})",
-                        *NOT_ALLOWED,
-                    ) from error
+                await migrate(connection, schema=schema)
+            except FORBIDDEN_TO_ROLE as error:
+                raise SchemaForbiddenError(
+                    f"{missing.problem}, and this database role may not create or upgrade them ({error})",
+                    *NOT_ALLOWED,
+                ) from error

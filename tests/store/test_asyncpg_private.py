@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.database.asyncpg_private import connect_as_pool, open_beside_pool
+from pg_scheduler.database.asyncpg_private import connect_as_pool, open_beside_pool, resets_as_usual
 from tests.support.store import Pool
 
 
@@ -55,3 +55,17 @@ async def test_connect_as_pool_reaches_the_database_with_the_arguments_of_the_po
         assert found is not None
         assert tuple(found) == (await pool.fetchval("SELECT current_database()"), "as the pool")
         await connection.close()
+
+
+class CarefulConnection(asyncpg.Connection):
+    """A connection whose reset is its own."""
+
+    def get_reset_query(self) -> str:
+        """Return what a pool sends when it gets the connection back."""
+        return "RESET ALL"
+
+
+async def test_pool_with_a_reset_of_its_own_does_not_reset_as_usual(dsn: str, pool: Pool) -> None:
+    assert resets_as_usual(pool)
+    async with asyncpg.create_pool(dsn, min_size=0, connection_class=CarefulConnection) as other:
+        assert not resets_as_usual(other)

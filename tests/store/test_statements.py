@@ -829,6 +829,7 @@ async def test_store_uses_the_database_clock_when_there_is_no_test_clock(pool: a
 async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool: Pool) -> None:
     here = inspect.getsource(inspect.getmodule(use_path) or pytest)
     elsewhere = {
+        "begin",
         "schema",
         "locks.channel",
         "locks.watching",

@@ -40,15 +40,17 @@ logger = logging.getLogger("pg_scheduler")
 
 QUERY_TIMEOUT_S = 30.0
 
-HOME_SCHEMA = qualify_builtins("""
-    SELECT coalesce(
+HOME = """
+    coalesce(
         (SELECT namespace.nspname
          FROM pg_catalog.pg_class AS class
          JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
          WHERE class.oid = coalesce(to_regclass('scheduled_jobs'), to_regclass('scheduler_migrations'))),
         current_schema()
     )
-""")
+"""
+"""An expression for the schema of the tables along the search path, without qualified names."""
+HOME_SCHEMA = qualify_builtins(f"SELECT {HOME}")
 SEARCH_PATH = qualify_builtins("SELECT current_setting('search_path')")
 _EXISTS = "SELECT pg_catalog.to_regclass($1) IS NOT NULL"
 # One query reads the records, the parts and the routines. The columns of the other two are NULL in each row.
@@ -148,15 +150,25 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
 
 
 async def verify_parts(
-    connection: AnyConnection, home: str, *, optional: Container[str] = LATER_INDEXES
+    connection: AnyConnection,
+    home: str,
+    *,
+    optional: Container[str] = LATER_INDEXES,
+    has_records: bool | None = None,
 ) -> None:
     """Check a schema as ``verify`` does; the indexes in ``optional`` may be missing.
+
+    Args:
+        connection: A connection to the database.
+        home: The schema.
+        optional: The indexes that may be missing.
+        has_records: Whether the schema has the table of the records; None to query that first.
 
     Raises:
         SchemaError: As ``verify`` does.
     """
     shipped = shipped_migrations()
-    state = await read_state(connection, home, shipped)
+    state = await read_state(connection, home, shipped, has_records=has_records)
     # A missing migration may add what is ignored here, and it is the better error. If no migration is
     # missing, check_shape() looks at these parts too.
     check_relations(state.parts, home, ignored=ADDED_LATER)
@@ -186,14 +198,20 @@ async def verify_parts(
         )
 
 
-async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[Migration]) -> SchemaState:
+async def read_state(
+    connection: AnyConnection, schema: str, shipped: Iterable[Migration], *, has_records: bool | None = None
+) -> SchemaState:
     """Return the recorded migrations, and the existing tables and routines of the schema.
+
+    ``has_records`` is whether the schema has the table of the records; None to query that first.
 
     Raises:
         SchemaMissingError: The schema has no table of the records.
         SchemaMismatchError: The table of the records lacks a column.
     """
-    if not await has_table(connection, schema, RECORDS):
+    if has_records is None:
+        has_records = await has_table(connection, schema, RECORDS)
+    if not has_records:
         raise SchemaMissingError(f"schema {schema!r} has no tables of pg_scheduler")
     query = qualify(_STATE, schema)
     # An older schema still has tables that later migrations drop. So each migration is asked alone for its
