@@ -15,7 +15,12 @@ from typing import Final
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from pg_scheduler.database.asyncpg_private import count_free, open_beside_pool, server_of_pool
+from pg_scheduler.database.asyncpg_private import (
+    count_free,
+    open_beside_pool,
+    resets_as_usual,
+    server_of_pool,
+)
 from pg_scheduler.database.faults import connecting, is_lock_timeout, translated
 from pg_scheduler.database.fork import inherited_sockets
 from pg_scheduler.database.options import DEDICATED_RESET, MIN_FREE_CONNECTIONS, ConnectionOptions
@@ -72,8 +77,10 @@ class HeldConnection:
         with translated():
             self.connection = connection = await self._open()
             try:
-                if await prepare_to_hold(connection, timeout_s):
-                    await connection.execute(self._options.dedicated_settings, timeout=timeout_s)
+                ownership = await prepare_to_hold(
+                    connection, timeout_s, settings=self._options.dedicated_settings
+                )
+                if ownership.is_own:
                     return
             except BaseException:  # a session without its settings must not be used
                 await self.drop()
@@ -103,9 +110,8 @@ class HeldConnection:
                 await connection.close(timeout=timeout_s)
                 return
             try:
-                # The pool resets the connection too, but its owner may have given it a reset= that keeps
-                # settings.
-                if is_open(connection):
+                # The pool resets the connection, unless its owner has given it a reset= of its own.
+                if is_open(connection) and not resets_as_usual(self._pool):
                     await connection.execute(DEDICATED_RESET, timeout=timeout_s)
             finally:
                 await release_to(self._pool, connection, timeout_s)

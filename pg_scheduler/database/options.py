@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
+
+Settings: TypeAlias = tuple[tuple[str, str], ...]
+"""Names of settings of a session, with their values."""
 
 MIN_FREE_CONNECTIONS: Final = 2
 """Connections that stay in the pool when the scheduler holds one for long."""
@@ -44,6 +47,11 @@ def probe_settings(interval_s: int) -> dict[str, str]:
     }
 
 
+def as_statements(settings: Settings) -> str:
+    """Return the statements that make these settings of a session."""
+    return "; ".join(f"SET {name} = '{value}'" for name, value in settings)
+
+
 def held_settings(interval_s: int = PROBE_INTERVAL_S) -> dict[str, str]:
     """Return the settings of a session that is held for long: it ends with its process, and not before."""
     return {"idle_session_timeout": "0", **probe_settings(interval_s)}
@@ -70,19 +78,22 @@ PLANNER_SETTINGS: Final = {
 }
 """Planner settings of a held session: one generic plan that suits a table of any size."""
 
-DEDICATED_SETTINGS: Final = "; ".join(
-    [
-        *(f"SET {name} = {value}" for name, value in PLANNER_SETTINGS.items()),
-        f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
-        # Each statement is a transaction of its own.
-        "SET default_transaction_isolation = 'read committed'",
-    ]
+DEDICATED_SETTINGS: Final[Settings] = (
+    *PLANNER_SETTINGS.items(),
+    ("lock_timeout", str(LOCK_TIMEOUT_MS)),
+    # Each statement is a transaction of its own.
+    ("default_transaction_isolation", "read committed"),
 )
+"""The settings of the session for claims and completions."""
+
 DEDICATED_RESET: Final = "; ".join(
     f"RESET {name}"
     for name in (*PLANNER_SETTINGS, *held_settings(), "lock_timeout", "default_transaction_isolation")
 )
-SHARED_SETTINGS: Final = f"{DEDICATED_SETTINGS}; SET lock_timeout = {SHARED_LOCK_TIMEOUT_MS}"
+SHARED_SETTINGS: Final[Settings] = tuple(
+    {**dict(DEDICATED_SETTINGS), "lock_timeout": str(SHARED_LOCK_TIMEOUT_MS)}.items()
+)
+"""The settings of the session that listens and runs statements of idle workers."""
 
 TRANSACTION_SETTINGS: Final = (
     f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_TRANSACTION_TIMEOUT_MS};"
@@ -122,8 +133,8 @@ class ConnectionOptions:
         lease_timeout_s: Limit for opening the lease connection, and for one heartbeat on it.
         lease_close_timeout_s: Limit for closing the lease connection.
         sticky_idle_s: Idle time after which the sticky connection returns to the pool.
-        dedicated_settings: Statements that prepare the dedicated session.
-        shared_settings: Statements that prepare the shared session. The lock timeout is shorter than
+        dedicated_settings: The settings of the dedicated session.
+        shared_settings: The settings of the shared session. The lock timeout is shorter than
             ``answer_timeout_s``, so that a statement that waits for a lock does not look like a dead
             connection.
     """
@@ -135,5 +146,5 @@ class ConnectionOptions:
     lease_timeout_s: float = 5.0
     lease_close_timeout_s: float = 1.0
     sticky_idle_s: float = 0.1
-    dedicated_settings: str = DEDICATED_SETTINGS
-    shared_settings: str = SHARED_SETTINGS
+    dedicated_settings: Settings = DEDICATED_SETTINGS
+    shared_settings: Settings = SHARED_SETTINGS

@@ -57,6 +57,7 @@ from pg_scheduler.database.held import DedicatedConnection
 from pg_scheduler.database.opening import open_connection_to, probe_statements
 from pg_scheduler.database.options import (
     ADMISSION_SETTINGS,
+    DEDICATED_RESET,
     HELD_RESET,
     HOT_TRANSACTION_SETTINGS,
     MIN_FREE_CONNECTIONS,
@@ -65,6 +66,7 @@ from pg_scheduler.database.options import (
     PROBES,
     TRANSACTION_SETTINGS,
     ConnectionOptions,
+    Settings,
 )
 from pg_scheduler.database.pool_database import PoolDatabase
 from pg_scheduler.database.pool_share import PoolShare
@@ -456,14 +458,14 @@ class Connections:
             else:
                 await connection.close(timeout=timeout_s)
 
-    def hold_session(self) -> AbstractAsyncContextManager[Connection | None]:
-        """Yield a connection whose session keeps something for others, such as a lock.
+    def hold_session(self, settings: Settings = ()) -> AbstractAsyncContextManager[Connection | None]:
+        """Yield a connection whose session keeps something for others, such as a lock, with settings.
 
         The server ends the session soon after this process or its network is gone, and not before, whatever
         limit a role has for idle sessions. Yield None behind a pooler: in transaction mode it has no such
         session, and its mode cannot be known.
         """
-        return HeldSession(self)
+        return HeldSession(self, settings)
 
     @asynccontextmanager
     async def transaction_of_job(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Connection]:
@@ -647,8 +649,9 @@ class HeldSession(AbstractAsyncContextManager[Connection | None]):
     them at the end of a program without a shutdown, and Python would print errors about them.
     """
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, settings: Settings) -> None:
         self._connections = connections
+        self._settings = settings
         self._connection: Connection | None = None
         self._has_own_session = False
 
@@ -657,7 +660,8 @@ class HeldSession(AbstractAsyncContextManager[Connection | None]):
         timeout_s = self._connections.options.call_timeout_s
         try:
             with translated():
-                self._has_own_session = await prepare_to_hold(connection, timeout_s)
+                ownership = await prepare_to_hold(connection, timeout_s, settings=self._settings)
+            self._has_own_session = ownership.is_own
         except BaseException:  # a cancellation too
             await self._connections.give_back_session(connection)
             raise
@@ -671,12 +675,14 @@ class HeldSession(AbstractAsyncContextManager[Connection | None]):
         if connection is None:
             return
         try:
-            if self._has_own_session and isinstance(connection, PoolConnectionProxy) and is_open(connection):
-                # The pool resets the connection too, but its owner may have given it a reset= that keeps
-                # settings.
+            is_of_pool = isinstance(connection, PoolConnectionProxy) and is_open(connection)
+            # The pool resets the connection, unless its owner has given it a reset= of its own.
+            if self._has_own_session and is_of_pool and not self._connections.resets_as_usual:
                 timeout_s = self._connections.options.call_timeout_s
                 with suppress(DatabaseUnavailableError), translated(), terminate_unanswered(connection):
-                    await connection.execute(HELD_RESET, timeout=timeout_s)
+                    await connection.execute(
+                        DEDICATED_RESET if self._settings else HELD_RESET, timeout=timeout_s
+                    )
         finally:
             await self._connections.give_back_session(connection)
 

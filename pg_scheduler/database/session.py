@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import MethodType
-from typing import Final, TypeAlias, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -25,7 +25,7 @@ from pg_scheduler.database.asyncpg_private import (
 from pg_scheduler.database.callers.adapter import adapter_for
 from pg_scheduler.database.callers.connection import ForeignConnection, as_foreign
 from pg_scheduler.database.faults import raise_rejected, raise_unreached, translated
-from pg_scheduler.database.options import BEGIN, PROBE_INTERVAL_S, PROBES, held_settings
+from pg_scheduler.database.options import BEGIN, PROBE_INTERVAL_S, PROBES, Settings, held_settings
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
@@ -190,34 +190,56 @@ async def is_own_session(connection: Connection, timeout_s: float) -> bool:
 
 
 _HOLD: Final = qualify_builtins("""
-    SELECT count(set_config(held.name, held.setting, false))
+    SELECT count(set_config(held.name, held.setting, false)) AS settings, inet_client_port() AS port
     FROM (VALUES ('name', 'setting')) AS held (name, setting)
     WHERE pg_backend_pid() = 'process'
 """)
 """The statement of `prepare_to_hold()`, with a place for the settings and for the process of the session."""
 
 
+class Ownership(NamedTuple):
+    """Whose session a connection uses.
+
+    Attributes:
+        is_own: Whether the session belongs to the connection; see ``is_own_session()``.
+        is_direct: Whether the server sees this process's own end of the connection, and not that of a proxy.
+    """
+
+    is_own: bool
+    is_direct: bool
+
+
 async def prepare_to_hold(
-    connection: Connection, timeout_s: float, *, interval_s: int = PROBE_INTERVAL_S
-) -> bool:
+    connection: Connection,
+    timeout_s: float,
+    *,
+    interval_s: int = PROBE_INTERVAL_S,
+    settings: Settings = (),
+) -> Ownership:
     """Prepare a session that is held for long: it ends soon after its process or its network, and not before.
 
     Both ends probe the other one. That keeps the entry of the connection in firewalls, too, which forget idle
-    ones. One statement also finds out whose session it is, and leaves that of a pooler unchanged.
+    ones. One statement also makes further settings of the session, finds out whose session it is, and leaves
+    that of a pooler unchanged.
 
-    Returns:
-        Whether the session belongs to this connection; see ``is_own_session()``.
+    Args:
+        connection: The connection.
+        timeout_s: Limit for the statement.
+        interval_s: Seconds without a packet, and between two probes.
+        settings: Further settings of the session.
     """
-    rows = ", ".join(f"('{name}', '{value}')" for name, value in held_settings(interval_s).items())
+    pairs = (*held_settings(interval_s).items(), *settings)
+    rows = ", ".join(f"('{name}', '{value}')" for name, value in pairs)
     # The process that the connection was opened to. Only in a session of this process are the settings made.
     process = f"'{connection.get_server_pid()}'"
     query = _HOLD.replace("('name', 'setting')", rows).replace("'process'", process)
     with terminate_unanswered(connection):
         # Behind a pooler the process of the session is another one, so nothing is set, and the count is 0.
-        count: int = await connection.fetchval(query, timeout=timeout_s)
-        if count:
+        (row,) = await connection.fetch(query, timeout=timeout_s)
+        if row["settings"]:
             probe_peer(connection, interval_s, PROBES)
-    return bool(count)
+    # The port is NULL for a Unix-domain socket.
+    return Ownership(bool(row["settings"]), row["port"] == local_port(connection))
 
 
 @contextmanager
@@ -234,13 +256,6 @@ def noticing_end(connection: Connection, call: Callable[[], None]) -> Iterator[N
     finally:
         if is_open(connection):
             connection.remove_termination_listener(notice)
-
-
-async def is_direct(connection: Connection, timeout_s: float) -> bool:
-    """Return whether the server sees this process's own end of the connection, and not that of a proxy."""
-    query = "SELECT pg_catalog.inet_client_port()"  # NULL for a Unix-domain socket
-    peer_port: int | None = await connection.fetchval(query, timeout=timeout_s)
-    return peer_port == local_port(connection)
 
 
 def terminate(connection: Connection) -> None:

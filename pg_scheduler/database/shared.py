@@ -15,7 +15,7 @@ from typing import Any, Final
 import asyncpg
 
 from pg_scheduler.database.faults import is_transient, raise_translated, translated
-from pg_scheduler.database.options import DEDICATED_RESET, ConnectionOptions
+from pg_scheduler.database.options import DEDICATED_RESET, ConnectionOptions, as_statements
 from pg_scheduler.database.session import Connection, is_open, terminate
 from pg_scheduler.errors import DatabaseUnavailableError
 
@@ -28,6 +28,8 @@ class SharedConnection:
         self._connection: Connection | None = None
         # Whether the session of the connection has the settings for statements of this library.
         self._has_settings = False
+        # Whether take_back() ends the settings.
+        self._resets_settings = True
         self.turn: Final = asyncio.Lock()
         """Held by the code that uses the connection, which executes one statement at a time."""
         self.answered_at = 0.0
@@ -49,11 +51,16 @@ class SharedConnection:
         """Seconds since the last response of the server."""
         return time.monotonic() - self.answered_at
 
-    def lend(self, connection: Connection) -> None:
-        """Share this connection. It must not lead to a pooler: statements change its session."""
+    def lend(self, connection: Connection, *, has_settings: bool = False) -> None:
+        """Share this connection. It must not lead to a pooler: statements change its session.
+
+        ``has_settings`` is whether its session has the settings already, which `take_back()` then leaves to
+        who has made them.
+        """
         # Another Scheduler on the same pool may share it already.
         if connection is not self._connection:
-            self._connection, self._has_settings = connection, False
+            self._connection, self._has_settings = connection, has_settings
+            self._resets_settings = not has_settings
         self.answered_at = time.monotonic()
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
@@ -69,7 +76,7 @@ class SharedConnection:
                 raise DatabaseUnavailableError("the shared connection is not available")
             try:
                 if not self._has_settings:
-                    await connection.execute(self._options.shared_settings, timeout=timeout_s)
+                    await connection.execute(as_statements(self._options.shared_settings), timeout=timeout_s)
                     self._has_settings = True
                 rows = list(await connection.fetch(query, *args, timeout=timeout_s))
             except Exception as error:
@@ -83,14 +90,14 @@ class SharedConnection:
             return rows
 
     async def take_back(self, connection: Connection) -> None:
-        """Stop sharing this connection, wait for the running statement and reset the settings."""
+        """Stop sharing this connection, wait for the running statement, and reset its settings."""
         # Another connection may have taken its place.
         if connection is not self._connection:
             return
         # From now on, no statement begins on the connection.
         self._connection = None
         async with self.turn:
-            if is_open(connection):
+            if is_open(connection) and self._resets_settings:
                 try:
                     with translated():
                         await connection.execute(DEDICATED_RESET, timeout=self._options.close_timeout_s)

@@ -118,14 +118,17 @@ class Statements:
         if the clocks are close or hours apart, or if this process has no heartbeats."""
         self.lock_reports: Final = LockReports()
         self._acquire: Mapping[Route, Acquire] = {
-            Route.DEDICATED: partial(connections.transaction, hot=True),
+            Route.DEDICATED: partial(connections.transaction, hot=True, savepoints=False),
             Route.POOL: connections.acquire,
             Route.RESERVED: partial(connections.acquire, reserved=True),
             Route.STEP: connections.step,
             Route.STICKY: connections.sticky,
             Route.STICKY_RESERVED: partial(connections.sticky, reserved=True),
             Route.TUNED: partial(
-                connections.transaction, reserved=True, lock_timeout_ms=SHARED_LOCK_TIMEOUT_MS
+                connections.transaction,
+                reserved=True,
+                savepoints=False,
+                lock_timeout_ms=SHARED_LOCK_TIMEOUT_MS,
             ),
         }
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from pg_scheduler.database.faults import REFUSALS, translated
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.pool_share import PoolShare
-from pg_scheduler.database.session import Connection, is_direct, is_open, prepare_to_hold, terminate
+from pg_scheduler.database.session import Connection, is_open, prepare_to_hold, terminate
 from pg_scheduler.errors import DatabaseUnavailableError
 
 Keep: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -94,15 +94,17 @@ async def _open(connections: Connections, probe_interval_s: int) -> LeaseSession
     timeout_s = connections.options.lease_timeout_s
     connection = await connections.connect()
     try:
-        can_hold_locks = await prepare_to_hold(connection, timeout_s, interval_s=probe_interval_s)
-        has_no_proxy = False
-        if can_hold_locks:
-            await connection.execute(connections.options.shared_settings)
-            has_no_proxy = await is_direct(connection, timeout_s)
+        ownership = await prepare_to_hold(
+            connection, timeout_s, interval_s=probe_interval_s, settings=connections.options.shared_settings
+        )
     except BaseException:  # a session without its settings must not be used
         terminate(connection)
         raise
-    return LeaseSession(connection, can_hold_locks=can_hold_locks, is_direct=has_no_proxy)
+    return LeaseSession(
+        connection,
+        can_hold_locks=ownership.is_own,
+        is_direct=ownership.is_own and ownership.is_direct,
+    )
 
 
 async def _unlock(session: LeaseSession, key: int, timeout_s: float) -> None:

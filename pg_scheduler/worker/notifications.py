@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import ClassVar, Final, Protocol
 
 from pg_scheduler.base.messages import (
@@ -95,7 +96,8 @@ class Subscription:
         """
         self.channel = await self._store.locks.channel()
         connections = self._store.connections
-        self._session = session = await connections.share.listening.join(connections.hold_session)
+        hold = partial(connections.hold_session, connections.options.shared_settings)
+        self._session = session = await connections.share.listening.join(hold)
         if session is None:
             return False
         connection = session.connection
@@ -115,7 +117,7 @@ class Subscription:
         Call this only after a message has arrived, which shows that the connection works.
         """
         if self._connection is not None:
-            self._store.shared.lend(self._connection)
+            self._store.shared.lend(self._connection, has_settings=True)
             self._is_lent = True
 
     async def check(self, silence_s: float) -> float:

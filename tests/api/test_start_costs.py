@@ -13,7 +13,10 @@ import pytest
 
 from pg_scheduler import Scheduler
 from tests.support.catalogues import clear_registrations
-from tests.support.statements import Statements
+from tests.support.statements import Sent, Statements
+
+FRAMES = ("BEGIN", "COMMIT", "RESET")
+"""What begins and ends a transaction, and what a pool sends when it gets a connection back."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,18 +37,27 @@ async def pool(dsn: str, sent: Statements) -> AsyncIterator[asyncpg.Pool]:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5, init=sent.listen) as pool:
         async with Scheduler(pool):
             pass
+        # The first pass of the vacuum is due at a random instant, which can be that of the next start.
+        await pool.execute("UPDATE scheduler_vacuum_passes SET ended_at = now()")
+        await sent.take()
         yield pool
 
 
-async def test_start_of_a_worker_reads_the_server_the_tables_and_the_database_by_a_statement_each(
-    pool: asyncpg.Pool, sent: Statements
-) -> None:
-    await sent.take()
+def statements(sent: Sent) -> int:
+    """Count statements, without transactions and resets.
+
+    Those of the library count once each, because a service makes a second pass if the machine is busy.
+    """
+    frames = sum(sent.counts[frame] for frame in FRAMES)
+    return len(sent.named) + sum(sent.counts.values()) - sum(sent.named.values()) - frames
+
+
+async def test_start_and_stop_of_a_worker_send_few_statements(pool: asyncpg.Pool, sent: Statements) -> None:
     async with Scheduler(pool):
         started = await sent.take()
-    assert sum(started.counts.values()) <= 42
-    assert started.counts["SELECT"] <= 7
-    assert started.named["read_identity_with_system"] == 1
-    assert started.named["read_system"] == 0
     stopped = await sent.take()
-    assert sum(stopped.counts.values()) <= 11
+    assert statements(started) <= 18
+    assert started.counts["RESET"] <= 8
+    assert (started.named["read_identity_with_system"], started.named["read_system"]) == (1, 0)
+    assert statements(stopped) <= 2
+    assert stopped.counts["RESET"] <= 3

@@ -13,7 +13,7 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from pg_scheduler.database.options import DEDICATED_SETTINGS
+from pg_scheduler.database.options import DEDICATED_SETTINGS, as_statements
 from pg_scheduler.database.queries import load_queries
 from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.scheduler.store import Store
@@ -80,7 +80,7 @@ class HotPath:
 async def path(dsn: str, store: Store) -> AsyncIterator[HotPath]:
     await store.workers.register(worker(WORKER), LEASE)
     connection = await asyncpg.connect(dsn)
-    await connection.execute(DEDICATED_SETTINGS)
+    await connection.execute(as_statements(DEDICATED_SETTINGS))
     await connection.execute(f"PREPARE exchange_jobs AS {load_queries('public')['exchange_jobs'].text}")
     path = HotPath(connection)
     for _ in range(6):  # from the sixth on PostgreSQL may keep one plan for all values

@@ -214,7 +214,7 @@ PLACES: Final = {
     "inspect/store/server.py:ServerRepository.has_own_session": SHORT,
     "inspect/store/server.py:ServerRepository.ping": SHORT,
     "inspect/store/server.py:ServerRepository.receives_notification": SHORT,
-    "scheduler/store.py:Store.migrate": SHORT,
+    "scheduler/store.py:Store._migrate_on": SHORT,
     "worker/claims.py:ClaimRepository._reading_error": SAVEPOINT,
     "worker/outcome_statements.py:ResultRepository._replace": SAVEPOINT,
 }

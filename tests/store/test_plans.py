@@ -19,10 +19,11 @@ from pg_scheduler.admission.limits import SurplusPosition
 from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.options import (
-    DEDICATED_RESET,
+    BEGIN,
     DEDICATED_SETTINGS,
     HOT_TRANSACTION_SETTINGS,
     TRANSACTION_SETTINGS,
+    as_statements,
 )
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import Route, load_queries
@@ -34,9 +35,13 @@ from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
 from tests.support.dependencies import add, child
+from tests.support.statements import RESET
 from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
 
 QUERIES = load_queries("public")
+DEDICATED = as_statements(DEDICATED_SETTINGS)
+HELD_SETTING = "('enable_seqscan', 'off')"
+"""A part of the statement that prepares the dedicated session."""
 DUE = 2_000
 FUTURE = 20_000
 
@@ -237,7 +242,7 @@ async def session(store: Store) -> AsyncIterator[Connection]:
 async def dedicated(dsn: str, store: Store) -> AsyncIterator[Connection]:
     """A session with the settings of a held connection, and its statements prepared."""
     connection = await asyncpg.connect(dsn)
-    await connection.execute(DEDICATED_SETTINGS)
+    await connection.execute(DEDICATED)
     await prepare(connection, HELD_THERE)
     yield connection
     await connection.close()
@@ -516,7 +521,7 @@ async def test_jobs_table_has_its_storage_settings(pool: Pool) -> None:
     assert {"fillfactor=45", "autovacuum_vacuum_scale_factor=0", "vacuum_truncate=off"} <= set(options)
 
 
-@pytest.mark.parametrize("settings", [TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS, DEDICATED_SETTINGS])
+@pytest.mark.parametrize("settings", [TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS, DEDICATED])
 async def test_planner_settings_turn_jit_off(dsn: str, settings: str) -> None:
     """A disabled scan can make any plan look expensive enough to compile."""
     connection = await asyncpg.connect(dsn)
@@ -592,21 +597,26 @@ async def test_store_runs_tuned_statements_with_planner_settings(
     tuned: dict[object, str] = {}
     seen, ways = set(), set()
     for session, query in log:
-        if query == DEDICATED_SETTINGS or query.startswith(TRANSACTION_SETTINGS):
+        begin, _, settings = query.partition("; ")
+        if begin == BEGIN and settings.startswith(TRANSACTION_SETTINGS):
+            tuned[session] = settings
+        elif query.startswith(TRANSACTION_SETTINGS):
             tuned[session] = query
-        elif query == DEDICATED_RESET or (
-            query in ("COMMIT;", "ROLLBACK;") and tuned.get(session, "").startswith(TRANSACTION_SETTINGS)
-        ):
+        elif HELD_SETTING in query:
+            tuned[session] = DEDICATED
+        elif query.startswith(RESET):
+            tuned.pop(session, None)
+        elif query.strip(";") in {"COMMIT", "ROLLBACK"} and tuned.get(session) != DEDICATED:
             del tuned[session]
         if query in hot:
             assert session in tuned, query
             settings = tuned[session]
             is_hot = hot[query] in HOT
-            assert settings != (TRANSACTION_SETTINGS if is_hot else DEDICATED_SETTINGS), (
+            assert settings != (TRANSACTION_SETTINGS if is_hot else DEDICATED), (
                 "the dedicated connection is for the hot ones"
             )
             seen.add(hot[query])
             ways.add(settings)
     assert seen == set(hot.values()) >= (TUNED | HOT) - AFTER_FAILURES
     assert not tuned, "no session of the pool keeps settings"
-    assert {TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS if size <= 3 else DEDICATED_SETTINGS} <= ways
+    assert {TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS if size <= 3 else DEDICATED} <= ways

@@ -89,7 +89,7 @@ async def test_heartbeat_runs_when_jobs_use_up_the_pool(
 
 
 async def test_heartbeat_runs_elsewhere_when_the_shared_connection_is_busy(pool: Pool, dsn: str) -> None:
-    async with sharing(pool, shared_settings="SELECT 1") as (store, connection):  # without a lock timeout
+    async with sharing(pool, shared_settings=(("jit", "off"),)) as (store, connection):
         async with locked(dsn, "scheduler_schedules"):
             waiting = asyncio.create_task(store.shared.fetch("SELECT count(*) FROM scheduler_schedules"))
             await asyncio.sleep(0)
@@ -101,7 +101,7 @@ async def test_heartbeat_runs_elsewhere_when_the_shared_connection_is_busy(pool:
 
 
 async def test_shared_connection_survives_a_lock_timeout(pool: Pool, dsn: str) -> None:
-    async with sharing(pool, shared_settings="SET lock_timeout = '10ms'") as (store, connection):
+    async with sharing(pool, shared_settings=(("lock_timeout", "10ms"),)) as (store, connection):
         async with locked(dsn, "scheduler_schedules"):
             with pytest.raises(DatabaseUnavailableError, match="LockNotAvailable"):
                 await store.shared.fetch("SELECT FROM scheduler_schedules")

@@ -14,6 +14,7 @@ import pytest
 from pg_scheduler import Scheduler, Share, periodic
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.database.options import (
+    BEGIN,
     HOT_TRANSACTION_SETTINGS,
     SHARED_LOCK_TIMEOUT_MS,
     TRANSACTION_SETTINGS,
@@ -32,11 +33,9 @@ from tests.support.worker import PATIENCE, holds, new_job
 
 NAMES = names_by_text("public")
 NAMES |= {
-    "BEGIN ISOLATION LEVEL READ COMMITTED;": "begin",
-    "COMMIT;": "commit",
-    TRANSACTION_SETTINGS: "settings",
-    f"{TRANSACTION_SETTINGS}; SET LOCAL lock_timeout = {SHARED_LOCK_TIMEOUT_MS}": "settings",
-    HOT_TRANSACTION_SETTINGS: "settings",
+    f"{BEGIN}; {TRANSACTION_SETTINGS}; SET LOCAL lock_timeout = {SHARED_LOCK_TIMEOUT_MS}": "begin",
+    f"{BEGIN}; {HOT_TRANSACTION_SETTINGS}": "begin",
+    "COMMIT": "commit",
 }
 
 
@@ -79,7 +78,7 @@ def bare(statement: str) -> list[str]:
 
 
 def in_a_transaction(statement: str) -> list[str]:
-    return ["begin", "settings", statement, "commit", "reset"]
+    return ["begin", statement, "commit", "reset"]
 
 
 async def idle_job() -> None: ...

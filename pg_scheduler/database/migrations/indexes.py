@@ -180,7 +180,8 @@ async def _only_builder(connection: AnyConnection, home: str) -> AsyncIterator[N
     has_own_session = False
     try:
         # A build sends nothing for a long time, in which a firewall may forget the connection.
-        has_own_session = await prepare_to_hold(connection, QUERY_TIMEOUT_S)
+        ownership = await prepare_to_hold(connection, QUERY_TIMEOUT_S)
+        has_own_session = ownership.is_own
         yield
     finally:
         if not connection.is_closed():
