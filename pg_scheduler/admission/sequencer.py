@@ -56,6 +56,13 @@ class Sequencer(Service):
         self.has_moved = False
         """Whether the last pass moved a job."""
 
+    async def prepare(self) -> None:
+        """Sleep until there is work, unless tasks with sequences are registered.
+
+        The deadline scanner, which starts before, wakes this service if rows of sequences wait.
+        """
+        self.begins_asleep = not self._tasks.lists.sequenced
+
     def wake(self) -> None:
         """Start the next pass now, and make a round over all sequences."""
         self._is_woken = True

@@ -112,11 +112,14 @@ class Runtime:
         # The parts are in the order of their start. They stop in reverse order: claims end first, heartbeats
         # last.
         self.parts: list[Part] = [
+            # It is first, so that no message is missed after the others have read what messages announce.
+            self.listener,
+            # The heartbeat writes the key of the liveness lock when it registers the worker.
+            *([keeper] if store.connections.can_open_lease_connection else []),
             self.heartbeat,
             # The statistics need the worker's row.
             *([] if node.meter is None else [StatisticsWriter(node, node.meter, store.statistics)]),
             self.relay,
-            *([keeper] if store.connections.can_open_lease_connection else []),
             *([vacuum] if config.vacuum_enabled else []),
             # It stops after all that write failures.
             self.error_counter,
@@ -127,7 +130,6 @@ class Runtime:
             self.executor,
             self.admission,
             self.notifier,
-            self.listener,
             # The first scan finds what the rescuer and the expirer have to do before the first claim.
             # If it finds nothing, the start waits for none of their statements that read jobs.
             self.scanner,

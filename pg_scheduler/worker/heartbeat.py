@@ -23,6 +23,7 @@ from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.service import Service
+from pg_scheduler.worker.worker_rows import Registration, RenewResult
 
 POLL_INTERVAL_S: Final = 0.5
 """Seconds between heartbeats while jobs run and no notifications arrive: a job that another node cancels
@@ -67,6 +68,9 @@ class Heartbeat(Service):
         self._clock = node.clock
         self._audience = node.audience
         self._reporter = reporter
+        self._lock_looks = node.lock_looks
+        # When the registration was requested, by the monotonic clock, and its answer, until the first pass.
+        self._first_answer: tuple[float, RenewResult] | None = None
         self._reported_at_renewal: int | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._is_confirming = False
@@ -87,7 +91,17 @@ class Heartbeat(Service):
 
     async def prepare(self) -> None:
         """Register the worker, and log which other services have tasks of the same names."""
-        await self._register()
+        requested_at = time.monotonic()
+        registration = await self._register()
+        self._first_answer = requested_at, registration.answer
+        if registration.has_others:
+            await self._warn_of_shared_names()
+        else:
+            # No other worker has a liveness lock, so there is none to look at.
+            self._lock_looks.last_at = requested_at
+
+    async def _warn_of_shared_names(self) -> None:
+        """Log which other services have tasks of the same names."""
         settings = ReportedSettings(self._reporter.worker.settings)
         # A service may have many workers. One log record is written for each version of the code, and names
         # one of the workers that have it.
@@ -109,6 +123,16 @@ class Heartbeat(Service):
                     ", ".join(shared.names[:MAX_SHARED]),
                     extra=record_fields(worker_id=self._worker_id),
                 )
+
+    async def run_first(self) -> float:
+        """Obey the answer to the registration, which has renewed the lease.
+
+        Return the seconds until the next heartbeat.
+        """
+        if self._first_answer is None:
+            return await self.run_once()
+        (requested_at, answer), self._first_answer = self._first_answer, None
+        return await self._obey(answer, {}, requested_at)
 
     async def run_once(self) -> float:
         """Renew the lease of the worker and its jobs once, and obey the answer.
@@ -132,6 +156,16 @@ class Heartbeat(Service):
             if held and not self._lease.is_trusted:
                 self._lose_lease()
             raise
+        return await self._obey(answer, held, requested_at)
+
+    async def _obey(self, answer: RenewResult, held: Mapping[str, int], requested_at: float) -> float:
+        """Do what the answer to a heartbeat requires; return the seconds until the next heartbeat.
+
+        Args:
+            answer: The answer.
+            held: The attempts of the jobs that ran at the request.
+            requested_at: When it was requested, by the monotonic clock.
+        """
         self._clock.read(answer.now, requested_at)
         if answer.is_server_time:
             self._clock.compare(answer.now, requested_at)
@@ -214,11 +248,11 @@ class Heartbeat(Service):
                 extra=record_fields(worker_id=self._worker_id),
             )
 
-    async def _register(self) -> None:
+    async def _register(self) -> Registration:
         """Write the row of this worker, with a new lease and its whole report."""
         requested_at = time.monotonic()
         lease = self._lease
-        await self._workers.register(
+        registration = await self._workers.register(
             self._reporter.worker,
             lease.seconds,
             lease.liveness_key,
@@ -227,6 +261,7 @@ class Heartbeat(Service):
             wanted=self._reporter.wanted,
         )
         self._renewed(requested_at)
+        return registration
 
     def _renewed(self, requested_at: float) -> None:
         """Record that a request has renewed the lease, which was sent at this monotonic time.

@@ -206,8 +206,10 @@ class LeaseKeeper:
     def _is_renewal_due(self, *, intervals: float) -> bool:
         """Return whether the last renewal, or the last request of this thread for one, is so long ago.
 
-        ``intervals`` is a number of renewal intervals of the lease.
+        ``intervals`` is a number of renewal intervals of the lease. There is none before the registration.
         """
+        if not self._lease.was_renewed:
+            return False
         renewed_at = max(self._lease.renewed_at, self._requested_at)
         return time.monotonic() > renewed_at + intervals * self._lease.renewal_interval
 
@@ -235,7 +237,9 @@ class LeaseKeeper:
             await self._lose_connection(error)
             return
         self._lease.lock_taken(self._connection.key, proves_life=self._connection.is_direct)
-        await self._renew()
+        # At a start, the worker has no row yet. The heartbeat, which starts next, writes the key into it.
+        if self._lease.was_renewed:
+            await self._renew()
         self._has_reported_loss = False
         if self._connection.key is None and not self._has_reported_no_lock:
             self._has_reported_no_lock = True

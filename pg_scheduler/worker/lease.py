@@ -59,6 +59,11 @@ class Lease:
         """Seconds for which the held lock extends an expired lease; None if it does not."""
 
     @property
+    def was_renewed(self) -> bool:
+        """Whether the worker has had a lease since its start."""
+        return self.renewals > 0
+
+    @property
     def renewal_interval(self) -> float:
         """Seconds between two renewals."""
         return self.seconds / RENEWALS_PER_LEASE

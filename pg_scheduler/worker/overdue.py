@@ -178,7 +178,7 @@ class Expirer(Service):
     """Expire late jobs that no claim reaches: their function is not registered, or no slot is free."""
 
     name: ClassVar[str] = "expirer"
-    begins_asleep: ClassVar[bool] = True  # the scanner, which starts before, wakes it
+    begins_asleep: bool = True  # the scanner, which starts before, wakes it
     batch_size = 500
     """Jobs that one statement expires."""
 

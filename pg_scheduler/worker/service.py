@@ -107,7 +107,7 @@ class Service(ABC):
     """The share of each sleep that is random, so that nodes do not work in step."""
     yields_between_passes: ClassVar[bool] = True
     """Whether other tasks run before a pass that follows at once. If not, each pass must await something."""
-    begins_asleep: ClassVar[bool] = False
+    begins_asleep: bool = False
     """Whether the first pass waits until the service is woken. If it was woken before its start, it begins as
     any other service."""
     backoff = BackoffOptions()
@@ -136,6 +136,10 @@ class Service(ABC):
 
     async def prepare(self) -> None:  # noqa: B027 - optional
         """Set up what the first pass needs."""
+
+    async def run_first(self) -> float:
+        """Do the first pass after ``prepare()``, as any other unless that has done a part of it."""
+        return await self.run_once()
 
     async def drain(self) -> None:  # noqa: B027 - optional
         """Finish the work of the service after the last pass."""
@@ -222,12 +226,14 @@ class Service(ABC):
         else:
             # The first pass attends to what has woken the service before its start. It needs no second one.
             self._wakeup.clear()
+        run_pass = self.run_first
         while not self._is_stopping:
             began = time.monotonic()
             # What may end the sleep after this pass early.
             wakeup = self._wakeup
             try:
-                delay = await self.run_once()
+                run_current, run_pass = run_pass, self.run_once
+                delay = await run_current()
             except PoolClosedError:
                 # A closed pool stays closed, so this error ends the loop, and the Scheduler with it.
                 raise

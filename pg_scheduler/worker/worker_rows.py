@@ -61,6 +61,18 @@ class RenewResult:
     is_server_time: bool = False
 
 
+class Registration(NamedTuple):
+    """The result of writing the row of a worker.
+
+    Attributes:
+        answer: What a heartbeat at the same time would have returned.
+        has_others: Whether other workers have rows.
+    """
+
+    answer: RenewResult
+    has_others: bool
+
+
 class WorkerReport(NamedTuple):
     """The report of a worker about itself.
 
@@ -167,8 +179,10 @@ class WorkerRepository:
         *,
         report: WorkerReport | None = None,
         wanted: str | None = None,
-    ) -> None:
+    ) -> Registration:
         """Insert or update the worker's row, with a new lease; see ``renew()`` for its liveness lock.
+
+        Return what the first heartbeat would.
 
         Args:
             worker: The worker, with its settings.
@@ -198,13 +212,22 @@ class WorkerRepository:
             release_of(worker.metadata),
         )
 
-        async def write() -> None:
+        async def write() -> Registration:
             """Write the row; repeated without the record if that is refused."""
-            await self._statements.fetch("register_worker", *values)
+            (row,) = await self._statements.fetch("register_worker", *values)
+            answer = RenewResult(
+                alive=True,
+                lost=[],
+                now=row["now"],
+                subscriptions=row["subscriptions"] or (),
+                wanted=row["wanted"],
+                is_server_time=self._statements.now is None,
+            )
+            return Registration(answer, has_others=row["has_others"])
 
         # The statement also records the start, which only people read. If the table of records refuses that
         # row, the worker starts without the record.
-        await with_record(f"the record of the start of worker {worker.worker_id}", write)
+        return await with_record(f"the record of the start of worker {worker.worker_id}", write)
 
     async def renew(
         self,

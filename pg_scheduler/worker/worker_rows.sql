@@ -1,23 +1,40 @@
+-- fragment: wanted_kinds
+-- The classes of events to which other workers than $1 subscribe, NULL for none.
+(SELECT array_agg(DISTINCT kind)
+     FROM {schema}scheduler_workers AS other, unnest(other.subscriptions) AS kind
+     WHERE other.worker_id <> $1)
+
 -- name: register_worker
--- route: tuned
+-- route: shared, tuned
 -- Write a worker's row with a new lease, and record the first worker of a release ($19).
+--
+-- Returns the server's time, what is requested of the worker, whether there are others, and which classes of events
+-- these subscribe to: what the first heartbeat would read.
 WITH released AS (
     {into_audit}
     SELECT coalesce($7, {now}), 'start_release', $19, coalesce($11, $1), 'worker',
         jsonb_build_object('host', $2::text, 'version', $4::text)
     WHERE $19::text IS NOT NULL
     {once_per_release}
+),
+registered AS (
+    INSERT INTO {schema}scheduler_workers (
+        worker_id, hostname, pid, version, max_concurrent_jobs, liveness_key, lease_extension,
+        role, identity, metadata, settings, state, health, names, wanted, started_at, last_beat, lease_until
+    )
+    VALUES ($1, $2, $3, $4, $5, $8, $9, $10, $11, $12::text::jsonb,
+            $13::text::jsonb || coalesce($17::text::jsonb, jsonb_build_object()), $14, $15::text::jsonb, $16, $18,
+            coalesce($7, {now}), coalesce($7, {now}), coalesce($7, {now}) + make_interval(secs => $6))
+    ON CONFLICT (worker_id) DO UPDATE SET
+        last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key,
+        lease_extension = EXCLUDED.lease_extension
+    RETURNING wanted
 )
-INSERT INTO {schema}scheduler_workers (
-    worker_id, hostname, pid, version, max_concurrent_jobs, liveness_key, lease_extension,
-    role, identity, metadata, settings, state, health, names, wanted, started_at, last_beat, lease_until
-)
-VALUES ($1, $2, $3, $4, $5, $8, $9, $10, $11, $12::text::jsonb,
-        $13::text::jsonb || coalesce($17::text::jsonb, jsonb_build_object()), $14, $15::text::jsonb, $16, $18,
-        coalesce($7, {now}), coalesce($7, {now}), coalesce($7, {now}) + make_interval(secs => $6))
-ON CONFLICT (worker_id) DO UPDATE SET
-    last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key,
-    lease_extension = EXCLUDED.lease_extension;
+SELECT
+    coalesce($7, {now}) AS now,
+    (SELECT wanted FROM registered) AS wanted,
+    EXISTS (SELECT FROM {schema}scheduler_workers WHERE worker_id <> $1) AS has_others,
+    {wanted_kinds} AS subscriptions;
 
 -- name: suspect_workers
 -- route: reserved
@@ -107,9 +124,7 @@ SELECT
     coalesce((SELECT late FROM worker), false) AS late,
     ARRAY (SELECT unnest($2::text[]) EXCEPT SELECT job_id FROM own) AS lost,
     coalesce($5, {now}) AS now,
-    (SELECT array_agg(DISTINCT kind)
-     FROM {schema}scheduler_workers AS other, unnest(other.subscriptions) AS kind
-     WHERE other.worker_id <> $1) AS subscriptions,
+    {wanted_kinds} AS subscriptions,
     (SELECT wanted FROM worker) AS wanted;
 
 -- name: renew_worker
@@ -183,7 +198,7 @@ SELECT pg_notify({channel}, $3) FROM announced;
 UPDATE {schema}scheduler_workers SET stopping = true WHERE worker_id = $1;
 
 -- name: deregister_worker
--- route: tuned
+-- route: shared, tuned
 -- Delete a worker's row.
 DELETE FROM {schema}scheduler_workers WHERE worker_id = $1;
 

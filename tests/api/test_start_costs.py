@@ -56,8 +56,8 @@ async def test_start_and_stop_of_a_worker_send_few_statements(pool: asyncpg.Pool
     async with Scheduler(pool):
         started = await sent.take()
     stopped = await sent.take()
-    assert statements(started) <= 18
-    assert started.counts["RESET"] <= 8
+    assert statements(started) <= 14
+    assert started.counts["RESET"] <= 3
     assert (started.named["read_identity_with_system"], started.named["read_system"]) == (1, 0)
     assert statements(stopped) <= 2
     assert stopped.counts["RESET"] <= 3
