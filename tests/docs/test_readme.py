@@ -40,6 +40,14 @@ def test_first_screen_of_the_readme_names_what_people_search_for() -> None:
     assert "PostgreSQL you already\nhave" in first_screen
 
 
+def test_first_sections_of_the_readme_lead_from_the_demo_to_the_first_change() -> None:
+    assert re.findall(r"^## (.*)", README, re.MULTILINE)[:3] == ["Try it", "Your first job", "Change it"]
+    for heading, command in (("Try it", "dev.py demo"), ("Change it", "dev.py test")):
+        section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+        assert f"$ python3 {command}\n" in section
+        assert re.search(r"\b(minutes?|seconds)\b", section), "how long it takes"
+
+
 def test_programs_of_the_readme_have_at_most_15_lines_besides_imports() -> None:
     assert len(PROGRAMS) == 4
     other = re.compile(r"\s*(from |import |$)")
@@ -64,10 +72,10 @@ async def test_readme_shop_stores_an_order_and_its_receipt_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
-    (statement,) = re.findall(r"psql app -c '(CREATE TABLE orders .*)'", README)
+    (statement,) = re.findall(r'psql "\$PG_SCHEDULER_DSN" -c \'(CREATE TABLE orders .*)\'', README)
     await pool.execute(statement)
     await pool.execute("ALTER TABLE orders ADD UNIQUE (total) DEFERRABLE INITIALLY DEFERRED")
-    monkeypatch.setenv("DATABASE_URL", dsn)
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     await load("example.py", monkeypatch)
     shop = await load("shop.py", monkeypatch)
     async with asgi.lifespan(shop.app) as state, asyncio.timeout(30):
