@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import NoReturn
 
 if sys.version_info < (3, 11):  # noqa: UP036 - the message addresses users of older versions
-    sys.exit(f"dev.py requires Python 3.11 or newer, found {sys.version.split()[0]}; try python3.11 dev.py")
+    from tools.old_python import explain_old_python
+
+    sys.exit(explain_old_python())
 
 from tools import changed, debian, matrix, processes, suite
 from tools.environment import ROOT, DevError, Environment, call, exit_on_signals, note

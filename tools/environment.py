@@ -18,10 +18,10 @@ LOWEST_LOCK = ROOT / "requirements" / "lowest.txt"
 FUZZ_LOCK = ROOT / "requirements" / "fuzz.txt"
 RELEASE_LOCK = ROOT / "requirements" / "release.txt"
 VERSION = ROOT / "pg_scheduler" / "version.py"
-PROBE = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
+PROBE = "import sys; print('%d.%d' % sys.version_info[:2], flush=True); import ensurepip, venv"
 NO_VENV = """\
-{python} cannot create virtual environments: the modules venv and ensurepip are missing.
-Debian and Ubuntu:  apt install python3-venv
+{python} cannot create virtual environments, because its module ensurepip or venv is missing.
+Debian and Ubuntu:  apt install python{version}-venv
 Elsewhere, install the Python package that contains them."""
 
 
@@ -106,7 +106,7 @@ class Environment:
         except OSError as error:
             raise DevError(f"no Python interpreter at {self.base!r}: {error.strerror}") from error
         if probe.returncode != 0:
-            raise DevError(NO_VENV.format(python=self.base))
+            raise DevError(NO_VENV.format(python=self.base, version=probe.stdout.strip() or "3"))
         version = tuple(map(int, probe.stdout.split(".")))
         if version < (3, 11):
             raise DevError(f"Python 3.11 or newer is required, but {self.base} is {probe.stdout.strip()}")

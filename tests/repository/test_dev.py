@@ -104,6 +104,9 @@ class TestCommandLine:
             assert process.wait(30) == 128 + number
             assert not is_alive(child)
 
+    def test_old_python_can_run_the_module_that_explains_its_age(self) -> None:
+        ast.parse((ROOT / "tools" / "old_python.py").read_text(), feature_version=(3, 7))
+
     def test_dev_py_parses_with_python_3_7_syntax(self) -> None:
         for name in (
             "dev",
@@ -118,6 +121,32 @@ class TestCommandLine:
         command = [sys.executable, "-S", str(ROOT / "dev.py"), "help"]
         shown = subprocess.run(command, capture_output=True, text=True, check=True)
         assert shown.stdout == dev.HELP
+
+    @pytest.mark.parametrize(
+        ("newer", "remedy"),
+        [
+            ("bin/python3.13", "; run: python3.13 dev.py demo --dashboard"),
+            ("shims/python3.13", "; install a newer one (Homebrew: brew install python@3.13; "),
+            ("bin/python2", "python3.11 python3.11-venv), then run: python3.11 dev.py demo --dashboard"),
+        ],
+    )
+    def test_dev_py_names_a_newer_python_when_it_runs_on_an_old_one(
+        self, tmp_path: Path, newer: str, remedy: str
+    ) -> None:
+        program = tmp_path / newer
+        program.parent.mkdir()
+        program.touch(0o755)
+        words = ["dev.py", "demo", "--dashboard"]
+        code = (
+            "import runpy, sys; sys.version_info, sys.version = (3, 9, 6), '3.9.6 (main)'; "
+            f"sys.argv = {words}; sys.path.insert(0, {str(ROOT)!r}); runpy.run_path({str(ROOT / 'dev.py')!r})"
+        )
+        command = [sys.executable, "-c", code]
+        path = {"PATH": str(program.parent)}
+        shown = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
+        assert shown.returncode == 1
+        assert shown.stderr.startswith("dev.py requires Python 3.11 or newer, but this is Python 3.9.6; ")
+        assert remedy in shown.stderr
 
     @pytest.mark.parametrize(
         ("words", "options", "rest"),
@@ -303,9 +332,9 @@ class TestEnvironment:
         self, tmp_path: Path
     ) -> None:
         python = tmp_path / "python"
-        python.write_text("#!/bin/sh\necho No module named ensurepip >&2; exit 1\n")
+        python.write_text("#!/bin/sh\necho 3.13; echo No module named ensurepip >&2; exit 1\n")
         python.chmod(0o755)
-        with pytest.raises(DevError, match="apt install python3-venv"):
+        with pytest.raises(DevError, match=r"apt install python3\.13-venv\n"):
             Environment(str(python))._check_base()
 
     def test_environment_error_names_a_missing_interpreter(self) -> None:

@@ -25,6 +25,7 @@ import pytest
 
 from tests.docs.snippets import PAGES, ROOT, page_id, snippets_of
 from tools.debian import COMPONENTS
+from tools.environment import DevError, Environment
 
 INSTALL: Final = re.compile(r"(?<!uv )(?P<program>(?:[\w./-]+/)?(?:python3? -m )?pip3?) install\b")
 CREATE: Final = re.compile(r"(?:python3? -m venv|uv venv) (?P<folder>[\w./-]+)")
@@ -111,10 +112,14 @@ REPOSITORY: Final = "https://github.com/pg-scheduler/pg-scheduler"
 CHOSEN_TESTS: Final = "tests/repository/test_values.py"
 
 
-def create_managed_python(folder: Path) -> Path:
+def create_managed_python(folder: Path, *missing: str) -> Path:
     """Create a Python that is marked as externally managed, and return the folder of its programs.
 
-    It is a copy of the program beside links to the standard library. Its own packages are pip only.
+    It is a copy of the program, and a folder with links to the standard library and to pip.
+
+    Args:
+        folder: Where it is.
+        missing: Modules that its standard library lacks.
     """
     program = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]
     library = Path(sysconfig.get_path("stdlib"))
@@ -126,7 +131,7 @@ def create_managed_python(folder: Path) -> Path:
     (programs / "pip").chmod(0o755)
     (folder / library.parent.name).mkdir(exist_ok=True)
     for path in library.iterdir():
-        if path.name not in ("site-packages", "dist-packages", "EXTERNALLY-MANAGED"):
+        if path.name not in ("site-packages", "dist-packages", "EXTERNALLY-MANAGED", *missing):
             (copy / path.name).symlink_to(path)
     for path in program.parents[1].glob("lib/libpython*"):
         (folder / "lib" / path.name).symlink_to(path)
@@ -159,6 +164,7 @@ class Shell:
             "PATH": f"{create_managed_python(folder / 'python')}:/usr/bin:/bin",
             "HOME": str(folder / "home"),
             "PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip"),
+            "PIP_NO_COMPILE": "1",  # most modules are never imported
             "PYTHONUNBUFFERED": "1",
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": f"url.{ROOT}.insteadOf",
@@ -202,6 +208,13 @@ def shell() -> Iterator[Shell]:
         yield Shell(Path(folder))
 
 
+def test_dev_py_names_the_package_of_debian_that_a_python_without_ensurepip_needs(tmp_path: Path) -> None:
+    python = create_managed_python(tmp_path / "python", "ensurepip") / "python3"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    with pytest.raises(DevError, match=rf"apt install python{re.escape(version)}-venv\n"):
+        Environment(str(python))._check_base()
+
+
 @pytest.mark.slow
 def test_pip_refuses_to_install_into_a_managed_python(shell: Shell) -> None:
     code = "import sys, sysconfig; print(sys.prefix, sysconfig.get_path('stdlib'), sep='\\n')"
@@ -214,7 +227,7 @@ def test_pip_refuses_to_install_into_a_managed_python(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # it installs the development tools and then the library
+@pytest.mark.timeout(1200)  # it installs the development tools, then the library
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout can be cloned")
 def test_readme_runs_on_a_managed_python(shell: Shell) -> None:
     shown = shell.run(*readme_commands("Try it"))
