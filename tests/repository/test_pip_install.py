@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -226,6 +227,15 @@ def test_pip_refuses_to_install_into_a_managed_python(shell: Shell) -> None:
     assert "install packages of the distribution" in refused
 
 
+def run_more_programs(shell: Shell, activate: str) -> None:
+    """Run the other programs on a private server; ``test_readme.py`` sends the request to the shop."""
+    install, _, _, uvicorn, worker, add = readme_commands("Three more programs")
+    assert uvicorn == "uvicorn shop:app"
+    programs = f"python -c 'import shop, uvicorn'; pg-scheduler migrate; {add}; {worker}"
+    server = f"python -m pg_scheduler.embedded -- bash -ec {shlex.quote(programs)}"
+    shell.run(activate, install, server, until="charging for order 17")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # it installs the development tools, then the library
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout can be cloned")
@@ -233,14 +243,17 @@ def test_readme_runs_on_a_managed_python(shell: Shell) -> None:
     shown = shell.run(*readme_commands("Try it"))
     assert "nothing lost: 2,100 of 2,100" in shown
     assert "nothing doubled: 0 of" in shown
-    (program,) = [block for block in snippets_of(ROOT / "README.md") if block.file == "example.py"]
-    (shell.folder / "example.py").write_text(program.code, encoding="utf-8")
+    for block in snippets_of(ROOT / "README.md"):
+        if block.file:
+            (shell.folder / block.file).write_text(block.code, encoding="utf-8")
     first_job = readme_commands("Your first job")
     shell.run("cd pg-scheduler", *first_job, until="receipt for order 17")
+    activate = first_job[2]
+    run_more_programs(shell, activate)
     cd, changed, test = readme_commands("Change it")
     assert (changed, test) == ("python3 dev.py test --changed", "python3 dev.py test")
     # Both run for minutes, and this test among others. So it chooses a file that needs no other program.
     for components in COMPONENTS.values():
         for name in components:
             (shell.folder / "pg-scheduler" / ".venv" / "debian" / name).mkdir(parents=True)
-    assert " passed" in shell.run(*first_job[2:3], cd, f"{test} {CHOSEN_TESTS}")
+    assert " passed" in shell.run(activate, cd, f"{test} {CHOSEN_TESTS}")
