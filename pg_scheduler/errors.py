@@ -47,6 +47,7 @@ from typing import Any, Final, TypeVar, overload
 from pydantic import ValidationError
 
 from pg_scheduler.base.annotations import UnusableAnnotationError
+from pg_scheduler.base.public import public
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.base.text import remedies
 from pg_scheduler.base.text.numbers import counted
@@ -91,14 +92,17 @@ __all__ = [
 T = TypeVar("T")
 
 
+@public
 class SchedulerError(Exception):
     """The base class of all errors of this library."""
 
 
+@public
 class ConfigurationError(SchedulerError, ValueError):
     """A setting is invalid, or a connection leads to another database. The message contains the values."""
 
 
+@public
 class JobEndedError(SchedulerError):
     """The job ended without a value.
 
@@ -111,10 +115,12 @@ class JobEndedError(SchedulerError):
         self.result = result
 
 
+@public
 class JobCancelledError(JobEndedError):
     """The job was cancelled, or the attempt that runs in a thread should end."""
 
 
+@public
 class DeadlineExceededError(SchedulerError, TimeoutError):
     """The job passed its deadline before it ended.
 
@@ -133,18 +139,22 @@ class DeadlineExceededError(SchedulerError, TimeoutError):
         return type(self), (str(self), self.deadline)
 
 
+@public
 class JobExpiredError(JobEndedError):
     """The job expired before it started."""
 
 
+@public
 class JobFailedError(JobEndedError):
     """The job failed. If it ran in this process, ``__cause__`` is its exception."""
 
 
+@public
 class ResultUnavailableError(JobEndedError):
     """The job completed, and its value was not kept or has another type; the message contains the reason."""
 
 
+@public
 class JobConflictError(SchedulerError, ValueError):
     """A job with this id already exists, or an unfinished one with this unique key.
 
@@ -200,6 +210,7 @@ class JobConflictError(SchedulerError, ValueError):
         super().__init__(f"job id {job_id!r} {state}; {remedy or default_remedy}")
 
 
+@public
 class JobLostError(SchedulerError):
     """The attempt does not hold its job any more: it was cancelled, replaced, or another worker took it over.
 
@@ -216,10 +227,12 @@ class JobLostError(SchedulerError):
         )
 
 
+@public
 class DuplicateStepError(SchedulerError, ValueError):
     """A job uses the name of a step twice in one attempt, or for another kind of step than before."""
 
 
+@public
 class StepFailedError(SchedulerError):
     """A step with ``retry=`` has failed, and is not retried any more.
 
@@ -249,6 +262,7 @@ class StepFailedError(SchedulerError):
         return type(self), (self.step, self.error, self.count)
 
 
+@public
 class JobNotFoundError(SchedulerError, LookupError):
     """No job has this id: it never existed, or it was deleted after its retention.
 
@@ -263,6 +277,7 @@ class JobNotFoundError(SchedulerError, LookupError):
         )
 
 
+@public
 class ScheduleConflictError(SchedulerError, ValueError):
     """A schedule with this id already exists, or it was changed since it was read.
 
@@ -288,6 +303,7 @@ class ScheduleConflictError(SchedulerError, ValueError):
         super().__init__(message)
 
 
+@public
 class ScheduleNotFoundError(SchedulerError, LookupError):
     """No schedule has this id.
 
@@ -300,6 +316,7 @@ class ScheduleNotFoundError(SchedulerError, LookupError):
         super().__init__(f"schedule {schedule_id!r} does not exist; add it with schedules.add()")
 
 
+@public
 class ScheduleOwnedByCodeError(SchedulerError, ValueError):
     """The schedule is declared with ``@periodic``, so only the code can change its definition.
 
@@ -315,18 +332,22 @@ class ScheduleOwnedByCodeError(SchedulerError, ValueError):
         )
 
 
+@public
 class PayloadError(SchedulerError, TypeError, ValueError):
     """JSON cannot represent an argument of a job: the message starts with its path. Or the codec failed."""
 
 
+@public
 class NameConflictError(SchedulerError, ValueError):
     """Two functions have the same explicit name, or the same ``module.qualname`` and different names."""
 
 
+@public
 class NotRunningError(SchedulerError, RuntimeError):
     """The call requires a started Scheduler."""
 
 
+@public
 class SchemaError(SchedulerError):
     """The tables in the database do not match this version of the library.
 
@@ -342,6 +363,7 @@ class SchemaError(SchedulerError):
         super().__init__(problem if remedy is None else f"{problem}; {remedy}")
 
 
+@public
 class SchemaMissingError(SchemaError):
     """A table is missing: call ``await scheduler.initialize_db()`` or ``start()`` first.
 
@@ -359,22 +381,27 @@ class SchemaMissingError(SchemaError):
         super().__init__(problem, *steps)
 
 
+@public
 class SchemaMismatchError(SchemaError):
     """A table differs from the one that the migrations make; the message names the part and the remedy."""
 
 
+@public
 class SchemaForbiddenError(SchemaError):
     """The database role lacks a privilege: grant it, or migrate as the owner of the tables."""
 
 
+@public
 class SchemaTooNewError(SchemaError):
     """A newer version of the library removed a table or column that this version uses: upgrade the code."""
 
 
+@public
 class MigrationChangedError(SchemaError):
     """A migration recorded in the database differs from the shipped one of that number."""
 
 
+@public
 class DatabaseCopyError(SchedulerError):
     """The database is a copy of the one whose workers wrote its rows, so no worker starts in it.
 
@@ -397,10 +424,12 @@ class DatabaseCopyError(SchedulerError):
         )
 
 
+@public
 class ServiceCancelledError(SchedulerError):
     """The application or a job cancelled a task of the Scheduler, so the Scheduler stops."""
 
 
+@public
 class DatabaseUnavailableError(SchedulerError):
     """The database was unreachable, did not answer in time, or rejected writes; see ``__cause__``.
 
@@ -408,6 +437,7 @@ class DatabaseUnavailableError(SchedulerError):
     """
 
 
+@public
 class ConnectionLostError(DatabaseUnavailableError):
     """The server, a proxy or the network ended the connection; see ``__cause__``.
 
@@ -416,6 +446,7 @@ class ConnectionLostError(DatabaseUnavailableError):
     """
 
 
+@public
 class ConnectionRejectedError(DatabaseUnavailableError):
     """The server rejected a connection, or a callable of the pool raised an exception; see ``__cause__``.
 
@@ -423,6 +454,7 @@ class ConnectionRejectedError(DatabaseUnavailableError):
     """
 
 
+@public
 class PoolClosedError(DatabaseUnavailableError):
     """The pool was closed while the Scheduler was running, so the Scheduler stops."""
 
@@ -434,6 +466,7 @@ TransientFault = DatabaseUnavailableError
 # -- the result that a JobEndedError carries, and that raises one ----------------------------------------
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class JobError:
     """The error with which a job ended, as text: the reader needs none of the worker's code."""
@@ -450,6 +483,7 @@ class JobError:
         return ": ".join(part for part in (self.type, self.message) if part)
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """How a job ended.

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from pg_scheduler.base.dsn import check_dsn
+from pg_scheduler.base.public import public
 from pg_scheduler.base.sqltext import MAX_IDENTIFIER_BYTES, NOT_RESERVED, RESERVED_PREFIX, is_storable
 from pg_scheduler.errors import ConfigurationError
 
@@ -95,6 +96,7 @@ def _fault(cls: type, path: tuple[int | str, ...], fault: Mapping[str, Any]) -> 
     return f"{name} {rule}, not {shown_value}"
 
 
+@public
 @_validated
 @dataclass(frozen=True, config=_STRICT)
 class PollingConfig:
@@ -130,6 +132,7 @@ class PollingConfig:
         return self
 
 
+@public
 class VacuumTrigger(Enum):
     """The condition under which a finished job is deleted."""
 
@@ -143,6 +146,7 @@ class VacuumTrigger(Enum):
     """Never."""
 
 
+@public
 @_validated
 @dataclass(frozen=True, config=_STRICT)
 class VacuumPolicy:
@@ -196,6 +200,7 @@ class VacuumPolicy:
         return cls(VacuumTrigger.NEVER)
 
 
+@public
 @_validated
 @dataclass(frozen=True, config=_STRICT)
 class VacuumConfig:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from enum import Enum, StrEnum
 
+from pg_scheduler.base.public import public
 
+
+@public
 class JobStatus(StrEnum):
     """The status of a job."""
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c
 from pg_scheduler.base.fork import end_child, inheritance
 from pg_scheduler.base.lazy import check_done
+from pg_scheduler.base.public import public
 from pg_scheduler.events.log import log_in_thread, record_fields
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.context import CurrentJob, current_job
@@ -45,6 +46,7 @@ class _Flag(NamedTuple):
     is_cancelled: bool
 
 
+@public
 class JobCall:
     """One attempt, as executors and middleware see it: a function with its arguments.
 
@@ -225,6 +227,7 @@ class JobCall:
         log_in_thread(logging.ERROR, text, *values, extra=fields, error=error)
 
 
+@public
 class JobExecutor(ABC):
     """The base class of executors, which run the jobs of functions that name them.
 

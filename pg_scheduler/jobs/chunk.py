@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import JobCancelledError
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import Call
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@public
 class ChunkJob(Generic[T]):
     """A job in a `Chunk`."""
 
@@ -64,6 +66,7 @@ class ChunkJob(Generic[T]):
         return f"<ChunkJob {self.job_id!r}, attempt {self.attempt}>"
 
 
+@public
 class Chunk(ABC, Generic[T]):
     """Several jobs of a task with ``@job(chunk=...)``, for one call of its function.
 

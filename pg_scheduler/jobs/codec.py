@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeGuard, TypeVar
 
 from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError, PayloadError
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ METHODS: Final = ("encode", "decode")
 LABEL: Final = f"of 1 to {MAX_LABEL_LENGTH} printable characters of ASCII"
 
 
+@public
 class Codec(Protocol):
     """Encodes the arguments, results and progress notes of jobs, and decodes them.
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from pg_scheduler.base.foreign import class_name, is_a
+from pg_scheduler.base.public import public
 from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.errors import JobCancelledError, JobResult, NotRunningError
 from pg_scheduler.jobs.metadata import metadata_of
@@ -68,6 +69,7 @@ class Cancellation(Protocol):
         """Whether the job should end."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class CurrentJob:
     """The attempt that is running."""
@@ -382,6 +384,9 @@ def current_job() -> CurrentJob:
     )
 
 
+public(current_job)
+
+
 def current_attempt() -> RunningAttempt:
     """Return the attempt of the running job.
 
@@ -430,6 +435,9 @@ def job_state(kind: type[T]) -> T:
         f"scheduler.state is {description}, and job_state() was called for {kind.__qualname__}; set "
         "scheduler.state to an object of that class before start()"
     )
+
+
+public(job_state)
 
 
 def _origin(options: str | None) -> tuple[str | None, datetime | None]:

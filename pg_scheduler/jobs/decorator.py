@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from pg_scheduler.base.public import public
 from pg_scheduler.jobs.keys import KeyFunction
 from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, Unset
@@ -143,3 +144,6 @@ def job(
         return func
 
     return decorate
+
+
+public(job)

@@ -27,6 +27,7 @@ from pg_scheduler.base.foreign import (
     message_of,
     traceback_lines,
 )
+from pg_scheduler.base.public import public
 from pg_scheduler.base.sqltext import storable
 from pg_scheduler.base.text.times import read_timestamp
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
@@ -52,6 +53,7 @@ STEP_ATTRIBUTE: Final = "_pg_scheduler_step"
 """The attribute by which an exception names the step whose function raised it."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class AttemptError:
     """An attempt that did not simply complete, as read from the row of its job."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.keys import (
     KeyFunction,
@@ -40,6 +41,7 @@ class LimitKeyError(KeyFunctionError):
     remedy = "correct it, and retry_job()"
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A limit on the attempts that run at once or start within a time, across all workers.

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pg_scheduler.base.annotations import signature_of
+from pg_scheduler.base.public import public
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import decode
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pg_scheduler.jobs.call import JobCall
 
 
+@public
 class Middleware(Protocol):
     """Code around each attempt of every job of a Scheduler: a coroutine function, or an object like this one.
 
@@ -54,6 +56,7 @@ class SendingMiddleware(ABC):
         """Surround a call that stores jobs: the job ``call``, or ``count`` jobs if ``call`` is None."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class ScheduledCall:
     """A job that is about to be stored, as ``headers()`` of middleware sees it."""

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar, overload
 
+from pg_scheduler.base.public import public
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.progress import JobProgress
@@ -17,6 +18,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Call(Generic[R_co]):
     """A function and its arguments, made by ``call()``. Its type parameter is what the function returns."""
@@ -51,6 +53,9 @@ def call(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call[Any]:
         ('ada@example.org',)
     """
     return Call(func, args, kwargs)
+
+
+public(call)
 
 
 class TaskName(str):
@@ -106,6 +111,7 @@ DEFAULT_GRACE_S: Final = 300
 """The misfire grace time of a Scheduler, and so of jobs with a time, unless code sets another one."""
 
 
+@public
 class JobPriority(Enum):
     """The priority of a job. Every due job of a higher priority starts before any of a lower one."""
 
@@ -142,6 +148,7 @@ _DB_VALUES: Final = {
 _PRIORITIES: Final = {number: priority for priority, number in _DB_VALUES.items()}
 
 
+@public
 class ConflictResolution(Enum):
     """The behaviour when a job with the same id exists, or an unfinished one with the same unique key."""
 
@@ -154,6 +161,7 @@ class ConflictResolution(Enum):
     job finishes undisturbed, then runs again with the new definition."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job as read from its row."""
@@ -230,6 +238,7 @@ class Job:
     """When the job must have ended; None for no deadline."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class JobCounts:
     """The number of jobs in each status."""
@@ -253,6 +262,7 @@ class JobCounts:
         return self.pending + self.running + self.completed + self.failed + self.cancelled + self.expired
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Worker:
     """A worker as read from its row."""
@@ -305,6 +315,7 @@ class Worker:
 T = TypeVar("T")
 
 
+@public
 class Page(list[T]):
     """A part of a longer list: a list with the position of the following part.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from pg_scheduler.base.public import public
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.retry import RetryPolicy
@@ -84,6 +85,7 @@ def linked_names(names: Iterable[str], pauses: Collection[Pause]) -> set[str]:
     return linked
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
     """A registered function, or a paused name that is not registered in this process."""

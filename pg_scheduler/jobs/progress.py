@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
+from pg_scheduler.base.public import public
 from pg_scheduler.base.sqltext import storable
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, is_encoded
@@ -21,6 +22,7 @@ MAX_NOTE_LENGTH: Final = 200
 """Characters of a note that are kept."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class JobProgress:
     """The progress that a job reported last."""

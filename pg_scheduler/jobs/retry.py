@@ -12,12 +12,14 @@ from datetime import timedelta
 from typing import Final
 
 from pg_scheduler.base.foreign import cause_of, guarded, is_a, leaves_of
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.validation import check_delay
 
 MAX_DELAY: Final = timedelta(days=3650)
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Exponential backoff with jitter.
@@ -132,6 +134,7 @@ class RunAgain(Exception):
         return type(self), (self.delay,)
 
 
+@public
 class Snooze(RunAgain):
     """Raise it in a job to run the job again after a delay, without using a retry.
 
@@ -153,6 +156,7 @@ class Snooze(RunAgain):
     """
 
 
+@public
 class Retry(RunAgain):
     """Raise it in a job to fail the attempt and choose the delay before the retry.
 
@@ -198,6 +202,7 @@ def _checked_delay(again: RunAgain, delay: float | timedelta | None) -> timedelt
     return max(timedelta(seconds=seconds), timedelta.resolution) if seconds else timedelta(0)
 
 
+@public
 class Abort(Exception):
     """Raise it in a job to fail the job at once, whatever retries are left.
 

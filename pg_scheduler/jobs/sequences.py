@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.keys import (
     KeyFunction,
@@ -40,6 +41,7 @@ AfterFailure: TypeAlias = Literal["stop", "skip"]
 AFTER_FAILURE: Final = ("stop", "skip")
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """Jobs with the same key run one after the other, in the order of their due times, then of their ids.

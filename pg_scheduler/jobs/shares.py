@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from pg_scheduler.base.public import public
 from pg_scheduler.jobs.keys import (
     KeyFunction,
     check_key_function,
@@ -24,6 +25,7 @@ BLOCKED_BY_SHARE: Final = "share:"
 """How ``blocked_on`` begins in a job that waits for its turn. It sorts after the text of every limit."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Share:
     """A share of the slots for each tenant: they take turns instead of starting in the order of time.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import DuplicateStepError
 from pg_scheduler.jobs.model import UNSET, Call, Unset
 from pg_scheduler.jobs.retry import RetryPolicy
@@ -36,6 +37,7 @@ class Suspension:
         return step_of_row(self.name)
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Wait:
     """A signal that ``Steps.first()`` waits for, as ``Steps.wait()`` does. For a timeout, add a `Sleep`."""
@@ -46,6 +48,7 @@ class Wait:
     """The type of its value, for pydantic; None for the value as JSON carries it."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Sleep:
     """A time that ``Steps.first()`` waits for, as ``Steps.sleep()`` does. Its value is None."""
@@ -58,6 +61,7 @@ class Sleep:
     """A time instead of a delay."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Child:
     """A job that ``Steps.first()`` runs and waits for, as ``Steps.child()`` does."""
@@ -70,6 +74,7 @@ class Child:
     """Arguments of ``enqueue()``, and ``detached``, as in ``Steps.child()``."""
 
 
+@public
 class First(NamedTuple):
     """Which of several waits has ended first."""
 
@@ -106,6 +111,7 @@ def check_waits(waits: Sequence[object]) -> Sequence[Wait | Sleep | Child]:
     return checked_waits
 
 
+@public
 class StepCursor(ABC):
     """How far a loop of a job has come, yielded by ``Steps.cursor()``."""
 
@@ -149,6 +155,7 @@ class StepCursor(ABC):
         """
 
 
+@public
 class Steps(ABC):
     """The durable steps of a running job, as ``current_job().steps``.
 

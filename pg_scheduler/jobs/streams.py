@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, decode_value, is_encoded
 from pg_scheduler.jobs.payload import encode_value, object_from, value_from
@@ -31,6 +32,7 @@ MAX_BYTES: Final = 64 * 2**20
 """Bytes of JSON that the items of all streams of one job may have together."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class StreamItem:
     """One item of a stream."""
@@ -41,6 +43,7 @@ class StreamItem:
     """What the job has appended, as JSON carries it."""
 
 
+@public
 class JobStream(ABC):
     """A stream of the running job, as ``current_job().stream(name)``.
 

@@ -11,6 +11,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.chunks import ChunkOptions, check_chunk_options, item_function
@@ -108,6 +109,7 @@ def as_argument(name: str, value: Any) -> Any:
     return value
 
 
+@public
 @dataclass(slots=True)
 class JobSpec:
     """One job of a call of ``schedule_bulk()``.

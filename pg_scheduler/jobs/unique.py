@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 from pg_scheduler.base.foreign import is_ctrl_c
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.payload import decode
@@ -41,6 +42,7 @@ OTHER_NAMES: Final = "**"
 """The key of the arguments that ``**kwargs`` of the function collects. No parameter has this name."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Unique:
     """At most one unfinished job of a task with the same arguments, or at most one in a time span.

@@ -22,6 +22,7 @@ from pg_scheduler.base.async_with import AsyncWithOnly
 from pg_scheduler.base.dsn import normalise_dsn, server_in
 from pg_scheduler.base.health import Health, judge
 from pg_scheduler.base.job_imports import check_not_importing
+from pg_scheduler.base.public import public
 from pg_scheduler.base.settings import Notify, PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.base.threads import resolve_in_threads
@@ -109,6 +110,7 @@ F = TypeVar("F", bound=JobFunction)
 R = TypeVar("R")
 
 
+@public
 class Scheduler:
     """Runs coroutine functions at their due time, on any number of nodes that share a PostgreSQL database.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError, NameConflictError
 from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import (
@@ -46,6 +47,7 @@ _NO_PAUSE: Final[Mapping[str, Any]] = {
 }
 
 
+@public
 @dataclass(frozen=True)
 class PeriodicJobConfig:
     """A periodic function and its schedule, validated and with every default filled in.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, TypeVar
 
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset, stand_in_of
 from pg_scheduler.schedules.declared import (
@@ -134,6 +135,9 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         return func
 
     return decorate
+
+
+public(periodic)
 
 
 def _function_of(target: Any) -> Any:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Literal
 
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.call_errors import call_error
 from pg_scheduler.jobs.validation import check_count
@@ -17,6 +18,7 @@ MAX_SPAN: Final = timedelta(days=3660)
 Selection = Literal["latest", "earliest", "all", "none"]
 
 
+@public
 class Overlap(StrEnum):
     """The behaviour at a fire time while the schedule's last job is unfinished; retries are part of a job."""
 
@@ -33,6 +35,7 @@ class Overlap(StrEnum):
     """Cancel the unfinished job and enqueue the new one, blocked until the old attempt has ended."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class CatchUp:
     """The jobs for missed fire times. Use `latest()`, `earliest()`, `all()` or `none()`.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
@@ -20,6 +21,7 @@ from pg_scheduler.triggers.search import INSTANT, SearchLimitError, to_utc
 from pg_scheduler.triggers.serialization import is_built_in
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A schedule as read from its row."""

@@ -124,16 +124,23 @@ def find(module: str, name: str) -> Definition:
     """
     tree = tree_of(module)
     nodes = []
+    for imports in _imports(tree):
+        for alias in imports.names:
+            if name == (alias.asname or alias.name) and (source := _imported(module, imports)):
+                return find(source, alias.name)
     for index, node in enumerate(tree.body):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if name == (alias.asname or alias.name) and (source := _imported(module, node)):
-                    return find(source, alias.name)
-        elif _name(node) == name:
+        if _name(node) == name:
             nodes.append((node, tree.body[index + 1] if index + 1 < len(tree.body) else None))
     if not nodes:
         raise LookupError(f"{module} does not define {name!r}")
     return Definition(module, name, *nodes[-1])
+
+
+def _imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
+    """Yield the imports of a module, with those for type checkers, which stand for lazy ones."""
+    for statement in tree.body:
+        body = statement.body if isinstance(statement, ast.If) else [statement]
+        yield from (inner for inner in body if isinstance(inner, ast.ImportFrom))
 
 
 def _imported(module: str, node: ast.ImportFrom) -> str | None:

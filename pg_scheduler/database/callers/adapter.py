@@ -13,6 +13,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.base.dsn import Address
+from pg_scheduler.base.public import public
 from pg_scheduler.database.asyncpg_private import address_of, opened_by_pool
 
 Texts: TypeAlias = Iterable[str]
@@ -37,6 +38,7 @@ ACCEPTED: Final = (
 )
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class ConnectionAdapter:
     """Runs statements on a connection that the Scheduler does not know.

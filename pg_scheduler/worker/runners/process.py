@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from pg_scheduler.base.fork import inheritance
+from pg_scheduler.base.public import public
 from pg_scheduler.base.text.json_text import load_json
 from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.jobs.codec import PayloadCodec
@@ -39,6 +40,7 @@ LAST_MESSAGES_S: Final = 1.0
 messages arrive after its end."""
 
 
+@public
 class ProcessExecutor(JobExecutor):
     """Runs functions in processes of its own, which start with their first job.
 

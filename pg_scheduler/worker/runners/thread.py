@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from pg_scheduler.base.foreign import Returned
+from pg_scheduler.base.public import public
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.call import JobCall, JobExecutor, RaisedError, invoke
 
@@ -27,6 +28,7 @@ IDLE_S: Final = 60.0
 _numbers: Final = itertools.count(1)
 
 
+@public
 class ThreadExecutor(JobExecutor):
     """Runs plain functions in threads of its own, which start with their first job.
 
