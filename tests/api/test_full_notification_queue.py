@@ -22,7 +22,7 @@ import pytest
 
 from pg_scheduler import ConflictResolution, DatabaseUnavailableError, JobSpec, Scheduler, current_job
 from pg_scheduler.embedded import EmbeddedPostgres, find_binaries
-from pg_scheduler.events import JobCompleted, JobsReclaimed, OutcomeRefused, ServiceRetrying
+from pg_scheduler.events import JobCompleted, JobsReclaimed, OutcomeRefused, PassFinished, ServiceRetrying
 from pg_scheduler.triggers import Every
 from tests.conftest import FAST, migrate_on, run_on
 from tests.support.worker import PATIENCE, Recorder
@@ -207,3 +207,21 @@ async def test_jobs_of_a_dead_worker_are_reclaimed_within_a_lease(
         await world.worker("dead", lease=timedelta(minutes=-1))
         await world.job("orphan", status="running", worker_id="dead")
         await seen.until(JobsReclaimed, dead_workers=("dead",))
+
+
+async def test_suspect_worker_that_cannot_be_asked_has_the_time_of_a_lease_to_answer(
+    pool: asyncpg.Pool, server: EmbeddedPostgres
+) -> None:
+    """If it lives, its next heartbeat comes within that time, and until then no job of it runs twice."""
+    scheduler = Scheduler(pool, lease=3600)
+    seen = Recorder(scheduler)
+    async with scheduler, full_queue(server.dsn()):
+        runtime = scheduler._parts.runtime
+        assert runtime is not None
+        runtime.rescuer.answer_timeout_s = 0.0
+        await World(pool).worker("silent", lease=timedelta(minutes=-1))
+        runtime.rescuer.scan_jobs()
+        await seen.until(ServiceRetrying, service="rescuer")
+        passes = len(seen.of(PassFinished, service="rescuer"))
+        await seen.until(PassFinished, passes + 3, service="rescuer")
+        assert not seen.of(JobsReclaimed)

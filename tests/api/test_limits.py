@@ -26,6 +26,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobBlocked, JobCompleted, JobExpired, JobFailed, JobStarted
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.queue.locks import LOCK_CLASS
+from pg_scheduler.worker.worker_rows import DRAIN
 from tests.api.conftest import Make, Pools
 from tests.support.codecs import KeyedCodec
 from tests.support.inside import worker_of
@@ -120,6 +121,27 @@ async def test_jobs_that_no_worker_claims_keep_no_limit_from_jobs_of_other_tasks
     await scheduler.schedule_bulk(specs(noop, 3))
     await record.until(JobCompleted, 3)
     await until(pool, BLOCKED, 0)
+
+
+async def test_draining_worker_unblocks_as_many_jobs_as_their_limit_has_room_for(
+    make: Make, gate: Gate, pool: asyncpg.Pool
+) -> None:
+    """It claims no names, but their tasks are not paused, and other workers may claim them soon."""
+    scheduler = make(max_concurrent_jobs=5)
+    scheduler.register(gate.job, name="pages", limits=ONE)
+    record = Recorder(scheduler)
+    await scheduler.start()
+    await scheduler.schedule_bulk(specs(gate.job, 5))
+    await until(pool, BLOCKED, 4)
+    runtime = scheduler._parts.runtime
+    assert runtime is not None
+    await scheduler._parts.store.workers.request_state([scheduler.worker_id], DRAIN)
+    await until(pool, "SELECT state FROM scheduler_workers", "draining")
+    gate.open.set()
+    await record.until(JobCompleted)
+    await until(pool, BLOCKED, 3)
+    await runtime.unblocker.run_once()
+    assert await pool.fetchval(BLOCKED) == 3
 
 
 async def test_job_of_another_task_starts_at_once_when_a_limit_blocks_a_backlog(
