@@ -811,6 +811,18 @@ async def test_claimer_claims_the_next_job_when_the_last_one_under_which_a_worke
     await finish(known, gate, executor)
 
 
+async def test_claimer_polls_by_an_exchange_while_the_next_job_is_due_after_the_next_poll(
+    known: Parts,
+) -> None:
+    """Nothing else expires late jobs, claims crashed ones and looks at the liveness locks then."""
+    await known.store.inserts.insert([new_job("later", execution_time=now() + timedelta(hours=1))])
+    claimer = known.claimer(known.executor(), min_interval=0.01, max_interval=60)
+    statements = sent_statements(known)
+    for _ in range(2):
+        assert await claimer.run_once() <= 60
+    assert statements == ["exchange_jobs"] * 2
+
+
 @pytest.mark.parametrize("expired", [False, True])
 async def test_claimer_claims_cheaply_when_it_is_notified(
     known: Parts, seen: Recorder, gate: Gate, expired: bool
