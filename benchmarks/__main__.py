@@ -214,13 +214,13 @@ def main() -> int:
         options.json or RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}{'-quick' if options.quick else ''}.json"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(f"written to {path}")
     if options.plots is not None:
         for plot in draw(results, options.plots):
             print(f"drawn: {plot}")
     if options.report is not None:
-        options.report.write_text(report(results))
+        options.report.write_text(report(results), encoding="utf-8")
         print(f"written to {options.report}")
     if results["failed"]:
         sys.stderr.write(f"this library could not be measured in: {', '.join(results['failed'])}\n")

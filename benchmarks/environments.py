@@ -49,7 +49,7 @@ def command(contestant: Contestant) -> tuple[list[str], dict[str, str]]:
 
 def _is_current(folder: Path, contestant: Contestant) -> bool:
     stamp = folder / "stamp.json"
-    return stamp.is_file() and json.loads(stamp.read_text()) == list(contestant.requirements)
+    return stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8")) == list(contestant.requirements)
 
 
 def _make_python(folder: Path, contestant: Contestant) -> None:
@@ -57,7 +57,7 @@ def _make_python(folder: Path, contestant: Contestant) -> None:
     venv.create(folder, clear=True, with_pip=True)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "-qq", "--disable-pip-version-check", "--no-input"]
     _run([*pip, "install", *contestant.requirements], folder)
-    (folder / "stamp.json").write_text(json.dumps(contestant.requirements))
+    (folder / "stamp.json").write_text(json.dumps(contestant.requirements), encoding="utf-8")
 
 
 def _make_node(folder: Path, contestant: Contestant) -> None:
@@ -67,13 +67,13 @@ def _make_node(folder: Path, contestant: Contestant) -> None:
     print(f"  installing {contestant.name} into {folder.relative_to(ROOT)} ...", file=sys.stderr)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / "package.json").write_text('{"private": true}')
+    (folder / "package.json").write_text('{"private": true}', encoding="utf-8")
     _run([npm, "install", "--no-audit", "--no-fund", "--loglevel=error", *contestant.requirements], folder)
     # The package "node" contains the program, so the machine's own Node may be older.
     version = _run([str(folder / "node_modules" / ".bin" / "node"), "--version"], folder).strip()
     if not version.startswith("v22."):
         raise MissingPeerError(f"the package node contains version {version or 'none'} instead of 22")
-    (folder / "stamp.json").write_text(json.dumps(contestant.requirements))
+    (folder / "stamp.json").write_text(json.dumps(contestant.requirements), encoding="utf-8")
 
 
 def _run(command: list[str], folder: Path) -> str:

@@ -53,7 +53,7 @@ def _uvloop() -> str | None:
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -63,7 +63,7 @@ def _processor() -> str:
 def _filesystem(folder: str) -> str:
     """Return the file system of the data; on tmpfs every commit would be too cheap."""
     try:
-        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     except OSError:
         return "unknown"
     return max(
@@ -89,7 +89,7 @@ def processor_seconds(postmaster: int | None) -> float:
 def _processes() -> Iterator[tuple[int, int, int, int]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         except OSError:  # the process has just ended
             continue
         user, system, user_reaped, system_reaped = map(int, fields[11:15])

@@ -82,7 +82,9 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     for title, lines in plots.items():
         path = folder / (re.sub(r"\W+", "-", title.lower()).strip("-") + ".svg")
         whole = [Line(label, sorted(points)) for label, points in lines.items()]
-        path.write_text("\n".join(_svg(title, [_merged(title, line) for line in whole])) + "\n")
+        path.write_text(
+            "\n".join(_svg(title, [_merged(title, line) for line in whole])) + "\n", encoding="utf-8"
+        )
         files.append(path)
     return files
 

@@ -203,7 +203,7 @@ class Run:
         began = time.monotonic()
         before: tuple[float, float, float] | None = None
         async with self.database.connect() as connection:
-            with path.open("w", newline="") as file:
+            with path.open("w", newline="", encoding="utf-8") as file:
                 writer: csv.DictWriter[str] | None = None
                 while not any(task.done() for task in tasks):
                     reports = [await worker.wait_for("report") for worker in workers]

@@ -353,7 +353,7 @@ class TestServerFunction:
         file = tmp_path / "dsn"
         code = f"import os, pathlib; pathlib.Path({str(file)!r}).write_text(os.environ['PG_SCHEDULER_DSN'])"
         assert main(["--", sys.executable, "-c", code + "; raise SystemExit(3)"]) == 3
-        assert file.read_text().startswith("postgresql://postgres@/postgres?host=")
+        assert file.read_text(encoding="utf-8").startswith("postgresql://postgres@/postgres?host=")
 
     def test_command_line_exits_with_128_plus_the_signal_that_ended_the_command(
         self, monkeypatch: pytest.MonkeyPatch

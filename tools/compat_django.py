@@ -83,7 +83,7 @@ def download(version: str, folder: Path) -> Path:
             "pass --python python3.12 to dev.py"
         )
     requirement = folder / "django.txt"
-    requirement.write_text(f"django=={version} --hash=sha256:{DISTRIBUTIONS[version]}\n")
+    requirement.write_text(f"django=={version} --hash=sha256:{DISTRIBUTIONS[version]}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check", "download", "--no-deps"]
     command += ["--no-binary", "django", "--require-hashes", "--dest", str(folder), "-r", str(requirement)]
     if subprocess.call(command) != 0:

@@ -94,7 +94,7 @@ def _apt(suite: str, scratch: Path) -> list[str]:
     if archive is None:
         raise OSError("apt is configured without a Debian archive")
     sources = scratch / "sources.list"
-    sources.write_text(f"deb [signed-by={KEYS}] {archive} {suite} main\n")
+    sources.write_text(f"deb [signed-by={KEYS}] {archive} {suite} main\n", encoding="utf-8")
     for name in ("lists/partial", "cache/archives/partial"):
         (scratch / name).mkdir(parents=True)
     settings = {

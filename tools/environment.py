@@ -56,12 +56,16 @@ class Environment:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if not self._is_current(stamp):
                 self._create(stamp)
-                stamp.write_text(self._fingerprint())
+                stamp.write_text(self._fingerprint(), encoding="utf-8")
         finally:
             os.close(descriptor)
 
     def _is_current(self, stamp: Path) -> bool:
-        return stamp.is_file() and stamp.read_text() == self._fingerprint() and self.python.exists()
+        return (
+            stamp.is_file()
+            and stamp.read_text(encoding="utf-8") == self._fingerprint()
+            and self.python.exists()
+        )
 
     def _fingerprint(self) -> str:
         # The installed metadata has the version as it was at the installation of the checkout.
@@ -72,7 +76,11 @@ class Environment:
     def _create(self, stamp: Path) -> None:
         started = time.monotonic()
         # After a checkout was moved, the scripts of its environment still point to the old path.
-        usable = stamp.is_file() and stamp.read_text().startswith(f"{ROOT}\n") and self.python.exists()
+        usable = (
+            stamp.is_file()
+            and stamp.read_text(encoding="utf-8").startswith(f"{ROOT}\n")
+            and self.python.exists()
+        )
         if usable:
             note(f"updating {self.folder.name} ...")
         else:

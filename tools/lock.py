@@ -43,11 +43,11 @@ def main(arguments: Sequence[str]) -> None:
     locked = [*COMMAND, "--extra", "dev", "--generate-hashes", *arguments]
     newer = [word for extra in sorted(NEWER) for word in ("--extra", extra)]
     run([*locked, *newer, "--universal", "--output-file", str(LOCK)], cwd=ROOT)
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as bounds:
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as bounds:
         bounds.write(lowest())
         bounds.flush()
         run([*locked, "--constraint", bounds.name, "--output-file", str(LOWEST_LOCK)], cwd=ROOT)
-    with tempfile.NamedTemporaryFile("w", suffix=".in") as names:
+    with tempfile.NamedTemporaryFile("w", suffix=".in", encoding="utf-8") as names:
         names.write(FUZZER)
         names.flush()
         fuzzer = [*COMPILE, "--generate-hashes", *arguments, names.name]

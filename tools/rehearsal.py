@@ -377,7 +377,10 @@ def describe_components(
     path = consumer.folder / SBOM
     words = ["environment", "--output-reproducible", "--spec-version", "1.6", "--output-file", SBOM]
     consumer.run("cyclonedx-py", *words, ".venv/bin/python")
-    path.write_text(json.dumps(name_candidate(json.loads(path.read_text()), candidate), indent=2) + "\n")
+    path.write_text(
+        json.dumps(name_candidate(json.loads(path.read_text(encoding="utf-8")), candidate), indent=2) + "\n",
+        encoding="utf-8",
+    )
     consumer.run("python", "-c", VALIDATION, SBOM)
     note(f"{SBOM} has the components that were tested")
     return path

@@ -78,7 +78,7 @@ class Native:
 
     def start(self, _image: str) -> None:
         """Start a server with the role and the settings of the harness."""
-        settings = (self._adapters.SCRIPT_DIR / "postgres.conf").read_text()
+        settings = (self._adapters.SCRIPT_DIR / "postgres.conf").read_text(encoding="utf-8")
         port = self._adapters.PG_PORT
         self._server = EmbeddedPostgres(settings=server_settings(settings, port))
         self._server.start()

@@ -156,7 +156,7 @@ def payload(reference: float, number: int) -> dict[str, Any]:
 def resident() -> int:
     """Return the resident memory of this process in bytes; 0 if it is unknown."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     except OSError:
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")

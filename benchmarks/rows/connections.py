@@ -121,7 +121,7 @@ async def _compare(caller: Caller, batches: int) -> dict[str, float]:
 
 def _server_seconds(pid: int) -> float:
     """Return the processor time of a session of the server, on the same Linux machine."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="utf-8").split()[0]) / 1e9
 
 
 async def _settled(value: Any) -> Any:

@@ -123,7 +123,7 @@ async def test_no_table_has_plaintext_whatever_the_way_in(
     await seen.until(JobCompleted, 18)  # the 16 jobs of work(), the process and the alert
     assert await scheduler.run_job(work, args=args) == {"value": SECRET, "more": None}
     text = await dump(pool)
-    assert SECRET in (tmp_path / "out").read_text()
+    assert SECRET in (tmp_path / "out").read_text(encoding="utf-8")
     assert SECRET not in text
     assert base64.b64encode(SECRET.encode()).decode()[:-4] not in text
     for readable in ("codec.work", "own", '"open"', "sent", "ValueError: no"):

@@ -275,7 +275,7 @@ async def test_everything_that_says_what_is_paused_knows_the_former_name(
         *map(qualified_name, (issue, send)),
     }
     manifest = files("pg_scheduler") / "ops" / "k8s" / "keda" / "postgresql.yaml"
-    scaler = yaml.safe_load(manifest.read_text())
+    scaler = yaml.safe_load(manifest.read_text(encoding="utf-8"))
     (trigger,) = scaler["spec"]["triggers"]
     assert await pool.fetchval(trigger["metadata"]["query"]) == 0
     late = await old.schedule_job(OLD, hour_ago, {}, misfire_grace_time=1)
@@ -314,7 +314,11 @@ def test_every_place_that_compares_names_with_pauses_is_tested() -> None:
     root = Path(pg_scheduler.__file__).parent
     readers = set()
     for path in root.rglob("*.py"):
-        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        calls = [
+            node.func
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+        ]
         names = {ast.unparse(func).removeprefix("self.") for func in calls}
         if any(name == "paused_tasks" or name.endswith("pauses.paused") for name in names):
             readers.add(path.relative_to(root).as_posix())

@@ -187,7 +187,9 @@ async def test_check_of_the_layout_finds_what_is_wrong(
 
 
 async def test_check_of_pictures_finds_small_text_and_a_reduced_screenshot(tmp_path: Path) -> None:
-    (tmp_path / "a.svg").write_text('<svg viewBox="0 0 400 10"><text font-size="12">a</text></svg>')
+    (tmp_path / "a.svg").write_text(
+        '<svg viewBox="0 0 400 10"><text font-size="12">a</text></svg>', encoding="utf-8"
+    )
     picture = {"isLoaded": True, "isVisible": True, "isTooWide": False, "isLink": False, "fullWidth": 400}
     drawing, screenshot = {**picture, "file": "a.svg"}, {**picture, "file": "a.png"}
     assert picture_problems({**drawing, "width": 300}, tmp_path) == []

@@ -48,7 +48,7 @@ async def started(dsn: str, log: Path, *options: str) -> AsyncIterator[Client]:
     variables = {"PG_SCHEDULER_DSN": dsn, "PYTHONPATH": str(ROOT)}
     command, *arguments = [*PROGRAM, *options]
     parameters = StdioServerParameters(command=command, args=arguments, env=variables)
-    with log.open("w") as stderr:
+    with log.open("w", encoding="utf-8") as stderr:
         async with Client(stdio_client(parameters, errlog=stderr)) as client:
             yield client
 
@@ -84,8 +84,10 @@ async def test_viewer_reads_and_operator_changes_what_was_confirmed(
     assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "cancelled"
     records = await pool.fetch("SELECT action, actor, via, subject FROM scheduler_audit")
     assert [tuple(record) for record in records] == [("cancel_jobs", "ann@example.org", "mcp", "a")]
-    assert "sec-token" not in log.read_text()
-    assert "an assistant of ann@example.org may act as operator, without arguments" in log.read_text()
+    assert "sec-token" not in log.read_text(encoding="utf-8")
+    assert "an assistant of ann@example.org may act as operator, without arguments" in log.read_text(
+        encoding="utf-8"
+    )
 
 
 def speak(dsn: str, *messages: dict[str, Any]) -> subprocess.CompletedProcess[str]:

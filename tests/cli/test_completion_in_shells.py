@@ -49,7 +49,9 @@ def home(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run_on(dsn, fill)
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "pg-scheduler"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pg_scheduler "$@"\n')
+    script.write_text(
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pg_scheduler "$@"\n', encoding="utf-8"
+    )
     script.chmod(0o755)
     for name in ("ZDOTDIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -73,7 +75,7 @@ def test_zsh_completes_commands_and_ids_from_its_first_use_on(call: Run, home: P
         f"module_path=({files}/lib/*/zsh/*(/))\nfpath=({files}/share/zsh/functions{{,/**/*(/N)}})\n",
         encoding="utf-8",
     )
-    with (home / ".zshrc").open("a") as file:
+    with (home / ".zshrc").open("a", encoding="utf-8") as file:
         file.write(KEYS)
     expected = ""
     with terminal([*program(root, "bin/zsh"), "-d", "-i"]) as send:
@@ -85,12 +87,12 @@ def test_zsh_completes_commands_and_ids_from_its_first_use_on(call: Run, home: P
         ):
             send(f"pg-scheduler {typed}\t\x07", partial(has_lines, home / "lines", expected.count("\n") + 1))
             expected += f"pg-scheduler {completed}\n"
-    assert (home / "lines").read_text() == expected
+    assert (home / "lines").read_text(encoding="utf-8") == expected
 
 
 def has_lines(file: Path, count: int) -> bool:
     """Return whether so many lines were in the editor of zsh when Ctrl-G was pressed."""
-    return file.exists() and file.read_text().count("\n") == count
+    return file.exists() and file.read_text(encoding="utf-8").count("\n") == count
 
 
 @contextmanager

@@ -221,7 +221,9 @@ def test_service_of_the_environment_is_used(
     values = {**query, **address_parts(dsn), "user": urlsplit(dsn).username or "postgres"}
     values["dbname"] = values.pop("database")
     services = tmp_path / "services.conf"
-    services.write_text("\n".join(["[prod]", *(f"{name}={value}" for name, value in values.items())]))
+    services.write_text(
+        "\n".join(["[prod]", *(f"{name}={value}" for name, value in values.items())]), encoding="utf-8"
+    )
     monkeypatch.setenv("PGSERVICEFILE", str(services))
     monkeypatch.setenv("PGSERVICE", "prod")
     assert call("status").code == ExitCode.DONE

@@ -77,7 +77,7 @@ class TestSettings:
 
         assert origin() == (None, "libpq: PGHOST, PGSERVICE, ~/.pgpass ...")
         file = tmp_path / "pyproject.toml"
-        file.write_text('[tool.pg-scheduler]\ndsn = "postgres://file/x"\nschema = "jobs"\n')
+        file.write_text('[tool.pg-scheduler]\ndsn = "postgres://file/x"\nschema = "jobs"\n', encoding="utf-8")
         assert origin() == ("postgresql://file/x", str(file))
         monkeypatch.setenv("DATABASE_URL", "postgresql+asyncpg://web/x?ssl=require")
         assert origin() == ("postgresql://web/x?ssl=require", "DATABASE_URL")
@@ -93,7 +93,7 @@ class TestSettings:
     def test_file_of_a_parent_folder_is_read(
         self, call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "pyproject.toml").write_text('[tool.pg-scheduler]\noutput = "csv"\n')
+        (tmp_path / "pyproject.toml").write_text('[tool.pg-scheduler]\noutput = "csv"\n', encoding="utf-8")
         (tmp_path / "deep").mkdir()
         monkeypatch.chdir(tmp_path / "deep")
         assert call("config").out.startswith("name,value,origin\n")
@@ -108,7 +108,7 @@ class TestSettings:
         ],
     )
     def test_invalid_file_is_a_usage_error(self, call: Run, tmp_path: Path, table: str, message: str) -> None:
-        (tmp_path / "pyproject.toml").write_text(f"[tool.pg-scheduler]\n{table}\n")
+        (tmp_path / "pyproject.toml").write_text(f"[tool.pg-scheduler]\n{table}\n", encoding="utf-8")
         ran = call("config")
         assert ran.code == ExitCode.USAGE
         assert message in ran.err
@@ -165,7 +165,9 @@ class TestSettings:
         for variable in ("PG_SCHEDULER_DSN", "DATABASE_URL"):
             monkeypatch.delenv(variable, raising=False)
         if source == "file":
-            (tmp_path / "pyproject.toml").write_text(f"[tool.pg-scheduler]\ndsn = {json.dumps(dsn)}\n")
+            (tmp_path / "pyproject.toml").write_text(
+                f"[tool.pg-scheduler]\ndsn = {json.dumps(dsn)}\n", encoding="utf-8"
+            )
         else:
             monkeypatch.setenv(source, dsn)
         ran = call(*command.split())
@@ -179,7 +181,9 @@ class TestSettings:
     def test_file_with_a_dsn_of_another_type_is_not_quoted(
         self, call: Run, tmp_path: Path, table: str
     ) -> None:
-        (tmp_path / "pyproject.toml").write_text(table.format(f"postgresql://a:{SECRET}@h/x"))
+        (tmp_path / "pyproject.toml").write_text(
+            table.format(f"postgresql://a:{SECRET}@h/x"), encoding="utf-8"
+        )
         ran = call("config")
         assert ran.code == ExitCode.USAGE
         assert SECRET not in ran.out + ran.err

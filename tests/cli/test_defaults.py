@@ -105,7 +105,9 @@ def test_option_wins_over_variable_over_file_over_default(
         return len(call(*PREVIEW, *more).lines)
 
     assert count() == 20
-    (tmp_path / "pyproject.toml").write_text("[tool.pg-scheduler.schedules.preview]\ncount = 3\n")
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.pg-scheduler.schedules.preview]\ncount = 3\n", encoding="utf-8"
+    )
     assert count() == 3
     monkeypatch.setenv("PG_SCHEDULER_SCHEDULES_PREVIEW_COUNT", "4")
     assert count() == 4
@@ -121,9 +123,9 @@ def test_repeated_option_and_flag_take_defaults(
     assert len(call("schedules", "preview", "-o", "jsonl").lines) == 2
     monkeypatch.delenv("PG_SCHEDULER_SCHEDULES_PREVIEW_AT")
     file = tmp_path / "pyproject.toml"
-    file.write_text('[tool.pg-scheduler.schedules.preview]\nat = ["2099-01-01T08:00Z"]\n')
+    file.write_text('[tool.pg-scheduler.schedules.preview]\nat = ["2099-01-01T08:00Z"]\n', encoding="utf-8")
     assert len(call("schedules", "preview", "-o", "jsonl").lines) == 1
-    file.write_text("[tool.pg-scheduler]\nmigrate.check = true\n")
+    file.write_text("[tool.pg-scheduler]\nmigrate.check = true\n", encoding="utf-8")
     ran = call("config")
     assert [line for line in ran.checked("setting") if line["name"] == "migrate.check"] == [
         {"v": 1, "name": "migrate.check", "value": "true", "origin": str(file)}
@@ -135,7 +137,8 @@ def test_config_shows_the_options_that_are_set_and_their_origins(
 ) -> None:
     file = tmp_path / "pyproject.toml"
     file.write_text(
-        '[tool.pg-scheduler]\nschema = "jobs"\n[tool.pg-scheduler.worker]\nslots = 50\nnames = "mail.*"\n'
+        '[tool.pg-scheduler]\nschema = "jobs"\n[tool.pg-scheduler.worker]\nslots = 50\nnames = "mail.*"\n',
+        encoding="utf-8",
     )
     monkeypatch.setenv("PG_SCHEDULER_WORKER_SLOTS", "60")
     monkeypatch.setenv("PG_SCHEDULER_DASHBOARD_READ_ONLY", "1")
@@ -178,7 +181,7 @@ def test_invalid_default_is_a_usage_error_with_the_nearest_name(
     call: Run, tmp_path: Path, text: str, message: str
 ) -> None:
     file = tmp_path / "pyproject.toml"
-    file.write_text(f"[tool.pg-scheduler]\n{text}\n")
+    file.write_text(f"[tool.pg-scheduler]\n{text}\n", encoding="utf-8")
     ran = call("config")
     assert ran.code == ExitCode.USAGE
     assert message.format(file=file) in ran.err
@@ -197,7 +200,7 @@ def test_file_with_another_value_in_place_of_a_table_is_a_usage_error(
     call: Run, tmp_path: Path, text: str, name: str, kind: str
 ) -> None:
     file = tmp_path / "pyproject.toml"
-    file.write_text(f"{text}\n")
+    file.write_text(f"{text}\n", encoding="utf-8")
     ran = call("config")
     assert ran.code == ExitCode.USAGE
     assert f"{name} in {file} must be a table, as in [tool.pg-scheduler], not a {kind}" in ran.err
@@ -222,7 +225,7 @@ def test_boolean_in_the_file_is_refused_for_every_option_that_is_no_flag(value: 
     command = program()
     for path, name in options_with_values:
         table = ".".join(("tool", "pg-scheduler", *path))
-        file.write_text(f"[{table}]\n{name} = {value}\n")
+        file.write_text(f"[{table}]\n{name} = {value}\n", encoding="utf-8")
         error = read_project(command).error
         assert error is not None, (path, name)
         assert error.code == ExitCode.USAGE
@@ -238,7 +241,7 @@ def test_boolean_in_the_file_sets_a_flag(tmp_path: Path) -> None:
     ]
     command = program()
     for path, name in flags:
-        file.write_text(f"[{'.'.join(('tool', 'pg-scheduler', *path))}]\n{name} = true\n")
+        file.write_text(f"[{'.'.join(('tool', 'pg-scheduler', *path))}]\n{name} = true\n", encoding="utf-8")
         assert read_project(command).error is None, (path, name)
 
 
@@ -246,7 +249,7 @@ def test_boolean_in_the_file_sets_a_flag(tmp_path: Path) -> None:
 def test_rights_of_an_assistant_are_not_read_from_the_file(call: Run, tmp_path: Path, text: str) -> None:
     key = text.partition(" ")[0]
     file = tmp_path / "pyproject.toml"
-    file.write_text(f"[tool.pg-scheduler.mcp]\n{text}\n")
+    file.write_text(f"[tool.pg-scheduler.mcp]\n{text}\n", encoding="utf-8")
     ran = call("mcp", "--dsn", "postgresql://127.0.0.1:1/app")
     assert ran.code == ExitCode.USAGE
     assert f"[tool.pg-scheduler.mcp] in {file} has the key '{key}', which may not be there" in ran.err
@@ -269,7 +272,7 @@ def test_invalid_value_of_a_variable_is_a_usage_error(call: Run, monkeypatch: py
 
 def test_invalid_value_of_the_file_is_a_usage_error_that_names_its_key(call: Run, tmp_path: Path) -> None:
     file = tmp_path / "pyproject.toml"
-    file.write_text("[tool.pg-scheduler.schedules.preview]\ncount = 'many'\n")
+    file.write_text("[tool.pg-scheduler.schedules.preview]\ncount = 'many'\n", encoding="utf-8")
     ran = call(*PREVIEW)
     assert ran.code == ExitCode.USAGE
     assert f"comes from count in [tool.pg-scheduler.schedules.preview] of {file}" in ran.err
@@ -277,14 +280,14 @@ def test_invalid_value_of_the_file_is_a_usage_error_that_names_its_key(call: Run
 
 def test_help_does_not_show_the_password_of_a_file(call: Run, tmp_path: Path) -> None:
     file = tmp_path / "pyproject.toml"
-    file.write_text("[tool.pg-scheduler]\ndsn = 'postgresql://app:s3cr3t@h/x'\n")
+    file.write_text("[tool.pg-scheduler]\ndsn = 'postgresql://app:s3cr3t@h/x'\n", encoding="utf-8")
     for arguments in (("--help",), ("jobs", "--help"), ("jobs", "list", "--help")):
         assert "s3cr3t" not in call(*arguments).out
 
 
 def test_table_with_an_underscore_is_a_usage_error(call: Run, tmp_path: Path) -> None:
     file = tmp_path / "pyproject.toml"
-    file.write_text("[tool.pg_scheduler]\nschema = 'jobs'\n")
+    file.write_text("[tool.pg_scheduler]\nschema = 'jobs'\n", encoding="utf-8")
     ran = call("config")
     assert ran.code == ExitCode.USAGE
     assert f"[tool.pg_scheduler] in {file} is not read; rename it to [tool.pg-scheduler]" in ran.err

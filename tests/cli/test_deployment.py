@@ -200,7 +200,11 @@ def scraped_by_kubernetes() -> set[str]:
 @pytest.mark.parametrize("scraped", [scraped_by_compose, scraped_by_kubernetes])
 def test_every_metric_of_alerts_and_dashboards_is_scraped(scraped: Callable[[], set[str]]) -> None:
     files = [*(OPS / "alerts").iterdir(), *(OPS / "grafana").iterdir()]
-    used = set(re.findall(rf"{CLUSTER}|{PROCESS}(?=[a-z])", "".join(each.read_text() for each in files)))
+    used = set(
+        re.findall(
+            rf"{CLUSTER}|{PROCESS}(?=[a-z])", "".join(each.read_text(encoding="utf-8") for each in files)
+        )
+    )
     assert scraped() == used == {CLUSTER, PROCESS}
 
 

@@ -219,7 +219,7 @@ def test_store_in_a_file_that_does_not_exist_is_a_usage_error_and_no_file_is_mad
     ran = call("import", "apscheduler", url, "--dsn", dsn)
     assert ran.code == ExitCode.USAGE
     assert "the database has no table apscheduler_jobs; pass its name by --table" in ran.err
-    file.write_text("no database " * 100)
+    file.write_text("no database " * 100, encoding="utf-8")
     assert call("import", "apscheduler", url, "--dsn", dsn).code == ExitCode.USAGE
 
 

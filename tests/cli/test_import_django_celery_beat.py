@@ -120,9 +120,9 @@ def project(tmp_path: Path, dsn: str) -> Callable[..., None]:
         if database == "postgresql":
             address = {"ENGINE": "django.db.backends.postgresql", **django_address(dsn)}
         settings = SETTINGS.format(applications=applications, database=address)
-        (tmp_path / "shop_settings.py").write_text(settings + more)
+        (tmp_path / "shop_settings.py").write_text(settings + more, encoding="utf-8")
         if code is not None:
-            (tmp_path / "fill.py").write_text(FILL.format(now=NOW.isoformat()) + code)
+            (tmp_path / "fill.py").write_text(FILL.format(now=NOW.isoformat()) + code, encoding="utf-8")
             subprocess.run([sys.executable, "fill.py"], env=ENVIRONMENT, check=True)
 
     return make
@@ -332,8 +332,8 @@ def test_entry_of_a_task_of_django_is_stored_with_its_queue(
     project: Project, run: Import, tmp_path: Path
 ) -> None:
     (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "__init__.py").write_text("")
-    (tmp_path / "shop" / "tasks.py").write_text(SHOP)
+    (tmp_path / "shop" / "__init__.py").write_text("", encoding="utf-8")
+    (tmp_path / "shop" / "tasks.py").write_text(SHOP, encoding="utf-8")
     applications = ("django_celery_beat", "pg_scheduler.integrations.django", "shop")
     project(OF_DJANGO, database="postgresql", applications=applications, more=TASKS)
     ran = run()

@@ -145,7 +145,8 @@ def test_job_gets_the_options_of_its_function_from_a_module(
     (tmp_path / "moved_shop.py").write_text(
         "from pg_scheduler import job\n\n"
         "@job(name='shop.send', max_retries=5)\nasync def send(to: str) -> None: ...\n\n"
-        "@job(name='shop.clean')\nasync def clean(folder: str) -> None: ...\n"
+        "@job(name='shop.clean')\nasync def clean(folder: str) -> None: ...\n",
+        encoding="utf-8",
     )
     store(defer_three)
     ran = on("--jobs", "moved_shop")
@@ -162,7 +163,8 @@ def test_deadline_of_an_overdue_job_counts_from_the_import(
 ) -> None:
     (tmp_path / "deadline_shop.py").write_text(
         "from pg_scheduler import job\n\n"
-        "@job(name='shop.send', deadline=3600)\nasync def send(number: int) -> None: ...\n"
+        "@job(name='shop.send', deadline=3600)\nasync def send(number: int) -> None: ...\n",
+        encoding="utf-8",
     )
 
     async def defer_overdue(app: Any) -> None:
@@ -184,7 +186,8 @@ def test_job_whose_unique_key_is_taken_is_left_out_with_the_job_that_holds_it(
 ) -> None:
     (tmp_path / "unique_shop.py").write_text(
         "from pg_scheduler import Unique, job\n\n"
-        "@job(name='shop.send', unique=Unique())\nasync def send(to: str) -> None: ...\n"
+        "@job(name='shop.send', unique=Unique())\nasync def send(to: str) -> None: ...\n",
+        encoding="utf-8",
     )
 
     async def defer_twice(app: Any) -> None:
@@ -209,7 +212,8 @@ def test_job_that_its_task_rejects_is_left_out_with_the_command_that_adds_it(
         "from datetime import timedelta\nfrom pg_scheduler import Unique, job\n\n"
         "@job(name='shop.daily', unique=Unique(per=timedelta(days=1)))\nasync def daily() -> None: ...\n\n"
         "@job(name='shop.calm', unique=Unique(debounce=5))\nasync def calm() -> None: ...\n\n"
-        "@job(name='shop.send')\nasync def send(to: str) -> None: ...\n"
+        "@job(name='shop.send')\nasync def send(to: str) -> None: ...\n",
+        encoding="utf-8",
     )
 
     async def defer_rejected(app: Any) -> None:
@@ -263,7 +267,8 @@ def test_jobs_with_a_lock_join_the_sequence_of_their_function(
 ) -> None:
     (tmp_path / "sequence_shop.py").write_text(
         "from pg_scheduler import job\n\n"
-        "@job(name='shop.pay', sequence=lambda account: account)\nasync def pay(account: int) -> None: ...\n"
+        "@job(name='shop.pay', sequence=lambda account: account)\nasync def pay(account: int) -> None: ...\n",
+        encoding="utf-8",
     )
 
     async def defer_payments(app: Any) -> None:

@@ -132,7 +132,9 @@ def test_code_gives_all_options(on: Callable[..., Ran], dsn: str) -> None:
 
 def test_job_of_a_schedule_has_all_options_by_the_code(on: Callable[..., Ran], dsn: str) -> None:
     # A module that another test has imported is not imported again.
-    Path("scheduled_code.py").write_text(Path(ROOT, "tests/cli/optioned_jobs.py").read_text())
+    Path("scheduled_code.py").write_text(
+        Path(ROOT, "tests/cli/optioned_jobs.py").read_text(encoding="utf-8"), encoding="utf-8"
+    )
     code = ("--jobs", "scheduled_code")
     added = on("schedules", "add", "optioned.bill", "--every", "1h", "--id", "bill", "--run-now", *code)
     assert added.code == 0, added.err

@@ -18,13 +18,15 @@ from tests.cli.conftest import Run
 def test_alerts_are_printed(call: Run) -> None:
     ran = call("alerts")
     assert ran.code == 0
-    assert ran.out == (files("pg_scheduler") / "ops/alerts/pg_scheduler.rules.yaml").read_text()
+    assert ran.out == (files("pg_scheduler") / "ops/alerts/pg_scheduler.rules.yaml").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_skill_is_printed_with_the_head_that_assistants_read(call: Run) -> None:
     ran = call("skill")
     assert ran.code == 0
-    assert ran.out == (files("pg_scheduler") / "ops/skill/SKILL.md").read_text()
+    assert ran.out == (files("pg_scheduler") / "ops/skill/SKILL.md").read_text(encoding="utf-8")
     head = re.match(r"---\nname: ([a-z-]+)\ndescription: (.+)\n---\n", ran.out)
     assert head is not None
     assert head[1] == "pg-scheduler"

@@ -120,7 +120,7 @@ async def test_defaults_of_a_project_are_those_of_the_supervisor_alone(start: St
     project = tmp_path / "project"
     project.mkdir()
     (project / "pyproject.toml").write_text(
-        f"[tool.pg-scheduler.worker]\ndrain = true\nprocesses = 2\nhealth-port = {port}\n"
+        f"[tool.pg-scheduler.worker]\ndrain = true\nprocesses = 2\nhealth-port = {port}\n", encoding="utf-8"
     )
     with start(JOBS, cwd=project) as program:
         assert await program.end() == ExitCode.DONE, program.text

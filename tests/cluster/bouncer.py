@@ -51,7 +51,8 @@ def bouncer(program: list[str], dsn: str, settings: str = "") -> Iterator[str]:
         give_to_nobody(folder)  # it refuses to run as root
         file = Path(folder, "pgbouncer.ini")
         file.write_text(
-            SETTINGS.format(target=_target(dsn), folder=folder, servers=SERVER_CONNECTIONS, more=settings)
+            SETTINGS.format(target=_target(dsn), folder=folder, servers=SERVER_CONNECTIONS, more=settings),
+            encoding="utf-8",
         )
         command = [*program, *(["-u", "nobody"] if IS_ROOT else []), str(file)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -25,7 +25,9 @@ def descendants() -> list[int]:
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            fields = (
+                (folder / "stat").read_text(errors="replace", encoding="utf-8").rpartition(")")[2].split()
+            )
             children.setdefault(int(fields[1]), []).append(int(folder.name))
     found = list(children.get(os.getpid(), ()))
     for pid in found:

@@ -95,13 +95,13 @@ class Node:
     @property
     def postmaster(self) -> int:
         """The process id of its postmaster."""
-        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        return int((self.folder / "data" / "postmaster.pid").read_text(encoding="utf-8").split()[0])
 
     def start(self) -> None:
         """Start Patroni, which starts PostgreSQL."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         command = [sys.executable, "-m", "patroni", str(self.folder / "patroni.json")]
-        (self.folder / "patroni.json").write_text(json.dumps(self._settings()))
+        (self.folder / "patroni.json").write_text(json.dumps(self._settings()), encoding="utf-8")
         if IS_ROOT:
             give_to_nobody(self.folder)
             command = [*AS_NOBODY_WHO_OPENS_ALL, *command]
@@ -277,7 +277,7 @@ class Cluster:
 
     def logs(self) -> str:
         """Return the end of what etcd and the nodes have written."""
-        return "\n".join(file.read_text()[-3000:] for file in self.folder.glob("*/log"))
+        return "\n".join(file.read_text(encoding="utf-8")[-3000:] for file in self.folder.glob("*/log"))
 
     async def switch_over(self) -> None:
         """Swap the roles of the nodes, and wait until Patroni reports the end."""

@@ -124,7 +124,7 @@ def test_attempt_ledger_reads_complete_lines_and_drops_an_incomplete_one(tmp_pat
     ledger.end("job", 2, DONE)
     ledger.start("cut off", 1, 0)
     [file] = tmp_path.iterdir()
-    with file.open("a") as lines:
+    with file.open("a", encoding="utf-8") as lines:
         lines.write('["end", 12.3, "cut o')
     ledgers = read(tmp_path)
     [one] = ledgers.attempts["job"]

@@ -59,7 +59,7 @@ async def test_adapter_runs_jobs_as_the_harness_paces_them_and_reports_metrics(
         if process.returncode is None:
             process.kill()
             await process.wait()
-    manifest = json.loads((FOLDER / "adapter.json").read_text())
+    manifest = json.loads((FOLDER / "adapter.json").read_text(encoding="utf-8"))
     assert descriptor["kind"] == "descriptor"
     assert descriptor["system"] == manifest["system"] == OURS
     assert set(descriptor["event_tables"]) >= set(manifest["event_tables"])
@@ -72,8 +72,11 @@ async def test_adapter_runs_jobs_as_the_harness_paces_them_and_reports_metrics(
 
 def test_settings_of_the_harness_apply_to_a_server_at_its_port(tmp_path: Path) -> None:
     file = tmp_path / "postgresql.conf"
-    file.write_text("# comment\nmax_connections = 400\nlisten_addresses = '*'  # all\n\nwork_mem = 8MB\n")
-    assert server_settings(file.read_text(), 15555) == {
+    file.write_text(
+        "# comment\nmax_connections = 400\nlisten_addresses = '*'  # all\n\nwork_mem = 8MB\n",
+        encoding="utf-8",
+    )
+    assert server_settings(file.read_text(encoding="utf-8"), 15555) == {
         "max_connections": "400",
         "work_mem": "8MB",
         "listen_addresses": "127.0.0.1",

@@ -401,7 +401,7 @@ async def restore_database(owner: asyncpg.Connection, name: str) -> None:
 
 def edit_file(name: str, edit: Callable[[str], str]) -> None:
     file = Path(name)
-    file.write_text(edit(file.read_text()))
+    file.write_text(edit(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 async def require_password(owner: asyncpg.Connection, name: str) -> None:

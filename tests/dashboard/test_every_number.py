@@ -831,7 +831,7 @@ def bounds_of(package: str) -> set[str]:
     names: set[str] = set()
     for path in (SOURCE / package).rglob("*.py"):
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-        for node in ast.parse(path.read_text()).body:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             names |= {
                 f"{module}.{target.id}"

@@ -638,7 +638,7 @@ async def test_export_recipe_shows_the_progress_and_then_the_download(
         job = await scheduler.get_job(job_id)
         assert job
         assert job.progress == JobProgress(3, 3, "month 3")
-    assert (tmp_path / "7.csv").read_text() == "7,1\n7,2\n7,3\n"
+    assert (tmp_path / "7.csv").read_text(encoding="utf-8") == "7,1\n7,2\n7,3\n"
 
 
 @recipe("guides/retries.md retries.py")

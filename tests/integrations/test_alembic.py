@@ -314,8 +314,10 @@ def test_alembic_finds_the_operation_by_the_entry_point(tmp_path: Path, imports:
     (point,) = project["entry-points"]["alembic.plugins"].items()
     folder = tmp_path / "pg_scheduler-1.dist-info"
     folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: pg-scheduler\nVersion: 1\n")
-    (folder / "entry_points.txt").write_text("[alembic.plugins]\n{} = {}\n".format(*point))
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: pg-scheduler\nVersion: 1\n", encoding="utf-8"
+    )
+    (folder / "entry_points.txt").write_text("[alembic.plugins]\n{} = {}\n".format(*point), encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", imports + ENTRY.format(imports=imports)],
         check=True,

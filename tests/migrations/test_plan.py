@@ -116,11 +116,11 @@ def test_shipped_migrations_are_numbered_pairs_of_up_and_down_files() -> None:
 
 def test_load_migrations_raises_on_a_gap_or_a_missing_down_file(tmp_path: Path) -> None:
     for name in ("0001_first", "0003_third"):
-        (tmp_path / f"{name}.up.sql").write_text("SELECT 1")
-        (tmp_path / f"{name}.down.sql").write_text("SELECT 1")
+        (tmp_path / f"{name}.up.sql").write_text("SELECT 1", encoding="utf-8")
+        (tmp_path / f"{name}.down.sql").write_text("SELECT 1", encoding="utf-8")
     with pytest.raises(ValueError, match=r"are \[1, 3\]; number them 1, 2, 3"):
         load_migrations(tmp_path)
-    (tmp_path / "0002_second.up.sql").write_text("SELECT 1")
+    (tmp_path / "0002_second.up.sql").write_text("SELECT 1", encoding="utf-8")
     with pytest.raises(FileNotFoundError, match=r"0002_second\.down\.sql"):
         load_migrations(tmp_path)
 

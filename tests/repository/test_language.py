@@ -61,8 +61,8 @@ def test_language_check_reads_only_comments_in_sql(tmp_path: Path) -> None:
 
 def test_language_check_allows_a_listed_word_in_its_file_only(tmp_path: Path) -> None:
     first, second = tmp_path / "first.md", tmp_path / "second.md"
-    first.write_text("beat, given back\n")
-    second.write_text("beat\n")
+    first.write_text("beat, given back\n", encoding="utf-8")
+    second.write_text("beat\n", encoding="utf-8")
     allowed = [Use("beat", "first.md", "music")]
     assert language.check(tmp_path, [first, second], PATTERN, allowed) == [
         "first.md:1: 'given back' in 'beat, given back'",
@@ -72,7 +72,7 @@ def test_language_check_allows_a_listed_word_in_its_file_only(tmp_path: Path) ->
 
 def test_language_check_reports_an_allowed_use_that_does_not_occur(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("heartbeat\n")
+    page.write_text("heartbeat\n", encoding="utf-8")
     complaints = language.check(tmp_path, [page], PATTERN, [Use("beat", "page.md", "music")])
     assert complaints == ["page.md: the allowed word 'beat' does not occur"]
 

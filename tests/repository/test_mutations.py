@@ -40,7 +40,7 @@ def test_table_has_the_guards_of_the_core_only() -> None:
 
 @pytest.mark.parametrize("text", ["", "guard guard"])
 def test_apply_raises_when_the_text_does_not_occur_once(tmp_path: Path, text: str) -> None:
-    (tmp_path / "code.sql").write_text(text)
+    (tmp_path / "code.sql").write_text(text, encoding="utf-8")
     mutation = Mutation("guard", "lost", (Change("code.sql", "guard", ""),), ("tests/x.py::test_x",))
     with pytest.raises(ValueError, match=r"guard: its text occurs [02] times in code\.sql, not once"):
         apply(mutation, tmp_path)

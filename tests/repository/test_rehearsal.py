@@ -32,7 +32,7 @@ class NoRedirect(HTTPRedirectHandler):
 def candidate(tmp_path: Path) -> Distributions:
     files = [tmp_path / f"pg_scheduler-1.2.3{end}" for end in ("-py3-none-any.whl", ".tar.gz")]
     for file in files:
-        file.write_text(file.name)
+        file.write_text(file.name, encoding="utf-8")
     return Distributions(*files)
 
 
@@ -52,7 +52,7 @@ def test_rehearsal_without_options_is_complete_and_with_some_is_not() -> None:
 def test_programs_of_the_release_have_the_locked_versions_of_the_development() -> None:
     """The sdist must build the same wheel with the hatchling of both."""
     development, release = (
-        dict(re.findall(r"^([\w.-]+)==(\S+) \\$", lock.read_text(), re.MULTILINE))
+        dict(re.findall(r"^([\w.-]+)==(\S+) \\$", lock.read_text(encoding="utf-8"), re.MULTILINE))
         for lock in (LOCK, RELEASE_LOCK)
     )
     differing = {name for name in development.keys() & release.keys() if development[name] != release[name]}
@@ -67,7 +67,7 @@ def test_rehearsal_takes_the_commit_that_is_checked_out(
     monkeypatch.setattr(rehearsal, "git", lambda *words: TAGS[words[0]])
     monkeypatch.setattr(rehearsal, "__version__", "1.2.3")
     monkeypatch.setattr(rehearsal, "ROOT", tmp_path)
-    (tmp_path / "CHANGELOG.md").write_text("## [1.2.3] - 2030-01-31\n")
+    (tmp_path / "CHANGELOG.md").write_text("## [1.2.3] - 2030-01-31\n", encoding="utf-8")
     assert rehearsal.choose_commit(tag) == "0123456789abcdef"
 
 

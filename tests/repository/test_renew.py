@@ -57,17 +57,17 @@ def test_golden_files_are_written_by_tests_that_exist_in_the_command_line_and_mi
 
 def test_golden_file_is_written_when_renewing_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file.txt"
-    file.write_text("old\n")
+    file.write_text("old\n", encoding="utf-8")
     assert golden.golden(file, "new\n") == "old\n"
     monkeypatch.setattr(golden, "IS_RENEWING", True)
     assert golden.golden(file, "new\n") == "new\n"
-    assert file.read_text() == "new\n"
+    assert file.read_text(encoding="utf-8") == "new\n"
 
 
 def test_changes_are_counted_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renew, "ROOT", tmp_path)
     for name, text in {"same.txt": "a\n", "old.txt": "a\nb\nb\n"}.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     texts = {tmp_path / "same.txt": "a\n", tmp_path / "old.txt": "b\nc\nd\n", tmp_path / "new.txt": "a\n"}
     derived = Derived("texts", ("*.txt",), lambda: texts)
     before = snapshot(derived)

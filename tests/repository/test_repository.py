@@ -114,7 +114,11 @@ def test_ci_matrix_equals_the_local_matrix() -> None:
 def test_nightly_workflow_runs_each_file_with_long_stories_or_further_cases() -> None:
     (step,) = [step for step in workflow("nightly")["jobs"]["stories"]["steps"] if "run" in step]
     pattern = re.compile(r"^from tests\.support\.stories import .*\b(LONG|NIGHTLY)\b", re.MULTILINE)
-    users = {name(path) for path in (ROOT / "tests").rglob("test_*.py") if pattern.search(path.read_text())}
+    users = {
+        name(path)
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if pattern.search(path.read_text(encoding="utf-8"))
+    }
     assert step["env"] == {"PG_SCHEDULER_PROTOCOL": "long"}
     assert {*step["run"].split()[3:]} == users
 

@@ -17,9 +17,12 @@ def site(tmp_path: Path) -> Path:
         (tmp_path / name).touch()
     (tmp_path / "index.html").write_text(
         '<link rel="stylesheet" href="_static/a.css"><script src="_static/a.js"></script>'
-        '<a href="https://example.org">a link</a> <code>url(x)</code> <img src="data:image/png;base64,AA">'
+        '<a href="https://example.org">a link</a> <code>url(x)</code> <img src="data:image/png;base64,AA">',
+        encoding="utf-8",
     )
-    (tmp_path / "_static/a.css").write_text('a { background: url("data:image/svg+xml,a//b") }')
+    (tmp_path / "_static/a.css").write_text(
+        'a { background: url("data:image/svg+xml,a//b") }', encoding="utf-8"
+    )
     return tmp_path
 
 
@@ -44,12 +47,12 @@ def test_site_that_loads_its_own_files_has_no_problems(
     ],
 )
 def test_problems_name_what_a_page_loads_from_elsewhere(site: Path, element: str, problem: str) -> None:
-    (site / "index.html").write_text(element)
+    (site / "index.html").write_text(element, encoding="utf-8")
     assert list(problems(site)) == [f"index.html: {problem}"]
 
 
 def test_problems_name_what_styles_load_from_elsewhere(site: Path) -> None:
-    (site / "_static/a.css").write_text("@font-face { src: url(//example.org/a.woff2) }")
+    (site / "_static/a.css").write_text("@font-face { src: url(//example.org/a.woff2) }", encoding="utf-8")
     assert list(problems(site)) == ["_static/a.css: a style loads //example.org/a.woff2"]
 
 

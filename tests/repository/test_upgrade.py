@@ -142,7 +142,7 @@ def test_release_before_is_the_newest_tag_below_or_the_commit_before_the_newest_
     git("init")
     first = commit("0001_first.up.sql")
     commit("0002_second.up.sql")
-    (migrations / "0002_second.up.sql").write_text("-- expand")
+    (migrations / "0002_second.up.sql").write_text("-- expand", encoding="utf-8")
     git("commit", "--all", "--message", "changed")
     assert git("rev-parse", releases.previous_release()) == first
     for tag in ("v1.9.0", "v1.10.0"):

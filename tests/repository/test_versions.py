@@ -104,7 +104,7 @@ def test_site_before_the_first_release_has_dev_only(tmp_path: Path) -> None:
 
 def test_page_without_an_article_is_an_error(tmp_path: Path) -> None:
     dev, stable = (write_build(tmp_path / name, ["index"], "text") for name in ("main", "release"))
-    (dev / "index.html").write_text("<html><head></head><body></body></html>")
+    (dev / "index.html").write_text("<html><head></head><body></body></html>", encoding="utf-8")
     with pytest.raises(ValueError, match=r"index\.html has no <article> for the notice"):
         assemble(tmp_path / "site", dev, stable, {})
 
@@ -160,11 +160,11 @@ def test_command_assembles_the_build_of_the_checkout_and_of_the_release(
     script = "from pathlib import Path\nfolder = Path('docs/_build/html')\nfolder.mkdir(parents=True)\n"
     for name in ("index.html", "llms.txt", "objects.inv"):
         script += f"(folder / '{name}').write_text('<head></head><article>of the tag</article>')\n"
-    (tmp_path / "dev.py").write_text(script)
+    (tmp_path / "dev.py").write_text(script, encoding="utf-8")
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     for arguments in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "a"], ["tag", "v1.0.0"]):
         subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    (tmp_path / "dev.py").write_text("not the dev.py of the release")
+    (tmp_path / "dev.py").write_text("not the dev.py of the release", encoding="utf-8")
     write_build(tmp_path / "docs" / "_build" / "html", ["index"], "of main")
     main([str(tmp_path / "site"), "v1.0.0"])
     assert "of the tag" in text_of(tmp_path / "site/stable/index.html")

@@ -71,7 +71,7 @@ from tests.support.store import (
 
 QUERIES = load_queries("public")
 SOURCES = "\n".join(
-    file.read_text()
+    file.read_text(encoding="utf-8")
     for folder in (*FOLDERS, "inspect/store", "testing")
     for file in sorted(Path(pg_scheduler.__path__[0], folder).glob("*.py"))
 )
@@ -179,7 +179,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 
     def write(*texts: str) -> None:
         for number, text in enumerate(texts):
-            (tmp_path / f"{number}.sql").write_text(text)
+            (tmp_path / f"{number}.sql").write_text(text, encoding="utf-8")
 
     monkeypatch.setattr(queries, "FOLDERS", (str(tmp_path),))
     clear_caches()

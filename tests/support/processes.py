@@ -27,4 +27,4 @@ def is_waiting(pid: int) -> bool:
 
 def _state(pid: int) -> str:
     """Return the letter of the state of a process."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]

@@ -37,7 +37,7 @@ def prometheus(folder: Path, targets: Mapping[str, int]) -> Iterator[str]:
         for job, port in targets.items()
     ]
     config = {"global": {"scrape_interval": "2s", "scrape_timeout": "2s"}, "scrape_configs": jobs}
-    (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+    (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
     options = {
         "config.file": folder / "prometheus.yml",
         "storage.tsdb.path": folder / "data",

@@ -17,7 +17,7 @@ def write_zones(folder: Path, version: str | None, hours: int) -> Path:
     (folder / "Europe").mkdir(parents=True)
     (folder / BERLIN).write_bytes(_tzif(hours))
     if version is not None:
-        (folder / "tzdata.zi").write_text(f"# version {version}\n")
+        (folder / "tzdata.zi").write_text(f"# version {version}\n", encoding="utf-8")
     return folder
 
 

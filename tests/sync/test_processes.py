@@ -367,7 +367,7 @@ async def test_script_enqueues_under_its_names_when_its_main_thread_has_ended(
     pool: asyncpg.Pool, dsn: str, tmp_path: Path, where: str
 ) -> None:
     script = tmp_path / "shop.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT, encoding="utf-8")
     run_command([sys.executable, str(script), dsn, where])
     rows = await pool.fetch("SELECT job_name FROM scheduled_jobs ORDER BY 1")
     assert [row["job_name"] for row in rows] == ["mail.send", "shop.plain", "shop.undeclared"]

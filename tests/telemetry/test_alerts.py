@@ -19,7 +19,7 @@ from tests.support.stories import NIGHTLY
 from tools.reference.extension import complete_metrics
 
 RULES = files("pg_scheduler") / "ops" / "alerts" / "pg_scheduler.rules.yaml"
-NAMES = re.findall(r"^      - alert: (\w+)$", RULES.read_text(), re.MULTILINE)
+NAMES = re.findall(r"^      - alert: (\w+)$", RULES.read_text(encoding="utf-8"), re.MULTILINE)
 C, P = "pg_scheduler_cluster_", "pg_scheduler_"
 ENDED = C + 'jobs_ended_total{job_name="mail",outcome="%s"}'
 LATE = C + 'job_lateness_seconds_bucket{job_name="mail",le="%s"}'
@@ -138,7 +138,10 @@ def test_every_rule_fires_in_its_case_only(tmp_path: Path) -> None:
         for fires, series in ((True, firing), (False, quiet))
     ]
     file = tmp_path / "tests.yaml"  # JSON is YAML
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    file.write_text(
+        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}),
+        encoding="utf-8",
+    )
     promtool("test", "rules", str(file))
 
 
@@ -156,7 +159,10 @@ def test_target_that_is_down_is_found_by_the_name_of_its_job(job: str, tmp_path:
         ],
     }
     file = tmp_path / "tests.yaml"
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
+    file.write_text(
+        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}),
+        encoding="utf-8",
+    )
     promtool("test", "rules", str(file))
 
 
@@ -197,7 +203,10 @@ def test_alert_fires_before_the_first_job_is_lost(way: str, tmp_path: Path) -> N
         ],
     }
     file = tmp_path / "tests.yaml"
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "15s", "tests": [test]}))
+    file.write_text(
+        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "15s", "tests": [test]}),
+        encoding="utf-8",
+    )
     promtool("test", "rules", str(file))
 
 
@@ -211,14 +220,17 @@ def test_expired_jobs_of_a_failed_exporter_raise_no_alert_when_it_returns(tmp_pa
         "promql_expr_test": [{"expr": f"ALERTS{{{labels}}}", "eval_time": "15m", "exp_samples": []}],
     }
     file = tmp_path / "tests.yaml"
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
+    file.write_text(
+        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}),
+        encoding="utf-8",
+    )
     promtool("test", "rules", str(file))
 
 
 def test_every_alert_has_an_entry_in_the_runbook_and_a_link_to_it() -> None:
     runbook = (files("pg_scheduler") / "ops" / "runbook" / "alerts.md").read_text(encoding="utf-8")
     assert re.findall(r"^### (\w+)$", runbook, re.MULTILINE) == NAMES
-    links = re.findall(r"^          runbook_url: (\S+)$", RULES.read_text(), re.MULTILINE)
+    links = re.findall(r"^          runbook_url: (\S+)$", RULES.read_text(encoding="utf-8"), re.MULTILINE)
     base = "https://pg-scheduler.github.io/pg-scheduler/operations/runbook.html#"
     assert links == [base + name.lower() for name in NAMES]
 
@@ -236,7 +248,7 @@ def test_page_lists_every_alert_and_states_their_number() -> None:
 
 @each_case("name", NAMES)
 def test_every_alert_has_a_severity_and_texts(name: str) -> None:
-    rule = RULES.read_text().partition(f"- alert: {name}\n")[2].partition("- alert:")[0]
+    rule = RULES.read_text(encoding="utf-8").partition(f"- alert: {name}\n")[2].partition("- alert:")[0]
     assert re.search(r"severity: (critical|warning)\n", rule)
     for key in ("summary", "description"):
         assert re.search(rf'^          {key}: "[^"]+"$', rule, re.MULTILINE), key

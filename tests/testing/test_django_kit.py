@@ -157,8 +157,10 @@ def test_kit_works_in_test_cases_of_django(dsn: str, tmp_path: Path, seed: int) 
     shop = tmp_path / "shop"
     shop.mkdir()
     for name, content in {"__init__": "", "models": MODELS, "jobs": JOBS, "tests": TESTS}.items():
-        (shop / f"{name}.py").write_text(content)
-    (tmp_path / "settings.py").write_text(SETTINGS.format(address=address, template=address["NAME"]))
+        (shop / f"{name}.py").write_text(content, encoding="utf-8")
+    (tmp_path / "settings.py").write_text(
+        SETTINGS.format(address=address, template=address["NAME"]), encoding="utf-8"
+    )
     environment = os.environ | {
         "DJANGO_SETTINGS_MODULE": "settings",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",

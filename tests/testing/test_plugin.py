@@ -120,8 +120,8 @@ async def test_plugin_gives_each_test_a_database_and_a_scheduler(
     tests = USER_TESTS
     if "anyio" in configuration:
         tests += "\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
-    (tmp_path / "pytest.ini").write_text(configuration)
-    (tmp_path / "test_user.py").write_text(tests)
+    (tmp_path / "pytest.ini").write_text(configuration, encoding="utf-8")
+    (tmp_path / "test_user.py").write_text(tests, encoding="utf-8")
     done = run_pytest(tmp_path, *options, dsn=server.dsn())
     assert "7 passed" in done.stdout, done.stdout + done.stderr
     assert await databases_of_plugin(server) == []
@@ -131,9 +131,9 @@ async def test_interruption_of_crash_everywhere_drops_its_databases(
     server: embedded.Server, tmp_path: Path
 ) -> None:
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
     )
-    (tmp_path / "test_user.py").write_text(INTERRUPTED_TEST)
+    (tmp_path / "test_user.py").write_text(INTERRUPTED_TEST, encoding="utf-8")
     done = run_pytest(tmp_path, dsn=server.dsn())
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
     assert await databases_of_plugin(server) == []
@@ -150,7 +150,7 @@ async def databases_of_plugin(server: embedded.Server) -> list[str]:
 
 def test_plugin_starts_a_private_server_without_the_variable(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(
-        "def test_server_is_embedded(scheduler_dsn):\n    assert 'host=' in scheduler_dsn\n"
+        "def test_server_is_embedded(scheduler_dsn):\n    assert 'host=' in scheduler_dsn\n", encoding="utf-8"
     )
     done = run_pytest(tmp_path, "-p", "no:asyncio", dsn="")
     assert "1 passed" in done.stdout, done.stdout + done.stderr
@@ -169,7 +169,7 @@ def test_plugin_imports_nothing_but_pytest_until_a_fixture_is_used() -> None:
 
 
 def test_entry_point_names_the_plugin() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (module,) = project["entry-points"]["pytest11"].values()
     fixtures = {"crash_everywhere", "scheduler_clock", "scheduler_dsn", "scheduler_server", "test_scheduler"}
     assert fixtures <= set(vars(import_module(module)))

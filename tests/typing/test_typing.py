@@ -30,7 +30,7 @@ PYRIGHT = shutil.which("pyright", path=str(Path(sys.executable).parent)) or shut
 def application(tmp_path: Path) -> Path:
     """Copy the examples out of this repository: they see the installed package and not our settings."""
     code = tmp_path / "application.py"
-    code.write_text(EXAMPLES.read_text())
+    code.write_text(EXAMPLES.read_text(encoding="utf-8"), encoding="utf-8")
     return code
 
 
@@ -110,7 +110,7 @@ def pyright_errors(folder: Path, *paths: str) -> tuple[list[tuple[str, int, str]
         "include": paths,
         "extraPaths": [str(ROOT)],
     }
-    (folder / "pyrightconfig.json").write_text(json.dumps(config))
+    (folder / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
     command = [str(PYRIGHT), "--pythonpath", sys.executable, "--outputjson"]
     found = json.loads(output_of(*command, cwd=folder))
     errors = [

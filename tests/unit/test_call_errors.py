@@ -83,7 +83,7 @@ def raising_functions() -> Iterator[str]:
         for path in sorted((PACKAGE / folder).glob("*.py")):
             if path.stem in {*DECLARATIONS, *RUNNING}:
                 continue
-            for function in ast.walk(ast.parse(path.read_text())):
+            for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                     continue
                 # The body of a function within this one is a function of its own.

@@ -145,7 +145,7 @@ def test_file_of_certificates_that_is_missing_or_broken_is_named(query: str, tmp
     dsn = f"{HOST}?{query.format(path)}"
     missing = f"{FILES[query]} of the DSN from --dsn names a file that cannot be read: {path} (No such file"
     assert refusal(dsn).startswith(missing)
-    path.write_text("no certificate")
+    path.write_text("no certificate", encoding="utf-8")
     assert f"{FILES[query]} of the DSN from --dsn names a file without a certificate" in refusal(dsn)
 
 
@@ -166,7 +166,8 @@ def test_service_of_the_variable_or_the_dsn_completes_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / ".pg_service.conf").write_text(
-        "[shop]\nhost=db\nport=5433\nuser=app\npassword=a%b\ndbname=shop\nconnect_timeout=7\n"
+        "[shop]\nhost=db\nport=5433\nuser=app\npassword=a%b\ndbname=shop\nconnect_timeout=7\n",
+        encoding="utf-8",
     )
     whole = ("postgresql://?host=db&port=5433&user=app&password=a%25b&dbname=shop", {"timeout": 7.0})
     assert connect_arguments(None, "dsn") == (None, {})
@@ -184,9 +185,9 @@ def test_service_of_the_variable_or_the_dsn_completes_it(
     assert "the service 'none', which is not defined in" in refusal(None)
     monkeypatch.setenv("PGSYSCONFDIR", str(tmp_path / "etc"))
     (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/pg_service.conf").write_text("[none]\nschema=x\n")
+    (tmp_path / "etc/pg_service.conf").write_text("[none]\nschema=x\n", encoding="utf-8")
     assert "has the option schema" in refusal(None)
-    (tmp_path / "etc/pg_service.conf").write_text("password=secret\n")
+    (tmp_path / "etc/pg_service.conf").write_text("password=secret\n", encoding="utf-8")
     assert "secret" not in refusal(None)
 
 

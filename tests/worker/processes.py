@@ -23,7 +23,7 @@ class OwnError(Exception):
 
 
 def write(path: str, text: str) -> None:
-    Path(path).write_text(text)
+    Path(path).write_text(text, encoding="utf-8")
 
 
 def note(path: str, *args: Any, **kwargs: Any) -> None:

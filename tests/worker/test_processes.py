@@ -91,7 +91,7 @@ async def bench(parts: Parts, seen: Recorder) -> AsyncIterator[Bench]:
 async def text_of(path: Path) -> str:
     """Wait until the file has a text, and return it."""
     async with asyncio.timeout(PATIENCE):
-        while not path.exists() or not (text := path.read_text()):  # noqa: ASYNC110, ASYNC240 - of a process
+        while not path.exists() or not (text := path.read_text(encoding="utf-8")):  # noqa: ASYNC110, ASYNC240 - of a process
             await asyncio.sleep(0.01)
     return text
 
@@ -115,7 +115,7 @@ async def test_process_runs_a_function_with_its_arguments_and_current_job(
     path = tmp_path / "note"
     event = await bench.run(processes.note, str(path), 1, None, kwargs={"key": [2.5]}, timeout_seconds=60.0)
     assert event == JobCompleted("a", "test.note", 1)
-    pid, *rest = ast.literal_eval(path.read_text())
+    pid, *rest = ast.literal_eval(path.read_text(encoding="utf-8"))
     assert pid != os.getpid()
     assert rest == ["a", 1, True, (1, None), {"key": [2.5]}]
 
@@ -128,7 +128,7 @@ async def test_process_receives_the_metadata_with_its_trace_headers(bench: Bench
     }
     task_data = with_metadata(encode((str(path),), {}), {}, metadata, allows_trace=True)
     assert isinstance(await bench.run(processes.note_metadata, task_data=task_data), JobCompleted)
-    assert ast.literal_eval(path.read_text()) == metadata
+    assert ast.literal_eval(path.read_text(encoding="utf-8")) == metadata
 
 
 async def test_process_is_used_again_until_it_has_run_its_jobs(
@@ -139,7 +139,7 @@ async def test_process_is_used_again_until_it_has_run_its_jobs(
     for number in range(3):
         path = tmp_path / str(number)
         assert isinstance(await bench.run(processes.note, str(path), job_id=str(number)), JobCompleted)
-        pids.append(ast.literal_eval(path.read_text())[0])
+        pids.append(ast.literal_eval(path.read_text(encoding="utf-8"))[0])
     assert pids[0] == pids[1] != pids[2]
     await wait_gone(pids[0])
     await bench.executor.stop()
@@ -152,7 +152,7 @@ async def test_stop_waits_for_the_end_of_a_process_that_has_run_its_jobs(
     bench = Bench(parts, seen, jobs_per_process=1)
     assert isinstance(await bench.run(processes.note, str(tmp_path / "note")), JobCompleted)
     await bench.executor.stop()
-    assert not is_alive(ast.literal_eval((tmp_path / "note").read_text())[0])
+    assert not is_alive(ast.literal_eval((tmp_path / "note").read_text(encoding="utf-8"))[0])
 
 
 async def test_typed_function_in_a_process_receives_objects(bench: Bench, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_typed_function_in_a_process_receives_objects(bench: Bench, tmp_pa
 
 async def test_async_function_runs_in_a_process(bench: Bench, tmp_path: Path) -> None:
     assert isinstance(await bench.run(processes.note_async, str(tmp_path / "note")), JobCompleted)
-    assert (tmp_path / "note").read_text() == "async"
+    assert (tmp_path / "note").read_text(encoding="utf-8") == "async"
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ REJECTED = (
 async def test_import_for_a_job_does_not_start_its_script_once_more(
     dsn: str, pool: asyncpg.Pool, tmp_path: Path, code: str, error: str | None
 ) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT + code)
+    (tmp_path / "script.py").write_text(SCRIPT + code, encoding="utf-8")
     environment = os.environ | {"DATABASE_URL": dsn, "PYTHONPATH": str(ROOT)}
     script = await asyncio.create_subprocess_exec(sys.executable, "script.py", cwd=tmp_path, env=environment)
     try:
@@ -389,7 +389,7 @@ if __name__ == "__main__":
 def test_jobs_run_in_processes_of_a_program_with_uvloop(dsn: str, tmp_path: Path) -> None:
     """It forks with the hooks of Python, which close what children must not inherit."""
     pytest.importorskip("uvloop")
-    (tmp_path / "script.py").write_text(UVLOOP_SCRIPT)
+    (tmp_path / "script.py").write_text(UVLOOP_SCRIPT, encoding="utf-8")
     script = subprocess.run(
         [sys.executable, "script.py"],
         capture_output=True,
@@ -455,7 +455,7 @@ async def test_timeout_ends_the_process_and_fails_the_attempt(
     assert isinstance(event, JobFailed)
     assert event.error == "TimeoutError: the job ran longer than its timeout of 60 seconds"
     await wait_gone(pid)
-    assert began.read_text() == (str(pid) if ignore else "cancelled True")
+    assert began.read_text(encoding="utf-8") == (str(pid) if ignore else "cancelled True")
     await bench.executor.stop()
 
 
@@ -496,7 +496,7 @@ async def test_process_is_killed_when_its_task_is_cancelled_at_the_end_of_the_ev
 
 async def test_process_that_died_while_it_was_idle_is_not_used(bench: Bench, tmp_path: Path) -> None:
     assert isinstance(await bench.run(processes.note, str(tmp_path / "1")), JobCompleted)
-    pid = ast.literal_eval((tmp_path / "1").read_text())[0]
+    pid = ast.literal_eval((tmp_path / "1").read_text(encoding="utf-8"))[0]
     os.kill(pid, 9)
     await wait_gone(pid)
     assert isinstance(await bench.run(processes.note, str(tmp_path / "2"), job_id="b"), JobCompleted)
@@ -509,7 +509,7 @@ async def test_idle_process_outlives_the_stop_of_its_executor_in_another_event_l
     assert isinstance(await bench.run(processes.note, str(tmp_path / "1")), JobCompleted)
     await asyncio.to_thread(lambda: asyncio.run(bench.processes.stop(PATIENCE)))
     assert isinstance(await bench.run(processes.note, str(tmp_path / "2"), job_id="b"), JobCompleted)
-    pids = [ast.literal_eval((tmp_path / name).read_text())[0] for name in ("1", "2")]
+    pids = [ast.literal_eval((tmp_path / name).read_text(encoding="utf-8"))[0] for name in ("1", "2")]
     assert pids[0] == pids[1]
     await bench.processes.stop(PATIENCE)
     assert not is_alive(pids[0])

@@ -158,7 +158,7 @@ class Adapter:
         """The jobs per second that the harness wants now."""
         file = os.environ.get("PRODUCER_RATE_CONTROL_FILE")
         with suppress(OSError, ValueError):
-            return float(Path(file).read_text()) if file else self.rate
+            return float(Path(file).read_text(encoding="utf-8")) if file else self.rate
         return self.rate
 
     async def count_waiting(self) -> None:

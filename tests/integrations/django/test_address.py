@@ -79,11 +79,12 @@ async def test_service_and_passfile_are_read(
     found = django_address(dsn)
     services = tmp_path / "services"
     services.write_text(
-        f"[shop]\nhost={found['HOST']}\nport={found['PORT']}\nuser={found['USER']}\ndbname={found['NAME']}\n"
+        f"[shop]\nhost={found['HOST']}\nport={found['PORT']}\nuser={found['USER']}\ndbname={found['NAME']}\n",
+        encoding="utf-8",
     )
     monkeypatch.setenv("PGSERVICEFILE", str(services))
     passwords = tmp_path / "passwords"
-    passwords.write_text("*:*:*:*:secret\n")
+    passwords.write_text("*:*:*:*:secret\n", encoding="utf-8")
     passwords.chmod(0o600)
     settings |= {"NAME": "", "HOST": "", "PORT": "", "USER": ""}
     settings["OPTIONS"] = {"service": "shop", "passfile": str(passwords)}

@@ -276,7 +276,7 @@ class Project:
     @contextmanager
     def command(self, *words: str) -> Iterator[subprocess.Popen[str]]:
         """Start a command of the project; end it by SIGTERM."""
-        with (self.folder / "log").open("w") as log:
+        with (self.folder / "log").open("w", encoding="utf-8") as log:
             process = subprocess.Popen(
                 [sys.executable, "manage.py", *words],
                 cwd=self.folder, env=self.environment, stderr=log, text=True,
@@ -498,7 +498,9 @@ async def test_jobs_in_processes_import_models(project: Project, pool: asyncpg.P
     assert not await pool.fetch("SELECT job_name, errors FROM scheduled_jobs WHERE status <> 'completed'")
     first, second = await pool.fetch("SELECT process FROM shop_order ORDER BY id")
     assert first == second
-    assert (project.folder / "shop.log").read_text() == f"{first[0]}: 0 orders\n"  # from the worker, and once
+    assert (project.folder / "shop.log").read_text(
+        encoding="utf-8"
+    ) == f"{first[0]}: 0 orders\n"  # from the worker, and once
 
 
 async def test_process_replaces_broken_sessions(project: Project, pool: asyncpg.Pool) -> None:
@@ -549,7 +551,7 @@ async def test_worker_runs_the_middleware_of_the_options(project: Project, pool:
     output = await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--drain")
     assert re.search(r"shop\.tasks\.break_down@default took \d", output), output
     assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "failed"
-    lines = (project.folder / "sentry.jsonl").read_text().splitlines()
+    lines = (project.folder / "sentry.jsonl").read_text(encoding="utf-8").splitlines()
     sent = [json.loads(line) for line in lines]
     (event,) = [each for each in sent if "exception" in each]
     assert event["exception"]["values"][-1]["type"] == "ZeroDivisionError"

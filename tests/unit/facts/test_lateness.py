@@ -69,6 +69,6 @@ def test_job_is_late_and_schedule_is_overdue_after_a_minute() -> None:
 
 def test_doctor_and_alerts_have_the_thresholds_of_the_definition() -> None:
     assert (Thresholds().late_s, Thresholds().overdue_s) == (LATE_S, OVERDUE_S)
-    rules = (files("pg_scheduler") / "ops" / "alerts" / "pg_scheduler.rules.yaml").read_text()
+    rules = (files("pg_scheduler") / "ops" / "alerts" / "pg_scheduler.rules.yaml").read_text(encoding="utf-8")
     for metric, seconds in (("oldest_due", LATE_S), ("schedule_overdue", OVERDUE_S)):
         assert re.findall(rf"cluster_{metric}_seconds\) > (\d+)\n", rules) == [f"{seconds:.0f}"]

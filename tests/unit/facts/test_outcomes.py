@@ -53,6 +53,6 @@ def test_statements_name_the_statuses_of_failed_jobs() -> None:
 
 
 def test_alert_divides_the_outcomes_of_the_definition() -> None:
-    rule = RULES.read_text().partition("PgSchedulerFailureRatio")[2].partition("- alert:")[0]
+    rule = RULES.read_text(encoding="utf-8").partition("PgSchedulerFailureRatio")[2].partition("- alert:")[0]
     found = re.findall(r'outcome=~"([\w|]+)"', rule)
     assert found == ["|".join(each) for each in (FAILED_ATTEMPTS, DECIDED_ATTEMPTS, FAILED_ATTEMPTS)]

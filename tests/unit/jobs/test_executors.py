@@ -138,7 +138,7 @@ def test_program_whose_functions_run_in_processes_can_be_imported(tmp_path: Path
     for name in ("work.py", "work-now.py", "shop.v2.py", "worker", "shop/__main__.py"):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
-        file.write_text(PROGRAM)
+        file.write_text(PROGRAM, encoding="utf-8")
     (tmp_path / "link.py").symlink_to(tmp_path / "work.py")
     zipapp.create_archive(tmp_path / "shop", tmp_path / "shop.pyz")
     (tmp_path / "shop/__init__.py").touch()

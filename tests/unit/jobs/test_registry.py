@@ -284,12 +284,13 @@ def test_function_of_a_module_that_is_run_has_its_name_when_its_package_imports_
 ) -> None:
     package = tmp_path / "shop"
     package.mkdir()
-    (package / "__init__.py").write_text("import pg_scheduler\n")
+    (package / "__init__.py").write_text("import pg_scheduler\n", encoding="utf-8")
     for name in ("worker", "__main__"):
         (package / f"{name}.py").write_text(
             "from pg_scheduler.jobs.naming import module_name\n"
             "async def send(): ...\n"
-            "print(module_name(send))\n"
+            "print(module_name(send))\n",
+            encoding="utf-8",
         )
     ran = subprocess.run(
         [sys.executable, "-m", module],

@@ -29,9 +29,9 @@ def zone_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_data_version_is_that_of_the_folder_that_zones_are_read_from(zone_folder: Path) -> None:
-    (zone_folder / "tzdata.zi").write_text("# version 2031c\n# redo posix_only\n")
+    (zone_folder / "tzdata.zi").write_text("# version 2031c\n# redo posix_only\n", encoding="utf-8")
     assert data_version() == "2031c"
-    (zone_folder / "tzdata.zi").write_text("# version unknown\n")
+    (zone_folder / "tzdata.zi").write_text("# version unknown\n", encoding="utf-8")
     assert data_version() is None
     (zone_folder / "tzdata.zi").write_bytes(b"\xff")
     assert data_version() is None
