@@ -22,10 +22,14 @@ async def connection(empty_dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 @pytest.fixture(scope="session")
-def old_release(pytestconfig: pytest.Config) -> Path:
-    """A folder with pg-scheduler 0.2.3, downloaded once."""
+def old_release(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pg-scheduler 0.2.3, downloaded once if the checkout may be written."""
     try:
-        return install(OLD_RELEASE, pytestconfig.cache.mkdir("old-release"))
+        folder = pytestconfig.cache.mkdir("old-release")
+    except OSError:
+        folder = tmp_path_factory.mktemp("old-release")
+    try:
+        return install(OLD_RELEASE, folder)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"{OLD_RELEASE} cannot be installed: {error.stderr.strip().rpartition(chr(10))[2]}")
 
