@@ -13,7 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
+from pg_scheduler.base.dsn import address_parts
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.embedded.binaries import find_binaries
 
@@ -82,9 +84,9 @@ class Native:
         port = self._adapters.PG_PORT
         self._server = EmbeddedPostgres(settings=server_settings(settings, port))
         self._server.start()
-        socket = self._server.dsn().partition("host=")[2].partition("&")[0]
+        socket = address_parts(self._server.dsn())["host"]
         role = f"CREATE ROLE {self._adapters.PG_USER} SUPERUSER LOGIN PASSWORD '{self._adapters.PG_PASS}'"
-        address = f"postgresql://postgres@/postgres?host={socket}&port={port}"
+        address = f"postgresql://postgres@/postgres?host={quote(socket)}&port={port}"
         subprocess.run([find_binaries() / "psql", address, "--quiet", f"--command={role}"], check=True)
 
     def stop(self, _image: str) -> None:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from tests.support.debian import component
 from tests.support.users import IS_ROOT, give_to_nobody
@@ -66,7 +66,7 @@ def bouncer(program: list[str], dsn: str, settings: str = "") -> Iterator[str]:
                 raise AssertionError(f"PgBouncer did not start: {output}")
             try:
                 name = urlsplit(dsn).path
-                yield f"postgresql://nobody@{name}?host={folder}&port=6432"
+                yield f"postgresql://nobody@{name}?host={quote(folder)}&port=6432"
             finally:
                 process.terminate()
                 process.communicate(timeout=20)
@@ -81,4 +81,5 @@ def _target(dsn: str) -> str:
         "user": unquote(parts.username or "postgres"),
         "password": unquote(parts.password or ""),
     }
-    return " ".join(f"{name}={value}" for name, value in values.items() if value)
+    quoted = {name: str(value).replace("'", "''") for name, value in values.items() if value}
+    return " ".join(f"{name}='{value}'" for name, value in quoted.items())

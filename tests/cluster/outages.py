@@ -14,10 +14,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 import asyncpg
 
 from pg_scheduler import JobStatus, Scheduler, current_job
+from pg_scheduler.base.dsn import address_parts
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.events import (
@@ -230,12 +232,12 @@ def primary_and_standby(settings: dict[str, str], scratch: Path | None) -> Itera
         folder.chmod(0o755)
         settings = settings | {"wal_level": "replica", "hot_standby": "on"}
         with EmbeddedPostgres(folder / "one", settings=settings) as primary:
-            home = primary.dsn().partition("host=")[2].partition("&")[0]
+            home = address_parts(primary.dsn())["host"]
             primary.stop()
             # The data folder of a stopped server serves as a base backup.
             subprocess.run(["cp", "-a", folder / "one", folder / "two"], check=True)
             (folder / "two" / "standby.signal").touch()
-            to_primary = {"primary_conninfo": f"host={home} port=5432 user=postgres"}
+            to_primary = {"primary_conninfo": f"host='{home}' port=5432 user=postgres"}
             primary.start()
             with EmbeddedPostgres(folder / "two", settings=settings | to_primary) as standby:
                 yield primary, standby
@@ -243,5 +245,5 @@ def primary_and_standby(settings: dict[str, str], scratch: Path | None) -> Itera
 
 def writable_dsn(first: str, second: str) -> str:
     """Return a DSN that leads to the writable one of two servers."""
-    hosts = [dsn.partition("host=")[2].partition("&")[0] for dsn in (first, second)]
-    return f"{first.partition('?')[0]}?host={','.join(hosts)}&port=5432,5432&target_session_attrs=read-write"
+    hosts = ",".join(address_parts(dsn)["host"] for dsn in (first, second))
+    return f"{first.partition('?')[0]}?host={quote(hosts)}&port=5432,5432&target_session_attrs=read-write"

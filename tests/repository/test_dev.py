@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -431,7 +432,7 @@ class TestDebian:
     ) -> None:
         calls = tmp_path / "calls"
         for name, script in {
-            "apt-get": f'echo "$@" >> {calls}; [ "$1" != indextargets ] || echo http://archive.example/debian/',
+            "apt-get": f'echo "$@" >> {shlex.quote(str(calls))}; [ "$1" != indextargets ] || echo http://archive.example/debian/',
             "dpkg-deb": "",
         }.items():
             (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")

@@ -87,3 +87,12 @@ def test_texts_are_read_and_written_in_a_declared_encoding() -> None:
         if depends_on_locale(call)
     ]
     assert undeclared == []
+
+
+UNQUOTED_FOLDER: Final = re.compile(r"[?&]host=\{(?!quote\()|partition\([\"']host=")
+"""A folder that becomes a part of a DSN as it is, or that is cut out of one."""
+
+
+def test_folders_of_sockets_are_quoted_in_addresses() -> None:
+    """The folder of a server can lie below one whose name has a blank: ``address_parts()`` reads it."""
+    assert [*files_with(UNQUOTED_FOLDER)] == []

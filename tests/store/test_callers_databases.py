@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import asyncpg
 import pytest
@@ -35,7 +36,8 @@ def alias_dsn(dsn: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="alias-") as place:  # a path of pytest's is too long for a socket
         alias = Path(place, "host")
         alias.symlink_to(folder)
-        yield dsn.replace(folder, str(alias))
+        assert quote(folder) in dsn
+        yield dsn.replace(quote(folder), quote(str(alias)))
 
 
 def name_in(dsn: str) -> str:

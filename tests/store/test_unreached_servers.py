@@ -7,12 +7,13 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, Scheduler
-from pg_scheduler.base.dsn import server_in
+from pg_scheduler.base.dsn import address_parts, server_in
 from pg_scheduler.database.asyncpg_private import server_of_pool
 from pg_scheduler.database.faults import connecting
 from pg_scheduler.database.opening import open_connection_to
@@ -50,7 +51,7 @@ async def start_on_a_pool(dsn: str, _pool: asyncpg.Pool) -> None:
 
 
 async def enqueue_on_a_pool_with_arguments(dsn: str, _pool: asyncpg.Pool) -> None:
-    host = dsn.partition("host=")[2].partition("&")[0]
+    host = address_parts(dsn)["host"]
     async with asyncpg.create_pool(host=host, user="app", password=SECRET, min_size=0) as dead_pool:
         await Scheduler(dead_pool).enqueue("mail.send")
 
@@ -127,7 +128,7 @@ async def test_error_of_connecting_has_the_address_and_a_remedy(
     way: Callable[[str, asyncpg.Pool], Awaitable[None]], tmp_path: Path, pool: asyncpg.Pool
 ) -> None:
     """The newcomer's server had ended, and the message was that of the system about a missing file."""
-    dsn = f"postgresql://app:{SECRET}@/shop?host={tmp_path}&port=5432"
+    dsn = f"postgresql://app:{SECRET}@/shop?host={quote(str(tmp_path))}&port=5432"
     with pytest.raises(DatabaseUnavailableError) as caught:
         await way(dsn, pool)
     message = str(caught.value)
