@@ -119,6 +119,21 @@ async def test_job_in_a_thread_registers_functions_and_subscribes(scheduler: Sch
     assert [type(event) for event in events] == [JobCompleted]
 
 
+async def test_end_of_a_subscription_raises_in_a_thread_with_an_event_loop(scheduler: Scheduler) -> None:
+    """It would wait for the event loop that waits for it."""
+    ends: list[Callable[[], None]] = []
+
+    def job() -> None:
+        ends.append(current_scheduler().subscribe(print, JobCompleted))
+
+    await run(scheduler, job)
+    with pytest.raises(
+        RuntimeError, match=r"unsubscribe\(\) of .* would block the event loop of this thread"
+    ):
+        ends[0]()
+    await asyncio.to_thread(ends[0])
+
+
 async def test_blocking_methods_run_on_a_connection_of_the_job(
     scheduler: Scheduler, dsn: str, pool: asyncpg.Pool
 ) -> None:
