@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.changed import functions_of
 from tools.environment import DevError
 from tools.mutants import python, sql
 from tools.mutants.__main__ import options_of, try_all
@@ -16,7 +17,7 @@ from tools.mutants.checkout import git, recent_lines, scratch
 from tools.mutants.drawing import all_mutants, draw
 from tools.mutants.mutant import Mutant
 from tools.mutants.report import OPERATORS, markdown
-from tools.mutants.selection import Selection, function_at
+from tools.mutants.selection import Selection
 from tools.mutants.trial import Outcome, Trial, Verdict
 
 PACKAGE = "tiny"
@@ -152,7 +153,9 @@ def test_mutant_names_the_innermost_function_with_its_classes() -> None:
         ("A.f.g", "tiny/code.py:4:20:return"),
         ("A.f", "tiny/code.py:5:13:integer"),
     ]
-    assert [function_at(text, line) for line in range(1, 6)] == ["", "A.f", "A.f.g", "A.f.g", "A.f"]
+    assert {mutant.function for mutant in python.mutants("tiny/code.py", text)} == {
+        *functions_of(text).values()
+    }
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from tools.changed import load_reach
 from tools.environment import ROOT, DevError, exit_on_signals, note
 from tools.mutants import checkout, drawing, report
 from tools.mutants.mutant import Mutant
-from tools.mutants.selection import Selection, load_reach
+from tools.mutants.selection import Selection
 from tools.mutants.trial import Outcome, Trial, Verdict
 
 PACKAGE: Final = "pg_scheduler"

@@ -1,14 +1,11 @@
 """Which tests a mutant meets: those that reach its function, by ``tests/reach.json`` or by their names.
 
-``tools.changed`` reads that file, which names some tests of each function, those of its subject first. The
-files that are named after a module have tests of it too.
+That file names some tests of each function, those of its subject first; a function without such tests may
+have been written since. The files that are named after a module have tests of it too.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib
-import importlib.util
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -16,6 +13,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from tools.changed import MODULE, functions_of
 from tools.mutants.mutant import Mutant
 from tools.mutants.sql import HEADER
 from tools.suite import SLOW_FOLDERS
@@ -25,14 +23,6 @@ MAX_FILES: Final = 3
 
 Reach = Mapping[str, Mapping[str, list[str]]]
 """The tests by file and function."""
-
-
-def load_reach() -> Reach:
-    """Return the recorded tests of each function; none where they are not recorded."""
-    if importlib.util.find_spec("tools.changed") is None:
-        return {}
-    reach: Reach = importlib.import_module("tools.changed").load_reach()
-    return reach
 
 
 class Selection:
@@ -84,13 +74,13 @@ class Selection:
         for statement in statements:
             statements += sorted(self._including.get(statement, set()).difference(statements))
         names = re.compile(rf'"(?:{"|".join(statements)})"')
-        users = {
-            (path, function_at(source, source.count("\n", 0, name.start()) + 1))
-            for path, source in self._sources.items()
-            for name in names.finditer(source)
-        }
+        users: set[tuple[str, str]] = set()
+        for path, source in self._sources.items():
+            lines = [source.count("\n", 0, name.start()) + 1 for name in names.finditer(source)]
+            functions_by_line = functions_of(source) if lines else {}
+            users.update((path, functions_by_line.get(line, MODULE)) for line in lines)
         folder = PurePosixPath(mutant.path).parent
-        functions = [(path, function) for path, function in users if function] or users
+        functions = [user for user in users if user[1] != MODULE] or users
         return sorted(functions, key=lambda user: (PurePosixPath(user[0]).parent != folder, user))
 
     def _has(self, test: str) -> bool:
@@ -127,17 +117,3 @@ def including(files: Iterable[Path]) -> dict[str, set[str]]:
             for fragment in re.findall(r"\{(\w+)\}", body):
                 by_fragment[fragment].add(name)
     return by_fragment
-
-
-def function_at(source: str, line: int) -> str:
-    """Return the qualified name of the innermost function that has a line, or an empty text."""
-    around = [
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
-    around.sort(key=lambda node: node.lineno)
-    while around and isinstance(around[-1], ast.ClassDef):
-        around.pop()
-    return ".".join(node.name for node in around)
