@@ -16,8 +16,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import PollingConfig, Scheduler
-from pg_scheduler.jobs import decorator
-from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.registry import TaskRegistry, catalogue
+from tests.support.catalogues import clear_registrations
 from tests.support.worker import PATIENCE, Gate, Recorder
 from tests.support.world import world  # noqa: F401 - a fixture of this folder
 
@@ -40,12 +40,10 @@ class Pools(Protocol):
 
 
 @pytest.fixture
-def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> TaskRegistry:
-    """Replace the catalogue of the process by an empty one."""
-    fresh = TaskRegistry()
-    monkeypatch.setattr(decorator, "catalogue", fresh)
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", fresh)
-    return fresh
+def own_catalogue() -> TaskRegistry:
+    """Empty the catalogue of the process."""
+    clear_registrations()
+    return catalogue
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from pg_scheduler.jobs.result import kept_value
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.worker import now
 
 COUNT: Final = 120
@@ -39,7 +40,7 @@ Door = Callable[[Scheduler], Awaitable[object]]
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make batches small."""
-    monkeypatch.setattr("pg_scheduler.base.batches.MAX_BATCH_CHARACTERS", BOUND)
+    inside.replace(monkeypatch, batch_characters=BOUND)
 
 
 async def count_rows(pool: asyncpg.Pool, table: str) -> None:

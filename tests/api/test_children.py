@@ -41,6 +41,7 @@ from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import FixedDelay
 from tests.api.conftest import Make
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support import inside
 from tests.support.codecs import KeyedCodec
 from tests.support.worker import PATIENCE, Recorder
 
@@ -1686,7 +1687,7 @@ async def test_child_that_ends_while_its_job_runs_on_runs_once(
     make: Make, monkeypatch: pytest.MonkeyPatch, *, is_replaced: bool, deletes: bool
 ) -> None:
     """The replacement of the job has no steps yet, and the row of the child may be deleted at its end."""
-    monkeypatch.setattr("pg_scheduler.steps.waits.LOOK_INTERVAL_S", 0.05)
+    inside.replace(monkeypatch, wait_look_interval_s=0.05)
     policy = VacuumPolicy.immediate() if deletes else VacuumPolicy.never()
     worker = make(vacuum_config=VacuumConfig(completed=policy))
     seen = Recorder(worker)

@@ -27,8 +27,6 @@ from pg_scheduler import (
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events import JobScheduled
 from pg_scheduler.inspect import Inspector, ReasonCode
-from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.schedules.declared import PeriodicCatalogue
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
@@ -390,9 +388,8 @@ async def test_calls_that_contradict_the_rule_are_refused(idle: Scheduler) -> No
     assert await idle.enqueue(index, args=(7, 0), unique=RULE, conflict_resolution=RAISE)
 
 
-async def test_task_that_is_debounced_has_no_schedule(
-    t: TestScheduler, own_catalogue: TaskRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("own_catalogue")
+async def test_task_that_is_debounced_has_no_schedule(t: TestScheduler) -> None:
     t.scheduler.register(index, name="index", unique=RULE)
     t.scheduler.register(other, name="other")
     schedules = t.scheduler.schedules
@@ -401,8 +398,6 @@ async def test_task_that_is_debounced_has_no_schedule(
     await schedules.add("other", Every(seconds(60)), schedule_id="s", args=(7,))
     with pytest.raises(ConfigurationError, match="a fire time is fixed"):
         await schedules.update("s", func="index", args=(7, 0))
-    monkeypatch.setattr("pg_scheduler.schedules.declared.catalogue", own_catalogue)
-    monkeypatch.setattr("pg_scheduler.schedules.decorator.periodic_catalogue", PeriodicCatalogue())
 
     @job(name="tick", unique=Unique(debounce=5))
     async def tick() -> None: ...

@@ -24,6 +24,7 @@ from pg_scheduler.testing import TestScheduler
 from pg_scheduler.worker.overdue import Expirer
 from pg_scheduler.worker.service import NEVER
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.logs import records_of
 from tests.support.worker import Recorder
 
@@ -206,7 +207,7 @@ async def test_timeout_by_the_default_names_it(
         await asyncio.Event().wait()
 
     if is_default:
-        monkeypatch.setattr("pg_scheduler.worker.attempt_runner.DEFAULT_TIMEOUT", timedelta(seconds=0.01))
+        inside.replace(monkeypatch, default_timeout=timedelta(seconds=0.01))
     (failure,) = await run(pool, (hang, {"timeout": 0.01, "max_retries": 0}, {}))
     hint = ", the default; pass timeout= if its attempts may take longer" if is_default else ""
     assert failure.error == f"TimeoutError: the job ran longer than its timeout of 0.01 seconds{hint}"

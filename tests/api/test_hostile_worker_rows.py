@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.events import JobCompleted, JobsReclaimed
 from pg_scheduler.scheduler.store import Store
+from tests.support import inside
 from tests.support.hostile import INSTANTS, JOB_NAME, OTHER_WORKERS, write_row
 from tests.support.inside import fault_of, services_of, worker_of
 from tests.support.worker import Recorder, now
@@ -122,7 +123,7 @@ async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_fr
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their leases never end, but no connection holds the liveness locks in their rows."""
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.Store", partial(Store, server_start_grace_s=0.0))
+    inside.replace(monkeypatch, store_of_scheduler=partial(Store, server_start_grace_s=0.0))
     for number, worker_id in enumerate(IDS):
         row = dict.fromkeys(("started_at", "last_beat", "lease_until"), INSTANTS[number % 2 * 3])
         row |= {"worker_id": worker_id, "liveness_key": str(number), "hostname": "", "version": ""}

@@ -30,6 +30,7 @@ from pg_scheduler.events import JobCompleted, JobStarted
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make, Pools
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support import inside
 from tests.support.inside import store_of
 from tests.support.logs import warnings_of
 from tests.support.store import use_options
@@ -297,7 +298,7 @@ async def test_other_jobs_end_while_steps_wait_for_a_lock(
 async def test_call_that_waits_for_a_lock_names_its_holder_once(
     dsn: str, make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.database.lock_retries.REPORT_AFTER_S", 0.2)
+    inside.replace(monkeypatch, lock_report_delay_s=0.2)
     scheduler = make()
     await scheduler.enqueue(work, delay=LATER, job_id="held")
     async with holding(dsn, HELD_JOB) as connection:
@@ -335,7 +336,7 @@ async def test_error_names_the_transaction_that_holds_the_lock_at_the_end(
     dsn: str, make: Make, pool: Pool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_options(monkeypatch, call_timeout_s=3)  # real time: the timeout is the subject
-    monkeypatch.setattr("pg_scheduler.database.lock_retries.REPORT_AFTER_S", 0.2)
+    inside.replace(monkeypatch, lock_report_delay_s=0.2)
     scheduler = make()
     await scheduler.enqueue(work, delay=LATER, job_id="held")
     async with holding(dsn) as last_holder, asyncio.TaskGroup() as group:

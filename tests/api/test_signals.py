@@ -21,6 +21,7 @@ from pg_scheduler import (
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.sync import SyncScheduler
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.codecs import KeyedCodec
 from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import PATIENCE, Recorder
@@ -190,7 +191,7 @@ async def test_signals_of_a_job_have_so_many_bytes_at_most(
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = make()
-    monkeypatch.setattr("pg_scheduler.steps.signals.MAX_STEP_BYTES", 100)
+    inside.replace(monkeypatch, signal_bytes=100)
     await scheduler.schedule(work, execution_time=LATER, job_id="job")
     assert await scheduler.signal("job", "one", "x" * 60)
     with pytest.raises(PayloadError, match=r"no room for the signal 'two'.* 100 bytes of JSON"):

@@ -40,6 +40,7 @@ from pg_scheduler.jobs.step_values import RETRY, StoredStep, row_of_retries
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.sync import StepConnection, current_steps
 from pg_scheduler.testing import TestScheduler
+from tests.support import inside
 from tests.support.inside import store_of
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder
@@ -501,8 +502,8 @@ async def test_job_that_cannot_hold_its_row_stores_no_failure(t: TestScheduler, 
 async def test_failures_take_no_room_of_steps(
     t: TestScheduler, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.steps.loaded.MAX_STEPS", 1)
-    monkeypatch.setattr("pg_scheduler.steps.loaded.MAX_STEP_BYTES", 11)
+    inside.replace(monkeypatch, steps_of_job=1)
+    inside.replace(monkeypatch, step_bytes=11)
     bank.failures = 2
 
     async def place() -> str:

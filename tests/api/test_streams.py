@@ -32,6 +32,7 @@ from pg_scheduler.streams.statements import StreamRepository
 from pg_scheduler.sync import SyncScheduler, current_streams
 from pg_scheduler.testing import TestScheduler, job_context
 from tests.api.conftest import Make
+from tests.support import inside
 from tests.support.codecs import KeyedCodec
 from tests.support.inside import worker_of
 from tests.support.worker import PATIENCE, Recorder
@@ -614,7 +615,7 @@ async def test_reader_in_another_process_is_woken_by_a_notification(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader polls too rarely to see the item in time."""
-    monkeypatch.setattr("pg_scheduler.streams.readers.FIRST_INTERVAL_S", 3600.0)
+    inside.replace(monkeypatch, stream_first_interval_s=3600.0)
     worker, reader = make(), make(only=("other.*",))
     await worker.start()
     await reader.start()

@@ -30,6 +30,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support import inside
 from tests.support.codecs import KeyedCodec
 from tests.support.worker import PATIENCE, Recorder
 
@@ -520,9 +521,9 @@ async def test_signal_takes_no_name_of_rows_that_are_no_steps(t: TestScheduler, 
 async def test_signals_that_nobody_waits_for_take_no_room_of_steps(
     t: TestScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.steps.loaded.MAX_STEPS", 3)
-    monkeypatch.setattr("pg_scheduler.steps.loaded.MAX_STEP_BYTES", 20)
-    monkeypatch.setattr("pg_scheduler.steps.signals.MAX_STEPS", 2)
+    inside.replace(monkeypatch, steps_of_job=3)
+    inside.replace(monkeypatch, step_bytes=20)
+    inside.replace(monkeypatch, signals_of_job=2)
 
     async def work() -> int:
         return 7

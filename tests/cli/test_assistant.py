@@ -34,6 +34,7 @@ from pg_scheduler.dashboard.redaction import HIDDEN, Redaction
 from pg_scheduler.dashboard.visibility import Visibility
 from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.triggers import Every
+from tests.support import inside
 from tests.support.secret_world import OF_ARGUMENTS, fill_with_secrets, searches
 from tests.support.store import use_options
 from tests.support.worker import PATIENCE, Wire, locked
@@ -231,7 +232,7 @@ async def test_statement_of_another_session_is_shown_with_all_arguments_only(
     *,
     is_shown: bool,
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MIN_LOCK_S", 0.0)
+    inside.replace(monkeypatch, shown_lock_age_s=0.0)
     await world.worker("w1", names=["app.work"])
     await world.job("a", due=-HOUR)
     statement = "SELECT FROM scheduled_jobs WHERE job_id <> 'sec-in-statement' FOR UPDATE"
@@ -432,7 +433,7 @@ async def test_bug_is_logged_and_its_text_is_not_shown(
         raise RuntimeError("sec-bug")
 
     broken = {**TOOLS, "get_status": TOOLS["get_status"]._replace(run=get_status)}
-    monkeypatch.setattr("pg_scheduler.cli.assistant.server.TOOLS", broken)
+    inside.replace(monkeypatch, assistant_tools=broken)
     async with connect() as assistant:
         assert "the server failed" in await assistant.refused("get_status")
         await assistant.call("list_limits")

@@ -18,6 +18,7 @@ from pg_scheduler.inspect import DeployCode
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Ran, Read, Run, schema
 from tests.docs.snippets import ROOT
+from tests.support import inside
 from tests.support.golden import golden
 from tests.support.world import World, populate
 
@@ -169,7 +170,7 @@ def test_wrong_arguments_exit_with_2(
 def test_module_without_jobs_is_an_error_whatever_the_database_has(
     call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.tools.registered_names", lambda _: [])
+    inside.replace(monkeypatch, registered_names=lambda _: [])
     ran = call("check", JOBS, "--dsn", dsn)
     assert ran.code == ExitCode.NEGATIVE
     assert "no function is registered" in ran.err

@@ -27,6 +27,7 @@ from pg_scheduler.cli.output import Column, Output, Shape, read_zone
 from pg_scheduler.errors import JobNotFoundError
 from tests.cli.conftest import Run, schema
 from tests.docs.snippets import ROOT
+from tests.support import inside
 from tests.support.golden import golden
 from tests.support.stories import LONG
 
@@ -379,7 +380,7 @@ class TestProgram:
         def import_module(*_: object) -> None:
             raise KeyError("missing")
 
-        monkeypatch.setattr("pg_scheduler.cli.main.import_module", import_module)
+        inside.replace(monkeypatch, import_of_commands=import_module)
         with pytest.raises(KeyError, match="missing"):
             run(["audit", "--help"])
 

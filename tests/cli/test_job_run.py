@@ -22,6 +22,7 @@ from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
+from tests.support import inside
 from tests.support.worker import PATIENCE
 from tests.support.world import HOUR, populate
 
@@ -112,7 +113,7 @@ def test_job_that_is_claimed_meanwhile_is_refused_with_its_worker(
         )
         await connection.close()
 
-    monkeypatch.setattr("pg_scheduler.cli.worker.here.pause_of", claim)
+    inside.replace(monkeypatch, pause_before_run_here=claim)
     ran = on("jobs", "run", "write", "--here", JOBS)
     assert (ran.code, "runs on worker w1" in ran.err) == (ExitCode.REFUSED, True)
 

@@ -12,6 +12,7 @@ import pytest
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
+from tests.support import inside
 from tests.support.golden import golden
 from tests.support.world import DAY, HOUR, SECOND, World, populate
 
@@ -82,8 +83,8 @@ def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ra
 def test_lists_announce_counts_that_stopped_at_a_bound(
     on: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.store.limits.MAX_BLOCKED_ROWS", 4)
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 1)
+    inside.replace(monkeypatch, blocked_rows=4)
+    inside.replace(monkeypatch, backlog_rows=1)
     waiting = "4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"
     for arguments, summary in (
         (("limits", "list"), f"2 limits, {waiting}"),

@@ -23,6 +23,7 @@ from pg_scheduler.migrate import shipped_migrations, verify
 from tests.cli.conftest import Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
+from tests.support import inside
 from tests.support.engines import NO_LOCKS
 from tests.support.golden import golden
 from tests.support.worker import PATIENCE
@@ -272,8 +273,8 @@ def test_role_without_rights_is_refused_with_4(call: Run, empty_dsn: str) -> Non
 async def test_progress_of_migrations_and_indexes_is_shown(
     call: Run, dsn: str, empty_dsn: str, pool: asyncpg.Pool[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.cli.progress.LINE_INTERVAL_S", 0.0)
-    monkeypatch.setattr("pg_scheduler.cli.progress.LOOK_INTERVAL_S", 0.005)
+    inside.replace(monkeypatch, progress_line_interval_s=0.0)
+    inside.replace(monkeypatch, progress_look_interval_s=0.005)
     found = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -283,7 +284,7 @@ async def test_progress_of_migrations_and_indexes_is_shown(
             loop.call_soon_threadsafe(found.set)
         return progress
 
-    monkeypatch.setattr("pg_scheduler.cli.migrate.build_progress", build_progress)
+    inside.replace(monkeypatch, index_progress=build_progress)
     await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
     async with asyncio.timeout(PATIENCE), pool.acquire() as blocker:
         async with blocker.transaction():
@@ -301,7 +302,7 @@ async def test_progress_of_migrations_and_indexes_is_shown(
 async def test_build_of_an_index_survives_the_end_of_the_connection_that_shows_its_progress(
     call: Run, dsn: str, pool: asyncpg.Pool[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.cli.progress.LOOK_INTERVAL_S", 0.005)
+    inside.replace(monkeypatch, progress_look_interval_s=0.005)
     failed = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -312,7 +313,7 @@ async def test_build_of_an_index_survives_the_end_of_the_connection_that_shows_i
         finally:
             loop.call_soon_threadsafe(failed.set)
 
-    monkeypatch.setattr("pg_scheduler.cli.migrate.build_progress", lose)
+    inside.replace(monkeypatch, index_progress=lose)
     await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
     async with asyncio.timeout(PATIENCE), pool.acquire() as blocker:
         async with blocker.transaction():
@@ -343,7 +344,7 @@ async def test_failed_look_ends_the_looks_and_not_the_work(capsys: pytest.Captur
 async def test_indexes_without_progress_open_one_connection(
     call: Run, dsn: str, pool: asyncpg.Pool[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.cli.progress.LOOK_INTERVAL_S", 0.005)
+    inside.replace(monkeypatch, progress_look_interval_s=0.005)
     opened = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pg_scheduler cli' AND datname = $1"
     database = await pool.fetchval("SELECT current_database()")
     await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")

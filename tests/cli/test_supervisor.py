@@ -26,6 +26,7 @@ from pg_scheduler.cli.worker.supervisor import (
     read_report,
     send_reports,
 )
+from tests.support import inside
 from tests.support.worker import PATIENCE
 
 READY = Health("running", 25, 2, (HealthCheck("lease", True, "trusted", ("ready",)),))
@@ -177,7 +178,7 @@ def test_health_of_processes_names_the_one_that_fails() -> None:
 
 def test_silent_process_is_not_live(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("pg_scheduler.cli.worker.supervisor.time.monotonic", lambda: now)
+    inside.replace(monkeypatch, supervisor_time=lambda: now)
     reports = HealthReports(1)
     reports.set(0, READY)
     now = 29.0

@@ -18,6 +18,7 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.errors import DatabaseUnavailableError
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
+from tests.support import inside
 from tests.support.golden import golden
 from tests.support.worker import PATIENCE, Gate
 from tests.support.world import HOUR, MINUTE, World, populate
@@ -93,7 +94,7 @@ def test_pause_reports_the_jobs_that_would_expire(
     assert (number, is_capped) == (2, False), "those that expire before the end"
     assert "2 waiting jobs would expire during the pause, by the misfire grace time\n" in message
     assert pause()[:2] == (4, False), "without an end, those that have a misfire grace time"
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 3)
+    inside.replace(monkeypatch, backlog_rows=3)
     number, is_capped, message = pause()
     assert (number, is_capped) == (0, True)
     assert "0+ waiting jobs would expire" in message
@@ -107,7 +108,7 @@ def test_pause_whose_jobs_cannot_be_counted_is_reported_as_a_pause(
     async def fail(*_: object) -> None:
         raise DatabaseUnavailableError("the statement took too long")
 
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.InspectionRepository.expiring", fail)
+    inside.replace(monkeypatch, count_of_expiring=fail)
     ran = on("tasks", "pause", "mail.send")
     (change,) = ran.checked("task_change")
     assert (ran.code, change["result"], change["would_expire"]) == (0, "paused", None)

@@ -19,6 +19,7 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.worker.reporter import _plain
 from tests.cli.conftest import Ran, Run
 from tests.docs.snippets import ROOT
+from tests.support import inside
 from tests.support.worker import PATIENCE
 from tests.support.world import DAY, HOUR, World, populate
 
@@ -126,7 +127,7 @@ async def test_vacuum_is_recorded_when_the_reader_of_its_output_has_gone(
 def test_progress_is_shown(
     on: Callable[..., Ran], options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.cli.progress.LINE_INTERVAL_S", 0.0)
+    inside.replace(monkeypatch, progress_line_interval_s=0.0)
     found = "5 jobs found" if options else "7 jobs deleted"
     assert f"read 1 of 1 blocks, {found}\n" in on("vacuum", *options, "--progress", "lines").err
     assert "blocks" not in on("vacuum", *options, "--progress", "off").err

@@ -59,6 +59,7 @@ from pg_scheduler.schedules.statements import Plannable, ScheduleChange
 from pg_scheduler.steps.signals import Audience
 from pg_scheduler.streams.statements import NewItem, Wanted
 from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
+from tests.support import inside
 from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, worker
 from tests.support.stories import NIGHTLY
 from tests.support.worker import now
@@ -82,7 +83,7 @@ Call = Callable[[Any, Any], Awaitable[object]]
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set every timeout of the library to the limit."""
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.Connections", partial(Connections, options=OPTIONS))
+    inside.replace(monkeypatch, connections_of_scheduler=partial(Connections, options=OPTIONS))
     for module in [each for name, each in sys.modules.items() if name.startswith("pg_scheduler.")]:
         for name in MIGRATION_TIMEOUTS & set(vars(module)):
             monkeypatch.setattr(module, name, LIMIT_S)

@@ -34,7 +34,6 @@ from pg_scheduler.events import (
     ListenerConnected,
     ListenerLost,
 )
-from pg_scheduler.schedules.declared import PeriodicCatalogue
 from pg_scheduler.sync import SyncScheduler
 from tests.cluster.bouncer import SERVER_CONNECTIONS, bouncer, find_program
 from tests.cluster.pooled_jobs import make_durable
@@ -87,14 +86,6 @@ async def pooled(pgbouncer_dsn: str) -> AsyncIterator[asyncpg.Pool]:
     """The user's pool, without prepared statements, as asyncpg requires behind PgBouncer."""
     async with asyncpg.create_pool(pgbouncer_dsn, min_size=1, max_size=6, statement_cache_size=0) as pool:
         yield pool
-
-
-@pytest.fixture(autouse=True)
-def no_other_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the schedules of other tests."""
-    catalogue = PeriodicCatalogue()
-    for module in ("pg_scheduler.scheduler.scheduler", "pg_scheduler.schedules.decorator"):
-        monkeypatch.setattr(f"{module}.periodic_catalogue", catalogue)
 
 
 def now() -> datetime:

@@ -20,6 +20,7 @@ from tests.conftest import FAST
 from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.test_live import parts_of
+from tests.support import inside
 from tests.support.worker import PATIENCE
 
 
@@ -33,7 +34,7 @@ async def test_page_states_the_age_of_its_oldest_part(
     build: Callable[..., App], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("pg_scheduler.dashboard.app.Cache", lambda: Cache(lambda: now))
+    inside.replace(monkeypatch, dashboard_cache=lambda: Cache(lambda: now))
     app = build()
     assert "older" not in read_of((await request(app, "/")).text)
     now = 7.0

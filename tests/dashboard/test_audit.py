@@ -19,6 +19,7 @@ from pg_scheduler.inspect.audit import ACTIONS
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
+from tests.support import inside
 from tests.support.world import World
 
 SECRET = "hunter2-secret"
@@ -143,7 +144,7 @@ async def test_audit_is_exported(
 async def test_audit_is_continued(
     scheduler: Scheduler, world: World, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.pages.audit.PAGE_LENGTH", 2)
+    inside.replace(monkeypatch, audit_page=2)
     await fill(scheduler, world)
     first = Page((await request(app, "/audit?actor=")).text)
     (following,) = [each["href"] for each in first.all("a") if each.get("rel") == "next"]

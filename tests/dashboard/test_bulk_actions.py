@@ -16,6 +16,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.jobs.error_text import OTHER_ERRORS, fingerprint_of
 from tests.dashboard.client import JSON, App, Page, request, send, stream
 from tests.dashboard.test_live import url_of
+from tests.support import inside
 from tests.support.errors import recount_errors
 from tests.support.worker import PATIENCE
 from tests.support.world import DAY, SECOND, World
@@ -129,7 +130,7 @@ class Halted:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.bulk.BATCH_SIZE", 2)
+    inside.replace(monkeypatch, bulk_batch=2)
 
 
 # -- the question --------------------------------------------------------------------------------------
@@ -524,7 +525,7 @@ async def test_run_changes_the_jobs_besides_those_that_a_trigger_refuses(
 async def test_number_of_runs_of_a_process_is_bounded(
     create: Callable[..., App], pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.bulk_runs.MAX_RUNS", 1)
+    inside.replace(monkeypatch, bulk_runs=1)
     await fill(world, 9)
     app = create()
     async with Halted(pool, app):

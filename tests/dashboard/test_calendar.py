@@ -21,6 +21,7 @@ from pg_scheduler.triggers import At, Cron, Every, FixedDelay
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.dashboard.test_pages import insert_schedule
+from tests.support import inside
 from tests.support.worker import PATIENCE
 
 WEEK = "/calendar?start=2027-03-22&zone=Europe/Berlin"
@@ -254,10 +255,10 @@ async def test_calendar_leaves_out_what_exceeds_its_bounds(
     since = datetime(2027, 1, 1, tzinfo=UTC)
     plan = await plan_fires(schedules, since, since + timedelta(days=7))
     assert [len(item.fires) for item in plan.items] == [168] * 3
-    monkeypatch.setattr("pg_scheduler.inspect.calendar.MAX_FIRES", 200)
+    inside.replace(monkeypatch, calendar_fires=200)
     plan = await plan_fires(schedules, since, since + timedelta(days=7))
     assert (len(plan.items), plan.left_out) == (2, 1)
-    monkeypatch.setattr("pg_scheduler.inspect.calendar.MAX_SECONDS", -1.0)
+    inside.replace(monkeypatch, calendar_seconds=-1.0)
     assert (await plan_fires(schedules, since, since + timedelta(days=7))).left_out == 3
 
 

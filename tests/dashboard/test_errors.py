@@ -16,6 +16,7 @@ from pg_scheduler.dashboard.pages.errors import error_text
 from pg_scheduler.jobs.outcome import quarantine_error
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, check, insert
+from tests.support import inside
 from tests.support.errors import count_since
 from tests.support.world import DAY, HOUR, MINUTE, SECOND, World
 
@@ -293,7 +294,7 @@ async def test_release_that_ran_before_errors_were_counted_has_no_new_errors(wor
 async def test_numbers_of_a_list_that_is_cut_have_a_plus(
     world: World, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.pages.errors.MAX_GROUPS", 2)
+    inside.replace(monkeypatch, shown_error_groups=2)
     for number in range(3):
         await add_job(world, f"job-{number}", f"Error{chr(65 + number)}: x", number + 1)
     data = (await request(app, "/errors", headers=JSON)).data

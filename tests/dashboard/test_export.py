@@ -17,6 +17,7 @@ from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, insert
 from tests.dashboard.test_limits import declare
 from tests.dashboard.test_overview import add_figures
+from tests.support import inside
 from tests.support.world import World
 
 SECRET = "hunter2-secret"
@@ -35,7 +36,7 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 async def test_export_has_every_job_of_a_search(
     world: World, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.export.PAGE_LENGTH", 3)
+    inside.replace(monkeypatch, export_page=3)
     await fill(world)
     answer = await request(app, "/export?q=name:billing.*")
     assert answer.status == 200
@@ -132,8 +133,8 @@ async def test_job_page_has_the_command_that_adds_such_a_job_its_limits_and_chan
 async def test_export_ends_with_an_error_when_the_web_server_stops(
     world: World, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.export.PAGE_LENGTH", 3)
-    monkeypatch.setattr("pg_scheduler.dashboard.export.is_stopping", lambda: True)
+    inside.replace(monkeypatch, export_page=3)
+    inside.replace(monkeypatch, export_is_stopping=lambda: True)
     await fill(world)
     with pytest.raises(RuntimeError, match="this export is incomplete; export again from the next process"):
         await request(app, "/export")

@@ -14,6 +14,7 @@ from pg_scheduler.dashboard import Access
 from tests.dashboard.client import App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, insert, records, status
 from tests.dashboard.test_hostile import HOSTILE
+from tests.support import inside
 from tests.support.world import World
 
 FAIL = (
@@ -133,7 +134,7 @@ async def test_selected_jobs_are_changed_besides_one_that_a_trigger_refuses(
 async def test_page_after_an_action_has_fresh_numbers_in_each_process(
     build: Callable[..., App], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.pages.jobs.COUNTS_AGE_S", 59.0)
+    inside.replace(monkeypatch, job_counts_age_s=59.0)
     for job_id in ("a", "b"):
         await insert(world, job_id)
 

@@ -22,6 +22,7 @@ from pg_scheduler.errors import JobFailedError
 from pg_scheduler.scheduler.store import Store
 from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.conftest import read_all
+from tests.support import inside
 from tests.support.worker import PATIENCE
 from tests.support.world import World
 
@@ -114,7 +115,7 @@ async def test_search_of_a_value_without_its_argument_offers_the_arguments_that_
 async def test_jobs_page_continues_a_search(
     scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.pages.jobs.PAGE_LENGTH", 2)
+    inside.replace(monkeypatch, jobs_page=2)
     for number in range(5):
         await add(scheduler, job_id=f"mail:{number}")
     url, found = "/jobs?q=status:pending", list[str]()
@@ -324,7 +325,7 @@ async def test_statement_of_the_session_that_locks_a_row_is_hidden_with_argument
     world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MIN_LOCK_S", 0.0)
+    inside.replace(monkeypatch, shown_lock_age_s=0.0)
     await add(scheduler, "billing.invoice", job_id="locked", due=datetime.now(UTC))
     await world.worker(names=["billing.invoice"])
     limited = build(authorize=lambda _: Access("bob", sees_arguments=False))

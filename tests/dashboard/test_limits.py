@@ -12,6 +12,7 @@ import pytest
 from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.test_hostile import HOSTILE, check
+from tests.support import inside
 from tests.support.worker import PATIENCE
 from tests.support.world import MINUTE, World
 
@@ -222,8 +223,8 @@ async def test_limits_and_tasks_announce_counts_that_stopped_at_a_bound(
 ) -> None:
     await fill(world)
     await world.jobs(4, "billing.due")
-    monkeypatch.setattr("pg_scheduler.inspect.store.limits.MAX_BLOCKED_ROWS", 4)
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 4)
+    inside.replace(monkeypatch, blocked_rows=4)
+    inside.replace(monkeypatch, backlog_rows=4)
     for url, summary in (
         ("/limits", "2 limits, 4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"),
         ("/limit?name=account", "3+ keys, 4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"),

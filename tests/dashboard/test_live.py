@@ -24,6 +24,7 @@ from pg_scheduler.triggers import Every
 from tests.dashboard.client import App, Page, request, stream
 from tests.dashboard.test_overview import FIGURES, add_figures
 from tests.dashboard.test_security import check_headers
+from tests.support import inside
 from tests.support.worker import PATIENCE
 from tests.support.world import World
 
@@ -131,7 +132,7 @@ async def test_stream_sends_the_parts_of_the_page_unless_the_browser_shows_them(
     async with asyncio.timeout(PATIENCE), stream(app, url_of(answer.text)) as read:
         await read()
         assert set(parts_of(await read())) == places
-    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", 0.1)
+    inside.replace(monkeypatch, live_seconds=0.1)
     async with asyncio.timeout(PATIENCE), stream(app, url_of(answer.text, is_shown=True)) as read:
         assert [await read(), await read()] == ["retry: 1000\n\n", ""]
 
@@ -161,7 +162,7 @@ async def test_unchanged_overview_sends_nothing_before_and_after_a_reconnect(
         await pool.execute("UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now()")
         event = await following
     number = event.partition("id: ")[2].partition("\n")[0]
-    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", 0.1)
+    inside.replace(monkeypatch, live_seconds=0.1)
     async with asyncio.timeout(PATIENCE), stream(app, url, {"last-event-id": number}) as read:
         assert [await read(), await read()] == ["retry: 1000\n\n", ""]
 
@@ -177,7 +178,7 @@ async def test_parts_that_are_older_than_the_page_are_not_sent(
     await pool.execute("UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now()")
     answer = await request(app, "/job?id=1")
     assert "cancelled" in answer.text
-    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", 0.1)
+    inside.replace(monkeypatch, live_seconds=0.1)
     async with asyncio.timeout(PATIENCE), stream(app, url_of(answer.text, is_shown=True)) as read:
         assert [await read(), await read()] == ["retry: 1000\n\n", ""]
 
@@ -299,7 +300,7 @@ async def test_viewers_with_other_rights_share_nothing(build: Callable[..., App]
 async def test_stream_ends_so_that_rights_are_decided_again(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", 0.0)
+    inside.replace(monkeypatch, live_seconds=0.0)
     async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/workers") as read:
         assert await read() == "retry: 1000\n\n"
         assert await read() == ""
@@ -400,9 +401,7 @@ MINUTES = """
 async def test_update_of_the_overview_is_small(
     build: Callable[..., App], pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in ("history", "overview"):
-        monkeypatch.setattr(f"pg_scheduler.dashboard.pages.{place}.HISTORY_AGE_S", 0.0)
-    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", PATIENCE)
+    inside.replace(monkeypatch, live_seconds=PATIENCE, history_age_s=0.0, overview_history_age_s=0.0)
     names = [f"board.task-{number}" for number in range(8)]
     await add_figures(world, names)
     store = Store(Connections(pool)).statistics

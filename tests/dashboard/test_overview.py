@@ -25,6 +25,7 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
+from tests.support import inside
 from tests.support.cases import each_case
 from tests.support.errors import count_since
 from tests.support.world import HOUR, MINUTE, SECOND, World
@@ -813,8 +814,8 @@ async def test_overview_shows_the_other_parts_when_the_server_cancels_a_read(
     build: Callable[..., App],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.app.READ_SETTINGS", ReadSettings(statement_timeout_s=1))
-    monkeypatch.setattr("pg_scheduler.dashboard.cache.SLOWDOWN", 10**6)  # what was read is kept for long
+    inside.replace(monkeypatch, dashboard_read_settings=ReadSettings(statement_timeout_s=1))
+    inside.replace(monkeypatch, dashboard_cache_slowdown=10**6)  # what was read is kept for long
     path = "/?range=6h" if "charts" in unread else "/"  # statistics of another range are not kept
     app = build()
     await add_figures(world, ["board.mail"])

@@ -19,6 +19,7 @@ from pg_scheduler.dashboard.pages.about import RIGHTS_BY_OBJECT
 from pg_scheduler.triggers import Cron
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
+from tests.support import inside
 from tests.support.world import HOUR, MINUTE, World
 
 SECRET = "hunter2-secret"
@@ -228,7 +229,7 @@ async def test_schedules_are_continued(
     world: World, scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(world, scheduler)
-    monkeypatch.setattr("pg_scheduler.dashboard.pages.schedules.PAGE_LENGTH", 1)
+    inside.replace(monkeypatch, schedules_page=1)
     first = (await request(app, "/schedules", headers=JSON)).data
     second = (await request(app, f"/schedules?after={first['next']}", headers=JSON)).data
     assert first["items"] != second["items"]

@@ -14,6 +14,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.inspect import Bounds
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, request
+from tests.support import inside
 from tests.support.world import SECOND, World
 
 pytestmark = pytest.mark.slow
@@ -67,7 +68,7 @@ async def test_search_of_visible_jobs_continues_behind_hidden_ones_in_another_pr
 async def test_list_of_visible_schedules_continues_behind_hidden_ones(
     create: Callable[[], App], scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.store.schedules.MAX_EXAMINED", 2)
+    inside.replace(monkeypatch, examined_schedules=2)
     for number in range(6):
         name, suffix = ("billing.mail", "") if number in {0, 5} else ("payroll.run", HIDDEN)
         await scheduler.schedules.add(name, Every(hours=1), schedule_id=f"{number}{suffix}")

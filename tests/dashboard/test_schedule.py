@@ -24,6 +24,7 @@ from pg_scheduler.triggers import Cron, Every, Trigger, trigger_kind
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_hostile import HOSTILE, check
+from tests.support import inside
 from tests.support.worker import PATIENCE
 from tests.support.world import World
 
@@ -154,8 +155,8 @@ async def test_list_shows_the_last_20_results_of_each_schedule(
 async def test_list_of_many_schedules_reads_500_jobs_at_most(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.schedule_history.MAX_SEARCH_S", 60.0)
-    monkeypatch.setattr("pg_scheduler.dashboard.pages.schedules.PAGE_LENGTH", 100)
+    inside.replace(monkeypatch, history_search_s=60.0)
+    inside.replace(monkeypatch, schedules_page=100)
     await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
     for count, each in ((25, 20), (30, 16), (100, 5)):
         await pool.execute(

@@ -32,6 +32,7 @@ from pg_scheduler.dashboard.rendering import static_files, static_version
 from tests.dashboard.client import JSON, Answer, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.hosts import HOSTS
+from tests.support import inside
 from tests.support.stories import NIGHTLY
 from tests.support.worker import PATIENCE
 from tests.support.world import World
@@ -94,7 +95,7 @@ def check_policy(html: str) -> None:
 async def test_each_role_reads_each_route_by_get_only(
     role: Role | None, build: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", 0.0)
+    inside.replace(monkeypatch, live_seconds=0.0)
     app = build(authorize=lambda _: None if role is None else Access("ada", role))
     assert {route.partition("?")[0] for route in STREAMED} == set(STREAMS)
     for route in [*ROUTES, *MISSING]:

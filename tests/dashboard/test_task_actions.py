@@ -17,6 +17,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
+from tests.support import inside
 from tests.support.world import HOUR, MINUTE, World
 
 
@@ -38,7 +39,7 @@ async def test_pause_whose_jobs_cannot_be_counted_is_reported_as_a_pause(
     async def fail(*_: object) -> None:
         raise DatabaseUnavailableError("the statement took too long")
 
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.InspectionRepository.expiring", fail)
+    inside.replace(monkeypatch, count_of_expiring=fail)
     await world.worker(names=["board.mail"])
     answer = await send(admin, "/actions/tasks/pause?id=board.mail", {})
     assert (answer.headers["location"], answer.did) == ("/task?id=board.mail", "task_paused_uncounted")

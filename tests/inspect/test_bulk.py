@@ -19,6 +19,7 @@ from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import ChangeOutcome, Inspector, Progress, SearchError
 from pg_scheduler.inspect.job_actions import BulkOptions
 from pg_scheduler.inspect.store.bulk import MAX_RECORDED_BYTES
+from tests.support import inside
 from tests.support.cases import each_case
 from tests.support.errors import recount_errors
 from tests.support.worker import PATIENCE
@@ -89,7 +90,7 @@ async def test_names_restrict_the_jobs_of_a_search_and_of_a_list(
 async def test_search_cancels_the_jobs_that_its_own_batches_unblock(
     inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.bulk.BATCH_SIZE", 3)
+    inside.replace(monkeypatch, bulk_batch=3)
     scheduler = Scheduler(pool)
     for number in range(5):
         previous = [await scheduler.enqueue("bulk.image", job_id=f"image {number} {n}") for n in range(2)]
@@ -107,7 +108,7 @@ async def test_search_cancels_the_jobs_that_its_own_batches_unblock(
 async def test_search_cancels_the_jobs_that_a_worker_blocks_meanwhile(
     inspector: Inspector, pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.bulk.BATCH_SIZE", 3)
+    inside.replace(monkeypatch, bulk_batch=3)
     await fill(world, 9, "pending")
     steps = inspector.cancel_jobs(where="status:pending")
     await anext(steps)

@@ -17,6 +17,7 @@ from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode, Verdict
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.inspect.doctor.support import beat
+from tests.support import inside
 from tests.support.guards import guard
 from tests.support.worker import PATIENCE
 from tests.support.world import HOUR, World
@@ -211,7 +212,7 @@ async def test_explain_job_states_what_prevents_its_claim(
 async def test_explain_job_states_that_its_task_is_left_out(
     inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.worker.refused_claims.MAX_JOBS", 2)
+    inside.replace(monkeypatch, refused_claims=2)
     body = "IF NEW.status = 'running' THEN RAISE EXCEPTION 'frozen'; END IF; RETURN NEW;"
     await guard(pool, body, is_deferred=False)
     async with scheduler, asyncio.timeout(PATIENCE):
@@ -240,7 +241,7 @@ async def test_explain_job_names_the_session_that_locks_its_row(
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'job' FOR UPDATE")
         assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW], "claims lock rows for milliseconds"
-        monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MIN_LOCK_S", 0.0)
+        inside.replace(monkeypatch, shown_lock_age_s=0.0)
         (reason,) = (await inspector.explain_job("job")).reasons
         assert reason.code is ReasonCode.ROW_LOCKED
         assert f"process {other.get_server_pid()}" in reason.text
@@ -340,7 +341,7 @@ async def test_explain_job_of_an_expired_job_reads_what_used_the_slots(
     assert reason.code is ReasonCode.EXPIRED
     ended = "not started; attempts that ended around then took slots"
     assert reason.text == f"{ended}: 'report' for 40 min, 'late' for 20 min"
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_STATISTICS", 1)
+    inside.replace(monkeypatch, statistics_of_explanation=1)
     (reason,) = (await inspector.explain_job("job")).reasons
     assert reason.text == f"{ended}: 'late' for 20 min", "not the newest row"
 

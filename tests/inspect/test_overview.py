@@ -16,13 +16,11 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import rounded
 from pg_scheduler.jobs.error_text import fingerprint_of, normalized
 from pg_scheduler.scheduler.store import Store
+from tests.support import inside
 from tests.support.cases import each_case
 from tests.support.catalogues import clear_registrations
 from tests.support.errors import add_to_groups
 from tests.support.world import HOUR, MINUTE, World
-
-NAMES = "pg_scheduler.inspect.store.inspections"
-BLOCKED = "pg_scheduler.inspect.store.limits"
 
 
 @pytest.fixture
@@ -73,8 +71,8 @@ async def test_backlog_states_its_bounds(
 ) -> None:
     await fill(world)
     await pool.execute("ANALYZE scheduled_jobs")
-    monkeypatch.setattr(f"{NAMES}.MAX_BACKLOG_ROWS", 4)
-    monkeypatch.setattr(f"{BLOCKED}.MAX_BLOCKED_ROWS", 2)
+    inside.replace(monkeypatch, backlog_rows=4)
+    inside.replace(monkeypatch, blocked_rows=2)
     backlog = await inspector.backlog()
     assert (backlog.due, backlog.is_capped, backlog.is_blocked_capped) == (3, True, True)
     assert backlog.due_estimate >= backlog.due
@@ -84,10 +82,10 @@ async def test_backlog_states_its_bounds(
         True,
         "1+ tasks, 0 paused, 1+ running, waiting 5+: due 3+, blocked 2+",
     )
-    monkeypatch.setattr(f"{NAMES}.MAX_GROUPS", 1)
-    monkeypatch.setattr(f"{BLOCKED}.MAX_BLOCKED_KEYS", 1)
-    monkeypatch.setattr(f"{NAMES}.MAX_BACKLOG_ROWS", 40)
-    monkeypatch.setattr(f"{BLOCKED}.MAX_BLOCKED_ROWS", 40)
+    inside.replace(monkeypatch, backlog_groups=1)
+    inside.replace(monkeypatch, blocked_keys=1)
+    inside.replace(monkeypatch, backlog_rows=40)
+    inside.replace(monkeypatch, blocked_rows=40)
     assert (await inspector.tasks()).is_capped, "there may be other names"
     assert (await inspector.tasks()).is_blocked_capped, "there may be other names of blocked jobs"
     assert (await inspector.backlog()).is_blocked_capped

@@ -13,6 +13,7 @@ from pg_scheduler.facts.schedule_state import SCHEDULE_STATES
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.schedules import ScheduleList, list_schedules, next_after_pause
 from pg_scheduler.triggers import Cron, Every
+from tests.support import inside
 from tests.support.world import World
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -88,7 +89,7 @@ async def test_list_continues_after_its_last_row(scheduler: Scheduler) -> None:
 async def test_list_examines_a_bounded_number_of_schedules_and_continues(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.store.schedules.MAX_EXAMINED", 2)
+    inside.replace(monkeypatch, examined_schedules=2)
     inspector = Inspector(scheduler)
     first = await list_schedules(inspector, state="paused")
     assert (ids(first), first.next, first.is_capped) == ([], "failing", True)

@@ -23,6 +23,7 @@ from pg_scheduler.jobs.keys import key_text, named_prefix
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.scheduler.store import Store
+from tests.support import inside
 from tests.support.cases import each_case
 from tests.support.world import World
 
@@ -154,7 +155,7 @@ async def test_search_finds_limits_and_keys_beyond_ascii(
 async def test_search_finds_every_job_once(
     limit: int, inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.pages.FIRST_ROWS", 40)
+    inside.replace(monkeypatch, first_rows_of_search=40)
     await fill(pool, 600 if limit == 7 else JOBS)
     async with pool.acquire() as connection, connection.transaction():
         for where, condition in WHERE.items():
@@ -268,7 +269,7 @@ SORTED: dict[tuple[Sort, str], tuple[str, str]] = {
 async def test_search_sorts_the_jobs_that_its_index_has(
     limit: int, inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.pages.FIRST_ROWS", 40)
+    inside.replace(monkeypatch, first_rows_of_search=40)
     await fill(pool, 600)
     for (sort, where), (condition, order) in SORTED.items():
         rows = await pool.fetch(f"SELECT job_id FROM scheduled_jobs WHERE {condition} ORDER BY {order}")

@@ -11,6 +11,7 @@ import pytest
 from pg_scheduler import Scheduler, Share
 from pg_scheduler.inspect import Inspector, LimitList, ReadSettings
 from pg_scheduler.worker.reporter import settings_of
+from tests.support import inside
 from tests.support.world import MINUTE, SECOND, World
 
 
@@ -117,16 +118,16 @@ async def test_counts_that_stopped_at_a_bound_are_announced(
     pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(world)
-    monkeypatch.setattr("pg_scheduler.inspect.store.limits.MAX_WAITING_ROWS", 12)  # 3 of each tenant
+    inside.replace(monkeypatch, waiting_rows=12)  # 3 of each tenant
     found = await Inspector(pool).tenants("exports")
     assert {each.key: each.waiting for each in found.items}["beta"] < 5
     assert found.is_waiting_capped
-    monkeypatch.setattr("pg_scheduler.inspect.shares.MAX_TENANTS", 1)
+    inside.replace(monkeypatch, tenants=1)
     capped = await Inspector(pool).shares()
     assert capped.is_capped
     assert "+ tenants, " in capped.summary
     assert not capped.is_in_flight_capped
-    monkeypatch.setattr("pg_scheduler.inspect.store.limits.MAX_MOVED_ROWS", 2)
+    inside.replace(monkeypatch, moved_rows=2)
     moved = await Inspector(pool).shares()
     assert moved.is_in_flight_capped
     assert "+ running, " in moved.summary

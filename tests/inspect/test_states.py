@@ -9,6 +9,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.jobs import StateCount, count_states
 from pg_scheduler.inspect.search.terms import SearchStatus
 from tests.inspect.test_search_jobs import fill
+from tests.support import inside
 
 JOBS = 3_000
 
@@ -35,8 +36,8 @@ async def test_numbers_are_those_of_the_searches_of_the_states(inspector: Inspec
 async def test_numbers_that_reach_a_bound_are_marked(
     inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.jobs.MAX_UNFINISHED_ROWS", 5)
-    monkeypatch.setattr("pg_scheduler.inspect.jobs.MAX_UNSUCCESSFUL_ROWS", 30)
+    inside.replace(monkeypatch, unfinished_rows=5)
+    inside.replace(monkeypatch, unsuccessful_rows=30)
     counts = await count_states(inspector)
     later = ("scheduled", "sleeping", "awaiting", "retrying")
     for state in ("due", "running", *later, "blocked", "failed", "expired", "cancelled"):

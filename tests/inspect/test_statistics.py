@@ -13,6 +13,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import Inspector, ReasonCode
 from pg_scheduler.scheduler.store import Store
+from tests.support import inside
 from tests.support.world import MINUTE, SECOND, World
 
 SIZE = len(BOUNDS) + 1
@@ -74,7 +75,7 @@ async def test_statistics_by_time_are_added_up_by_the_database(
     period = timedelta(hours=8)
     apart = await inspector.statistics(period)
     assert {row.span for row in apart.rows} == {MINUTE, 10 * MINUTE, 60 * MINUTE}
-    monkeypatch.setattr("pg_scheduler.inspect.store.statistics.SUM_SIZE", 3)
+    inside.replace(monkeypatch, statistics_batch=3)
     for width in (MINUTE, 30 * MINUTE, timedelta(days=30)):
         added = await inspector.statistics_by_time(period, width=width)
         assert added.by_time(width) == apart.by_time(width)
@@ -82,7 +83,7 @@ async def test_statistics_by_time_are_added_up_by_the_database(
         assert added.is_complete
     assert (await inspector.statistics_by_time(period, names=["ma*"])).total().started == 1 + 2 + 3 + 4 + 5
     assert (await inspector.statistics_by_time(period, names=[])).rows == ()
-    monkeypatch.setattr("pg_scheduler.inspect.statistics.MAX_SUMMED_ROWS", 2)
+    inside.replace(monkeypatch, summed_rows=2)
     some = await inspector.statistics_by_time(timedelta(hours=1.5))
     assert (some.is_complete, some.total().started) == (False, 1 + 2)
     with pytest.raises(ValueError, match="width must be at least a minute"):
@@ -116,7 +117,7 @@ async def test_oldest_rows_are_left_out_at_the_bound(
     pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = await now_of(pool)
-    monkeypatch.setattr("pg_scheduler.inspect.statistics.MAX_STATISTICS_ROWS", 2)
+    inside.replace(monkeypatch, statistics_rows=2)
     for minutes in range(3):
         await add(world, now - minutes * 5 * MINUTE, mail=figures(minutes + 1))
     found = await Inspector(pool).statistics()

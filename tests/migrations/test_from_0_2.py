@@ -14,9 +14,9 @@ import pytest
 
 from pg_scheduler import Scheduler, current_job
 from pg_scheduler.database.queries import load_queries
-from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.migrate import migrate, verify
 from tests.migrations.dump import CHECKED_IN, describe
+from tests.support.catalogues import clear_registrations
 from tests.support.world import World
 from tools.upgrade import legacy
 
@@ -137,10 +137,10 @@ async def test_migrated_backlog_of_0_2_is_claimed_with_hot_updates_only(
 
 
 async def test_scheduler_runs_the_migrated_jobs_of_0_2(
-    old_database: asyncpg.Connection, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+    old_database: asyncpg.Connection, empty_dsn: str
 ) -> None:
     # The bare names of 0.2 resolve while one function has them; other tests declare functions of these names.
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", TaskRegistry())
+    clear_registrations()
     await migrate(old_database)
     await old_database.execute(
         """
@@ -194,9 +194,8 @@ async def test_producers_of_0_2_insert_jobs_during_and_after_the_migration(
     connection: asyncpg.Connection,
     empty_dsn: str,
     old_environment: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", TaskRegistry())
+    clear_registrations()
     await migrate(connection)
     await migrate(connection, target=0)
     process = await asyncio.create_subprocess_exec(
@@ -246,10 +245,9 @@ async def test_old_release_runs_all_jobs_after_migrating_down_to_0(
     old_database: asyncpg.Connection,
     empty_dsn: str,
     old_environment: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Other tests of the process may have registered a function "note" with other parameters.
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", TaskRegistry())
+    clear_registrations()
     async with old_database.transaction():
         # Wait until the statements of the killed process have ended.
         await old_database.execute("LOCK TABLE scheduled_jobs")

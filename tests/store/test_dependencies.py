@@ -26,6 +26,7 @@ from pg_scheduler.jobs.rows import Claim, Extras
 from pg_scheduler.queue.dependencies import ScanPosition
 from pg_scheduler.scheduler.store import Store
 from tests.store.test_steps import until_a_lock_is_awaited
+from tests.support import inside
 from tests.support.dependencies import add, child, edges, state
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running
 
@@ -159,7 +160,7 @@ async def test_cancellation_cascades(store: Store, pool: Pool, published: list[J
 async def test_cascade_longer_than_a_transaction_is_continued_by_the_scan(
     store: Store, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.queue.consequences.MAX_GENERATIONS", 2)
+    inside.replace(monkeypatch, consequence_generations=2)
     (a,) = await running(store, new_job("0"))
     for n in range(1, 5):
         await add(store, child(f"{n}", f"{n - 1}"))

@@ -1,14 +1,19 @@
 """The doors by which tests reach inside the engine.
 
-A test imports what users import from the public modules, and takes what it needs beyond that from here. So a
-module of the engine that moves, or a part that gets another name, is adapted in this file only. Look for a
-public name, the fixture ``world`` or an event first. Add a name here if several files need it.
+A test imports what users import from the public modules, and takes what it needs beyond that from here. It
+patches nothing of the package by a path or by a module of its own, but calls `replace()`. So a module of the
+engine that moves, or a part that gets another name, is adapted in this file only. Look for a public name, the
+fixture ``world`` or an event first. Add a name here if several files need it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from importlib import import_module
+from operator import attrgetter
+from typing import Any, Final, cast
+
+import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.base.settings import SchedulerConfig
@@ -105,3 +110,97 @@ def worker_of(scheduler: Scheduler) -> Runtime:
     runtime = parts_of(scheduler).runtime
     assert runtime, "the worker is stopped"
     return runtime
+
+
+# What tests replace
+
+PLACES: Final = {
+    "assistant_tools": "cli.assistant.server:TOOLS",
+    "audit_page": "dashboard.pages.audit:PAGE_LENGTH",
+    "backlog_groups": "inspect.store.inspections:MAX_GROUPS",
+    "backlog_rows": "inspect.store.inspections:MAX_BACKLOG_ROWS",
+    "batch_characters": "base.batches:MAX_BATCH_CHARACTERS",
+    "blocked_keys": "inspect.store.limits:MAX_BLOCKED_KEYS",
+    "blocked_rows": "inspect.store.limits:MAX_BLOCKED_ROWS",
+    "bulk_batch": "inspect.bulk:BATCH_SIZE",
+    "bulk_runs": "inspect.bulk_runs:MAX_RUNS",
+    "calendar_fires": "inspect.calendar:MAX_FIRES",
+    "calendar_seconds": "inspect.calendar:MAX_SECONDS",
+    "connections_of_scheduler": "scheduler.scheduler:Connections",
+    "consequence_generations": "queue.consequences:MAX_GENERATIONS",
+    "count_of_expiring": "inspect.store.inspections:InspectionRepository.expiring",
+    "counted_limits": "admission.admission:MAX_COUNTED_LIMITS",
+    "crashing_poll_interval_s": "testing.worker:POLL_INTERVAL_S",
+    "dashboard_cache": "dashboard.app:Cache",
+    "dashboard_cache_slowdown": "dashboard.cache:SLOWDOWN",
+    "dashboard_read_settings": "dashboard.app:READ_SETTINGS",
+    "default_timeout": "worker.attempt_runner:DEFAULT_TIMEOUT",
+    "examined_schedules": "inspect.store.schedules:MAX_EXAMINED",
+    "expected_jobs_page": "testing.expected:PAGE_LENGTH",
+    "export_is_stopping": "dashboard.export:is_stopping",
+    "export_page": "dashboard.export:PAGE_LENGTH",
+    "first_rows_of_search": "inspect.pages:FIRST_ROWS",
+    "history_age_s": "dashboard.pages.history:HISTORY_AGE_S",
+    "history_search_s": "inspect.schedule_history:MAX_SEARCH_S",
+    "import_of_commands": "cli.main:import_module",
+    "index_progress": "cli.migrate:build_progress",
+    "job_counts_age_s": "dashboard.pages.jobs:COUNTS_AGE_S",
+    "jobs_page": "dashboard.pages.jobs:PAGE_LENGTH",
+    "late_report_timeout_ms": "schedules.planner:REPORT_TIMEOUT_MS",
+    "live_seconds": "dashboard.live:MAX_SECONDS",
+    "lock_report_delay_s": "database.lock_retries:REPORT_AFTER_S",
+    "metrics_connections": "telemetry.server:MAX_CONNECTIONS",
+    "moved_rows": "inspect.store.limits:MAX_MOVED_ROWS",
+    "overview_history_age_s": "dashboard.pages.overview:HISTORY_AGE_S",
+    "pause_before_run_here": "cli.worker.here:pause_of",
+    "planned_rows": "schedules.planner:MAX_ROWS",
+    "progress_gap_s": "worker.progress_writer:GAP_S",
+    "progress_line_interval_s": "cli.progress:LINE_INTERVAL_S",
+    "progress_look_interval_s": "cli.progress:LOOK_INTERVAL_S",
+    "refused_claims": "worker.refused_claims:MAX_JOBS",
+    "refused_rows": "database.refused_rows:MAX_REFUSALS",
+    "registered_names": "tools:registered_names",
+    "restart_of_leases": "worker.worker_rows:WorkerRepository.restart_leases",
+    "schedules_page": "dashboard.pages.schedules:PAGE_LENGTH",
+    "shared_lock_timeout_ms": "database.statements:SHARED_LOCK_TIMEOUT_MS",
+    "shown_error_groups": "dashboard.pages.errors:MAX_GROUPS",
+    "shown_lock_age_s": "inspect.store.inspections:MIN_LOCK_S",
+    "signal_bytes": "steps.signals:MAX_STEP_BYTES",
+    "signals_of_job": "steps.signals:MAX_STEPS",
+    "statistics_batch": "inspect.store.statistics:SUM_SIZE",
+    "statistics_of_explanation": "inspect.store.inspections:MAX_STATISTICS",
+    "statistics_rows": "inspect.statistics:MAX_STATISTICS_ROWS",
+    "step_bytes": "steps.loaded:MAX_STEP_BYTES",
+    "steps_of_job": "steps.loaded:MAX_STEPS",
+    "store_of_scheduler": "scheduler.scheduler:Store",
+    "stream_first_interval_s": "streams.readers:FIRST_INTERVAL_S",
+    "summed_rows": "inspect.statistics:MAX_SUMMED_ROWS",
+    "supervisor_time": "cli.worker.supervisor:time.monotonic",
+    "tenants": "inspect.shares:MAX_TENANTS",
+    "thread_idle_s": "worker.runners.thread:IDLE_S",
+    "unfinished_rows": "inspect.jobs:MAX_UNFINISHED_ROWS",
+    "unsuccessful_rows": "inspect.jobs:MAX_UNSUCCESSFUL_ROWS",
+    "wait_look_interval_s": "steps.waits:LOOK_INTERVAL_S",
+    "waiting_rows": "inspect.store.limits:MAX_WAITING_ROWS",
+}
+"""The modules of the package and what tests replace in them, by the argument of `replace()`."""
+
+
+def replace(patch: pytest.MonkeyPatch, **values: Any) -> None:
+    """Replace bounds, intervals, clocks and functions of the package until the end of the test.
+
+    Example::
+
+        inside.replace(monkeypatch, backlog_rows=4, blocked_rows=4)
+    """
+    for name, value in values.items():
+        owner, attribute = place(name)
+        patch.setattr(owner, attribute, value)
+
+
+def place(name: str) -> tuple[object, str]:
+    """Return the module or class of an entry of `PLACES`, and the name of the attribute."""
+    module_name, _, path = PLACES[name].partition(":")
+    owner_path, _, attribute = path.rpartition(".")
+    module = import_module(f"pg_scheduler.{module_name}")
+    return (attrgetter(owner_path)(module) if owner_path else module), attribute

@@ -21,6 +21,7 @@ from pg_scheduler.jobs.rows import Claim, PlainJob
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
+from tests.support import inside
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -34,7 +35,7 @@ Connection: TypeAlias = session.Connection
 def use_options(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Give these connection options to the schedulers of the test."""
     with_options = partial(Connections, options=ConnectionOptions(**options))
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.Connections", with_options)
+    inside.replace(monkeypatch, connections_of_scheduler=with_options)
 
 
 def as_user(dsn: str, user: str) -> str:

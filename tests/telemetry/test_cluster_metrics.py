@@ -18,6 +18,7 @@ from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.telemetry import cluster
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
+from tests.support import inside
 from tests.support.logs import records_of
 from tests.support.prometheus import Exposition, promtool
 from tests.support.worker import PATIENCE
@@ -130,7 +131,7 @@ async def test_jobs_are_counted_by_the_name_that_a_worker_must_claim(
 async def test_counting_due_jobs_states_that_it_stopped(
     pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 5)
+    inside.replace(monkeypatch, backlog_rows=5)
     await world.jobs(7, "cluster.due")
     found = await scrape_anew(pool)
     assert found[C + "jobs_due_capped"] == 1

@@ -36,6 +36,7 @@ from pg_scheduler.sync import StepConnection, current_scheduler, current_steps
 from pg_scheduler.testing import CrashDifference, CrashReport, crash_everywhere
 from pg_scheduler.testing.databases import temporary_database
 from pg_scheduler.worker.outcome_statements import ResultRepository
+from tests.support import inside
 from tests.support.stories import LONG, NIGHTLY
 
 pytestmark = pytest.mark.slow  # the job runs once for each of its statements
@@ -344,7 +345,7 @@ async def test_heartbeats_of_a_slow_worker_hide_no_statement(
         nonlocal arrived
         arrived += 1
         if arrived == 2:
-            monkeypatch.setattr("pg_scheduler.testing.worker.POLL_INTERVAL_S", 0.0)
+            inside.replace(monkeypatch, crashing_poll_interval_s=0.0)
         for _ in range(5):
             await execute("SELECT 1")
         await insert("a", "b")

@@ -12,6 +12,7 @@ from pg_scheduler import DatabaseUnavailableError, JobStatus, PoolClosedError, c
 from pg_scheduler.events import JobCancelled
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.worker.worker_rows import WorkerRepository
+from tests.support import inside
 
 Pool = asyncpg.Pool
 
@@ -164,7 +165,7 @@ async def test_kit_raises_when_the_database_stays_unavailable(
             raise DatabaseUnavailableError("down")
 
         with monkeypatch.context() as patch:
-            patch.setattr("pg_scheduler.worker.worker_rows.WorkerRepository.restart_leases", unavailable)
+            inside.replace(patch, restart_of_leases=unavailable)
             with pytest.raises(DatabaseUnavailableError):
                 await t.drain()
         assert tries == 10

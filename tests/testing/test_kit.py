@@ -28,6 +28,7 @@ from pg_scheduler import (
 from pg_scheduler.events import JobBlocked
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Cron, Every
+from tests.support import inside
 from tests.support.inside import worker_of
 
 Pool = asyncpg.Pool
@@ -249,7 +250,7 @@ async def test_one_job_runs_for_fire_times_missed_while_the_clock_advanced(pool:
 async def test_all_due_schedules_fire_when_they_take_several_passes_of_the_planner(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.schedules.planner.MAX_ROWS", 1)
+    inside.replace(monkeypatch, planned_rows=1)
     log = Log()
     async with at_start(pool) as t:
         t.scheduler.register(log.note, name="note")
@@ -618,7 +619,7 @@ async def test_uncommitted_jobs_are_not_scheduled_for_the_assertions(pool: Pool)
 
 
 async def test_jobs_reads_all_pages(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pg_scheduler.testing.expected.PAGE_LENGTH", 2)
+    inside.replace(monkeypatch, expected_jobs_page=2)
     async with at_start(pool) as t:
         for hours in (3, 1, 2, 5, 4):
             await t.scheduler.enqueue(fail, delay=hours * HOUR)

@@ -13,6 +13,7 @@ from pg_scheduler.database.options import ConnectionOptions
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus
 from pg_scheduler.scheduler.store import Store
+from tests.support import inside
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, now
 
@@ -54,7 +55,7 @@ def clocked(connections: Connections, clock: FakeClock) -> Store:
 @pytest.fixture
 async def touchy(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     """A store that waits for no lock: what another session holds is a transient fault at once."""
-    monkeypatch.setattr("pg_scheduler.database.statements.SHARED_LOCK_TIMEOUT_MS", 20)
+    inside.replace(monkeypatch, shared_lock_timeout_ms=20)
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings={"lock_timeout": "20ms"})
     connections = Connections(pool)
     yield Store(connections)

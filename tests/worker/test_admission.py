@@ -19,6 +19,7 @@ from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import Revocation
+from tests.support import inside
 from tests.support.parts import Parts
 from tests.support.worker import Gate, Recorder, claim, new_job, now, statuses
 
@@ -208,7 +209,7 @@ async def test_admission_forgets_the_limits_that_refused_attempts_long_ago(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another worker may admit the next attempt of an account, so a number bounds the memory."""
-    monkeypatch.setattr("pg_scheduler.admission.admission.MAX_COUNTED_LIMITS", 3)
+    inside.replace(monkeypatch, counted_limits=3)
     bench = Bench(parts, 1)
     (held,) = await claim(parts.store, new_job("held"))
     for account in range(10):

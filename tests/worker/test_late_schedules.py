@@ -21,6 +21,7 @@ from pg_scheduler.schedules import late_schedules
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.planner import FAST_POLL_INTERVAL_S, Planner
 from pg_scheduler.schedules.timing import fire_time_job_id
+from tests.support import inside
 from tests.support.parts import Parts
 from tests.support.store import new_schedule
 from tests.support.worker import PATIENCE
@@ -180,7 +181,7 @@ async def test_record_names_the_transaction_that_holds_a_schedule_for_long(
 ) -> None:
     monkeypatch.setattr(late_schedules, "REPORT_AFTER_S", 0.0)
     # Long enough for the session that looks up the holder, also on a busy machine.
-    monkeypatch.setattr("pg_scheduler.schedules.planner.REPORT_TIMEOUT_MS", 5000)
+    inside.replace(monkeypatch, late_report_timeout_ms=5000)
     await add(parts, "accounts", "sync")
     await stranger.execute(HOLD, "held", await key_of(parts, "accounts"))
     clock.advance(HOUR)

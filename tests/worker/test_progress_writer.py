@@ -14,6 +14,7 @@ from pg_scheduler.events import JobCompleted, JobFailed, JobProgressed, JobRetri
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.service import NEVER
+from tests.support import inside
 from tests.support.parts import Parts
 from tests.support.worker import Gate, Recorder, claim, holds, new_job
 
@@ -82,7 +83,7 @@ async def test_writer_executes_no_statement_when_jobs_report_nothing(
 async def test_writer_writes_the_last_report_of_all_jobs_at_once_and_waits_for_its_gap(
     parts: Parts, seen: Recorder, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.worker.progress_writer.GAP_S", 3600.0)
+    inside.replace(monkeypatch, progress_gap_s=3600.0)
     calls = count_writes(parts, monkeypatch)
     steps.numbers = [1, 2, 3]
     parts.tasks.register(steps.job, name="test.job")

@@ -18,6 +18,7 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import retention
 from pg_scheduler.worker.claimer import Claimer
+from tests.support import inside
 from tests.support.guards import STATES, guard
 from tests.support.parts import Parts, sent_statements
 from tests.support.store import new_schedule, worker
@@ -294,7 +295,7 @@ async def test_pass_deletes_all_jobs_beyond_the_newest_besides_many_that_must_no
     parts: Parts, store: Store, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each second job must not be deleted, so a half that is accepted is a single job.
-    monkeypatch.setattr("pg_scheduler.database.refused_rows.MAX_REFUSALS", 3)
+    inside.replace(monkeypatch, refused_rows=3)
     bad = [f"bad {number}" for number in range(30)]
     await store.inserts.insert([new_job(name, "work") for name in bad])
     await store.inserts.insert([new_job(f"good {number}", "work") for number in range(30)])

@@ -37,6 +37,7 @@ from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import ABANDONED_AFTER_S, Attempt, Revocation
 from pg_scheduler.worker.runners import thread as thread_module
+from tests.support import inside
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now, statuses
 
@@ -654,7 +655,7 @@ async def test_idle_thread_ends_after_a_while_and_the_next_job_gets_another(
     def job() -> None:
         threads.append(threading.current_thread())
 
-    monkeypatch.setattr("pg_scheduler.worker.runners.thread.IDLE_S", 0.01)
+    inside.replace(monkeypatch, thread_idle_s=0.01)
     assert isinstance(await bench.run(job), JobCompleted)
     await asyncio.to_thread(threads[0].join, PATIENCE)
     assert not threads[0].is_alive()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.figures.programs import ask
-from tools.figures.source import PACKAGE, Module, Sources
+from tools.figures.source import PACKAGE, Module, Sources, dotted
 from tools.reference.source import PUBLIC_MODULES
 
 DOORS: Final = ("facts", "telemetry", "tools", "integrations", "base.text")
@@ -58,6 +58,9 @@ def figures(root: Path) -> dict[str, int]:
             }
         ),
         "patches by dotted path": sum(dotted_patches(module) for module in tests.modules.values()),
+        "patches of imported private names": sum(
+            imported_patches(package, tests, module) for module in tests.modules.values()
+        ),
         "uses of private attributes in tests/api": sum(
             private_attributes(module) for module in test_files if module.name.startswith("tests.api.")
         ),
@@ -121,16 +124,40 @@ def private_tests(package: Sources, modules: list[Module]) -> list[str]:
 def dotted_patches(module: Module) -> int:
     """Return the number of calls that replace something by a text with its path in the package."""
     return sum(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in {"setattr", "delattr"}
-        and bool(node.args)
-        and any(
-            isinstance(part, ast.Constant) and str(part.value).startswith(f"{PACKAGE}.")
-            for part in ast.walk(node.args[0])
-        )
-        for node in module.nodes
+        isinstance(target, ast.JoinedStr | ast.Constant) and _is_path(target) for target in _patched(module)
     )
+
+
+def _is_path(text: ast.JoinedStr | ast.Constant) -> bool:
+    """Return whether a text is a path in the package, or one that is only known when it runs."""
+    first = text.values[0] if isinstance(text, ast.JoinedStr) else text
+    if isinstance(first, ast.FormattedValue):
+        return dotted(first.value) != "__name__"
+    return isinstance(first, ast.Constant) and str(first.value).startswith(f"{PACKAGE}.")
+
+
+def imported_patches(package: Sources, tests: Sources, module: Module) -> int:
+    """Return the number of calls that replace something in a private module or class that a file imports."""
+    bindings = tests.bindings[module.name]
+    count = 0
+    for target in _patched(module):
+        origin = bindings.get(dotted(target).partition(".")[0])
+        if origin is not None and origin.module.split(".")[0] == PACKAGE:
+            inner = f"{origin.module}.{origin.name}"
+            count += is_private(inner if inner in package.modules else origin.module)
+    return count
+
+
+def _patched(module: Module) -> Iterator[ast.expr]:
+    """Yield the first argument of each call of ``setattr`` or ``delattr`` of a fixture."""
+    for node in module.nodes:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in {"setattr", "delattr"}
+            and node.args
+        ):
+            yield node.args[0]
 
 
 def private_attributes(module: Module) -> int:

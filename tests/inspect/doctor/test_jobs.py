@@ -25,6 +25,7 @@ from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.scheduler.store import Store
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
+from tests.support import inside
 from tests.support.inside import store_of
 from tests.support.worker import Gate
 from tests.support.world import HOUR, NOW, World
@@ -88,7 +89,7 @@ async def test_late_job_names_what_runs_and_what_was_due_before(pool: asyncpg.Po
 async def test_numbers_of_due_jobs_are_marked_if_counting_stopped(
     pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 4)
+    inside.replace(monkeypatch, backlog_rows=4)
     await world.worker(names=["doctor.first", "doctor.second"])
     scheduler, due = Scheduler(pool), datetime.now(UTC) - timedelta(minutes=9)
     for name in ("first", "second", "unknown", "unknown", "unknown"):

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from pg_scheduler.telemetry.server import Answer, Request, ThreadServer, listen, text_answer
+from tests.support import inside
 
 TIMEOUT_S = 20
 MAX_CONNECTIONS = 4
@@ -21,7 +22,7 @@ LARGE = "x" * 20_000_000
 
 @pytest.fixture(autouse=True)
 def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pg_scheduler.telemetry.server.MAX_CONNECTIONS", MAX_CONNECTIONS)
+    inside.replace(monkeypatch, metrics_connections=MAX_CONNECTIONS)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pg_scheduler.jobs.outcome import Outcome, RowChange
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import EPOCH, Claim
 from pg_scheduler.worker.late_outcomes import AttemptOutcome, LateOutcomes
+from tests.support import inside
 
 LENGTH = 3000
 
@@ -20,7 +21,7 @@ def completion(job_id: str) -> AttemptOutcome:
 
 
 def test_late_groups_with_large_results_have_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pg_scheduler.base.batches.MAX_BATCH_CHARACTERS", 3 * LENGTH)
+    inside.replace(monkeypatch, batch_characters=3 * LENGTH)
     late = LateOutcomes()
     for number in range(7):
         late.postpone([completion(f"{number}")], last_group=None)
