@@ -189,12 +189,18 @@ def table_names(migrations: Iterable[Migration]) -> list[str]:
     # A dict keeps the order.
     names: dict[str, None] = {}
     for migration in migrations:
-        for statement in _TABLE_COMMAND.finditer(migration.up):
-            if statement["command"] == "CREATE":
-                names[statement["table"]] = None
+        for command, table in _table_commands(migration.up):
+            if command == "CREATE":
+                names[table] = None
             else:
-                names.pop(statement["table"], None)
+                names.pop(table, None)
     return list(names)
+
+
+@cache
+def _table_commands(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the commands of a migration that create or drop tables, each with the name of the table."""
+    return tuple((match["command"], match["table"]) for match in _TABLE_COMMAND.finditer(text))
 
 
 def _too_new(newest_applied: int, newest_shipped: int) -> SchemaTooNewError:

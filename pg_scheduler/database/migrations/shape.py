@@ -207,8 +207,9 @@ def check_relations(parts: Iterable[Part], schema: str, *, ignored: Container[st
     Raises:
         SchemaMismatchError: The message names what differs and the remedy.
     """
+    quoted_schema = quote_identifier(schema)
     for part in parts:
-        table = f"{quote_identifier(schema)}.{part.table}"
+        table = f"{quoted_schema}.{part.table}"
         if part.kind == "relation" and part.name != _ORDINARY:
             kind, command = _KINDS.get(part.name, ("relation of another kind", "TABLE"))
             raise SchemaMismatchError(
@@ -242,8 +243,9 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
     differences: list[str] = []
     only_indexes_differ = True
     statements: list[str] = []
+    quoted_schema = quote_identifier(schema)
     for part, addition in _expected_parts():
-        table = f"{quote_identifier(schema)}.{part.table}"
+        table = f"{quoted_schema}.{part.table}"
         value = values.get(_key(part))
         if value is None and part.name in optional:
             continue

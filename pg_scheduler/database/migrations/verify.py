@@ -273,4 +273,5 @@ def missing_tables(state: SchemaState, shipped: Iterable[Migration]) -> list[str
     if not state.applied.keys() <= migrations.keys():
         return []
     created = table_names(migrations[version] for version in sorted(state.applied))
-    return [table for table in created if table not in state.tables]
+    existing = state.tables
+    return [table for table in created if table not in existing]
