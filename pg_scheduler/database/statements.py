@@ -33,6 +33,7 @@ from pg_scheduler.database.options import (
 )
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import (
+    DEFAULT_SCHEMA,
     Query,
     Route,
     Timeout,
@@ -173,6 +174,19 @@ class Statements:
         """Use the tables of this schema, which a start has looked up."""
         self._schema = schema
 
+    async def _schema_for(self, name: str, on: Connection | None, route: Route | None) -> str:
+        """Look up the schema for the first statement, on the connection that the statement then gets.
+
+        That is possible if the connection is one that is kept for a moment: its pool resets it once for both.
+        """
+        routes = {Route.STICKY, Route.STICKY_RESERVED}
+        if on is not None or (route or load_query(DEFAULT_SCHEMA, name).routes[0]) not in routes:
+            return await self.schema(on=on)
+        self.connections.check_loop()
+        async with self.connections.sticky() as connection:
+            self._schema = await home_schema(connection)
+        return self._schema
+
     async def channel(self, *, on: Connection | None = None) -> str:
         """Return the notification channel of the schema."""
         return channel_of(self._schema or await self.schema(on=on))
@@ -254,7 +268,7 @@ class Statements:
             finds: Whether it returns the keys of the rows that it is about to change, and changes none.
             deletes: Whether it deletes the jobs that it completes, if it is one of ``DELETING``.
         """
-        schema = self._schema or await self.schema(on=on)
+        schema = self._schema or await self._schema_for(name, on, route)
         query = load_query(schema, name)
         omits_record = query.is_recorded and not writes_records()
         # Without any of these, the statement has the text that was loaded above.

@@ -19,6 +19,9 @@ FRAMES = ("BEGIN", "COMMIT", "RESET")
 """What begins and ends a transaction, and what a pool sends when it gets a connection back."""
 
 
+async def work() -> None: ...
+
+
 @pytest.fixture(autouse=True)
 def _no_tasks() -> None:
     """Let no task of other tests, such as one with a limit, need statements of its own."""
@@ -61,3 +64,18 @@ async def test_start_and_stop_of_a_worker_send_few_statements(pool: asyncpg.Pool
     assert (started.named["read_identity_with_system"], started.named["read_system"]) == (1, 0)
     assert statements(stopped) <= 2
     assert stopped.counts["RESET"] <= 3
+
+
+async def test_client_looks_up_the_schema_on_the_connection_of_its_first_call(
+    pool: asyncpg.Pool, sent: Statements
+) -> None:
+    scheduler = Scheduler(pool)
+    call = await sent.of(scheduler.enqueue(work))
+    assert call.counts == {"SELECT": 1, "enqueue_job": 1}
+    call = await sent.of(scheduler.enqueue(work))
+    assert call.counts == {"enqueue_job": 1}
+    await sent.take()
+    await scheduler.shutdown()
+    stopped = await sent.take()
+    assert stopped.counts["RESET"] <= 2
+    assert stopped.named.keys() <= {"notify"}
