@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +34,14 @@ FAST = {"fsync": "off"}
 def postgres(scratch: Path | None) -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(settings=FAST, scratch=scratch) as running:
         yield running
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder for a server: its path is short, and the user of root's server may enter it."""
+    with tempfile.TemporaryDirectory(prefix="pgs-test-", dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 async def fetch_value(dsn: str, query: str) -> object:
@@ -96,31 +106,22 @@ class TestLifecycle:
         postgres.start()
         assert postgres.pid == pid
 
-    async def test_embedded_server_keeps_its_data_when_a_folder_is_given(self, tmp_path: Path) -> None:
-        # the user of root's server cannot enter pytest's temporary folders
-        folder = Path("/var/tmp" if IS_ROOT else tmp_path) / f"pgs-test-{os.getpid()}" / "data"
-        try:
-            with EmbeddedPostgres(folder, settings=FAST) as postgres:
-                await fetch_value(postgres.dsn(), "create database kept")
-            with EmbeddedPostgres(folder, settings=FAST) as postgres:
-                assert await fetch_value(postgres.dsn("kept"), "select current_database()") == "kept"
-                with pytest.raises(EmbeddedError, match="lock file"), EmbeddedPostgres(folder):
-                    pass
-            assert (folder / "PG_VERSION").exists()
-        finally:
-            shutil.rmtree(folder.parent, ignore_errors=True)
+    async def test_embedded_server_keeps_its_data_when_a_folder_is_given(self, open_folder: Path) -> None:
+        folder = open_folder / "data"
+        with EmbeddedPostgres(folder, settings=FAST) as postgres:
+            await fetch_value(postgres.dsn(), "create database kept")
+        with EmbeddedPostgres(folder, settings=FAST) as postgres:
+            assert await fetch_value(postgres.dsn("kept"), "select current_database()") == "kept"
+            with pytest.raises(EmbeddedError, match="lock file"), EmbeddedPostgres(folder):
+                pass
+        assert (folder / "PG_VERSION").exists()
 
     def test_embedded_server_removes_its_files_from_the_scratch_folder_when_closed(
-        self, tmp_path: Path
+        self, open_folder: Path
     ) -> None:
-        scratch = tmp_path
-        if IS_ROOT:
-            scratch = Path("/var/tmp") / f"pgs-scratch-{os.getpid()}"
-            scratch.mkdir(mode=0o755)
-            scratch.chmod(0o755)
-        with EmbeddedPostgres(settings=FAST, scratch=scratch) as postgres:
-            assert home_of(postgres).parent == scratch
-        scratch.rmdir()  # fails unless it is empty
+        with EmbeddedPostgres(settings=FAST, scratch=open_folder) as postgres:
+            assert home_of(postgres).parent == open_folder
+        assert list(open_folder.iterdir()) == []
 
     def test_start_raises_with_the_output_of_the_server_when_it_fails(self) -> None:
         with pytest.raises(EmbeddedError, match="no_such_setting"):
@@ -199,7 +200,7 @@ if "fork" in sys.argv:
         time.sleep(60)
         os._exit(0)
     print(child)
-print(postgres.pid, postgres._supervisor.pid, postgres._home, flush=True)
+print(postgres.pid, postgres._supervisor.pid, postgres._home, sep="\\n", flush=True)
 sys.stdin.read()
 postgres.close()
 """
@@ -209,8 +210,8 @@ def start_parent(*options: str) -> tuple[subprocess.Popen[str], list[str]]:
     command = [sys.executable, "-c", PARENT, *options]
     parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    lines = 2 if options else 1
-    return parent, [word for _ in range(lines) for word in parent.stdout.readline().split()]
+    lines = 4 if options else 3
+    return parent, [parent.stdout.readline().removesuffix("\n") for _ in range(lines)]
 
 
 class TestEndOfTheParent:
@@ -269,7 +270,9 @@ class TestBinaries:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("PG_SCHEDULER_PG_BIN", str(tmp_path))
-        with pytest.raises(EmbeddedError, match=f"PG_SCHEDULER_PG_BIN is {tmp_path}, which does not contain"):
+        with pytest.raises(
+            EmbeddedError, match=f"PG_SCHEDULER_PG_BIN is {re.escape(str(tmp_path))}, which does not contain"
+        ):
             embedded.find_binaries()
 
     def test_find_binaries_returns_the_newest_version_of_a_wheel(
