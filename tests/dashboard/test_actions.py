@@ -15,9 +15,10 @@ from pg_scheduler.dashboard.actions import ACTIONS
 from pg_scheduler.dashboard.messages import code_of, message_of
 from pg_scheduler.dashboard.pages.schedule_form import DEFAULTS
 from tests.dashboard.client import FORM, JSON, App, Page, request, send
-from tests.dashboard.test_hostile import HOSTILE, LONG, check
+from tests.dashboard.test_hostile import check
 from tests.dashboard.test_security import METHODS, check_headers
 from tests.support.cases import each_case
+from tests.support.hostile_texts import HOSTILE, LONG
 from tests.support.world import DAY, World
 
 OPERATOR = {

@@ -18,8 +18,9 @@ from pg_scheduler.dashboard.pages.audit import VERBS
 from pg_scheduler.inspect.audit import ACTIONS
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
-from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_hostile import check
 from tests.support import inside
+from tests.support.hostile_texts import HOSTILE
 from tests.support.world import World
 
 SECRET = "hunter2-secret"

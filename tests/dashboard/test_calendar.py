@@ -19,9 +19,10 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.calendar import plan_fires
 from pg_scheduler.triggers import At, Cron, Every, FixedDelay
 from tests.dashboard.client import JSON, App, Page, request
-from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_hostile import check
 from tests.dashboard.test_pages import insert_schedule
 from tests.support import inside
+from tests.support.hostile_texts import HOSTILE
 from tests.support.worker import PATIENCE
 
 WEEK = "/calendar?start=2027-03-22&zone=Europe/Berlin"

@@ -24,7 +24,8 @@ from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
-from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_hostile import check
+from tests.support.hostile_texts import HOSTILE
 from tests.support.world import HOUR, World
 
 WITHOUT_PAGE: Final = {

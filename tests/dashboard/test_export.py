@@ -14,10 +14,11 @@ import pytest
 
 from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, request
-from tests.dashboard.test_hostile import HOSTILE, insert
+from tests.dashboard.test_hostile import insert
 from tests.dashboard.test_limits import declare
 from tests.dashboard.test_overview import add_figures
 from tests.support import inside
+from tests.support.hostile_texts import HOSTILE
 from tests.support.world import World
 
 SECRET = "hunter2-secret"

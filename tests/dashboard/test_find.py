@@ -14,8 +14,9 @@ from pg_scheduler import Limit, Scheduler, job
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.texts import marked
 from tests.dashboard.client import JSON, App, Page, request, send
-from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_hostile import check
 from tests.dashboard.test_pages import fill
+from tests.support.hostile_texts import HOSTILE
 from tests.support.world import World
 
 

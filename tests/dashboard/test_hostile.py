@@ -13,22 +13,8 @@ from pg_scheduler.dashboard.texts import plain, unbroken, visible
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_security import check_headers, check_policy
 from tests.support.cases import each_case
+from tests.support.hostile_texts import HOSTILE, LONG
 from tests.support.world import World
-
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "\"'><img src=x onerror=alert(1)>",
-    "{{ 7 * 123457 }}{% raw %}",
-    "</title></textarea></pre><svg onload=alert(1)>",
-    "\u202ereversed\u202c\u2066isolated\u200b\ufeff\u061c",
-    "javascript:alert(1)",
-    "\\u0000 \\x00 %00",
-    "\x1b[31mred\x07\r\nSet-Cookie: a=b",
-    "../../etc/passwd?x#y&z=1+2 %2F",
-    "x" * 600 + " 🦉" * 30,
-    "\u2028line\u2029paragraph",
-]
-LONG = "10 kB " + "y" * 10_000
 
 
 async def insert(world: World, number: int, text: str) -> None:

@@ -13,8 +13,8 @@ import pytest
 from pg_scheduler.dashboard import Access
 from tests.dashboard.client import App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, insert, records, status
-from tests.dashboard.test_hostile import HOSTILE
 from tests.support import inside
+from tests.support.hostile_texts import HOSTILE
 from tests.support.world import World
 
 FAIL = (

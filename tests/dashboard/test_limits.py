@@ -11,8 +11,9 @@ import pytest
 
 from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, request, stream
-from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_hostile import check
 from tests.support import inside
+from tests.support.hostile_texts import HOSTILE
 from tests.support.worker import PATIENCE
 from tests.support.world import MINUTE, World
 

@@ -17,7 +17,8 @@ from tests.dashboard.client import JSON, Answer, App, Page, follow, request, sen
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_doctor import add_late_jobs
 from tests.dashboard.test_errors import add_job, fingerprint_of
-from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_hostile import check
+from tests.support.hostile_texts import HOSTILE
 from tests.support.world import World
 
 LATE = "NAME-UNKNOWN muted.mail"

@@ -24,10 +24,11 @@ from pg_scheduler.inspect import Inspector, ReadSettings, Severity
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
-from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_hostile import check
 from tests.support import inside
 from tests.support.cases import each_case
 from tests.support.errors import count_since
+from tests.support.hostile_texts import HOSTILE
 from tests.support.world import HOUR, MINUTE, SECOND, World
 
 LATE = Histogram((0,) * 20 + (4,) + (0,) * 27, 3.0)

@@ -18,8 +18,9 @@ from pg_scheduler.dashboard.access import Right
 from pg_scheduler.dashboard.pages.about import RIGHTS_BY_OBJECT
 from pg_scheduler.triggers import Cron
 from tests.dashboard.client import JSON, App, Page, request
-from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_hostile import check
 from tests.support import inside
+from tests.support.hostile_texts import HOSTILE
 from tests.support.world import HOUR, MINUTE, World
 
 SECRET = "hunter2-secret"

@@ -11,7 +11,7 @@ import pytest
 from pg_scheduler.dashboard import Access
 from pg_scheduler.inspect import Inspector, Published, PublishedItem
 from tests.dashboard.client import App, Page, request
-from tests.dashboard.test_hostile import HOSTILE
+from tests.support.hostile_texts import HOSTILE
 from tests.support.world import World
 
 JOB = "/job?id=order"

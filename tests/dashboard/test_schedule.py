@@ -23,8 +23,9 @@ from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every, Trigger, trigger_kind
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
-from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_hostile import check
 from tests.support import inside
+from tests.support.hostile_texts import HOSTILE
 from tests.support.worker import PATIENCE
 from tests.support.world import World
 

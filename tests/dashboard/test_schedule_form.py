@@ -18,8 +18,9 @@ from pg_scheduler.dashboard.pages.schedule_form import DEFAULTS
 from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, FixedDelay, Trigger
 from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_actions import as_role, records
-from tests.dashboard.test_hostile import HOSTILE, LONG, check
+from tests.dashboard.test_hostile import check
 from tests.support.codecs import KeyedCodec
+from tests.support.hostile_texts import HOSTILE, LONG
 from tests.support.world import HOUR, World
 
 ADD = "/actions/schedules/add"

@@ -16,7 +16,8 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.jobs.step_values import row_of_retries
 from tests.dashboard.client import JSON, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
-from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_hostile import check
+from tests.support.hostile_texts import HOSTILE
 from tests.support.world import SECOND, World
 
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)

@@ -10,8 +10,8 @@ import pytest
 
 from pg_scheduler.triggers import At, Cron, During, Every, FixedDelay, Trigger, parse_trigger
 from pg_scheduler.triggers.phrases import EXAMPLES, MAX_LENGTH, write_trigger
-from tests.dashboard.test_hostile import HOSTILE, LONG
 from tests.support.cases import each_case
+from tests.support.hostile_texts import HOSTILE, LONG
 
 NINE = datetime(2027, 1, 31, 8, tzinfo=UTC)
 """Nine o'clock in Berlin."""
