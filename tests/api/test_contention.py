@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from pg_scheduler import JobConflictError, Limit, RetryPolicy, Scheduler, Share, Snooze, Unique, current_job
+from tests.support.patience import PATIENCE
 from tests.support.stories import LONG
-from tests.support.worker import PATIENCE
 
 AT_ONCE: Final = RetryPolicy(base=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1), jitter=0)
 SLOTS: Final = 4

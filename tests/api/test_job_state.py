@@ -12,8 +12,8 @@ from pg_scheduler import JobCall, JobStatus, Scheduler, job, job_state
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import AsyncTestKit, TestKit, job_context
 from tests.api.conftest import Make
+from tests.support.patience import PATIENCE
 from tests.support.transactions import application
-from tests.support.worker import PATIENCE
 
 
 class Shop:

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from pg_scheduler.scheduler.lifecycle import NOT_SHUT_DOWN, SHUTDOWN_CANCELLED
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 PROGRAM: Final = """
 import asyncio, asyncpg, sys

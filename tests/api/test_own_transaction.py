@@ -12,7 +12,7 @@ import pytest
 from pg_scheduler import JobFailedError, Scheduler, Sleep, Wait, call, current_job
 from pg_scheduler.streams import attempt as attempt_streams
 from tests.api.conftest import Make
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 async def reserve(connection: asyncpg.Connection) -> int:

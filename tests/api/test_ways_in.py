@@ -33,7 +33,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.triggers import Every
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 YEAR: Final = timedelta(days=366)
 TARGET: Final = "ways.target"

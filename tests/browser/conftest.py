@@ -20,7 +20,7 @@ from tests.browser.person import Person
 from tests.browser.shop import Shop, open_shop
 from tests.browser.site import Site
 from tests.support.debian import component
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import world  # noqa: F401 - a fixture of this folder
 from tools.chromium import run_chromium
 

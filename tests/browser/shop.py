@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pg_scheduler import Limit, Scheduler, job
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.triggers import Cron
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, World
 
 BANK = Limit("browser.bank", max_running=2)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access, dashboard
 from tests.dashboard.hosts import HOSTS
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 class QuietServer(uvicorn.Server):

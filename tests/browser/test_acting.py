@@ -22,7 +22,7 @@ from tests.browser.shop import Shop, mail_customer
 from tests.browser.site import Site
 from tests.browser.test_accessibility import violations
 from tests.browser.test_reading import heading
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import HOUR
 
 

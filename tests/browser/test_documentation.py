@@ -11,8 +11,8 @@ import yaml
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, expect
 
 from tests.repository.documentation import PAGES, build_documentation, serve, write_build
+from tests.support.patience import PATIENCE
 from tests.support.stories import NIGHTLY
-from tests.support.worker import PATIENCE
 from tools.environment import ROOT
 from tools.reference.llms import SITE
 from tools.site import problems as problems_of_site

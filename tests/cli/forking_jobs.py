@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pg_scheduler import current_job, job
 from tests.cli.worker_jobs import exists, write_pid
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 CONTEXT = multiprocessing.get_context("fork")
 CALLS = 20

@@ -14,7 +14,7 @@ from typing import Any
 
 from pg_scheduler import Scheduler
 from tests.docs.snippets import ROOT
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 class Program:

@@ -23,7 +23,7 @@ from pg_scheduler.cli import errors
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, World
 
 pytestmark = pytest.mark.slow

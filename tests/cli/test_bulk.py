@@ -23,7 +23,7 @@ from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.errors import recount_errors
 from tests.support.golden import golden
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import SECOND, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")

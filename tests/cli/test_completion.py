@@ -21,7 +21,7 @@ from pg_scheduler.triggers import Every
 from tests.cli.conftest import Run
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from tests.cli.conftest import Run
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.debian import program, required
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 

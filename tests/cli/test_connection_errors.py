@@ -28,8 +28,8 @@ from pg_scheduler.inspect.store import connections
 from pg_scheduler.inspect.store import doctor as doctor_store
 from tests.cli.conftest import Run
 from tests.conftest import FAST, Connection, held_connection, run_on
+from tests.support.patience import PATIENCE
 from tests.support.users import without_right_to_enter_all
-from tests.support.worker import PATIENCE
 
 ROLES = """
     CREATE ROLE secretive LOGIN PASSWORD 'right';

@@ -20,8 +20,8 @@ from pg_scheduler.cli import errors, servers
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.servers import PASSWORD, USER
 from tests.cli.conftest import Run
+from tests.support.patience import PATIENCE
 from tests.support.tables import rename
-from tests.support.worker import PATIENCE
 
 pytestmark = pytest.mark.slow
 

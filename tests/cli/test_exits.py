@@ -15,7 +15,7 @@ from pg_scheduler import JobStatus, Scheduler
 from tests.cli.exiting_jobs import FAILING, HARMLESS, STOPPING
 from tests.cli.programs import starter, until
 from tests.docs.snippets import ROOT
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ import pytest
 from pg_scheduler.cli import errors
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Run
+from tests.support.patience import PATIENCE
 from tests.support.prometheus import Exposition, promtool
 from tests.support.tables import rename
-from tests.support.worker import PATIENCE
 from tests.support.world import HOUR, populate
 
 

@@ -20,7 +20,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.forking_jobs import inherited_descriptors
 from tests.cli.programs import Start, add, has_text, starter, status, until
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.slow,

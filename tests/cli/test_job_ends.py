@@ -23,7 +23,7 @@ from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, World, populate
 
 SESSIONS = (

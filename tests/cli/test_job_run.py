@@ -23,7 +23,7 @@ from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support import inside
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, populate
 
 JOBS = "tests.cli.worker_jobs"

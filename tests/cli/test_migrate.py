@@ -26,7 +26,7 @@ from tests.docs.snippets import ROOT
 from tests.support import inside
 from tests.support.engines import NO_LOCKS
 from tests.support.golden import golden
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 HEAD = shipped_migrations()[-1].version
 GOLDEN = Path(__file__).with_name("golden")

@@ -23,7 +23,7 @@ from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkRuns, BulkState
 from pg_scheduler.inspect.store.bulk_runs import START
 from tests.cli.conftest import Ran, Run
 from tests.docs.snippets import ROOT
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import World
 
 JOBS = BulkJobs(verb="cancel", where="status:pending name:runs.*")

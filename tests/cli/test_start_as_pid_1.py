@@ -27,8 +27,8 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.servers import PASSWORD
 from tests.cli.programs import add, status
 from tests.docs.snippets import ROOT
+from tests.support.patience import PATIENCE
 from tests.support.users import AS_NOBODY_WHO_READS_ALL, IS_ROOT, NOBODY
-from tests.support.worker import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.golden import golden
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -27,7 +27,7 @@ from pg_scheduler.cli.worker.supervisor import (
     send_reports,
 )
 from tests.support import inside
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 READY = Health("running", 25, 2, (HealthCheck("lease", True, "trusted", ("ready",)),))
 STALE = Health("running", 25, 3, (HealthCheck("lease", False, "not trusted", ("ready",)),))

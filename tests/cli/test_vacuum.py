@@ -20,7 +20,7 @@ from pg_scheduler.worker.reporter import _plain
 from tests.cli.conftest import Ran, Run
 from tests.docs.snippets import ROOT
 from tests.support import inside
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import DAY, HOUR, World, populate
 
 CONFIG = VacuumConfig(

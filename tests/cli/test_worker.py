@@ -33,7 +33,7 @@ from tests.cli.programs import Start, add, has_text, starter, status, until
 from tests.conftest import run_on
 from tests.docs.snippets import ROOT
 from tests.support.inside import set_server_start_grace
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 

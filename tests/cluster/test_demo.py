@@ -17,7 +17,7 @@ import pytest
 
 from pg_scheduler.cli.demo.jobs import Attempt
 from pg_scheduler.cli.demo.report import PERIODIC, Report, build_report
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tools.installed_demo import open_dashboard
 
 ROOT = Path(__file__).resolve().parents[2]

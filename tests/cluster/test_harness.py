@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from benchmarks.harness.__main__ import HERE, OURS, ROOT, server_settings
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 FOLDER = HERE / f"{OURS}-bench"
 REQUIRED = {

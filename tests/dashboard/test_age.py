@@ -21,7 +21,7 @@ from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.test_live import parts_of
 from tests.support import inside
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 def read_of(html: str) -> str:

@@ -18,7 +18,7 @@ from tests.dashboard.client import JSON, App, Page, request, send, stream
 from tests.dashboard.test_live import url_of
 from tests.support import inside
 from tests.support.errors import recount_errors
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import DAY, SECOND, World
 
 Q = "name%3Abulk.*"

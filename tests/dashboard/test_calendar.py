@@ -23,7 +23,7 @@ from tests.dashboard.test_hostile import check
 from tests.dashboard.test_pages import insert_schedule
 from tests.support import inside
 from tests.support.hostile_texts import HOSTILE
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 WEEK = "/calendar?start=2027-03-22&zone=Europe/Berlin"
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.dashboard.client import App, request, stream
 from tests.support.cases import each_case
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 GZIP = {"accept-encoding": "gzip"}
 

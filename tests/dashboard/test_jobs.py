@@ -23,7 +23,7 @@ from pg_scheduler.scheduler.store import Store
 from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.support import inside
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import World
 
 

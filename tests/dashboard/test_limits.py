@@ -14,7 +14,7 @@ from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.test_hostile import check
 from tests.support import inside
 from tests.support.hostile_texts import HOSTILE
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import MINUTE, World
 
 

@@ -25,7 +25,7 @@ from tests.dashboard.client import App, Page, request, stream
 from tests.dashboard.test_overview import FIGURES, add_figures
 from tests.dashboard.test_security import check_headers
 from tests.support import inside
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import World
 
 ADDRESSES = {"/worker": "/worker?id=w1", "/limit": "/limit?name=bank"}

@@ -16,7 +16,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.base import tables_of
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.support.logs import keeping_lines
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import World
 
 STACK = "/actions/jobs/stack?id=a"

@@ -26,7 +26,7 @@ from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_hostile import check
 from tests.support import inside
 from tests.support.hostile_texts import HOSTILE
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import World
 
 SECRET = "hunter2-secret"

@@ -19,7 +19,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect import Bounds, SearchPage
 from pg_scheduler.inspect.paths import BY_ID
 from tests.dashboard.client import JSON, App, Page, request, stream
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import World
 from tests.unit.inspect.test_explain import PENDING
 

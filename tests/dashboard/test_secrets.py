@@ -18,9 +18,9 @@ from pg_scheduler.dashboard.app import STREAMS
 from pg_scheduler.dashboard.pages import PAGES
 from tests.dashboard.client import JSON, App, request, stream
 from tests.dashboard.conftest import read_all
+from tests.support.patience import PATIENCE
 from tests.support.secret_world import OF_ARGUMENTS, OF_OTHERS, fill_with_secrets, searches
 from tests.support.stories import LONG
-from tests.support.worker import PATIENCE
 from tests.support.world import World
 
 pytestmark = pytest.mark.slow

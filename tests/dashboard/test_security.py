@@ -33,8 +33,8 @@ from tests.dashboard.client import JSON, Answer, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.hosts import HOSTS
 from tests.support import inside
+from tests.support.patience import PATIENCE
 from tests.support.stories import NIGHTLY
-from tests.support.worker import PATIENCE
 from tests.support.world import World
 
 STATIC = [f"/static/{part}{name}" for part in ("", f"{static_version()}/") for name in static_files()]

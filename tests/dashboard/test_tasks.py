@@ -21,7 +21,7 @@ from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.test_limits import declare
 from tests.dashboard.test_live import parts_of
 from tests.dashboard.test_overview import add_figures
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, MINUTE, SECOND, World
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.docs.snippets import ROOT
 from tests.support.golden import IS_RENEWING
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 __all__ = ["EXAMPLES", "Program", "Terminal", "open_terminal"]
 

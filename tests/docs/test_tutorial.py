@@ -19,7 +19,7 @@ from pg_scheduler.dashboard import Access, dashboard
 from tests.dashboard.client import JSON, request
 from tests.docs.camera import photograph
 from tests.docs.terminal import Terminal, open_terminal
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow  # programs start and end
 

@@ -22,7 +22,7 @@ from pg_scheduler.inspect.store.bulk import MAX_RECORDED_BYTES
 from tests.support import inside
 from tests.support.cases import each_case
 from tests.support.errors import recount_errors
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, SECOND, World
 
 DUE = datetime(2099, 1, 2, 3, tzinfo=UTC)

@@ -10,7 +10,7 @@ from pg_scheduler import Job, JobStatus, Scheduler
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
 from pg_scheduler.inspect.store.inspections import LinkedJob
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import World
 
 

@@ -19,7 +19,7 @@ from pg_scheduler.triggers import Every
 from tests.inspect.doctor.support import beat
 from tests.support import inside
 from tests.support.guards import guard
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, World
 
 

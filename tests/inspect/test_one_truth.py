@@ -34,8 +34,8 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, request
+from tests.support.patience import PATIENCE
 from tests.support.prometheus import Exposition
-from tests.support.worker import PATIENCE
 from tests.support.world import HOUR, MINUTE, SECOND, World
 
 C = "pg_scheduler_cluster_"

@@ -12,8 +12,8 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError, Scheduler
 from pg_scheduler.inspect import Inspector, ReadSettings
 from pg_scheduler.inspect.store.connections import ReadingConnections
+from tests.support.patience import PATIENCE
 from tests.support.store import as_user
-from tests.support.worker import PATIENCE
 
 SETTINGS = ReadSettings(connections=2, statement_timeout_s=1, application_name='the "dash"board')
 

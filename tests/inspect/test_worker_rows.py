@@ -26,8 +26,8 @@ from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, request
 from tests.support.catalogues import clear_registrations
+from tests.support.patience import PATIENCE
 from tests.support.stories import LONG, NIGHTLY
-from tests.support.worker import PATIENCE
 from tests.support.world import DAY, HOUR, World
 
 TASK: Final = "rows.work"

@@ -58,7 +58,7 @@ from pg_scheduler.integrations.pydantic_ai import (
 )
 from pg_scheduler.testing import TestScheduler
 from tests.docs.snippets import ROOT
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 KEEP = timedelta(hours=1)

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from pg_scheduler import Scheduler, current_job
 from pg_scheduler.integrations.starlette import stream_response, stream_route
 from tests.support.event_client import Client
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from aiohttp import ClientSession
 from pg_scheduler import Scheduler
 from pg_scheduler.base.web_server import is_stopping, sleep_until_stop
 from tests.docs.snippets import ROOT
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 Pool = asyncpg.Pool
 

@@ -33,8 +33,8 @@ from pg_scheduler.telemetry.logging import FIELDS
 from pg_scheduler.worker.attempt_runner import LONGER
 from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tests.support.inside import services_of, store_of
+from tests.support.patience import PATIENCE
 from tests.support.source import parsed
-from tests.support.worker import PATIENCE
 from tests.telemetry import test_cluster_metrics, test_process_metrics
 from tools.reference.extension import complete_findings, complete_metrics
 from tools.reference.metrics import TABLES

@@ -34,8 +34,8 @@ from pg_scheduler.queue.jobs import ExpiredJob, StatusChange
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.claims import ExchangeResult
 from pg_scheduler.worker.worker_rows import RenewResult, RescueResult
+from tests.support.patience import PATIENCE
 from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
-from tests.support.worker import PATIENCE
 
 MAX_CRASHES = 2
 GRACE = 90

@@ -24,8 +24,8 @@ from pg_scheduler.scheduler.store import Store
 from tests.support.cases import each_case
 from tests.support.dependencies import add as add_committed
 from tests.support.dependencies import child, edges, state
+from tests.support.patience import PATIENCE
 from tests.support.store import NAME, Pool, new_job, running
-from tests.support.worker import PATIENCE
 
 End: TypeAlias = Callable[[Store, Claim], Awaitable[object]]
 

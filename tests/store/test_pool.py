@@ -21,8 +21,8 @@ from pg_scheduler.errors import ConnectionLostError, DatabaseUnavailableError, P
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.notifications import Subscription
 from tests.conftest import run_on
+from tests.support.patience import PATIENCE
 from tests.support.store import LEASE, Pool, worker
-from tests.support.worker import PATIENCE
 from tools.chaos.proxy import Proxy
 
 KEY = -(2**63)

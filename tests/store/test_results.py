@@ -16,8 +16,8 @@ from pg_scheduler.jobs.step_values import SLEEP
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import outcome_statements as results_module
+from tests.support.patience import PATIENCE
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
-from tests.support.worker import PATIENCE
 
 EVERY_OUTCOME: Sequence[Outcome] = [
     COMPLETE,

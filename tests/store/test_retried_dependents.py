@@ -25,9 +25,9 @@ from tests.store.protocol import Op, interleave
 from tests.store.test_child_waits import KEPT, Retry, Waits, save
 from tests.support.cases import each_case
 from tests.support.dependencies import add, child, edges, state
+from tests.support.patience import PATIENCE
 from tests.support.store import new_job, running
 from tests.support.stories import LONG
-from tests.support.worker import PATIENCE
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from pg_scheduler.errors import DuplicateStepError, JobLostError
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import CURSOR, RETRY, SIGNAL, SLEEP, STEP, StoredStep, row_of_retries
 from pg_scheduler.scheduler.store import Store
+from tests.support.patience import PATIENCE
 from tests.support.store import NOW, SECOND, Connection, Pool, new_job, row, running
-from tests.support.worker import PATIENCE
 
 HOUR = timedelta(hours=1)
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from pg_scheduler import Scheduler
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 class Client:

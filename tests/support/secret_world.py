@@ -15,7 +15,7 @@ from pg_scheduler.events import Event, JobSuspended
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.telemetry.logging import JobLogHandler
 from pg_scheduler.triggers import Every
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import HOUR, World
 
 OF_ARGUMENTS = {

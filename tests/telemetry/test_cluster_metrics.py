@@ -20,8 +20,8 @@ from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.support import inside
 from tests.support.logs import records_of
+from tests.support.patience import PATIENCE
 from tests.support.prometheus import Exposition, promtool
-from tests.support.worker import PATIENCE
 from tests.support.world import DAY, HOUR, MINUTE, SECOND, World
 from tools.chaos.proxy import Proxy
 

@@ -23,7 +23,7 @@ from pg_scheduler.inspect.store.audit import AuditReadRepository
 from pg_scheduler.telemetry import webhook as module
 from pg_scheduler.telemetry.webhook import DoctorWebhook
 from tests.support.logs import warnings_of
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.world import DAY, HOUR, World
 
 SECRET = "/T000/B000/secret"

@@ -9,7 +9,7 @@ import asyncpg
 from pg_scheduler.events import EventBus, JobCompleted
 from pg_scheduler.scheduler.store import Store
 from tests.support.parts import Parts
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 async def listen(dsn: str, store: Store) -> tuple[asyncpg.Connection, asyncio.Queue[str]]:

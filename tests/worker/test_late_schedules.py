@@ -23,8 +23,8 @@ from pg_scheduler.schedules.planner import FAST_POLL_INTERVAL_S, Planner
 from pg_scheduler.schedules.timing import fire_time_job_id
 from tests.support import inside
 from tests.support.parts import Parts
+from tests.support.patience import PATIENCE
 from tests.support.store import new_schedule
-from tests.support.worker import PATIENCE
 
 NOON = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

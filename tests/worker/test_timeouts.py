@@ -9,7 +9,7 @@ import pytest
 
 from pg_scheduler.worker.runners import timeouts as module
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 LONG = 3600.0
 

@@ -18,8 +18,8 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.vacuum import Vacuum
 from tests.support.parts import Parts
+from tests.support.patience import PATIENCE
 from tests.support.store import LEASE, worker
-from tests.support.worker import PATIENCE
 from tests.worker.test_idle import Log
 
 Node = Callable[[str], Parts]

@@ -10,7 +10,7 @@ import asyncpg
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Thresholds
 from tests.support.inside import worker_of
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 POLL_S = 0.05
 

@@ -16,7 +16,7 @@ from pg_scheduler.migrate import migrate
 from tests.conftest import FAST
 from tests.support.django import project, require_tasks, working
 from tests.support.inside import worker_of
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 require_tasks()
 

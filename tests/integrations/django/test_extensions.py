@@ -17,8 +17,8 @@ from pg_scheduler.events import JobFailed
 from pg_scheduler.integrations.sentry import SentryMiddleware
 from tests.support.codecs import KeyedCodec
 from tests.support.django import BACKEND, project, require_tasks, working
+from tests.support.patience import PATIENCE
 from tests.support.sentry import reporting
-from tests.support.worker import PATIENCE
 
 require_tasks()
 

@@ -22,8 +22,8 @@ from pg_scheduler.cli.errors import ExitCode
 from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
 from tests.support.django import require_tasks
+from tests.support.patience import PATIENCE
 from tests.support.transactions import django_address
-from tests.support.worker import PATIENCE
 
 require_tasks()
 

@@ -14,7 +14,7 @@ import pytest
 
 from pg_scheduler.jobs.context import RunningJob, current
 from pg_scheduler.worker.waiting import continues_after, tasks_by_attempt, thread_waits, waits_for_steps
-from tests.support.worker import PATIENCE
+from tests.support.patience import PATIENCE
 
 Step = asyncio.Future[None]
 Shape = Callable[[Step], Awaitable[Any]]
